@@ -1,8 +1,8 @@
-"""Every exception of xzarr3.
+"""Every exception and warning of xzarr3.
 
-Each one says where it happened (path, key or field), what was found and what would be accepted, and
-each also derives from the builtin a caller would expect (``ValueError``, ``FileNotFoundError``, ...),
-so that code written for other libraries keeps working.
+Each message says where the error happened (path, key or field), what was found and what would be accepted.
+Each class also derives from the builtin exception that a caller would expect (``ValueError``,
+``FileNotFoundError``, ...), so that code written for other libraries keeps working.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 
 
 def printable(text: str) -> str:
-    """Text in which nothing is left that a terminal would carry out, or that changes how the rest looks.
+    """``text`` with escapes for characters that a terminal would execute or that alter how text is shown.
 
-    Names and attributes come from stores that others may have written. Control characters, marks that
-    reverse the direction of writing, ends of lines and what cannot be encoded become escapes.
+    Names and attributes come from stores that other people may have written. Escaped are control characters,
+    marks that reverse the writing direction, line ends, and characters that cannot be encoded.
 
     Examples
     --------
@@ -28,13 +28,13 @@ def printable(text: str) -> str:
 
 
 class Xzarr3Error(Exception):
-    """Base class of every error that xzarr3 raises on purpose; its text can be printed anywhere."""
+    """Base class of every error that xzarr3 raises on purpose. Its message is safe to print."""
 
     def __str__(self) -> str:
         return printable(super().__str__())
 
     def add_note(self, note: str, /) -> None:
-        """Add what is printed after the error."""
+        """Add a note, which is printed after the error."""
         super().add_note(printable(note))
 
 
@@ -43,7 +43,7 @@ def _named(path: str) -> str:
 
 
 class MetadataError(Xzarr3Error, ValueError):
-    """A metadata document, or a request to make one, is not valid.
+    """A metadata document, or a request to create one, is not valid.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ class MetadataError(Xzarr3Error, ValueError):
         self.accepted = accepted
 
     def at(self, path: str | None = None, field: str | None = None) -> None:
-        """Fill in the place where this error happened, keeping what is known already.
+        """Add the place where the error happened. A path that is already known is kept.
 
-        ``field`` is put in front of the field that the error already names.
+        ``field`` is prepended to the field that the error already names.
         """
         if path is not None and self.path is None:
             self.path = path
@@ -109,27 +109,27 @@ class MetadataError(Xzarr3Error, ValueError):
 
 
 class UnknownExtensionError(MetadataError):
-    """A document names a data type, codec, grid or other extension that is not known here."""
+    """A document names a data type, codec, chunk grid or other extension that xzarr3 does not know."""
 
 
 class DataTypeValidationError(MetadataError):
-    """A data type or a scalar of it (a fill value, say) is not one the format permits."""
+    """A data type, or a scalar of it such as a fill value, is not permitted by the format."""
 
 
 class NodeNotFoundError(Xzarr3Error, FileNotFoundError, KeyError):
-    """There is no store, or no array or group at the path."""
+    """No store was found, or no array or group at the path."""
 
 
 class IncompleteWriteError(NodeNotFoundError):
-    """There will be a node once somebody has put it in its place, who is at it or was killed at it."""
+    """The node is not committed yet: its writer is still at work or was killed."""
 
 
 class NodeExistsError(Xzarr3Error, FileExistsError):
-    """There is an array or group already where one was to be made."""
+    """An array or group already exists at the path where one was to be created."""
 
 
 class NodeTypeError(Xzarr3Error, TypeError):
-    """There is an array where a group was asked for, or the reverse."""
+    """An array was found where a group was requested, or the reverse."""
 
 
 class StoreError(Xzarr3Error, OSError):
@@ -141,15 +141,15 @@ class StorePermissionError(StoreError, PermissionError):
 
 
 class InvalidKeyError(StoreError, ValueError):
-    """A key or prefix that is not valid, or that would leave the store's root."""
+    """A key or prefix is not valid, or would leave the store's root."""
 
 
 class InvalidRangeError(StoreError, ValueError):
-    """A range of bytes that cannot be, or parts of values that overlap or begin beyond the end."""
+    """A byte range is not valid, or parts of a value overlap or begin beyond its end."""
 
 
 class ReadOnlyError(StoreError):
-    """A write to a store, array or group that was opened for reading."""
+    """A write to a store, array or group that is read-only."""
 
 
 class StoreOptionError(StoreError, TypeError):
@@ -157,34 +157,34 @@ class StoreOptionError(StoreError, TypeError):
 
 
 class ChangedError(StoreError):
-    """A value, parts of which were read, or an array that is open, has been replaced in the meantime."""
+    """A value was replaced while parts of it were read, or an array was replaced while it was open."""
 
 
 class ConflictError(StoreError):
-    """A change that could not be made because others kept changing the same value."""
+    """A change was given up because other writers kept changing the same value."""
 
 
 class OutcomeUnknownError(ConflictError):
-    """A change of which no answer came, and what others stored since does not tell whether it was made."""
+    """A change got no answer, and what other writers stored since does not show whether it was made."""
 
 
 class MissingChunksError(StoreError):
-    """Chunks that are absent from the store, where all of them were expected to be there."""
+    """Chunks are missing from the store although all of them were expected to exist."""
 
 
 class StoreCapabilityError(StoreError, NotImplementedError):
-    """A store lacks an operation of the store interface, and what it could be made from."""
+    """A store lacks an operation of the store interface, and the operations it could be made from."""
 
 
 class ChunkError(Xzarr3Error, ValueError):
-    """Base of the two errors about one chunk.
+    """Base class of errors about one chunk.
 
     Parameters
     ----------
     reason : str
         What is wrong.
     codec : str, optional
-        Name of the codec that found it.
+        Name of the codec that found the error.
     key : str, optional
         Key of the stored value.
     chunk : tuple of int, optional
@@ -225,48 +225,48 @@ class ChunkError(Xzarr3Error, ValueError):
 
 
 class ChunkDecodeError(ChunkError):
-    """Stored bytes that cannot be a chunk of this array: truncated, corrupt or of another size."""
+    """Stored bytes cannot be a chunk of this array: they are truncated, corrupt or of the wrong size."""
 
     _doing = "decoded"
 
 
 class ChunkEncodeError(ChunkError):
-    """A chunk that its codecs cannot encode."""
+    """The codecs of the array cannot encode a chunk."""
 
     _doing = "encoded"
 
 
 class SelectionError(Xzarr3Error, IndexError):
-    """A selection that does not fit the array."""
+    """A selection does not fit the array."""
 
 
 class AlignmentError(Xzarr3Error, ValueError):
-    """Sources and targets of one write that get in each other's way."""
+    """Sources and targets of one write conflict with each other."""
 
 
 class MissingChunksWarning(UserWarning):
-    """Chunks that are absent from the store were read as the fill value."""
+    """Chunks missing from the store were read as the fill value."""
 
 
 class LargeWriteWarning(UserWarning):
-    """Blocks of a dask array that are written would need more memory than they may, and take a detour."""
+    """Blocks of a dask array would need more memory than allowed, so the write spills them to disk."""
 
 
 class FallbackWarning(UserWarning):
-    """An array is read as a data type that stands in for one that is not known here."""
+    """An array is read as a substitute for a data type that xzarr3 does not know."""
 
 
 def shorten(value: object, limit: int = 120) -> str:
-    """``repr`` of ``value``, cut to ``limit`` characters for use in a message."""
+    """``repr`` of ``value``, cut to ``limit`` characters for a message."""
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # Nested too deeply, or a date that numpy cannot print.
+    except (RecursionError, ValueError):  # Nested too deeply, or a date that NumPy cannot print.
         text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names as they are enumerated in a message: ``'a', 'b', 'c'``."""
+    """Names enumerated for a message: ``'a', 'b', 'c'``."""
     return ", ".join(repr(name) for name in names)
 
 

@@ -1,7 +1,7 @@
-"""Extension points in metadata documents: how each one is named, and which fields must be understood.
+"""Extension points in metadata documents: how a document names an extension and which fields are mandatory.
 
-Specification: Zarr v3 core, "Extension definition". What one extension's configuration means is read where
-the extension is: codecs, data types, chunk grids, chunk key encodings and storage transformers.
+Specification: Zarr v3 core, "Extension definition". The modules of each extension kind interpret the
+configuration: codecs, data types, chunk grids, chunk key encodings and storage transformers.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
 
 
 class Extension(NamedTuple):
-    """An extension as a document names it."""
+    """An extension as named in a document."""
 
     name: str
     configuration: JSON
-    """As it is in the document; not checked."""
+    """The configuration in the document, unchecked."""
     optional: bool
-    """Whether a reader who does not know it may pass over it."""
+    """Whether a reader that does not know the extension may ignore it."""
 
 
 def is_optional(value: object) -> bool:
-    """Whether a field or an extension says that it need not be understood."""
+    """Whether a field or an extension is marked with ``must_understand: false``."""
     return isinstance(value, Mapping) and value.get("must_understand") is False
 
 
 def parse_extension(value: object, what: str = "an extension") -> Extension:
-    """The extension that a document names, by its name alone or as an object.
+    """Parse an extension given by its name alone or as an object.
 
     Parameters
     ----------
     value : JSON
     what : str
-        What it should be, for messages.
+        What it should be, for error messages.
 
     Raises
     ------
     MetadataError
-        If it is none. The error names the field below ``value``.
+        If it is not an extension. The error names the field below ``value``.
     UnknownExtensionError
-        If it has a field that no extension has.
+        If it has a field that extensions do not have.
 
     Examples
     --------
@@ -68,21 +68,21 @@ def parse_extension(value: object, what: str = "an extension") -> Extension:
 def unknown_fields(
     found: Mapping[str, JSON], known: Collection[str], accepted: str, *, within: str = ""
 ) -> dict[str, JSON]:
-    """The fields of an object that are not known and need not be understood.
+    """The unknown fields of an object, all of which must be optional.
 
     Parameters
     ----------
     found : mapping of str to JSON
     known : collection of str
     accepted : str
-        For messages.
+        The accepted fields, for error messages.
     within : str
-        The field that holds the object, for messages.
+        The field that contains the object, for error messages.
 
     Raises
     ------
     UnknownExtensionError
-        If another field is not known.
+        If an unknown field must be understood.
     """
     unknown = {name: value for name, value in found.items() if name not in known}
     for name, value in unknown.items():

@@ -1,4 +1,4 @@
-"""Options of the whole process."""
+"""Options that hold for the whole process."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _values = {"max_document_bytes": MAX_DOCUMENT_BYTES}
 
 
 def max_document_bytes() -> int:
-    """Size in bytes beyond which a metadata document is not read."""
+    """Largest size in bytes of a metadata document that is read."""
     return _values["max_document_bytes"]
 
 
 class set_options:  # noqa: N801 - used as a function
-    """Set options of this process, for good or for a ``with`` statement, as xarray's function of this name.
+    """Set options of this process, permanently or within a ``with`` statement, like xarray's `set_options`.
 
     Parameters
     ----------
     max_document_bytes : int, optional
-        Size in bytes beyond which a metadata document is refused with a :class:`~xzarr3.MetadataError`;
-        64 MiB by default. Consolidated metadata of a very large hierarchy may need more. Files, members of
-        zips and answers of object stores tell their size, and are not read then; what others give is not
-        decoded.
+        Largest size in bytes of a metadata document; a larger one is refused with a
+        :class:`~xzarr3.MetadataError`. 64 MiB by default. Consolidated metadata of a very large hierarchy may
+        need more. Files, zip members and objects tell their size, and a larger document is not read at all.
+        From other stores a larger document is read, but not decoded.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class set_options:  # noqa: N801 - used as a function
         _values["max_document_bytes"] = max_document_bytes
 
     def __enter__(self) -> None:
-        """The options are set already."""
+        """Do nothing: ``__init__`` has set the options."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,4 +1,8 @@
-"""Threads: how many there may be, and how they share work."""
+"""Threads: how many xzarr3 may use, and how several threads share one piece of work.
+
+This module owns the thread pools of the process, interruption by Ctrl-C and the stopping of nested work. It
+knows nothing of stores, arrays or codecs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from xzarr3.tracing.events import here
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_MOST_THREADS = 256  # Of a process that wait for answers; far more than there are cores.
+_MOST_THREADS = 256  # Most threads of a process that wait for answers; far more than there are cores.
 
 
 def is_child() -> bool:
@@ -26,37 +30,36 @@ def is_child() -> bool:
 
 
 def available_threads() -> int:
-    """How many threads a read or write may use: all cores, but one within somebody else's pool.
+    """How many threads a read or write may use: one in a worker thread or worker process, else all cores.
 
-    Tasks of dask and of other pools run in threads or in processes of their own, of which there are enough
-    already.
+    Tasks of dask and of other pools run in such threads or processes, which already keep the cores busy.
     """
     if threading.current_thread() is not threading.main_thread() or is_child():
         return 1
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # Only some systems can tell which cores this process may use.
+    except AttributeError:  # Not every system can tell which cores this process may use.
         return os.cpu_count() or 1
 
 
 def asked_threads(threads: int | None) -> int | None:
-    """How many threads a user asks for; None if that is left open.
+    """The number of threads that a user asks for; None leaves the choice to xzarr3.
 
     Raises
     ------
     ValueError
-        If it is no positive integer.
+        If it is not a positive integer.
     """
     return None if threads is None else positive("threads", threads, "None or an integer of at least 1")
 
 
 def positive(name: str, value: object, accepted: str = "an integer of at least 1") -> int:
-    """The number that a parameter of this name was given.
+    """The integer given for the parameter ``name``.
 
     Raises
     ------
     ValueError
-        If it is no positive integer.
+        If it is not a positive integer.
     """
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -68,9 +71,9 @@ def positive(name: str, value: object, accepted: str = "an integer of at least 1
 
 
 class Pool:
-    """Threads of this process that help with work; they are started as they are needed.
+    """Threads of this process that help with work. The executor is created on first use.
 
-    A forked child starts its own.
+    A forked child creates its own executor.
     """
 
     def __init__(self, number: int, name: str) -> None:
@@ -88,7 +91,7 @@ class Pool:
 
 
 class Work:
-    """Work that several threads do together, within other work it may be.
+    """Work that several threads share; it may be part of other work.
 
     Parameters
     ----------
@@ -100,35 +103,35 @@ class Work:
         self._stop = stop
         self._told_for = here.array, here.request
         self._within = _current.work
-        self._parts: dict[int, Work] = {}  # The work that its threads do together with others.
-        self._stopped = False  # No event: Ctrl-C within its lock would leave that locked.
+        self._parts: dict[int, Work] = {}  # Work that threads of this work share in turn.
+        self._stopped = False  # Not an Event: Ctrl-C within its lock would leave the lock held.
         self.first: BaseException | None = None
-        """The first error there was; those of others may be about having been stopped."""
+        """The first error; later errors may only result from the stop that followed."""
         if self._within is not None:
             self._within._parts[id(self)] = self
             if self._within.stopped:
                 self.stop()
 
     def stop(self) -> None:
-        """What is left is not wanted any more, and nor is what is left of its parts."""
+        """Stop this work and its parts; what has not been done is no longer wanted."""
         self._stop()
         self._stopped = True
         for part in list(self._parts.values()):
             part.stop()
 
     def end(self) -> None:
-        """Nobody is at work any more."""
+        """Close this work, once no thread takes part in it."""
         _current.work = self._within
         if self._within is not None:
             self._within._parts.pop(id(self), None)
 
     @property
     def stopped(self) -> bool:
-        """Whether this work, or what it is a part of, is to end."""
+        """Whether this work, or the work that it is part of, must end."""
         return self._stopped or (self._within is not None and self._within.stopped)
 
     def run(self, worker: Callable[[], Result]) -> Result:
-        """Do a part of the work in this thread."""
+        """Run ``worker`` in this thread as part of this work."""
         before, _current.work = _current.work, self
         told_for = here.array, here.request
         here.array, here.request = self._told_for
@@ -145,10 +148,10 @@ class Work:
 
 
 class Helper:
-    """A thread of a pool that may help with work.
+    """The share of one pool thread in a piece of work.
 
-    Whether it has begun and whether it has ended is told by single steps of the interpreter, so that Ctrl-C
-    between any two of them does no harm.
+    Each of "begun" and "ended" changes in a single step of the interpreter, so that Ctrl-C between two steps
+    leaves a consistent state.
     """
 
     __slots__ = ("_begun", "_busy", "_ended")
@@ -160,7 +163,7 @@ class Helper:
         self._ended = False
 
     def help(self, work: Work, worker: Callable[[], Result], results: list[Result]) -> None:
-        """Do a part of the work in this thread, unless it is closed; the work is told of an error."""
+        """Run ``worker`` in this thread, unless the helper is closed; ``work`` records an error."""
         if self._begun.setdefault("begun", True):
             try:
                 results.append(work.run(worker))
@@ -169,18 +172,18 @@ class Helper:
                 self._busy.release()
 
     def close(self) -> None:
-        """It may not begin any more."""
+        """Prevent the helper from beginning, if it has not begun."""
         self._begun.setdefault("begun", False)
 
     def finish(self) -> None:
-        """Wait until it has begun and ended."""
-        # Looked up from now and then: a signal that comes just before it waits does not wake it. Whoever is
-        # interrupted after it has got this finds that it has ended.
+        """Wait until the helper has begun and ended."""
+        # The timeout is needed: a signal just before the wait does not wake it. If Ctrl-C comes right after
+        # the lock is acquired, the next call finds `_ended` set.
         while not self._ended and not self._busy.acquire(timeout=_GLANCE):
             pass
 
     def wait(self) -> None:
-        """Wait until it has ended, if it has begun; once it is closed."""
+        """Wait until the helper has ended, if it has begun. Call `close` first."""
         if self._begun["begun"]:
             self.finish()
 
@@ -193,7 +196,7 @@ _current = _Current()
 
 
 def is_shared() -> bool:
-    """Whether this thread has a part in work, which may be stopped."""
+    """Whether this thread takes part in work that may be stopped."""
     return _current.work is not None
 
 
@@ -201,7 +204,7 @@ _GLANCE = 0.1  # Seconds
 
 
 def pause(seconds: float) -> bool:
-    """Wait, but no longer than the work lasts that this thread has a part in.
+    """Sleep, but return early if the work that this thread takes part in is stopped.
 
     Returns
     -------
@@ -219,18 +222,18 @@ def pause(seconds: float) -> bool:
 
 
 cores = Pool(os.cpu_count() or 1, "xzarr3")
-"""For work that keeps a core busy."""
+"""Threads for work that keeps a core busy."""
 waiters = Pool(_MOST_THREADS, "xzarr3-io")
-"""For work that mostly waits for answers of a store."""
+"""Threads for work that mostly waits for answers of a store."""
 
 
 def to_the_end(step: Callable[[], object]) -> None:
-    """Repeat a step until nothing interrupts it, and then raise the last interruption there was.
+    """Repeat ``step`` until it is not interrupted, then raise the last interruption, if any.
 
     Parameters
     ----------
     step : callable
-        Raises nothing but what comes from outside, as Ctrl-C does, and may be called again at any time.
+        Raises only exceptions that come from outside, such as Ctrl-C. It may be called again at any time.
     """
     interruption: BaseException | None = None
     while True:
@@ -251,22 +254,23 @@ def together(
     *,
     leaves: bool = False,
 ) -> list[Result]:
-    """Run ``worker`` in this thread and in others of a pool; what all of them share tells them what to do.
+    """Run ``worker`` in this thread and in threads of a pool; state shared by the workers divides the work.
 
-    Nobody waits for a thread that has not begun: this one carries on alone if it must, so that work within
-    work is never stuck. No thread is at work any more when this returns or raises, also after Ctrl-C.
+    This thread does not wait for a pool thread that has not begun. If necessary it does all the work alone,
+    so that nested work cannot deadlock. When this function returns or raises, also after Ctrl-C, no thread is
+    at work any more.
 
     Parameters
     ----------
     worker : callable
     threads : int
-        How many threads there are at most, this one counted.
+        The most threads, including this one.
     pool : Pool
     stop : callable
-        Tells the workers to end; called when all is done or one of them has failed.
+        Tells the workers to end. Called when all work is done or a worker has failed.
     leaves : bool
-        After Ctrl-C others need not be waited for, as all they can do is read, and nobody sees what they
-        read.
+        Whether to leave without waiting for the other threads after Ctrl-C. Safe where they only read and
+        the results are discarded.
 
     Returns
     -------
@@ -297,30 +301,30 @@ def together(
                 except RuntimeError:  # The interpreter is shutting down and starts no more threads.
                     break
             results.append(work.run(worker))
-            finish()  # All is taken, and they end with what they have.
+            finish()  # No items are left: the workers end with what they have.
         except Exception as error:  # noqa: BLE001 - raised below, or the one that came before it
             work.first = work.first or error
         except (KeyboardInterrupt, SystemExit):
-            if leaves:  # Who wants to leave does not wait for answers that may never come.
+            if leaves:  # After Ctrl-C the caller does not wait for answers that may never come.
                 waited_for = []
             raise
         finally:
             to_the_end(settle)
     finally:
-        to_the_end(settle)  # Again, as Ctrl-C may have come between two steps of the first one.
+        to_the_end(settle)  # Repeated, as Ctrl-C may have come between two steps of the first call.
     if work.first is not None:
         try:
             raise work.first
         finally:
-            del work, finish, settle  # The error holds this frame, which would hold it.
+            del work, finish, settle  # The error holds this frame, which must not hold the error.
     return results
 
 
 def undisturbed(call: Callable[[], Result]) -> Result:
-    """Have another thread call, where this is the one that hears of Ctrl-C, which waits until it has ended.
+    """Run ``call`` outside the main thread, so that Ctrl-C takes effect only after the call has ended.
 
-    For what changes something elsewhere and cannot be called back: it has happened, or failed, when this
-    returns or raises.
+    For calls that change something elsewhere and cannot be cancelled. When this function returns or raises,
+    the change has either happened or failed.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -343,12 +347,12 @@ def undisturbed(call: Callable[[], Result]) -> Result:
         finally:
             to_the_end(settle)
     finally:
-        to_the_end(settle)  # Again, as Ctrl-C may have come between two steps of the first one.
+        to_the_end(settle)  # Repeated, as Ctrl-C may have come between two steps of the first call.
     if work.first is not None:
         try:
             raise work.first
         finally:
-            del work, settle  # The error holds this frame, which would hold it.
+            del work, settle  # The error holds this frame, which must not hold the error.
     return results[0]
 
 
@@ -360,23 +364,23 @@ def spread(
     leaves: bool = False,
     pool: Pool = waiters,
 ) -> list[Result]:
-    """Call ``function`` with each item, many at a time.
+    """Call ``function`` with each item, several at a time.
 
     Parameters
     ----------
     function : callable
     items : iterable
     threads : int
-        How many calls there are at most at a time.
+        The most calls at a time.
     leaves : bool
-        After Ctrl-C calls that are under way need not be waited for; see :func:`together`.
+        Whether to leave without waiting for running calls after Ctrl-C; see :func:`together`.
     pool : Pool
-        Gives the threads; by default those that mostly wait.
+        The pool that gives the threads; by default the one for work that mostly waits.
 
     Returns
     -------
     list
-        The results, in the order of the items. The first error ends it all and is raised.
+        The results, in the order of the items. The first error stops the other calls and is raised.
 
     Examples
     --------
@@ -387,7 +391,7 @@ def spread(
     if threads <= 1 or len(waiting) <= 1:
         return [function(item) for item in waiting]
     results: list[Result | None] = [None] * len(waiting)
-    numbers = iter(range(len(waiting)))  # Its next step is atomic.
+    numbers = iter(range(len(waiting)))  # `next` on it is atomic.
     stopped = False
 
     def worker() -> None:

@@ -1,4 +1,7 @@
-"""Stores: where keys and values live."""
+"""Stores: the places that hold values under keys.
+
+A store knows nothing of arrays, chunks, codecs or metadata documents.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ __all__ = [
     "open_store",
 ]
 
-# Imported when one of them is first used.
+# Imported on first use.
 _LAZY = {
     "CacheStore": "cache.store",
     "FsspecStore": "fsspec.store",

@@ -1,13 +1,14 @@
-"""The abstract store interface: keys and values, and what can be done with them.
+"""The abstract store interface: keys, values and the operations on them.
 
-Specification: Zarr v3 core, "Abstract store interface", in the final text and in the draft of May 2022. The
-operations have the names of the text and come in its three sets, readable, writeable and listable.
+Specification: Zarr v3 core, "Abstract store interface", both the final version and the draft of May 2022.
+The operations have the names of the specification and come in its three sets: readable, writeable, listable.
 
-Beyond the text, a store can change a value without losing the changes that others make at the same time:
-:meth:`Store.compare_and_set`, and :meth:`Store.update` on top of it.
+Beyond the specification, :meth:`Store.compare_and_set` and :meth:`Store.update` change a value without losing
+concurrent changes by other writers.
 
-Keys are ``/``-separated, relative and never climb; prefixes end with ``/``, except the empty prefix, which
-means every key. The draft permits few characters in keys; here every other Unicode name is a key as well.
+Keys are relative, separated by ``/``, and never climb out of the store. Prefixes end with ``/``, except the
+empty prefix, which means every key. The draft permits few characters in keys; this module permits every other
+Unicode name as well. This module knows nothing of arrays, chunks or metadata documents.
 """
 
 from __future__ import annotations
@@ -74,18 +75,18 @@ __all__ = [
     "sorted_parts",
 ]
 
-KeySet: TypeAlias = set[str]  # Within the classes, `set` is the method.
+KeySet: TypeAlias = set[str]  # Inside the classes, `set` is the method.
 Parts: TypeAlias = list[tuple[int, memoryview]]
 
 ABSENT = "absent"
-"""The version of a key that has no value, in the stores of this package."""
-_MOST_COPIED = 16  # Values that are held at a time.
+"""The version that this package's stores give a key without a value."""
+_MOST_COPIED = 16  # Values held in memory at a time.
 
 _ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
 
 
 def check_key(key: str) -> str:
-    """Return ``key`` if it is valid, so that it cannot name anything outside of the store's root.
+    """Return ``key`` if it is valid, which means that it cannot name anything outside the store's root.
 
     Raises
     ------
@@ -118,12 +119,12 @@ def check_prefix(prefix: str) -> str:
 
 
 def flat(value: Buffer, key: str) -> memoryview:
-    """The bytes of ``value``, which is to be stored under ``key``, in C order.
+    """The bytes of ``value`` in C order, to be stored under ``key``.
 
     Raises
     ------
     StoreError
-        If it is not bytes or another buffer.
+        If ``value`` is neither bytes nor another buffer.
     """
     try:
         view = memoryview(value)
@@ -163,49 +164,50 @@ _MADE_FROM: Final[dict[str, tuple[str, ...]]] = {
     "list": ("list_dir",),
     "list_dir": ("list",),
 }
-"""What a store can do, and what each of that is made from if a class does not do it in its own way."""
+"""Every operation, and the operations that its default implementation calls."""
 _FACTS = frozenset(("stamp", "version", "tag"))
-"""What is looked up without a request, in the method of that name."""
+"""Operations that cost no request. A class overrides the public method itself."""
 
 
 def _hook(operation: str) -> str:
-    """The method in which a class does an operation in its own way."""
+    """The name of the method that a class overrides to implement an operation itself."""
     return operation if operation in _FACTS else f"_{operation}"
 
 
 class Store(Closing):
     """Keys and values.
 
-    The public methods are the operations of the specification, with :meth:`compare_and_set` and
-    :meth:`update`. They see to it that keys are valid and that nothing is written to a read-only store, tell
-    whoever listens of the request, and then call what a class has. Four methods are enough for a store of
-    one's own, and it may leave out those that it cannot do:
+    The public methods are the operations of the specification, :meth:`compare_and_set` and :meth:`update`.
+    Each one checks its keys, refuses to write to a read-only store, reports the request to listeners, and
+    then calls the hook that a class implements. Four hooks are enough for a new store, and a store may leave
+    out those that it cannot do:
 
     ``_get(key, byte_range)``
-        The value of a key, or the part of it that a pair of start and length names; None if there is none.
+        The value of a key, or the part of it given by a start and a length; None if the key has no value.
     ``_set(key, value)``
         Store ``bytes``, whole or not at all.
     ``_erase(key)``
-        Remove a key, if it is there.
+        Remove a key if it exists.
     ``_list(prefix)``
-        The keys that begin with a prefix; others may be among them.
+        The keys that begin with a prefix. It may return other keys too, which are filtered out.
 
-    All else is made from these, unless a class does it in its own way: ``_get_partial_values``, ``_exists``,
-    ``_getsize``, ``_set_partial_values``, ``_erase_values``, ``_erase_prefix``, ``_list_dir``,
-    ``_get_versioned``, ``_compare_and_set``, ``_copy_values``, ``_sweep``, and ``_reader`` and ``_writer``,
-    which give a thread what it reads and writes many values with. What a derived class does in its own way,
-    all that is made from it is made from again. Where an operation cannot be made, it raises
-    :class:`~xzarr3.StoreCapabilityError`. A class may also override a public method. Then that is asked, and
-    has to check keys by :func:`~xzarr3.stores.check_key` and ``self._check_writable()`` itself.
+    Every other operation has a default made from these four. A class may override these hooks too:
+    ``_get_partial_values``, ``_exists``, ``_getsize``, ``_set_partial_values``, ``_erase_values``,
+    ``_erase_prefix``, ``_list_dir``, ``_get_versioned``, ``_compare_and_set``, ``_copy_values``, ``_sweep``,
+    and ``_reader`` and ``_writer``, which return the object with which a thread reads or writes many values.
+    Where a derived class overrides a hook, the operations made from that hook return to their defaults, so
+    that they call the override. An operation that cannot be made raises
+    :class:`~xzarr3.StoreCapabilityError`. A class may also override a public method. The override must then
+    check keys with :func:`~xzarr3.stores.check_key` and call ``self._check_writable()`` itself.
 
-    What else a store can do it says: :attr:`concurrency` (requests under way at once),
+    Attributes tell what else a store can do: :attr:`concurrency` (requests in flight at once),
     :attr:`writes_conditionally` and :attr:`erases_conditionally`, :attr:`folder` (values are local files),
     :attr:`renames_trees`, :attr:`tells_changes`, :attr:`survives_crashes`, :attr:`publishes_at_close`.
 
-    :attr:`identity` names what the store stands for, not the object: two stores of one place have the same.
+    :attr:`identity` names the location, not the object: two stores of one location have equal identities.
 
-    Tasks of other processes get a store by pickling it. One whose values are in the memory of a process
-    should refuse to be written there, as :class:`~xzarr3.MemoryStore` does.
+    Tasks in other processes receive a store by pickling. A store whose values are in the memory of one
+    process should refuse writes in other processes, as :class:`~xzarr3.MemoryStore` does.
 
     Parameters
     ----------
@@ -244,51 +246,52 @@ class Store(Closing):
     """
 
     request_bytes: int = 2**20
-    """About how many bytes can be read in the time that asking for one more range takes.
+    """About how many bytes the store reads in the time that one more request takes: latency times bandwidth.
 
-    That is latency times bandwidth. Parts of a value that are closer are read together; 0 never reads a gap.
+    Byte ranges of a value whose gap is smaller are coalesced. With 0 a gap is never read.
     """
 
     over_read: float = 2.0
-    """How many times the wanted bytes are moved at most, gaps included, where that is more than 1 MiB.
+    """The most bytes that may be read, gaps included, as a multiple of the wanted bytes.
 
-    ``math.inf`` leaves it to :attr:`request_bytes`, as where bytes cost nothing but time. Elements of one
-    chunk that would take more requests than are under way at once are read together anyway. With 1 nothing is
-    moved in vain, however many requests that takes, for those who pay by the byte.
+    The limit applies only above 1 MiB. ``math.inf`` leaves the choice to :attr:`request_bytes`, which suits
+    stores where bytes cost only time. Elements of one chunk that would need more requests than
+    :attr:`concurrency` are read together, even beyond the limit. With 1 no unwanted byte is ever read,
+    however many requests that takes; this suits users who pay per byte.
     """
 
     concurrency: int = 1
-    """How many requests are worth having under way at once: 1 where answers do not have to be waited for."""
+    """How many requests are worth having in flight at once; 1 where a request has no latency."""
 
     conflict_deadline: float = 60.0
-    """Seconds after which a change is given up because others keep changing the same value."""
+    """Seconds after which a change is given up because other writers keep changing the same value."""
 
     writes_conditionally: bool = False
-    """Whether :meth:`compare_and_set` and :meth:`update` lose no change of other processes either."""
+    """Whether :meth:`compare_and_set` and :meth:`update` also keep the changes of other processes."""
 
     erases_conditionally: bool = True
     """Whether :meth:`compare_and_set` can erase."""
 
     renames_trees: bool = False
-    """Whether all keys below a prefix can get other names in one step: those of :attr:`folder` can."""
+    """Whether all keys below a prefix can be renamed in one step, as the files of :attr:`folder` can."""
 
     publishes_at_close: bool = False
-    """Whether others see what is written when the store is closed, and not before."""
+    """Whether other readers see writes only once the store is closed."""
 
     _tells: ClassVar[bool] = True
-    """Whether requests are told here; what hands them on leaves that to whoever makes them."""
+    """Whether this store reports its requests. A wrapper leaves reporting to the store that it wraps."""
     _does_itself: ClassVar[frozenset[str]] = frozenset()
-    """The operations that a class, or one it derives from, does in its own way."""
+    """The operations that the class or one of its bases implements itself."""
     _makes_again: ClassVar[frozenset[str]] = frozenset()
-    """Those that are made from others again, because a derived class does these in its own way."""
+    """Operations reset to their defaults because a derived class overrides what they are made from."""
 
     def __init_subclass__(cls, *, hands_on: bool = False, **kwargs: Any) -> None:
-        """Have what a class does in its own way asked, also where it is made something from.
+        """Find the operations a class implements, and reset to their defaults those made from them.
 
         Parameters
         ----------
         hands_on : bool
-            That the class does nothing in its own way, but asks another store.
+            Whether the class implements nothing itself and forwards every operation to another store.
         """
         super().__init_subclass__(**kwargs)
         here = vars(cls)
@@ -311,9 +314,10 @@ class Store(Closing):
 
     @classmethod
     def _is_remade(cls, name: str, changed: frozenset[str]) -> bool:
-        """Whether an operation is to be made again from those that a class has changed.
+        """Whether an operation returns to its default because a class changes what it is made from.
 
-        Of two that can be made from each other, the one that the bases have is what the other one comes from.
+        Two operations may be made from each other, as ``get`` and ``get_partial_values`` are. Then a base
+        must implement the changed one, for the other to be reset.
         """
         return any(
             name not in _MADE_FROM[part]
@@ -328,21 +332,21 @@ class Store(Closing):
 
     @property
     def identity(self) -> object:
-        """What tells this store from others, the same in every process if that can be."""
+        """Names the location of the store; equal in every process where possible."""
         return type(self).__name__, self._identity
 
     def _told_apart(self) -> object:
-        """What tells values that are read through this store from those that others find at its place."""
+        """Distinguishes values that only this store reads in this way from those at the same location."""
         return None
 
     def __dask_tokenize__(self) -> object:
-        """The identity and something that changes when a value does: each time, if the store cannot tell."""
+        """The identity and a stamp that changes with any value, or every time if the store cannot tell."""
         return self.identity, self.stamp([""])
 
     def close(self) -> None:
-        """Write what is still to be written; a zip is complete only then. Reading goes on."""
+        """Write what is still pending. A zip is complete only after this. Reading remains possible."""
 
-    # What it can do
+    # Capabilities
 
     @property
     def readable(self) -> bool:
@@ -351,7 +355,7 @@ class Store(Closing):
 
     @property
     def writeable(self) -> bool:
-        """Whether values can be stored; the text leaves open whether they can then be erased, too."""
+        """Whether values can be stored. The specification leaves open whether they can also be erased."""
         return not self.read_only and self._has(*_WRITE)
 
     @property
@@ -366,21 +370,21 @@ class Store(Closing):
 
     @property
     def folder(self) -> str | None:
-        """The local directory whose files are the values, each with its key as its path."""
+        """The local directory whose files hold the values; a key is the path of its file."""
         return None
 
     @property
     def survives_crashes(self) -> bool:
-        """Whether what was stored is there after the system of whoever stored it has crashed."""
+        """Whether stored values survive a crash of the writer's operating system."""
         return True
 
     @property
     def tells_changes(self) -> bool:
-        """Whether :meth:`stamp` tells of a change, and stays the same without one."""
+        """Whether :meth:`stamp` changes if and only if a value changes."""
         return self._has("stamp")
 
     def _has(self, *operations: str) -> bool:
-        """Whether this store does one of some operations in its own way."""
+        """Whether this store implements at least one of some operations itself."""
         return not self._does_itself.isdisjoint(operations)
 
     def _lacks(self, operation: str, accepted: str) -> NoReturn:
@@ -395,14 +399,14 @@ class Store(Closing):
         raise ReadOnlyError(f"{self} cannot be written; accepted: a store with 'set' or 'set_partial_values'")
 
     def _check_listable(self, operation: str) -> None:
-        """Refuse to list what cannot be listed, before the first key is asked for."""
+        """Raise before the first key is requested, if this store cannot list."""
         if not self._has(*_LIST):
             self._lacks(operation, "'list', 'list_prefix' or 'list_dir'")
 
-    # Who hears of requests
+    # Listeners
 
     def _listening(self, operation: str) -> tuple[Listener, ...]:
-        """Who hears of the requests of an operation, where it is not made from others that are heard of."""
+        """The listeners to an operation; none where the operations that it is made from are reported."""
         return everywhere.listeners if self._tells and operation in self._does_itself else ()
 
     def _telling(
@@ -443,9 +447,9 @@ class Store(Closing):
         return value
 
     def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        """The parts of values that ``key_ranges`` names, in that order; None for keys without a value.
+        """The parts of values that ``key_ranges`` names, in that order; None for a key without a value.
 
-        A key may occur several times. The ranges are those of :meth:`get`.
+        A key may occur several times. The byte ranges are those of :meth:`get`.
         """
         wanted = list(key_ranges)
         for key, byte_range in wanted:
@@ -462,7 +466,7 @@ class Store(Closing):
         return spread(lambda each: self.get(*each), wanted, self.concurrency)
 
     def get_values(self, keys: Iterable[str]) -> list[Buffer | None]:
-        """Several values, many requests at a time where that helps; None for keys without one.
+        """Several values, read concurrently where that helps; None for a key without a value.
 
         Examples
         --------
@@ -497,14 +501,16 @@ class Store(Closing):
             return len(opened.read(0)) if opened.size is None else opened.size
 
     def reader(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Reader:
-        """What a thread reads values with; see :class:`~xzarr3.stores.readers.Reader`. Keys are not checked.
+        """The object with which a thread reads values; see :class:`~xzarr3.stores.readers.Reader`.
+
+        The reader does not check keys.
 
         Parameters
         ----------
         scratch : Scratch, optional
-            Memory in which whole values may be returned, so that each is good until the next one.
+            Memory for whole values. Each value read into it is valid until the next one is read.
         limit : int
-            Size in bytes beyond which a whole value is not read, if the store can tell its size before.
+            Whole values of more bytes are not read, if the store knows the size beforehand.
         """
         listeners = self._listening("reader")
         reader = self._reader(scratch, limit)
@@ -516,24 +522,24 @@ class Store(Closing):
     def stamp(self, keys: Sequence[str]) -> object:
         """A picklable value that changes when any of these values changes.
 
-        Dask names its tasks after it. A store that cannot tell never gives the same stamp twice.
+        Dask derives task names from it. A store that cannot detect changes never gives the same stamp twice.
         """
         return uuid.uuid4().hex
 
     def version(self, key: str) -> object | None:
-        """What changes whenever the value of ``key`` does, if that costs no request; otherwise None."""
+        """Something that changes whenever the value of ``key`` does; None if that would cost a request."""
         return None
 
     def tag(self, key: str) -> str | None:
-        """What a service called the version of ``key`` that was read last; None if that is not known."""
+        """The service's name for the version of ``key`` that was last read; None if not known."""
         return None
 
-    # Changes that lose no others
+    # Changes that keep concurrent changes
 
     def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
-        """The value of a key, None if there is none, and what tells this version of it from others.
+        """The value of a key, or None, and the version of that value.
 
-        That there is no value is a version, too. See :meth:`compare_and_set`.
+        The absence of a value is a version too. See :meth:`compare_and_set`.
         """
         with self._telling("get_versioned", check_key(key)) as request:
             value, version = self._get_versioned(key)
@@ -545,24 +551,24 @@ class Store(Closing):
         return value, ABSENT if value is None else hashlib.blake2b(value, digest_size=20).digest()
 
     def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
-        """Store a value if there is that version of it now; returns whether there was.
+        """Store a value if the key still has a given version; returns whether it had.
 
-        Without :attr:`writes_conditionally` a store compares within this process only.
+        Without :attr:`writes_conditionally` only writers of this process are taken into account.
 
         Parameters
         ----------
         key : str
         version : object
-            What :meth:`get_versioned` gave.
+            The version that :meth:`get_versioned` returned.
         value : bytes or None
             The new value; None erases the key.
 
         Raises
         ------
         StoreCapabilityError
-            If the store cannot do that.
+            If the store cannot compare versions, or cannot erase on condition.
         OutcomeUnknownError
-            If no answer came, and what is stored now does not tell whether the value has been.
+            If no answer came, and the present value does not show whether this value was stored.
 
         Examples
         --------
@@ -587,7 +593,7 @@ class Store(Closing):
             return done
 
     def _locked(self, key: str) -> AbstractContextManager[object]:
-        """Keeps those away who compare and set the value of a key, as far as the store can."""
+        """A context that excludes other writers that compare and set the key, as far as the store can."""
         return key_lock(self.identity, key)
 
     def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
@@ -601,24 +607,24 @@ class Store(Closing):
             return True
 
     def update(self, key: str, change: Change) -> None:
-        """Replace a value by what is made of it, so that no change of others gets lost.
+        """Replace a value by a function of it, without losing concurrent changes.
 
-        Where an answer of a service gets lost and somebody else stores something at the same time, the change
-        may be made twice; one that must not be, such as counting, needs a mark in the value, or
+        The change may be applied twice if a service's answer is lost while another writer stores a value. A
+        change that must not be applied twice, such as counting, needs a mark in the value, or
         :meth:`compare_and_set`.
 
         Parameters
         ----------
         key : str
         change : callable
-            Takes the value, None if there is none, and gives the pieces of the new one, None to erase the
-            key, or ``UNCHANGED``. It is called again if somebody else was faster. What it takes is good
-            during the call only.
+            Takes the value, or None without one. Returns the pieces of the new value, None to erase the key,
+            or ``UNCHANGED``. It is called again if another writer changed the value first. Its argument is
+            valid only during the call.
 
         Raises
         ------
         ConflictError
-            If others kept changing the value for :attr:`conflict_deadline` seconds.
+            If other writers kept changing the value for :attr:`conflict_deadline` seconds.
 
         Examples
         --------
@@ -634,16 +640,16 @@ class Store(Closing):
     # A writeable store
 
     def writer(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Writer:
-        """What a thread stores and changes values with, in a ``with`` statement.
+        """The object with which a thread stores and changes values, to be used in a ``with`` statement.
 
-        See :class:`~xzarr3.stores.readers.Writer`. Keys are not checked.
+        See :class:`~xzarr3.stores.readers.Writer`. The writer does not check keys.
 
         Parameters
         ----------
         scratch : Scratch, optional
-            Memory into which values that are changed may be read.
+            Memory for values that are read to be changed.
         limit : int
-            Size in bytes beyond which a value is not changed, if the store can tell its size before.
+            Values of more bytes are not changed, if the store knows the size beforehand.
         """
         self._check_writable()
         listeners = self._listening("writer")
@@ -656,13 +662,13 @@ class Store(Closing):
     def set(self, key: str, value: Buffer) -> None:
         """Store ``value`` under ``key``, whole or not at all.
 
-        A store that has ``set_partial_values`` only must erase a longer value first, so that a failure in
-        between leaves none.
+        A store that implements only ``set_partial_values`` erases a longer value first, so that a failure in
+        between leaves no value.
 
         Raises
         ------
         StoreError
-            If that fails; the old value is then still there.
+            If storing fails; the old value then remains.
         """
         self._check_writable()
         content = _whole(value, check_key(key))
@@ -680,9 +686,9 @@ class Store(Closing):
         self.set_partial_values([(key, 0, value)])
 
     def set_values(self, items: Iterable[tuple[str, Buffer]]) -> None:
-        """Store several values, many requests at a time where that helps, in any order.
+        """Store several values in any order, concurrently where that helps.
 
-        Of those that were not stored yet when one of them fails, some may stay as they were.
+        If one of them fails, some of the others may not be stored.
         """
         self._check_writable()
         wanted = [(check_key(key), value) for key, value in items]
@@ -691,10 +697,10 @@ class Store(Closing):
     def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
         """Overwrite parts of values; each triple names a key, the first byte and the new bytes.
 
-        A key may occur several times, as long as its parts do not overlap; a part of no bytes overlaps
-        nothing. A part may begin where the value, or another part, ends, which makes the value longer; a
-        key without a value has 0 bytes. All parts are looked at before the first one is stored. Each value
-        is replaced whole, one after the other, by :meth:`update`.
+        A key may occur several times, as long as its parts do not overlap; an empty part overlaps nothing. A
+        part may begin at the end of the value or of another part, which makes the value longer. A key without
+        a value counts as 0 bytes. All parts are checked before the first one is stored. Each value is then
+        replaced whole, one after the other, by :meth:`update`.
 
         Raises
         ------
@@ -730,17 +736,17 @@ class Store(Closing):
             self.update(key, lambda stored, key=key, pieces=pieces: [merge(key, stored, pieces)])  # type: ignore[misc]
 
     def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Store values under other keys as well.
+        """Store copies of values under other keys.
 
         Parameters
         ----------
         pairs : iterable of (str, str)
-            The keys of values, and the keys to store them under. No key is both.
+            The source keys and the target keys. No key may be both.
 
         Raises
         ------
         StoreError
-            If one of them has no value, or cannot be read or stored; some may be copied then.
+            If a source has no value, or cannot be read or stored; some values may be copied by then.
         """
         self._check_writable()
         wanted = [(check_key(source), check_key(target)) for source, target in pairs]
@@ -757,7 +763,7 @@ class Store(Closing):
         spread(copy, pairs, min(self.concurrency, _MOST_COPIED))
 
     def erase(self, key: str) -> None:
-        """Remove ``key`` and its value, if it is there."""
+        """Remove ``key`` and its value if it exists."""
         self._check_writable()
         with self._telling("erase", check_key(key)):
             self._erase(key)
@@ -768,7 +774,7 @@ class Store(Closing):
         self.erase_values([key])
 
     def erase_values(self, keys: Iterable[str]) -> None:
-        """Remove several keys, or none of them if one is not valid."""
+        """Remove several keys. If one of them is invalid, none is removed."""
         self._check_writable()
         wanted = [check_key(key) for key in keys]
         with self._telling("erase_values", wanted[0] if wanted else "", number=len(wanted)):
@@ -797,7 +803,7 @@ class Store(Closing):
         self.erase_values(list(self.list_prefix(prefix)))
 
     def sweep(self, prefix: str = "") -> None:
-        """Remove what killed writers left below ``prefix``, which no key names; most stores keep nothing."""
+        """Remove leftovers of killed writers below ``prefix``, which no key names; most stores have none."""
         check_prefix(prefix)
         if self._has("sweep"):
             self._check_writable()
@@ -805,7 +811,7 @@ class Store(Closing):
                 self._sweep(prefix)
 
     def _sweep(self, prefix: str) -> None:
-        """Remove what killed writers left."""
+        """Remove leftovers of killed writers."""
 
     def _cannot_erase(self, operation: str) -> NoReturn:
         if not self.writeable:
@@ -832,7 +838,7 @@ class Store(Closing):
         return told(Request(self, listeners, "list", prefix, number=0), keys) if listeners else keys
 
     def _list(self, prefix: str) -> Iterable[str]:
-        """The keys below ``prefix``, found by listing one prefix after the other."""
+        """The keys below ``prefix``, found by listing prefix by prefix."""
         waiting = [prefix]
         while waiting:
             here = waiting.pop()
@@ -862,18 +868,18 @@ class Store(Closing):
 
 
 def _list_by_prefix(store: Store) -> Iterator[str]:
-    """Every key, where a class overrides how those below a prefix are listed."""
+    """Every key, for a class that overrides ``list_prefix`` only."""
     return store.list_prefix("")
 
 
 def _list_prefix_by_list(store: Store, prefix: str) -> Iterator[str]:
-    """The keys below a prefix, where a class overrides how all are listed."""
+    """The keys below a prefix, for a class that overrides ``list`` only."""
     check_prefix(prefix)
     return (key for key in store.list() if key.startswith(prefix))
 
 
 def _whole(value: Buffer, key: str) -> bytes:
-    """A value that a store may keep."""
+    """``value`` as bytes that a store may keep."""
     return value if type(value) is bytes else bytes(flat(value, key))
 
 
@@ -883,14 +889,14 @@ def _check_range(key: str, byte_range: ByteRange | None) -> None:
 
 
 def sorted_parts(key_start_values: Iterable[tuple[str, int, Buffer]]) -> dict[str, Parts]:
-    """The parts of each key in order, for :meth:`Store.set_partial_values`.
+    """The parts of each key in order of their start, for :meth:`Store.set_partial_values`.
 
     Raises
     ------
     InvalidKeyError
         If a key is not valid.
     InvalidRangeError
-        If two parts of one key overlap or a part begins before the value.
+        If two parts of one key overlap, or a part begins before byte 0.
     """
     parts: dict[str, Parts] = {}
     for key, start, value in key_start_values:
@@ -922,7 +928,7 @@ def _first_byte(key: object, start: object) -> int:
 
 
 def merge(key: str, value: Buffer | None, pieces: Parts) -> bytearray:
-    """``value`` with parts of it overwritten.
+    """A copy of ``value`` with some parts overwritten.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""How many bytes of answers may be under way at once, over all stores of this process.
+"""A limit on the bytes of answers in flight, over all stores of this process.
 
-Many requests at a time are worth having as long as what they bring fits into memory. Every store that fetches
-values from elsewhere reserves their sizes here while they arrive; who comes first is served first. A value
-that is larger than all there is may come alone.
+Concurrent requests help as long as their answers fit into memory. Every store that fetches values from
+elsewhere reserves their sizes here while they arrive, first come, first served. A value larger than the whole
+limit is admitted when no other bytes are in flight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from xzarr3.parallel import positive
 
 DEFAULT = 2**29
-"""Bytes that may be under way if nobody says otherwise."""
+"""Default limit in bytes."""
 
 
 class _Held(threading.local):
@@ -38,7 +38,7 @@ class Budget:
         self.renew()
 
     def renew(self) -> None:
-        """Begin with nothing under way: the threads of a forked child's parent are not here."""
+        """Start with nothing in flight; in a forked child, the threads of the parent do not exist."""
         self._changed = threading.Condition(threading.Lock())
         self._waiting: deque[object] = deque()
         self._used = 0
@@ -46,14 +46,14 @@ class Budget:
 
     @property
     def used(self) -> int:
-        """Bytes under way."""
+        """Bytes in flight."""
         return self._used
 
     @contextlib.contextmanager
     def reserved(self, size: int) -> Iterator[None]:
-        """Have a number of bytes, once there are as many left.
+        """Reserve a number of bytes, waiting until they are available.
 
-        Who has some already does not wait for more: others may be waiting for what this thread has.
+        A thread that already holds a reservation does not wait: other threads may wait for its bytes.
         """
         self._take(size, wait=self._held.depth == 0)
         self._held.depth += 1
@@ -81,7 +81,7 @@ class Budget:
             self._used += size
 
     def resize(self, limit: int) -> None:
-        """Have another limit from now on."""
+        """Set another limit."""
         with self._changed:
             self.limit = limit
             self._changed.notify_all()
@@ -95,19 +95,19 @@ if hasattr(os, "register_at_fork"):
 
 
 def get_limit() -> int:
-    """How many bytes may be under way at once in this process."""
+    """How many bytes may be in flight at once in this process."""
     return _budget.limit
 
 
 def set_limit(limit: int) -> None:
-    """Set how many bytes may be under way at once in this process.
+    """Set how many bytes may be in flight at once in this process.
 
-    What has arrived counts no more, so this is not the memory that reading takes in all.
+    Bytes that have arrived no longer count, so this does not limit the total memory of a read.
 
     Parameters
     ----------
     limit : int
-        At least 1. A single value may be larger; it comes alone then.
+        At least 1. A larger value is still read, while no other bytes are in flight.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def set_limit(limit: int) -> None:
 
 
 def at_once(most: int, size: int) -> int:
-    """How many of at most so many threads may hold that many bytes each; never fewer than there are cores.
+    """The most threads, up to ``most``, that may hold ``size`` bytes each; at least the number of cores.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Locks of this process: what a fork does to them, and one for each key of a store.
+"""Locks of this process: a registry that frees them after a fork, and one lock for each key of a store.
 
-A fork copies locks as they are, also those that other threads hold, which the child does not have. The child
-must not wait for these threads; so locks that outlive a call are handed to :func:`fork_safe`.
+A fork copies locks in their present state. A lock held by another thread then stays locked for ever in the
+child, which does not have that thread. Locks that outlive a call are therefore passed to :func:`fork_safe`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Lock = TypeVar("Lock")
 
 
 def fork_safe(lock: Lock) -> Lock:
-    """Have a lock free in forked children; returns it.
+    """Register a lock to be free in forked children; returns the lock.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def fork_safe(lock: Lock) -> Lock:
 
 
 def _free() -> None:
-    """Free all locks in a forked child, as :mod:`threading` does with its own."""
+    """Free all registered locks in a forked child, as :mod:`threading` does with its own."""
     for lock in list(_noted):
         lock._at_fork_reinit()
     _locks.clear()
@@ -41,7 +41,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def key_lock(store: object, key: str) -> threading.RLock:
-    """The lock of a key, and of no other: who holds it may well write to another key.
+    """The lock of one key. A thread that holds it may write to other keys.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""A store that tells what is asked of another one: to a logger, as records and as a table of totals.
+"""A store that logs the requests to another store: as log messages, as records and as a table of totals.
 
-Keys and numbers are told, never values, nor the texts of errors.
+It logs keys and numbers, never values or the texts of errors.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _counting = fork_safe(threading.Lock())
 
 
 class Request(NamedTuple):
-    """What was asked of a store, and how that ended."""
+    """One finished request to a store."""
 
     operation: str
-    """The method of the store, of a reader or a writer of it, or of an open value."""
+    """The method of the store, of its reader or writer, or of an open value."""
     key: str
-    """The key or the prefix; the first one of several."""
+    """The key or prefix; the first one if there are several."""
     start: int | None
-    """First byte of a part, or of the first one of several; a negative one counts from the end."""
+    """First byte of the part, or of the first of several; a negative one counts from the end."""
     length: int | None
-    """Bytes asked for; None if it is all there is."""
+    """Requested bytes; None if the request reads to the end."""
     number: int
-    """How many values, parts or keys were asked for or listed."""
+    """Number of values, parts or keys that were requested or listed."""
     size: int
-    """Bytes that were read or written."""
+    """Bytes read or written."""
     began: float
-    """When, in seconds since 1970."""
+    """Start time in seconds since 1970."""
     seconds: float
-    """How long it took."""
+    """Duration."""
     outcome: str
     """``ok``, ``absent``, ``changed`` or the name of the error."""
 
 
 class Total(NamedTuple):
-    """What all requests of one operation amount to."""
+    """Totals over all requests of one operation."""
 
     operation: str
     requests: int
@@ -56,7 +56,7 @@ class Total(NamedTuple):
 
 
 class Summary(tuple[Total, ...]):
-    """The totals of all operations; a table when it is printed."""
+    """The totals of all operations; prints as a table."""
 
     __slots__ = ()
 
@@ -89,25 +89,25 @@ def _bytes(number: int) -> str:
 
 
 class LoggingStore(WrapperStore):
-    """Hands everything on to another store, and tells what was asked of it and how long that took.
+    """Forwards every operation to another store and logs each request with its duration.
 
-    While nobody listens, which is when the logger is not enabled for the level and no records are kept, this
-    costs next to nothing. What is in progress when somebody begins to listen may stay untold.
+    While the logger is not enabled for the level and no records are kept, the overhead is next to nothing. A
+    request in progress when logging is switched on may not be logged.
 
     Parameters
     ----------
     store : Store, path or URL
     logger : logging.Logger, optional
-        By default the one called ``xzarr3.stores``.
+        By default the logger ``xzarr3.stores``.
     level : int
         The level of the messages.
     keep : int
-        How many of the newest requests are kept as records; 0 keeps none, and counts none either.
+        How many of the latest requests are kept as records. With 0 none are kept or counted.
 
     Attributes
     ----------
     records : tuple of Request
-        The newest requests, the oldest of them first.
+        The latest requests, oldest first.
 
     Examples
     --------
@@ -145,7 +145,7 @@ class LoggingStore(WrapperStore):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_records"], state["_totals"]  # What happens elsewhere is counted there.
+        del state["_records"], state["_totals"]  # Each process counts its own requests.
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -154,17 +154,17 @@ class LoggingStore(WrapperStore):
 
     @property
     def records(self) -> tuple[Request, ...]:
-        """The newest requests, the oldest of them first."""
+        """The latest requests, oldest first."""
         with _counting:
             return tuple(self._records)
 
     def summary(self) -> Summary:
-        """The totals of all requests so far, of each operation; those of several threads add up."""
+        """The totals of each operation so far, summed over all threads."""
         with _counting:
             return Summary(Total(name, *self._totals[name]) for name in sorted(self._totals))
 
     def clear(self) -> None:
-        """Forget all requests so far."""
+        """Discard the records and totals so far."""
         with _counting:
             self._begin()
 

@@ -22,14 +22,14 @@ _LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictiona
 class MemoryStore(Store):
     """Keys and values in a dictionary.
 
-    Pickled and read back in the same process it is the same store; in another process it is a
-    read-only copy, because what is written there could not come back. So is one that was there before
-    :mod:`multiprocessing` forked a process, in that process.
+    Unpickled in the same process, the result is the same store. Unpickled in another process, it is a
+    read-only copy, because writes there could not reach the original. In a process forked by
+    :mod:`multiprocessing`, a store made before the fork is read-only too.
 
     Parameters
     ----------
     values : mapping of str to bytes, optional
-        What the store holds at first.
+        The initial contents.
     read_only : bool
         Refuse every write.
 
@@ -66,7 +66,7 @@ class MemoryStore(Store):
             found = self._identity, dict(self._values), self._version
         kind, own = type(self), {name: value for name, value in vars(self).items() if name not in _OF_EACH}
         if kind is MemoryStore or "<locals>" in kind.__qualname__ or not is_plain(own):
-            return _restore, found  # Elsewhere it is one of this class, which is all that is known of it.
+            return _restore, found  # Other processes may not know the derived class.
         return _restore, (*found, kind, own)
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
@@ -156,7 +156,7 @@ def _restore(
     own: Mapping[str, object] | None = None,
 ) -> MemoryStore:
     store = _LIVE.get(identity)
-    # A forked child is another process; and copies may be of any age.
+    # A forked child is another process. Copies may have been made at any time.
     if store is None or store._pid != os.getpid() or (store.read_only and store._version != version):
         store = kind.__new__(kind)
         MemoryStore.__init__(store, values, read_only=True)

@@ -1,4 +1,4 @@
-"""Which store a path, a URL or another library's object stands for."""
+"""Finds the store for a path, a URL or an object of another library."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def open_store(
     *,
     mode: Mode = "r",
 ) -> Store:
-    """The store that a path, a URL or a ready store stands for. Only a zip is looked at yet.
+    """The store for a path, a URL or a ready store. Only a zip is read at this point.
 
     Parameters
     ----------
     store : path, URL, Store, store of obstore, or mapper of fsspec
-        ``s3://``, ``gs://``, ``az://`` and ``http(s)://`` are an :class:`~xzarr3.stores.ObjectStore`, other
-        URLs and chains of them, such as ``tar://::ftp://``, what fsspec knows. What ends with ``.zip``
-        and is no directory is a :class:`~xzarr3.stores.ZipStore`.
+        ``s3://``, ``gs://``, ``az://`` and ``http(s)://`` give an :class:`~xzarr3.stores.ObjectStore`. Other
+        URLs and chains of them, such as ``tar://::ftp://``, are opened by fsspec. A path that ends with
+        ``.zip`` and is no directory gives a :class:`~xzarr3.stores.ZipStore`.
     storage_options : mapping, optional
-        What the store takes besides: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
+        Further arguments of the store: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
     mode : {"r", "r+", "a"}
-        Whether a zip is opened for additions, and made if it is not there. It is complete once its store is
-        closed. Other stores can be written in any case.
+        For a zip: ``"r+"`` opens it for additions, and ``"a"`` creates it if it does not exist. It is
+        complete once its store is closed. Other stores ignore `mode`; they can be written if they permit it.
 
     Raises
     ------
     StoreError
-        If there is no store for the URL.
+        If no store fits the URL.
     StoreOptionError
-        If there are options that have no meaning for it; also a TypeError.
+        If an option has no meaning for the store; also a TypeError.
     TypeError
-        If it is none of these.
+        If `store` is none of the accepted types.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def _is_zip(name: str) -> bool:
 
 
 def _path(location: str) -> str:
-    """The path that a ``file://`` URL names."""
+    """The path in a ``file://`` URL."""
     url = urlsplit(location)
     if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
         raise StoreError(
@@ -128,7 +128,7 @@ def _path(location: str) -> str:
 
 
 def _keywords(options: dict[str, Any], path: str, *accepted: str) -> dict[str, Any]:
-    """Options of a store on the local file system, where few have a meaning."""
+    """Options of a store on the local file system; options with no meaning there are refused."""
     unknown = sorted(set(options) - set(accepted))
     if unknown:
         raise StoreOptionError(

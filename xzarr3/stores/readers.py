@@ -1,7 +1,7 @@
-"""What one thread reads and writes the values of a store with, and values that are open.
+"""Readers, writers and open values: how one thread reads and writes many values of a store.
 
-A store gives each thread a :class:`Reader` or a :class:`Writer`. Those here are made from the operations of
-the store; one that can do better has its own, which it gives by ``_reader`` and ``_writer``.
+A store gives each thread a :class:`Reader` or a :class:`Writer`. The classes here are built on the store's
+public operations. A store that can do better returns classes of its own from ``_reader`` and ``_writer``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Unchanged(Enum):
-    """That a value is to stay as it is."""
+    """Says that a change leaves its value as it is."""
 
     UNCHANGED = 0
 
@@ -36,18 +36,18 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 Result = TypeVar("Result")
 Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Literal[Unchanged.UNCHANGED] | None]
 
-_ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
+_ATTEMPTS = 4  # To read parts of one version of a value while it is being replaced.
 _FIRST_PAUSE = 0.002  # Seconds
 _LONGEST_PAUSE = 1.0
 
 
 class OversizedError(Exception):
-    """A value that is larger than whoever asks for it can make use of.
+    """A value is larger than its reader can use.
 
     Parameters
     ----------
     size, limit : int
-        Its size and the largest one that was expected, in bytes.
+        The size of the value and the largest accepted size, in bytes.
     """
 
     def __init__(self, size: int, limit: int) -> None:
@@ -56,20 +56,20 @@ class OversizedError(Exception):
 
 
 class Scratch:
-    """Memory that values are read into one after the other; it grows as they need it."""
+    """Reusable memory into which values are read one after the other; it grows as needed."""
 
     def __init__(self) -> None:
         self.memory = memoryview(bytearray(0))
 
     def part(self, size: int) -> memoryview:
-        """So many bytes of it."""
+        """The first ``size`` bytes."""
         if len(self.memory) < size:
             self.memory = memoryview(bytearray(max(size, 2**17)))
         return self.memory[:size]
 
 
 def negative_length(length: int) -> InvalidRangeError:
-    """The error for a range of bytes with a length below 0."""
+    """The error for a byte range with a length below 0."""
     return InvalidRangeError(f"invalid length of a range {length}; accepted: None, 0 or more bytes")
 
 
@@ -91,10 +91,10 @@ def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
 
 
 class Closing:
-    """What is closed at the end of a ``with`` statement."""
+    """An object that is closed at the end of a ``with`` statement."""
 
     def close(self) -> None:
-        """Release what it holds, if anything."""
+        """Release the resources of this object, if any."""
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +108,7 @@ class Closing:
 class ValueReader(Closing, ABC):
     """One stored value, opened to read parts of it.
 
-    All parts come from the same version of the value, as far as the store can promise that.
+    All parts come from the same version of the value, as far as the store can guarantee that.
     """
 
     size: int | None = None
@@ -116,22 +116,22 @@ class ValueReader(Closing, ABC):
 
     @property
     def version(self) -> object | None:
-        """What surely is another one as soon as the value is; None if the store cannot tell."""
+        """A different object for each version of the value; None if the store cannot tell versions apart."""
         return None
 
     @abstractmethod
     def read(self, start: int, length: int | None = None) -> Buffer:
         """``length`` bytes from ``start`` on, or to the end; a negative ``start`` counts from the end.
 
-        The result is shorter where the value ends before.
+        The result is shorter where the value ends early.
         """
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        """Several parts, as :meth:`read` has them."""
+        """Several parts, each as by :meth:`read`."""
         return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
 
     def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        """The same parts one after the other; each may be read when it is asked for."""
+        """The same parts one after the other; a part may be read only once it is requested."""
         return iter(self.read_ranges(starts, lengths))
 
     def read_into(self, start: int, out: memoryview) -> int:
@@ -142,7 +142,7 @@ class ValueReader(Closing, ABC):
 
 
 def steady(read: Callable[[], Result]) -> Result:
-    """Read again if the value was replaced while it was read."""
+    """Read again if the value was replaced meanwhile."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(ChangedError):
             return read()
@@ -150,7 +150,7 @@ def steady(read: Callable[[], Result]) -> Result:
 
 
 class BytesReader(ValueReader):
-    """Parts of a value that is in memory already."""
+    """Parts of a value that is already in memory."""
 
     def __init__(self, value: Buffer) -> None:
         self.value = memoryview(value)
@@ -177,15 +177,15 @@ class _RangeReader(ValueReader):
 
 
 class Reader:
-    """Reads values of a store, for one thread. It does not check keys.
+    """Reads values of a store for one thread. It does not check keys.
 
     Parameters
     ----------
     store : Store
     scratch : Scratch, optional
-        Memory in which whole values may be returned, so that each is good until the next one.
+        Memory for whole values. Each value read into it is valid until the next one is read.
     limit : int
-        Size in bytes beyond which a whole value is not read, if the store can tell its size before; then
+        Whole values of more bytes are not read, if the store knows the size beforehand. Instead
         :class:`OversizedError` is raised.
     """
 
@@ -195,15 +195,15 @@ class Reader:
         self._limit = limit
 
     def get(self, key: str) -> Buffer | None:
-        """A whole value, or None if there is none."""
+        """A whole value, or None if the key has none."""
         return self._store.get(key)
 
     def get_ranges(
         self, key: str, starts: Sequence[int], lengths: Sequence[int]
     ) -> tuple[int | None, list[Buffer]] | None:
-        """Parts of a value, which are shorter where it ends, and its size, None if that is not known.
+        """The size of a value, or None if not known, and several parts, shorter where the value ends.
 
-        None if there is no value.
+        Returns None if the key has no value.
         """
         reader = self.open(key, (starts[0], lengths[0]) if starts else None)
         if reader is None:
@@ -212,10 +212,10 @@ class Reader:
             return reader.size, reader.read_ranges(starts, lengths)
 
     def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-        """Read a part of a value into memory at hand; returns the size of the value and the number of bytes.
+        """Read a part of a value into ``out``; returns the size of the value and the number of bytes.
 
-        The number is lower where the value ends; where the size is not known and the value goes on, it is one
-        more than there is memory for. None if there is no value.
+        The number is less than ``len(out)`` where the value ends early. If the size is not known (None) and
+        the value continues past ``out``, the number is ``len(out) + 1``. Returns None without a value.
         """
         reader = self.open(key, (start, len(out)))
         if reader is None:
@@ -230,24 +230,24 @@ class Reader:
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
-        """A value to read parts of, or None if there is none.
+        """Open a value to read parts of it; None if the key has none.
 
         Parameters
         ----------
         key : str
         part : (int, int), optional
-            The start and the length of the part that is read first; a negative start counts from the end. A
-            store that has to ask whether there is a value gets that part with the answer.
+            Start and length of the part that is read first; a negative start counts from the end. A store
+            that needs a request to find the value fetches this part with the same request.
         version : object, optional
-            What :attr:`ValueReader.version` was when the value was open before. A store may then return a
-            reader without asking, which raises :class:`~xzarr3.errors.ChangedError` as soon as it finds that
-            the value is not of that version any more.
+            :attr:`ValueReader.version` from an earlier opening. With it a store may return a reader without a
+            request. That reader raises :class:`~xzarr3.errors.ChangedError` once it finds that the value has
+            another version.
         """
         return _RangeReader(self._store, key) if self._store.exists(key) else None
 
 
 class Writer(Closing):
-    """Stores and changes values of a store, for one thread within a ``with`` statement.
+    """Stores and changes values of a store, for one thread, within a ``with`` statement.
 
     It does not check keys.
 
@@ -255,9 +255,9 @@ class Writer(Closing):
     ----------
     store : Store
     scratch : Scratch, optional
-        Memory into which values that are changed may be read.
+        Memory for values that are read to be changed.
     limit : int
-        As :class:`Reader` has it, for values that are changed.
+        As for :class:`Reader`, for values that are changed.
     """
 
     def __init__(self, store: Store, scratch: Scratch | None = None, limit: int = sys.maxsize) -> None:
@@ -266,17 +266,17 @@ class Writer(Closing):
         self._limit = limit
 
     def set(self, key: str, pieces: Sequence[Buffer]) -> None:
-        """Store a value, the pieces of which follow one another."""
+        """Store a value given as consecutive pieces."""
         self._store.set(key, joined(pieces))
 
     def update(self, key: str, change: Change) -> None:
-        """Replace a value by what is made of it; see :meth:`Store.update`."""
+        """Replace a value by a function of it; see :meth:`Store.update`."""
         store = self._store
         end = time.monotonic() + store.conflict_deadline
         longest = _FIRST_PAUSE
         attempts = 0
-        in_doubt: Buffer | None = None  # What may have been stored without an answer.
-        # Threads of this process take turns; others are noticed.
+        in_doubt: Buffer | None = None  # Value of an attempt whose answer was lost.
+        # Threads of this process take turns. Changes by other processes fail the comparison.
         with key_lock(store.identity, key):
             while True:
                 stored, version = self._versioned(key)
@@ -305,16 +305,16 @@ class Writer(Closing):
 
 
 def joined(pieces: Sequence[Buffer]) -> Buffer:
-    """The pieces of a value as one, which a store may keep: their memory will be used for something else."""
+    """The joined pieces of a value, safe to keep: the memory of the pieces may be reused."""
     owned = len(pieces) == 1 and isinstance(pieces[0], bytes)
     return pieces[0] if owned else b"".join(pieces)
 
 
-# Those that tell what they are asked for
+# Versions that report their requests
 
 
 class ToldReader(Reader):
-    """A reader of which each request is told."""
+    """A reader that reports each request to listeners."""
 
     def __init__(self, store: Store, inner: Reader, listeners: tuple[Listener, ...]) -> None:
         super().__init__(store)
@@ -351,7 +351,7 @@ class ToldReader(Reader):
     ) -> ValueReader | None:
         with self._asked("open", key, *(part or (None, None))) as request:
             reader = self._inner.open(key, part, version)
-            if isinstance(reader, BytesReader):  # All of it is here already; no more will be asked for.
+            if isinstance(reader, BytesReader):  # The whole value is in memory; no request follows.
                 request.size = reader.size
                 return reader
             if reader is None:
@@ -365,7 +365,7 @@ def _first(starts: Sequence[int], lengths: Sequence[int]) -> tuple[int | None, i
 
 
 class _ToldValue(ValueReader):
-    """An open value of which each part that is read is told."""
+    """An open value that reports each read to listeners."""
 
     def __init__(self, reader: ToldReader, key: str, inner: ValueReader) -> None:
         self._asked = reader._asked
@@ -394,7 +394,7 @@ class _ToldValue(ValueReader):
             return parts
 
     def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        def later() -> Iterator[Buffer]:  # Nothing is asked for before the first part is wanted.
+        def later() -> Iterator[Buffer]:  # Sends no request before the first part is wanted.
             yield from self._inner.iter_ranges(starts, lengths)
 
         request = self._asked("iter_ranges", self._key, *_first(starts, lengths), len(starts))
@@ -410,7 +410,7 @@ class _ToldValue(ValueReader):
 
 
 class ToldWriter(Writer):
-    """A writer of which each request is told."""
+    """A writer that reports each request to listeners."""
 
     def __init__(self, store: Store, inner: Writer, listeners: tuple[Listener, ...]) -> None:
         super().__init__(store)

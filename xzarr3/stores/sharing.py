@@ -1,8 +1,7 @@
-"""Stores that were unpickled, which those of one process share that come from the same one.
+"""Sharing of unpickled stores: equal pickled forms become one store object in each process.
 
-Arrays arrive at a worker by the thousands, each with its store. Equal pickles become one object, so that
-there is one client, one cache and one count of requests, and a few that were used last are kept until the
-next task comes.
+A worker receives thousands of arrays, each with its store. Sharing gives them one client, one cache and one
+request count. The stores that were used last are kept alive between tasks.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from xzarr3.stores.locks import fork_safe
 
 _Kind = TypeVar("_Kind", bound=Store)
 
-_MOST_KEPT = 32  # Stores, of weight 1, that are kept although nobody uses them.
-_MOST_BESIDE = 512  # Things that are kept along with one store.
+_MOST_KEPT = 32  # Total weight of the stores that are kept alive without users.
+_MOST_BESIDE = 512  # Objects kept alive with one store.
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
 _SETTINGS = (
     "read_only", "concurrency", "request_bytes", "over_read", "conflict_deadline",
@@ -36,16 +35,16 @@ _kept: OrderedDict[int, tuple[Store, int, OrderedDict[Hashable, object]]] = Orde
 
 
 def share(key: Hashable, make: Callable[[], _Kind], weight: int = 1) -> _Kind:
-    """The store of this process for a key; made if there is none, or if its settings were changed since.
+    """The store of this process for a key; made if there is none, or if its settings have changed.
 
     Parameters
     ----------
     key : hashable
-        All there is to know of the store.
+        Describes the store completely.
     make : callable
-        Makes it, without asking it or anybody else for anything.
+        Makes the store, without any request.
     weight : int
-        How many others it is worth not to keep, to keep this one.
+        Share of the limit on kept stores that this store takes; an ordinary store takes 1.
     """
     with _lock:
         found = _find(key)
@@ -54,12 +53,12 @@ def share(key: Hashable, make: Callable[[], _Kind], weight: int = 1) -> _Kind:
             return cast("_Kind", found)
     made = make() if found is None else found
     with _lock:
-        store = _find(key)  # Another thread may have been faster.
+        store = _find(key)  # Another thread may have stored one meanwhile.
         if store is None:
             store = made
             _shared[key] = weakref.ref(store, partial(_forget, key)), _settings(store)
         _kept.setdefault(id(store), (store, weight, OrderedDict()))
-        dropped = []  # Outside of the lock: who knows what ends with a store.
+        dropped = []  # Released outside the lock: dropping a store may run any finalizer.
         while len(_kept) > 1 and sum(weight for _, weight, _ in _kept.values()) > _MOST_KEPT:
             dropped.append(_kept.popitem(last=False))
     return cast("_Kind", store)
@@ -78,7 +77,7 @@ def _forget(key: Hashable, gone: weakref.ref[Store]) -> None:
 
 
 def keep_beside(store: Store, key: Hashable, thing: object) -> None:
-    """Keep something that belongs to a store for as long as the store is kept, which it may not be."""
+    """Keep ``thing`` alive for as long as ``store`` is kept alive; no effect if the store is not kept."""
     with _lock:
         entry = _kept.get(id(store))
         if entry is None:
@@ -91,14 +90,14 @@ def keep_beside(store: Store, key: Hashable, thing: object) -> None:
 
 
 def _settings(store: Store) -> list[object]:
-    """What users may change of a store after it was made."""
+    """The settings that users may change on an existing store."""
     found = vars(store)
     return [found.get(name) for name in _SETTINGS]
 
 
 def is_plain(value: object, *kinds: type) -> bool:
-    """Whether every way to pickle a value is the same: it consists of simple types, and of ``kinds``."""
-    if type(value) in _PLAIN or type(value) is logging.Logger:  # Which is pickled by its name.
+    """Whether a value consists of simple types and ``kinds`` only, so that equal values pickle equally."""
+    if type(value) in _PLAIN or type(value) is logging.Logger:  # A logger is pickled by its name.
         return True
     if type(value) in (list, tuple):
         return all(is_plain(item, *kinds) for item in cast("list[object]", value))
@@ -108,17 +107,17 @@ def is_plain(value: object, *kinds: type) -> bool:
 
 
 def reduced(store: Store, kind: type[Store], *kinds: type, weight: int = 1) -> tuple[object, ...]:
-    """What ``__reduce__`` returns for a store whose state says all there is to know.
+    """What ``__reduce__`` returns for a store that its state describes completely.
 
-    Of one of a derived class nothing is shared: it is pickled as if there were no ``__reduce__``.
+    A store of a derived class is not shared. It is pickled as if there were no ``__reduce__``.
 
     Parameters
     ----------
     store : Store
     kind : type
-        The class that calls this.
+        The class that calls this function.
     *kinds : type
-        Of what the state may consist besides simple types.
+        Types that the state may contain besides simple types.
     weight : int
         See :func:`share`.
     """

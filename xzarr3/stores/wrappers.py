@@ -1,7 +1,7 @@
-"""Stores around other stores: what they do not do themselves they hand on.
+"""Stores around other stores: a wrapper forwards every operation that it does not implement itself.
 
-Specification: Zarr v3 core, "Abstract store interface". All its operations are handed on, and those that
-xzarr3 adds to be fast and to lose no changes, so that a wrapped store does all that the bare one does.
+Specification: Zarr v3 core, "Abstract store interface". Wrappers forward all its operations, and also the
+operations that xzarr3 adds for speed and for conditional writes. A wrapped store thus loses no capability.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class _OfInner:
 
 
 class WrapperStore(Store, hands_on=True):
-    """A store that hands every operation on to another one, to be derived from.
+    """Base class of stores that forward every operation to another store.
 
-    A derived class has methods for what it does in another way: ``_get``, ``_set`` and the others that
-    :class:`Store` names. What is made from these is then made from them; what ``reader()`` gives from
-    ``_get``, for one. They call ``super()``, or the wrapped store, which is :attr:`inner`.
+    A derived class implements the hooks that it wants to change: ``_get``, ``_set`` and the others that
+    :class:`Store` names. Operations made from a changed hook then call that hook; ``reader()``, for example,
+    calls ``_get``. A hook calls ``super()`` or the wrapped store, :attr:`inner`.
 
-    Some promises end there unless a derived class renews them. One that overrides how values are read has an
-    ``identity`` of its own, and neither ``stamp`` nor ``version`` tell whether a value has changed. One that
-    has ``_get`` or ``_set``, but not ``_get_versioned`` and ``_compare_and_set``, compares within this
-    process only.
+    A change voids some guarantees unless the derived class restores them. A class that changes how values are
+    read has an ``identity`` of its own, and its ``stamp`` and ``version`` do not detect changes. A class that
+    has ``_get`` or ``_set``, but not ``_get_versioned`` and ``_compare_and_set``, compares versions within
+    this process only.
 
     Parameters
     ----------
     store : Store, path or URL
     read_only : bool, optional
-        Refuse every write; as the wrapped store does, unless given.
+        Refuse every write. By default as in the wrapped store.
 
     Examples
     --------
@@ -92,11 +92,11 @@ class WrapperStore(Store, hands_on=True):
 
     @property
     def identity(self) -> object:
-        """That of the wrapped store, unless a derived class reads values in another way."""
+        """The identity of the wrapped store, unless a derived class changes how values are read."""
         return (self._kind, self.inner.identity) if self._reads_otherwise else self.inner.identity
 
     def _told_apart(self) -> object:
-        # How a derived class reads values, it may know only.
+        # How a derived class reads values is unknown here, so only copies of one store count as equal.
         return self._identity if self._reads_otherwise else self.inner._told_apart()
 
     def __dask_tokenize__(self) -> object:
@@ -113,7 +113,7 @@ class WrapperStore(Store, hands_on=True):
 
     @property
     def writes_conditionally(self) -> bool:  # type: ignore[override]
-        """Whether the wrapped store loses no change of other processes, and is what compares."""
+        """Whether the wrapped store compares versions, and does so across processes."""
         return "compare_and_set" not in self._makes_again and self.inner.writes_conditionally
 
     def _has(self, *operations: str) -> bool:
@@ -126,7 +126,7 @@ class WrapperStore(Store, hands_on=True):
 
     def _check_writable(self) -> None:
         if self.read_only and self.inner.read_only:
-            self.inner._check_writable()  # It may know why.
+            self.inner._check_writable()  # The wrapped store may give the reason.
         super()._check_writable()
 
     def _check_listable(self, operation: str) -> None:
@@ -140,7 +140,7 @@ class WrapperStore(Store, hands_on=True):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.inner.__exit__(kind, error, trace)  # It may forget what was written if there is an error.
+        self.inner.__exit__(kind, error, trace)  # It may discard pending writes after an error.
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         return self.inner.get(key, byte_range)
@@ -208,7 +208,7 @@ class WrapperStore(Store, hands_on=True):
 
 
 class ReadOnlyStore(WrapperStore):
-    """A store through which another one cannot be written, nor closed: a zip may have a writer elsewhere.
+    """A store that neither writes to nor closes the store it wraps: a zip may have a writer elsewhere.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ class ReadOnlyStore(WrapperStore):
 
     @property
     def writeable(self) -> bool:
-        """Never, whatever becomes of :attr:`read_only`."""
+        """Always False, whatever :attr:`read_only` is set to."""
         return False
 
     erasable = writeable

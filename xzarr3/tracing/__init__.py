@@ -1,1 +1,1 @@
-"""Requests counted: one event a request, told by stores; the trace and the log listen."""
+"""Counting of requests: stores report one event for each request, and the trace and the log listen."""

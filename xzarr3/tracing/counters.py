@@ -1,7 +1,7 @@
-"""The numbers of a trace in one process, and how they come together from several.
+"""The counts of a trace in one process, and their transfer between processes.
 
-Requests are those that stores tell of. Of stores around other stores the inner one tells, of object stores
-and of file systems of fsspec what is really asked of these. What codecs do they count themselves.
+Stores report requests. For stores around other stores the inner store reports. For object stores and for
+fsspec the requests to the service or file system are reported. Codecs count their own work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 Numbers: TypeAlias = dict[str, float]
 Counts: TypeAlias = dict[str, Numbers]
-"""Numbers by the path of the array they belong to; the empty path is everything else."""
+"""Numbers by the path of their array; the empty path is everything else."""
 
 KINDS: Final = ("get", "get_range", "head", "list", "put", "delete")
 FIELDS: Final = (
@@ -45,24 +45,24 @@ FIELDS: Final = (
     "indexes_kept",
     "chunks_absent",
 )
-"""All that is counted."""
+"""Every field that is counted."""
 
 FOLDERS = "XZARR3_TRACE"
-"""The environment variable that names the folders in which processes put what they have counted."""
+"""The environment variable that names the folders into which processes write their counts."""
 
 _MOST_ARRAYS = 1000
 _OTHERS = "..."
-"""Stands for all arrays beyond so many."""
+"""Stands for all arrays after the first `_MOST_ARRAYS`."""
 
 
 class Snapshot(NamedTuple):
-    """What one process has counted for one trace."""
+    """The counts of one process for one trace."""
 
     trace: str
     source: str
-    """The process."""
+    """Names the process."""
     serial: int
-    """Of several snapshots of one process the one with the highest number is the last one."""
+    """Increases with each count: of several snapshots of one process, the highest is the latest."""
     counts: Counts
 
 
@@ -74,14 +74,14 @@ class Collector:
     trace : str
         The name of the trace.
     folder : str, optional
-        Where other processes than this one put what they have counted.
+        The folder into which other processes write their counts.
     """
 
     def __init__(self, trace: str, folder: str | None = None) -> None:
         self.trace = trace
         self.folder = folder
         self.puts = False
-        """Whether this is a process that puts its counts into the folder."""
+        """Whether this process writes its counts into the folder."""
         self._begin()
 
     def _begin(self) -> None:
@@ -113,7 +113,7 @@ class Collector:
             return Snapshot(self.trace, self.source, self._serial, counts)
 
     def put(self) -> None:
-        """Put the counts into the folder, if this is a process that does so."""
+        """Write the counts into the folder, if this process does so and they have changed."""
         if not self.puts or self.folder is None or self._put == self._serial:
             return
         found = self.snapshot()
@@ -123,18 +123,18 @@ class Collector:
             with open(temporary, "w", encoding="ascii") as file:
                 json.dump(found, file)
             os.replace(temporary, path)
-        except OSError:  # The trace is over, and its folder is gone.
+        except OSError:  # The trace has ended and its folder is gone.
             end(self)
         self._put = found.serial
 
     def begin_in_child(self) -> None:
-        """Count anew, in a process that was forked off."""
+        """Start from zero in a forked child."""
         self._begin()
         self.puts = True
 
 
 def put_there(folder: str) -> Iterator[Snapshot]:
-    """What processes have put into a folder."""
+    """The counts that processes have written into a folder."""
     try:
         names = [name for name in os.listdir(folder) if not name.endswith("~")]
     except OSError:
@@ -150,7 +150,7 @@ def put_there(folder: str) -> Iterator[Snapshot]:
 
 class _Process:
     collectors: tuple[Collector, ...] = ()
-    """Who counts in this process."""
+    """The collectors of this process."""
 
 
 process = _Process()
@@ -158,7 +158,7 @@ _lock = threading.RLock()
 
 
 def begin(collector: Collector) -> bool:
-    """Count for a trace from now on; returns whether this process did not do so already."""
+    """Start counting for a trace; returns False if this process counts for it already."""
     with _lock:
         if current(collector.trace) is not None:
             return False
@@ -169,7 +169,7 @@ def begin(collector: Collector) -> bool:
 
 
 def end(collector: Collector) -> None:
-    """Count no more for a trace; the last one leaves nothing behind."""
+    """Stop counting for a trace. After the last one, the listener is removed too."""
     with _lock:
         process.collectors = tuple(other for other in process.collectors if other is not collector)
         if not process.collectors:
@@ -177,7 +177,7 @@ def end(collector: Collector) -> None:
 
 
 def current(trace: str) -> Collector | None:
-    """Who counts for a trace in this process."""
+    """The collector of a trace in this process, if any."""
     return next((collector for collector in process.collectors if collector.trace == trace), None)
 
 
@@ -192,26 +192,26 @@ def inherit() -> None:
 
 
 def _put_at_exit() -> None:
-    """A process of multiprocessing ends without what is registered to be done at exit."""
+    """Register :func:`put` with multiprocessing, whose processes end without running atexit functions."""
     from multiprocessing.util import Finalize
 
     Finalize(None, put, exitpriority=100)
 
 
 def put() -> None:
-    """Put what was counted into the folders, in a process that does so."""
+    """Write the counts into the folders, in a process that does so."""
     for collector in process.collectors:
         collector.put()
 
 
 def add(numbers: Mapping[str, float], array: str | None = None) -> None:
-    """Count, for the array of this thread unless another one is named."""
+    """Add numbers to the counts of ``array``, by default the array of this thread."""
     for collector in process.collectors:
         collector.add(here.array if array is None else array, numbers)
 
 
 def _forked() -> None:
-    """A forked child counts anew, and waits for no lock that a thread of its parent held."""
+    """Start from zero in a forked child, with a new lock: a parent thread may have held the old one."""
     global _lock
     _lock = threading.RLock()
     if process.collectors:
@@ -225,7 +225,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-# What stores tell
+# Events of stores
 
 _KINDS = {
     **dict.fromkeys(("get", "get_versioned"), "get"),
@@ -237,7 +237,7 @@ _KINDS = {
     **dict.fromkeys(("erase", "erase_values", "erase_prefix"), "delete"),
 }
 _OF_VALUES = ("copy_values", "erase_values")
-"""Operations on several values, each of which is a request."""
+"""Operations on several values, each of which counts as a request."""
 _ABSENT = ("absent", "NotFoundError", "FileNotFoundError")
 _NO_FAILURES = (
     *("ok", "changed", "erased", "kept"),
@@ -257,14 +257,14 @@ def _request(kind: str, size: int, seconds: float, outcome: str = "ok", number: 
 
 
 def _heard(request: Request) -> None:
-    """Count a request that a store tells of."""
+    """Count a request that a store reports."""
     if request.is_told_elsewhere:
         return
     operation, outcome = request.operation, request.outcome
     kind = _KINDS.get(operation, operation)
     if operation == "get" and request.start is not None:
         kind = "get_range"
-    elif operation == "open" and request.size:  # Opened with all of its bytes.
+    elif operation == "open" and request.size:  # Opening has read all bytes of the value.
         kind = "get"
     elif operation == "compare_and_set" and outcome == "erased":
         kind = "delete"
@@ -283,11 +283,17 @@ def _heard(request: Request) -> None:
         add(_request(kind, request.size, request.seconds, outcome, number), request.array)
 
 
-# What codecs do, and for which array
+# Work of codecs, and the array it belongs to
 
 
 def for_array(engine_of: Callable[[Any], Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Has what a method asks for and decodes counted for an array, given what tells its engine."""
+    """Decorate a method so that its requests and decoding count for an array.
+
+    Parameters
+    ----------
+    engine_of : callable
+        Returns the engine of the array for the object of the method.
+    """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
@@ -309,7 +315,7 @@ def for_array(engine_of: Callable[[Any], Any]) -> Callable[[Callable[P, T]], Cal
 
 @contextmanager
 def coded(what: str, done: str) -> Iterator[Callable[[int], None]]:
-    """Count what codecs do in a ``with`` statement, if the function that it gives is told how many bytes.
+    """Count the work of codecs in a ``with`` statement. The yielded function takes the bytes of each chunk.
 
     Parameters
     ----------

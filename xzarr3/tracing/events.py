@@ -1,8 +1,8 @@
-"""What stores tell of the requests that are made of them: who listens hears of each one when it has ended.
+"""Events: stores report each request to listeners when the request has ended.
 
-Requests are told in one place, the public operations of :class:`~xzarr3.Store` and the readers and writers
-that it gives to threads. A trace listens to all stores of the process, a
-:class:`~xzarr3.stores.LoggingStore` to itself.
+Requests are reported in one place, the public operations of :class:`~xzarr3.Store` and the readers and
+writers that a store gives to threads. A trace listens to all stores of the process. A
+:class:`~xzarr3.stores.LoggingStore` listens to its own requests only.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ Item = TypeVar("Item")
 
 
 class Request:
-    """One request while it is made, in a ``with`` statement; then it is told.
+    """One request. It is measured within a ``with`` statement and reported at its end.
 
     Attributes
     ----------
     operation : str
-        The operation of the store, of a reader or a writer of it, or of an open value.
+        The operation of the store, of its reader or writer, or of an open value.
     key : str
-        The key or the prefix; the first one of several.
+        The key or prefix; the first one if there are several.
     start, length : int or None
-        The part that is asked for, or the first one of several.
+        The requested byte range, or the first one of several.
     number : int
-        How many values, parts or keys; how often a value was changed.
+        Number of values, parts or keys. For an update, how often the change was applied.
     size : int
-        Bytes that were read or written.
+        Bytes read or written.
     read, missed : int
-        Of an update, the bytes that were read, and how often there was no value.
+        For an update: the bytes read, and how often there was no value.
     outcome : str
         ``ok``, ``absent``, ``changed``, ``erased``, ``kept`` or the name of the error.
     array : str
-        The path of the array that it is for, empty if it is for none.
+        The path of the array that the request belongs to; empty for none.
     outer : Request or None
-        The request that it is a part of.
+        The request that this one is part of.
     is_told_elsewhere : bool
-        Whether requests that were made for it, say to a service, were told instead.
+        Whether the requests that this one caused, for example to a service, were reported instead.
 
     Notes
     -----
-    Nobody hears of a part of a request that he hears of.
+    A listener that receives a request does not receive its parts.
     """
 
     __slots__ = (
@@ -94,13 +94,13 @@ class Request:
         self.tell()
 
     def tell(self) -> None:
-        """Let those who listen know, unless they hear of a request that this one is a part of."""
+        """Report to each listener, except those that receive a request that this one is part of."""
         for listener in self.listeners:
             if not self._is_part_for(listener):
                 listener(self)
 
     def _is_part_for(self, listener: Listener) -> bool:
-        """Whether somebody hears of a request that this one is a part of."""
+        """Whether a listener receives a request that this one is part of."""
         outer = self.outer
         while outer is not None and self.store is not None:
             if listener in outer.listeners:
@@ -109,21 +109,21 @@ class Request:
         return False
 
     def value(self, value: Buffer | None) -> None:
-        """Note what was read, if anything."""
+        """Record the value that was read, or its absence."""
         if value is None:
             self.outcome = "absent"
         else:
             self.size = len(value)
 
     def values(self, values: Sequence[Buffer | None]) -> None:
-        """Note what was read of several values or parts; absent if all are."""
+        """Record several values or parts that were read; absent if all of them are."""
         found = [value for value in values if value is not None]
         self.size = sum(map(len, found))
         if values and not found:
             self.outcome = "absent"
 
     def changing(self, change: Callable[[Any], Any], key: str) -> Callable[[Any], Any]:
-        """A function that changes a value, and notes what is read and written; not what it reads itself."""
+        """Wrap ``change`` to record what is read and written, except requests made by ``change`` itself."""
         self.number = 0
 
         def noted(stored: Buffer | None) -> Any:
@@ -149,7 +149,7 @@ Listener: TypeAlias = Callable[[Request], None]
 
 
 class _Unheard(Request):
-    """A request that nobody wants to hear of; all threads have the same one."""
+    """A request without listeners, shared by all threads."""
 
     __slots__ = ()
 
@@ -166,19 +166,19 @@ class _Unheard(Request):
 
 
 class _Here(threading.local):
-    """What this thread is at."""
+    """The current activity of this thread."""
 
     request: Request | None = None
-    """The request that it makes."""
+    """The request in progress."""
     array: str = ""
-    """The path of the array that it works for."""
+    """The path of the array that this thread works for."""
     coding: bool = False
-    """Whether codecs are at work, whose parts are not told."""
+    """Whether codecs are at work; work nested in theirs is not counted."""
 
 
 class _Everywhere:
     listeners: tuple[Listener, ...] = ()
-    """Who hears of the requests of all stores."""
+    """Listeners to the requests of all stores."""
 
 
 here = _Here()
@@ -187,12 +187,12 @@ UNHEARD = _Unheard(None, (), "", "")
 
 
 def sent(kind: str) -> Request:
-    """A request to a service, which is told in place of those of stores that it is made for.
+    """A request to a service, which is reported instead of the store requests that caused it.
 
     Parameters
     ----------
     kind : {"get", "get_range", "head", "list", "put", "delete"} or str
-        Nothing is told of an empty one.
+        With an empty string nothing is reported.
     """
     listeners = everywhere.listeners
     if not (kind and listeners):
@@ -205,17 +205,17 @@ def sent(kind: str) -> Request:
 
 
 def listen(listener: Listener) -> None:
-    """Hear of the requests of all stores of this process."""
+    """Add a listener to the requests of all stores of this process."""
     everywhere.listeners = (*everywhere.listeners, listener)
 
 
 def listen_no_more(listener: Listener) -> None:
-    """Hear of no more of them."""
+    """Remove a listener."""
     everywhere.listeners = tuple(other for other in everywhere.listeners if other is not listener)
 
 
 def told(request: Request, items: Iterator[Item], *, sizes: bool = False) -> Iterator[Item]:
-    """Items that come one after the other; the time between them is that of whoever takes them."""
+    """Yield ``items`` as part of a request. The time that the consumer takes between items is not counted."""
     request.began = time.time()
     try:
         while True:

@@ -1,4 +1,7 @@
-"""What reading and writing costs, counted while a ``with`` statement lasts: :func:`trace`."""
+"""Measures the cost of reading and writing during a ``with`` statement: :func:`trace`.
+
+This module owns the report. :mod:`xzarr3.tracing.counters` owns the counts of one process.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +29,22 @@ _folders = threading.Lock()
 
 
 def trace() -> Trace:
-    """Count what reading and writing costs, within a ``with`` statement.
+    """Measure the cost of reading and writing within a ``with`` statement.
 
-    All of this process is counted, whatever thread it runs in, until the statement ends: requests to stores,
-    bytes, repeated requests, the time spent waiting for answers, the work of codecs, chunks that were absent
-    and indexes of shards. So is what workers of the default client of dask.distributed do meanwhile, also
-    those that join later, and processes that this one starts, such as those of the scheduler ``"processes"``.
-    Traces may be nested, and each counts all of it.
+    Everything in this process is counted, in whatever thread it runs, until the statement ends: requests to
+    stores, bytes, retries, time spent waiting for answers, work of codecs, absent chunks and shard indexes.
+    Also counted are workers of the default client of dask.distributed, including those that join later, and
+    processes started by this one, such as those of the scheduler ``"processes"``. Traces may be nested; each
+    one counts everything.
 
-    Of most stores a request is a call of one of the operations that the store implements. Of object stores it
-    is what is really sent, attempts that fail included, but not what obstore itself repeats: pages of lists
-    and uploads in parts. Of file systems of fsspec it is what these are asked, which may repeat it or answer
-    from a cache. Of stores around other stores the inner one counts.
+    For most stores a request is one call of an operation that the store implements. For object stores it is a
+    request that is really sent, failed attempts included, but not what obstore itself repeats, nor each page
+    of a list or each part of an upload. For fsspec it is a call to the file system, which may repeat it or
+    answer it from a cache. For stores around other stores the inner store counts.
 
-    Workers tell what they have counted twice a second, and when the trace ends. One that dies takes what it
-    did since with it. A cluster that is closed within the statement ends with what it told before. Processes
-    that were there before, such as those of a pool of one's own, are not counted, unless they are workers.
+    Workers report their counts twice a second and when the trace ends. If a worker dies, what it did since
+    its last report is lost; the same holds for a cluster that is closed within the statement. Processes that
+    existed before the trace, such as those of a user's own pool, are not counted, unless they are workers.
 
     Returns
     -------
@@ -60,22 +63,22 @@ def trace() -> Trace:
 
 
 class Trace:
-    """A report on what was counted by :func:`trace`; a table when it is printed, also before it is complete.
+    """The report of a :func:`trace`; prints as a table, also while the trace is still running.
 
     Attributes
     ----------
     total : dict of str to number
-        All that was counted. ``requests`` are of the kinds ``get``, ``get_range``, ``head`` (also opening a
-        value), ``list``, ``put`` and ``delete``; ``absent`` and ``failed`` are answers to these. Times in
-        seconds are summed over threads and processes. Chunks are those of shards, where these are read in
-        parts or written, and else the units of storage.
+        All counts. ``requests`` is the sum of the kinds ``get``, ``get_range``, ``head`` (includes opening a
+        value), ``list``, ``put`` and ``delete``; ``absent`` and ``failed`` count their outcomes. Times are in
+        seconds and summed over threads and processes. A chunk is an inner chunk where a shard is read in
+        parts or written; otherwise it is a stored unit.
     arrays : dict of str to dict
-        The same of each array by its path; those of several hierarchies that have the same path count
-        together. The path is empty for what belongs to none: documents and lists.
+        The same counts for each array, by its path. Arrays of several hierarchies with equal paths are
+        counted together. The empty path holds what belongs to no array: documents and lists.
     seconds : float
-        How long it took.
+        Duration of the trace.
     processes : int
-        How many processes did something.
+        Number of processes that did something.
     """
 
     def __init__(self) -> None:
@@ -93,7 +96,7 @@ class Trace:
         try:
             self._folder = tempfile.mkdtemp(prefix="xzarr3-trace-")
             name = os.path.basename(self._folder)
-        except OSError:  # Then processes are not counted.
+        except OSError:  # Without a folder other processes are not counted.
             name = f"xzarr3-trace-{uuid.uuid4().hex}"
         self._own = Collector(name, self._folder)
         try:
@@ -135,7 +138,7 @@ class Trace:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _heard(self, snapshot: Snapshot) -> None:
-        """Take what another process has counted."""
+        """Take over the counts of another process."""
         if snapshot.trace != self._own.trace or snapshot.source == self._own.source:
             return
         with self._lock:
@@ -155,19 +158,19 @@ class Trace:
 
     @property
     def seconds(self) -> float:
-        """How long it took, or takes until now."""
+        """Duration of the trace, so far or in all."""
         if self._began is None:
             return 0.0
         return (time.perf_counter() if self._ended is None else self._ended) - self._began
 
     @property
     def processes(self) -> int:
-        """How many processes did something."""
+        """Number of processes that did something."""
         return sum(1 for counts in self._counts() if counts)
 
     @property
     def arrays(self) -> dict[str, Numbers]:
-        """What was counted for each array, by its path; the empty path is everything else."""
+        """The counts of each array, by its path; the empty path is everything else."""
         found: dict[str, Numbers] = {}
         for counts in self._counts():
             for path, numbers in counts.items():
@@ -176,14 +179,14 @@ class Trace:
 
     @property
     def total(self) -> Numbers:
-        """All that was counted."""
+        """All counts."""
         found: Numbers = {}
         for numbers in self.arrays.values():
             _sum(found, numbers)
         return _all_of(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers, as JSON could hold them."""
+        """The numbers in a form that JSON can hold."""
         return {
             "seconds": self.seconds,
             "processes": self.processes,
@@ -255,7 +258,7 @@ _COLUMNS = (
 
 
 def _named() -> list[str]:
-    """The folders that the environment names."""
+    """The folders named in the environment."""
     return [name for name in os.environ.get(FOLDERS, "").split(os.pathsep) if name]
 
 

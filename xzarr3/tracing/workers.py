@@ -1,4 +1,4 @@
-"""Traces of workers of dask.distributed: what they count, and how the client hears of it."""
+"""Traces in workers of dask.distributed: a plugin that counts there, and its reports to the client."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _EVERY = 0.5  # Seconds between two reports of a worker.
 Hear = Callable[[Snapshot], None]
 
 _hearing: dict[str, dict[str, Hear]] = {}
-"""Who hears of what workers have counted, by client and by trace."""
+"""The functions that receive the counts of workers, by client and trace."""
 _lock = threading.Lock()
 
 
 class Counting(WorkerPlugin):
-    """Counts for a trace in a worker, and tells the scheduler now and then.
+    """Worker plugin that counts for a trace and reports to the scheduler at intervals.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Counting(WorkerPlugin):
         self.name = trace
 
     def setup(self, worker: Worker) -> None:
-        """Begin, unless this process counts for the trace already."""
+        """Begin to count, unless this process already counts for the trace."""
         self._worker = worker
         self._told = 0
         self._collector = Collector(self.trace)
@@ -56,11 +56,11 @@ class Counting(WorkerPlugin):
         if self._collector.serial != self._told:
             snapshot = self._collector.snapshot()
             self._told = snapshot.serial
-            with contextlib.suppress(OSError):  # It counts nevertheless, and tells at the end.
+            with contextlib.suppress(OSError):  # The counts are kept and reported at the end.
                 self._worker.log_event(_TOPIC, tuple(snapshot))
 
     def teardown(self, worker: Worker) -> None:
-        """End, and tell what was not told yet."""
+        """Stop counting, and report the counts since the last report."""
         if self._mine:
             self._telling.cancel()
             counters.end(self._collector)
@@ -68,14 +68,14 @@ class Counting(WorkerPlugin):
 
 
 class Listening:
-    """Has the workers of a client count, until the end.
+    """Makes the workers of a client count until :meth:`end`.
 
     Parameters
     ----------
     client : Client
     trace : str
     hear : callable
-        Called with what a process has counted, from any thread.
+        Called with the counts of a process, from any thread.
     """
 
     def __init__(self, client: Client, trace: str, hear: Hear) -> None:
@@ -94,14 +94,14 @@ class Listening:
             raise
 
     def end(self) -> None:
-        """Hear of what was not told yet, and have the workers count no more."""
+        """Collect the counts not reported yet, and stop counting in the workers."""
         try:
             if self._client.status == "running":
                 for found in self._client.run(_snapshot, self._trace, on_error="ignore").values():
                     if found is not None:
                         self._hear(Snapshot(*found))
                 self._client.unregister_worker_plugin(self._trace)
-        except (OSError, TimeoutError, ValueError) as error:  # The cluster ends at the same time.
+        except (OSError, TimeoutError, ValueError) as error:  # The cluster is closing at the same time.
             warnings.warn(
                 f"not all workers could be asked what they have counted: {type(error).__name__}", stacklevel=4
             )
@@ -135,7 +135,7 @@ def _snapshot(trace: str) -> tuple[Any, ...] | None:
 
 
 def listening(trace: str, hear: Hear) -> Listening | None:
-    """Have the workers of the default client count, if there is one that is not asynchronous."""
+    """Make the workers of the default client count; None without a running, synchronous client."""
     try:
         client = default_client()
     except ValueError:

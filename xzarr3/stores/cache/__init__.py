@@ -1,1 +1,1 @@
-"""A store that keeps what was read from a slow one."""
+"""A cache of values read from a slow store."""

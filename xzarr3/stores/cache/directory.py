@@ -1,22 +1,21 @@
-"""What a :class:`~xzarr3.stores.CacheStore` keeps in a directory, for many processes.
+"""The part of :class:`~xzarr3.stores.CacheStore` that keeps values in a directory, for many processes.
 
-All files lie in a folder of its own, ``xzarr3-cache-1``, which belongs to one user alone. Their names are
-hashes of the store's identity and the key, and name the part. A file holds, all numbers in little-endian
-order:
+All files are in a folder named ``xzarr3-cache-1``, which belongs to one user. A file name is a hash of the
+store's identity and the key, followed by the part. A file contains, with all numbers in little-endian order:
 
-* the bytes ``xz3cach2`` and a CRC-32 of all that follows, 4 bytes;
+* the bytes ``xz3cach2`` and a CRC-32 of everything that follows, 4 bytes;
 * the lengths of the key and of the version, 4 bytes each, and the size of the whole value or -1, 8 bytes;
-* when the value was surely this one, in seconds since 1970, as a float of 8 bytes;
-* the key, the version as Python writes it, and what is kept.
+* the time at which the value was certainly current, in seconds since 1970, as a float of 8 bytes;
+* the key, the version as a Python literal, and the kept bytes.
 
-A file gets its name when it is complete, and does not change then; before it is called ``t-new``. Whoever
-adds one holds the lock of the file ``ledger``, where it is counted before. What is removed or replaced stays
-counted until there seems to be no more room; then all files are counted. So they never take more than the
-limit. Whoever writes a value to the store holds the lock of its stripe and leaves a new random number there,
-by which others see that what they have read may be what was there before. A killed process holds no lock.
+A file is written as ``t-new`` and gets its name once it is complete. Its content does not change afterwards.
+A process that adds a file holds the lock of the file ``ledger`` and first adds the size to the total there.
+Removed or replaced files remain in that total until it exceeds the limit; then all files are counted again.
+The files therefore never take more than the limit. A writer to the store holds the lock of the key's stripe
+and leaves a new random number in it. By that number a reader sees that the value it has read may be outdated.
+A killed process holds no lock.
 
-Nobody waits long for a lock in order to read: what is read is not kept then. Who writes waits for half a
-minute.
+No reader waits long for a lock: it rather does not keep what it has read. A writer waits up to half a minute.
 
 Why not :mod:`diskcache`: it unpickles what it finds in its directory, has no checksums, and would be one more
 dependency. The caches of fsspec keep whole files, without checksums.
@@ -47,37 +46,37 @@ from xzarr3.stores.local.platform import Folder
 from xzarr3.stores.sharing import is_plain
 
 FOLDER = "xzarr3-cache-1"
-"""The folder in which all files of a cache lie."""
+"""The folder with all files of a cache."""
 
 _MAGIC = b"xz3cach2"
 _SUMMED_FROM = len(_MAGIC) + 4
 _FIELDS = struct.Struct("<IIqd")
 _START = _SUMMED_FROM + _FIELDS.size
 _COUNT = struct.Struct("<Q")
-_BLOCK = 4096  # Bytes that a file takes are a multiple of it.
+_BLOCK = 4096  # Bytes; the size of a file on disk is a multiple of it.
 _LOCKS = [f"l-{at:02}" for at in range(64)]
-_TOUCHED = 10**9  # Nanoseconds after which it is noted again that a file was used.
+_TOUCHED = 10**9  # Nanoseconds after which the use of a file is recorded again.
 _PAUSE = 0.0005  # Seconds
-_PATIENCE = 0.003  # Seconds that a reader waits for the lock of a stripe,
-_LEDGER_PATIENCE = 0.1  # for the ledger,
-_QUEUE = 1.0  # and for other threads that want the ledger.
+_PATIENCE = 0.003  # Seconds that a reader waits for the lock of a stripe.
+_LEDGER_PATIENCE = 0.1  # Seconds that a reader waits for the lock of the ledger.
+_QUEUE = 1.0  # Seconds that a thread waits for other threads that use the ledger.
 _DEADLINE = 30.0  # Seconds that a writer waits.
-_SPARE = 10  # This part of the limit is left free when room is made.
+_SPARE = 10  # One part in this many of the limit is freed in addition when room is made.
 _FLAGS = platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
 _TEMPORARY, _LEDGER = "t-new", "ledger"
 _IS_VALUE = re.compile(r"v-[0-9a-f]{40}(-[0-9a-z-]+)?", re.ASCII)
 
 
 class DirectoryKept(Kept):
-    """Values in a directory; those that were not used the longest make room for others.
+    """Values in a directory. The least recently used values make room for new ones.
 
     Parameters
     ----------
     path : str
     max_bytes : int
-        What all files take together, those of other processes counted.
+        Limit on the size of all files, including those of other processes.
     identity : object
-        That of the store.
+        The identity of the store.
     """
 
     def __init__(self, path: str, max_bytes: int, identity: object) -> None:
@@ -88,7 +87,7 @@ class DirectoryKept(Kept):
         self._open()
 
     def reset(self) -> None:
-        """A lock lasts as long as what it was taken with is open anywhere, which is not to be in a child."""
+        """Close inherited lock files: a lock lasts while any process has its descriptor open."""
         super().reset()
         self._turn = threading.Lock()
         for descriptor in self._files:
@@ -120,11 +119,11 @@ class DirectoryKept(Kept):
 
     @contextlib.contextmanager
     def _locked(self, name: str, patience: float, *, shared: bool = False) -> Iterator[int]:
-        """A file of ours with a lock on it, which is made if need be; BlockingIOError if somebody has it."""
+        """Create a file if needed and lock it; raises BlockingIOError if another process holds the lock."""
         flags = os.O_RDWR | os.O_CREAT | _FLAGS
         try:
             descriptor = platform.open_at(self._folder, name, flags, 0o600)
-        except FileNotFoundError:  # Somebody has removed the folder.
+        except FileNotFoundError:  # Another process has removed the folder.
             self._closing()
             self._open()
             descriptor = platform.open_at(self._folder, name, flags, 0o600)
@@ -140,7 +139,7 @@ class DirectoryKept(Kept):
                 pause = min(1.2 * pause, 0.01)
             yield descriptor
         finally:
-            if files is self._files:  # Not in a child forked meanwhile, where it is closed.
+            if files is self._files:  # A child forked meanwhile has closed it already.
                 files.discard(descriptor)
                 platform.unlock_file(descriptor)
                 os.close(descriptor)
@@ -155,7 +154,7 @@ class DirectoryKept(Kept):
         return _LOCKS[int(self._name(key, WHOLE)[2:4], 16) % len(_LOCKS)]
 
     def _read(self, name: str, length: int | None = None) -> tuple[bytes, int]:
-        """What a file begins with, and when it was used; nothing if it cannot be read, or is none."""
+        """The beginning of a file and its time of use; empty if the file cannot be read or is not regular."""
         try:
             descriptor = platform.open_at(self._folder, name, os.O_RDONLY | _FLAGS)
         except OSError:
@@ -171,7 +170,7 @@ class DirectoryKept(Kept):
             os.close(descriptor)
 
     def find(self, key: str, part: Part) -> Entry | None:
-        """What is kept of a value, of any age, if its file is as it was written."""
+        """The kept entry of any age, if its file is intact."""
         name = self._name(key, part)
         data, used = self._read(name)
         if data and time.time_ns() - used > _TOUCHED:
@@ -180,19 +179,19 @@ class DirectoryKept(Kept):
         return _entry(data, key) if data else None
 
     def ticket(self, key: str) -> object | None:
-        """To be taken before a value is read; None if it cannot be kept, since it is being written."""
+        """Take a ticket before reading a value; None if the value is being written and cannot be kept."""
         with contextlib.suppress(OSError), self._locked(self._stripe(key), _PATIENCE) as stripe:
             return platform.pread(stripe, 16, 0)
         return None
 
     def keep(self, key: str, part: Part, entry: Entry, ticket: object | None) -> None:
-        """Keep something, unless that would be too large or the ticket is not good any more."""
+        """Keep an entry, unless it is too large or the ticket is no longer valid."""
         pieces = _pieces(key, entry)
         size = _taken(sum(map(len, pieces)))
         if size > self.max_bytes or ticket is None or not self._turn.acquire(timeout=_QUEUE):
             return
         try:
-            # Where there is no room on the disk, or the folder is gone: what is not kept is read again.
+            # The disk may be full or the folder gone: a value that is not kept is read again.
             with contextlib.suppress(OSError), self._locked(_LEDGER, _LEDGER_PATIENCE) as ledger:
                 data = platform.pread(ledger, _COUNT.size, 0)
                 total = _COUNT.unpack(data)[0] if len(data) == _COUNT.size else self.max_bytes
@@ -202,7 +201,7 @@ class DirectoryKept(Kept):
                 try:
                     self._add(self._name(key, part), pieces, self._stripe(key), ticket)
                 finally:
-                    self._remove(_TEMPORARY)  # It has got its name, mostly.
+                    self._remove(_TEMPORARY)  # Usually renamed already.
         finally:
             self._turn.release()
 
@@ -218,7 +217,7 @@ class DirectoryKept(Kept):
                 platform.replace_at(self._folder, _TEMPORARY, name)
 
     def _values(self) -> Iterator[tuple[int, int, str]]:
-        """When each value was used, the bytes that it takes, and its name."""
+        """Time of use, size on disk and name of each value file."""
         for entry in platform.scan_at(self._folder):
             if _IS_VALUE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(FileNotFoundError):
@@ -226,7 +225,7 @@ class DirectoryKept(Kept):
                     yield info.st_mtime_ns, _taken(info.st_size), entry.name
 
     def _evict(self, room: int) -> int:
-        """Count the files, and remove those for which there is no room; returns what the others take."""
+        """Count the files and remove those beyond ``room``; returns the size of the remaining ones."""
         files = sorted(self._values(), reverse=True)
         total = sum(size for _, size, _ in files)
         while files and total > room - min(room, self.max_bytes // _SPARE):
@@ -241,10 +240,10 @@ class DirectoryKept(Kept):
 
     @property
     def size(self) -> int:
-        """Bytes that all files take."""
+        """Size of all files in bytes."""
         try:
             with contextlib.ExitStack() as locks:
-                with contextlib.suppress(BlockingIOError):  # Who has it may add a file meanwhile.
+                with contextlib.suppress(BlockingIOError):  # The holder may add a file meanwhile.
                     locks.enter_context(self._locked(_LEDGER, _QUEUE))
                 return sum(size for _, size, _ in self._values())
         except OSError as error:
@@ -258,20 +257,20 @@ class DirectoryKept(Kept):
 
     @contextlib.contextmanager
     def writing(self, keys: Collection[str], prefix: str | None = None) -> Iterator[None]:
-        """Forget values, and keep none of them within a ``with`` statement, in which they are written.
+        """Forget values, and keep none of them during a ``with`` statement in which they are written.
 
-        Parts of a value are of no use without its head, which is forgotten.
+        Only the head of a value that is kept in parts is forgotten: without the head the parts are not used.
 
         Parameters
         ----------
         keys : collection of str
         prefix : str, optional
-            Also all values whose keys begin with it.
+            Also forget all values whose keys begin with it.
         """
         with contextlib.ExitStack() as locks:
             try:
                 for name in {self._stripe(key) for key in keys} if prefix is None else _LOCKS:
-                    # Others may write at the same time.
+                    # The lock is shared: other writers may write at the same time.
                     stripe = locks.enter_context(self._locked(name, _DEADLINE, shared=True))
                     _put(stripe, os.urandom(16))
                 for name in [self._name(key, part) for key in keys for part in (WHOLE, HEAD)]:
@@ -288,7 +287,7 @@ class DirectoryKept(Kept):
 
 
 def _put(descriptor: int, data: bytes) -> None:
-    """Let a file begin with a few bytes."""
+    """Write ``data`` at the start of a file."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.write(descriptor, data)
 
@@ -307,7 +306,7 @@ def _pieces(key: str, entry: Entry) -> list[Buffer]:
 
 
 def _entry(data: bytes, key: str) -> Entry | None:
-    """What a file holds, None if it is not as it was written."""
+    """The entry in a file; None if the file is not intact."""
     view = memoryview(data)
     if len(data) < _START or view[:_SUMMED_FROM] != _MAGIC + isal_zlib.crc32(view[_SUMMED_FROM:]).to_bytes(
         4, "little"

@@ -1,8 +1,8 @@
-"""What a :class:`~xzarr3.stores.CacheStore` keeps, and where: here, in the memory of this process.
+"""The part of :class:`~xzarr3.stores.CacheStore` that keeps values in the memory of this process.
 
-Whoever reads a value to keep it takes a ticket first, which is good as long as nobody begins to write that
-value: a read that was slow does not bring back what has been replaced meanwhile. Values share the counters
-that this takes; so now and then a value is not kept because another one was written.
+A reader takes a ticket before it reads a value to keep. The ticket is valid until a writer begins to write
+that value, so that a slow read cannot bring back a value that was replaced meanwhile. Several values share
+one counter. A value is therefore sometimes not kept because another one was written.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from xzarr3._types import Buffer
 Part: TypeAlias = tuple[int, int | None] | str
 WHOLE = "whole"
 HEAD = "head"
-"""Stands for a value of which parts are kept: its version, its size, and when that was so."""
+"""Names the entry for a value of which parts are kept: version, size and time of the last check."""
 
 _STRIPES = 1024
-_OVERHEAD = 400  # Bytes that an entry takes besides its value, about.
+_OVERHEAD = 400  # Approximate memory of an entry besides its value.
 
 
 class Entry(NamedTuple):
-    """A value or a part of one that is kept, which nobody changes."""
+    """A kept value or part of a value; never modified."""
 
     value: Buffer
     version: object | None
-    """That of the value, None if the store could not tell."""
+    """Version of the whole value; None if the store could not tell."""
     size: int | None
-    """Bytes of the whole value, if known."""
+    """Size of the whole value in bytes, if known."""
     checked: float
-    """When the value was surely this one: before it was asked for."""
+    """Time at which the value was certainly current: just before it was requested."""
 
 
 class Kept:
-    """What is kept for a store and its copies, which unpickling makes in plenty; and how often that served.
+    """The kept values and the hit counts of a store, shared by all unpickled copies of the store.
 
     Parameters
     ----------
@@ -50,19 +50,19 @@ class Kept:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew; in a forked child, where no thread of the parent ends what it has begun."""
+        """Discard everything; in a forked child, no thread of the parent will finish its work."""
         self._lock = threading.Lock()
         self.hits = self.misses = 0
 
     def count(self, hits: int, misses: int) -> None:
-        """Count values and parts that were kept and that were not."""
+        """Count requests that were served from the cache (hits) and others (misses)."""
         with self._lock:
             self.hits += hits
             self.misses += misses
 
 
 class MemoryKept(Kept):
-    """Values in the memory of this process; those that were not asked for the longest make room for others.
+    """Values in the memory of this process. The least recently used values make room for new ones.
 
     Parameters
     ----------
@@ -78,11 +78,11 @@ class MemoryKept(Kept):
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
+        """Bytes kept, with the overhead of the entries."""
         return self._size
 
     def find(self, key: str, part: Part) -> Entry | None:
-        """What is kept of a value, of any age."""
+        """The kept entry for a value or part, of any age."""
         name = key, part
         with self._lock:
             entry = self._entries.get(name)
@@ -91,13 +91,13 @@ class MemoryKept(Kept):
             return entry
 
     def ticket(self, key: str) -> object | None:
-        """To be taken before a value is read; None if it cannot be kept, since it is being written."""
+        """Take a ticket before reading a value; None if the value is being written and cannot be kept."""
         stripe = hash(key) % _STRIPES
         with self._lock:
             return None if self._writers[stripe] else self._begun[stripe]
 
     def keep(self, key: str, part: Part, entry: Entry, ticket: object | None) -> None:
-        """Keep something, unless that would be too large or the ticket is not good any more."""
+        """Keep an entry, unless it is too large or the ticket is no longer valid."""
         weight = _weight(key, entry)
         stripe = hash(key) % _STRIPES
         with self._lock:
@@ -116,15 +116,15 @@ class MemoryKept(Kept):
 
     @contextlib.contextmanager
     def writing(self, keys: Collection[str], prefix: str | None = None) -> Iterator[None]:
-        """Forget values, and keep none of them within a ``with`` statement, in which they are written.
+        """Forget values, and keep none of them during a ``with`` statement in which they are written.
 
-        Parts of a value are of no use without its head, which is forgotten.
+        Only the head of a value that is kept in parts is forgotten: without the head the parts are not used.
 
         Parameters
         ----------
         keys : collection of str
         prefix : str, optional
-            Also all values whose keys begin with it.
+            Also forget all values whose keys begin with it.
         """
         stripes = {hash(key) % _STRIPES for key in keys} if prefix is None else range(_STRIPES)
         with self._lock:

@@ -1,7 +1,7 @@
-"""A store that keeps what was read from a slow one.
+"""A store that caches values read from a slow store.
 
-What is kept, and where, is a matter of :mod:`xzarr3.stores.cache.memory` and
-:mod:`xzarr3.stores.cache.directory`. Here is what is asked of the store below, and when what is kept will do.
+This module decides which requests go to the inner store and when a kept value may be used.
+:mod:`xzarr3.stores.cache.memory` and :mod:`xzarr3.stores.cache.directory` own the kept values.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from xzarr3.stores.readers import (
 from xzarr3.stores.sharing import reduced
 from xzarr3.stores.wrappers import WrapperStore
 
-_FAR = 2**60  # Bytes; nobody keeps what lies beyond.
-_WEIGHT = 8  # Of what it keeps in memory, while no task uses it.
+_FAR = 2**60  # Bytes; no part that extends further is kept.
+_WEIGHT = 8  # Weight in `xzarr3.stores.sharing`: the memory cache is kept alive while no task uses it.
 _KEPT: weakref.WeakValueDictionary[str, MemoryKept | DirectoryKept] = weakref.WeakValueDictionary()
 _making = fork_safe(threading.Lock())
 
 
 def _forked() -> None:
-    """A forked child keeps nothing at first; no thread of its parent ends what it has begun."""
+    """Empty the caches of a forked child: no thread of its parent will finish its work there."""
     for kept in list(_KEPT.values()):
         kept.reset()
 
@@ -56,45 +56,47 @@ if hasattr(os, "register_at_fork"):
 
 
 class CacheStore(WrapperStore, hands_on=True):
-    """Keeps values that were read from another store, in memory or in a directory that processes share.
+    """Caches values of another store, in memory or in a directory that processes share.
 
-    Whole values are kept, documents as well as chunks, and of values that are read in parts, such as shards,
-    these very parts, if the store below tells versions of values from each other. What is absent is asked for
-    each time. Lists are not kept. What was not used the longest makes room for what is new.
+    The cache keeps whole values, both documents and chunks. Of values that are read in parts, such as shards,
+    it keeps these parts, if the inner store tells versions apart. Absent values are requested every time.
+    Lists are not kept. The least recently used entries make room for new ones.
 
-    A value that is kept may be up to ``max_age`` seconds older than what the store below holds, if somebody
-    else writes there. What is older is compared by its version, where that is quicker than reading it again,
-    or read again. Writes through the cache, and in a directory those through any cache there, take effect at
-    once. ``compare_and_set``, ``update`` and ``get_versioned`` always go to the store below. Values that are
-    read one after the other may be of different ages; so may parts of one value that several threads read.
+    A kept value may be up to ``max_age`` seconds older than the value in the inner store, if another writer
+    changes it there. A kept value beyond that age is checked by its version, where that is quicker than
+    reading it again, or else read again. Writes through this cache take effect at once; with a directory, so
+    do writes through any cache in that directory. ``compare_and_set``, ``update`` and ``get_versioned``
+    always go to the inner store. Values that are read one after the other may be of different ages, and so
+    may parts of one value that several threads read.
 
-    In a directory a value is not kept now and then, because too many threads want to keep one, or because a
-    process that holds a lock is suspended; no read waits for that. A write waits for half a minute at most.
+    In a directory a value is sometimes not kept, because too many threads want to keep one or because a
+    suspended process holds a lock. A read does not wait long for that lock. A write waits for at most half a
+    minute.
 
-    Threads that want the same value while it is not kept wait for the first of them to ask for it; with a
-    ``max_age`` of 0 each asks for itself.
+    Threads that want the same value while it is not kept wait for the first one to read it. With a
+    ``max_age`` of 0 each thread reads it itself.
 
-    Pickled, the store takes no values along. Copies of it within one process share what they keep, as all
-    processes do that use one directory. Credentials are a matter of the store below: whoever can read the
-    directory, which is this user, can read what is kept in it.
+    Pickling the store does not include kept values. Unpickled copies in one process share a cache, and all
+    processes with the same directory share that directory. The inner store checks credentials; the cache does
+    not. Only this user may enter the directory.
 
     Parameters
     ----------
     store : Store, path or URL
     max_bytes : int
-        What may be kept in all, in a directory by all processes together.
+        Limit on all kept values; for a directory, of all processes together.
     directory : str or path, optional
-        Where values are kept, in a folder ``xzarr3-cache-1`` that only this user may enter. It should be on a
-        local disk. Without it they are kept in memory.
+        Where to keep values, in a folder ``xzarr3-cache-1`` that only this user may enter. It should be on a
+        local disk. Without it values are kept in memory.
     max_age : float or None
-        Seconds; 0 has every value compared or read again, None has all good for ever.
+        Seconds. With 0 every value is checked or read again; with None kept values never expire.
 
     Attributes
     ----------
     hits, misses : int
-        How many values and parts were kept and how many were not, of those that this process has asked for.
+        How many values and parts that this process requested were kept, and how many were not.
     size : int
-        Bytes that are kept.
+        Bytes kept.
 
     Examples
     --------
@@ -159,26 +161,26 @@ class CacheStore(WrapperStore, hands_on=True):
 
     @property
     def hits(self) -> int:
-        """How many values and parts were kept when they were asked for."""
+        """How many requested values and parts were kept."""
         return self._kept.hits
 
     @property
     def misses(self) -> int:
-        """How many values and parts had to be asked for below."""
+        """How many requested values and parts had to be read from the inner store."""
         return self._kept.misses
 
     @property
     def size(self) -> int:
-        """Bytes that are kept; in a directory by all processes, in whole blocks."""
+        """Bytes kept; for a directory, of all processes and in whole blocks."""
         return self._kept.size
 
     def clear(self) -> None:
-        """Forget everything that is kept; in a directory that of other stores, too."""
+        """Discard everything kept; in a directory, also the values of other stores."""
         with self._kept.writing((), ""):
             pass
 
     def stamp(self, keys: Sequence[str]) -> object:
-        # What is kept may be older than what bears this stamp below.
+        # A kept value may be older than the value that the inner store's stamp describes.
         return self.inner.stamp(keys) if self.max_age == 0 else uuid.uuid4().hex
 
     @property
@@ -186,7 +188,7 @@ class CacheStore(WrapperStore, hands_on=True):
         return self.max_age == 0 and super().tells_changes
 
     def _told_apart(self) -> object:
-        # What one cache keeps may be older than what another one does.
+        # Values kept by one cache may be older than those kept by another.
         own = None if self.max_age == 0 else self.directory or self._identity
         return own if own is not None else super()._told_apart()
 
@@ -200,7 +202,7 @@ class CacheStore(WrapperStore, hands_on=True):
     def version(self, key: str) -> object | None:
         return self.inner.version(key) if self.max_age == 0 else None
 
-    # What is kept
+    # Kept values
 
     def _is_fresh(self, entry: Entry | None) -> TypeGuard[Entry]:
         if entry is None or self.max_age is None:
@@ -217,7 +219,7 @@ class CacheStore(WrapperStore, hands_on=True):
 
     @property
     def _tells_parts(self) -> bool:
-        """Whether the store below opens values in its own way; otherwise there is no version to compare."""
+        """Whether the inner store has a reader of its own; otherwise there is no version to compare."""
         return self.inner._has("reader")
 
     @property
@@ -225,11 +227,11 @@ class CacheStore(WrapperStore, hands_on=True):
         return self.inner.concurrency > 1
 
     def _whole(self, key: str, limit: int = sys.maxsize) -> Buffer | None:
-        """A whole value, kept or not."""
+        """A whole value, kept or read."""
         entry = self._fresh(key, WHOLE)
         self._kept.count(entry is not None, entry is None)
         if entry is None:
-            # Threads that want the same value ask for it once.
+            # Of several threads that want the same value, only the first one reads it.
             with key_lock(self._token, key) if self.max_age != 0 else contextlib.nullcontext():
                 entry = self._asked(key, limit)
         if entry is not None and len(entry.value) > limit:
@@ -237,7 +239,7 @@ class CacheStore(WrapperStore, hands_on=True):
         return None if entry is None else entry.value
 
     def _asked(self, key: str, limit: int) -> Entry | None:
-        """What the store below has, or says to be still what is kept."""
+        """The value in the inner store, or the kept one if the inner store confirms its version."""
         began, ticket, stale = self._clock(), self._kept.ticket(key), self._kept.find(key, WHOLE)
         if self._is_fresh(stale):  # Another thread has just read it.
             return stale
@@ -251,18 +253,18 @@ class CacheStore(WrapperStore, hands_on=True):
         return found
 
     def _again(self, key: str, stale: Entry, began: float, ticket: object | None) -> Entry:
-        """What is kept, now that it is known to be of the version that is stored."""
+        """The kept entry, with a new time of check."""
         entry = stale._replace(checked=began)
         if self.max_age:
             self._kept.keep(key, WHOLE, entry, ticket)
         return entry
 
     def _is_still(self, key: str, stale: Entry) -> bool:
-        """Whether the store below has the same version of a value; not asked if reading it is as quick."""
+        """Whether the inner store has the same version; not checked where reading the value is as quick."""
         version = stale.version
         if version is None or (self._waits and len(stale.value) <= self.inner.request_bytes):
             return False
-        with contextlib.suppress(StoreError):  # Reading all of it will tell what is wrong.
+        with contextlib.suppress(StoreError):  # Reading the whole value will report the error.
             reader = self.inner.reader().open(key, (0, 1))
             if reader is not None:
                 with reader:
@@ -270,11 +272,11 @@ class CacheStore(WrapperStore, hands_on=True):
         return False
 
     def _read(self, key: str, limit: int, began: float) -> Entry | None:
-        """A value and its version, with one request."""
+        """Read a value and its version with one request."""
         inner, bounded = self.inner, limit != sys.maxsize
         if self._tells_parts and not (self._waits and (self._parts_work is False or not bounded)):
             try:
-                # The part that is not too large comes with the size and the version.
+                # Size and version come with this part, which is never larger than the limit.
                 reader = inner.reader().open(key, (0, limit) if self._waits else None)
                 entry = None if reader is None else _all_of(reader, limit, began)
                 self._parts_work = True
@@ -285,11 +287,11 @@ class CacheStore(WrapperStore, hands_on=True):
         version: object | None = None
         if bounded or not inner._has("get_versioned"):
             value = inner.reader(Scratch(), limit).get(key)
-            if bounded and value is not None:  # Some servers know no parts.
+            if bounded and value is not None:  # Some servers cannot send parts.
                 self._parts_work = False
         else:
             value, version = inner.get_versioned(key)
-            if isinstance(version, bytes):  # A digest, which no reader tells of.
+            if isinstance(version, bytes):  # A digest, which readers do not provide.
                 version = None
         return None if value is None else Entry(bytes(value), version, len(value), began)
 
@@ -307,7 +309,7 @@ class CacheStore(WrapperStore, hands_on=True):
         return [next(parts[key]) for key, _ in wanted]
 
     def _values(self, key: str, ranges: Sequence[ByteRange]) -> Sequence[Buffer | None]:
-        """Parts of one version of a value."""
+        """Parts of a single version of a value."""
         entry = self._fresh(key, WHOLE)
         if entry is not None:
             self._kept.count(len(ranges), 0)
@@ -352,7 +354,7 @@ class CacheStore(WrapperStore, hands_on=True):
         if entry is not None and version is not None and version == entry.version:
             reader.close()
             return self._opened(self._again(key, entry, began, ticket))
-        if isinstance(reader, BytesReader):  # It is in memory already.
+        if isinstance(reader, BytesReader):  # The value is in memory already.
             kept.count(0, 1)
             return reader
         head = Entry(b"", version, reader.size, began)
@@ -399,7 +401,7 @@ class CacheStore(WrapperStore, hands_on=True):
 
 
 class _CacheReader(Reader):
-    """Reads what is kept, or asks for it; again, if it is replaced meanwhile."""
+    """Reads kept values or requests them; starts again if a value is replaced meanwhile."""
 
     _store: CacheStore
 
@@ -421,7 +423,7 @@ class _CacheReader(Reader):
 
 
 class _CacheWriter(Writer):
-    """Has what is kept forgotten that is written."""
+    """Writes to the inner store and forgets the kept values that it writes."""
 
     _store: CacheStore
 
@@ -451,7 +453,7 @@ def _all_of(reader: ValueReader, limit: int, began: float) -> Entry:
 
 
 class _KeptReader(BytesReader):
-    """Parts of a whole value that is kept."""
+    """Parts of a kept whole value."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry.value)
@@ -463,18 +465,18 @@ class _KeptReader(BytesReader):
 
 
 class _PartReader(ValueReader):
-    """Parts of a value, each of which is kept, of one version all of them.
+    """Parts of one version of a value; each part read is kept.
 
     Parameters
     ----------
     store : CacheStore
     key : str
     inner : ValueReader or None
-        The value opened in the store below; None until a part is wanted that is not kept.
+        The open value in the inner store; None until a part is needed that is not kept.
     head : Entry
         The version and the size of the value.
     ticket : object or None
-        Taken before that was found out.
+        Ticket taken before the head was found.
     """
 
     def __init__(
@@ -494,7 +496,7 @@ class _PartReader(ValueReader):
         return None if entry is None or entry.version != self._version else entry.value
 
     def _below(self, start: int, length: int | None) -> ValueReader:
-        """The value in the store below, of the version that was told of."""
+        """The open value in the inner store, of the version in the head."""
         if self._inner is None:
             part = start, 1 if length is None or length > _FAR else length
             reader = self._store.inner.reader().open(self._key, part, self._version)

@@ -1,1 +1,1 @@
-"""A file system of fsspec as a store."""
+"""An fsspec file system as a store."""

@@ -1,9 +1,9 @@
-"""What a store asks of a file system of fsspec, and what the answers mean.
+"""Calls to an fsspec file system, and the interpretation of its answers.
 
-fsspec has no contract for failures: some file systems say "not found" whatever went wrong, some give other
-bytes than were asked for, and most remember listings that others have changed since. Here only
-``FileNotFoundError``, or that a path is no file, is absence, unless another failure led to it; the lengths of
-parts are checked; nothing is answered from an old listing.
+fsspec has no contract for failures. Some file systems report "not found" for any failure, some return other
+bytes than requested, and most keep listings that other writers have changed since. This module counts as
+absence only a ``FileNotFoundError`` that no other failure caused, or a path that is no file. It checks the
+length of every part, and never answers from an old listing.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from xzarr3.stores.local.folders import TEMPORARY
 from xzarr3.stores.locks import key_lock
 from xzarr3.tracing.events import sent
 
-FileSystem: TypeAlias = Any  # fsspec is imported when it is needed, and has no types.
+FileSystem: TypeAlias = Any  # fsspec is imported when needed, and has no types.
 
-MANY = 64  # Requests at a time, of a file system that waits for answers with an event loop.
+MANY = 64  # Requests at a time for a file system that waits with an event loop.
 _FIRST_GUESS = 2**20  # Bytes
 _HUGE = 2**28
-_LEVELS = 100  # Directories made with one call, which calls itself for each.
+_LEVELS = 100  # Directories created with one call, which recurses for each of them.
 _ATTEMPTS = 100
 _DEEPEST_CAUSE = 20
 LOCAL = frozenset(("file", "local"))
-"""What the file system of this machine is called."""
+"""Names of the file system of this machine."""
 NEAR = LOCAL | {"memory"}
-"""Where answers do not have to be waited for."""
+"""File systems whose answers come without latency."""
 CACHES = frozenset(("simplecache", "filecache", "blockcache", "cached"))
 HTTP = frozenset(("http", "https"))
 _ARCHIVES = frozenset(("zip", "tar", "libarchive"))
@@ -54,44 +54,44 @@ _READ_ONLY = _ARCHIVES | {"reference"}
 _TAGS = ("ETag", "etag", "e_tag", "generation")
 
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-_LED_TO_ABSENCE = (*_NO_FILE, KeyError, StopIteration)  # Looked for in a listing, and not there.
+_LED_TO_ABSENCE = (*_NO_FILE, KeyError, StopIteration)  # A lookup in a listing that found nothing.
 _ABSENT_STATUSES = (404, 410)
 _REFUSED_BY_FTP = re.compile("denied|permission|not allowed|^530", re.IGNORECASE)
 NOTHING = object()
-"""What :meth:`Files._found` gives where there is nothing."""
+"""What :meth:`Files._found` returns for absence."""
 
 
 def _renew() -> None:
-    """A forked child is another process."""
+    """Give a forked child a process name of its own."""
     global PROCESS
     PROCESS = uuid.uuid4().hex
     loops = sys.modules.get("fsspec.asyn")
-    if loops is not None:  # Its thread has stayed behind; not every fsspec sees to that itself.
+    if loops is not None:  # The loop's thread is not in the child; not every fsspec resets it.
         loops.reset_lock()
 
 
 PROCESS = uuid.uuid4().hex
-"""Names this process."""
+"""Identifies this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
 class WrongBytesError(Exception):
-    """A file system gave something else than was asked for."""
+    """A file system returned something other than what was requested."""
 
 
 class Look(NamedTuple):
-    """What a file system says of a value without reading it."""
+    """The properties of a value, without its bytes."""
 
     size: int
     mark: tuple[object, ...] | None
-    """What is another one once the value is; None if nothing tells that."""
+    """Different for each version of the value; None if nothing tells versions apart."""
 
 
 def look_of(info: Mapping[str, Any], size: int) -> Look:
-    """What the ``info`` of a file system says of a version.
+    """The version of a value in the ``info`` of a file system.
 
-    Only a name of it counts: two versions may have been written at the same time, as far as that is told.
+    Only a tag counts. Two versions may have the same time, because times are coarse.
     """
     for name in _TAGS:
         tag = info.get(name)
@@ -100,11 +100,11 @@ def look_of(info: Mapping[str, Any], size: int) -> Look:
     return Look(size, None)
 
 
-# What a failure means
+# Interpretation of failures
 
 
 def _status_of(error: BaseException) -> int | None:
-    """The HTTP status that an error of a client library carries."""
+    """The HTTP status in an error of a client library."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
         found = response.get("ResponseMetadata")
@@ -119,7 +119,7 @@ def _status_of(error: BaseException) -> int | None:
 
 
 def causes(error: BaseException, handled: BaseException | None = None) -> Iterator[BaseException]:
-    """An error and those that led to it, up to the one that a caller was just handling, which did not."""
+    """An error and its causes, up to the error that a caller was already handling, which is no cause."""
     current: BaseException | None = error
     for _ in range(_DEEPEST_CAUSE):
         if current is None or current is handled:
@@ -129,12 +129,12 @@ def causes(error: BaseException, handled: BaseException | None = None) -> Iterat
 
 
 def is_absence(error: BaseException, handled: BaseException | None = None) -> bool:
-    """Whether it says that there is no file, and was not made from another failure."""
+    """Whether an error says that a file does not exist, and no other failure caused it."""
     return isinstance(error, _NO_FILE) and led_to_absence(error, handled)
 
 
 def led_to_absence(error: BaseException, handled: BaseException | None = None) -> bool:
-    """Whether nothing but absence led to an error."""
+    """Whether all causes of an error are absences."""
     return all(map(_says_absent, causes(error, handled)))
 
 
@@ -159,36 +159,36 @@ def _says_refused(error: BaseException) -> bool:
     return type(error).__module__ == "ftplib" and _REFUSED_BY_FTP.search(str(error)) is not None
 
 
-# What file systems are made of
+# Structure of file systems
 
 
 def protocols(fs: FileSystem) -> tuple[str, ...]:
-    """The names of a file system."""
-    names = type(fs).protocol  # Caches give out that of the inner one.
+    """The protocol names of a file system."""
+    names = type(fs).protocol  # Caching file systems return that of the inner one.
     if not isinstance(names, (str, tuple, list)):
         names = fs.protocol
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def inner(fs: FileSystem) -> FileSystem:
-    """The file system that another one hands its paths on to, or None."""
-    own = object.__getattribute__(fs, "__dict__")  # Some give out that of the inner one.
+    """The file system that another one forwards its paths to, or None."""
+    own = object.__getattribute__(fs, "__dict__")  # Some forward attributes to the inner one.
     return own.get("sync_fs", own.get("fs"))
 
 
 def layers(fs: FileSystem) -> Iterator[FileSystem]:
-    """A file system and those that it hands its paths on to."""
+    """A file system and those that it forwards its paths to."""
     while fs is not None:
         yield fs
         fs = inner(fs)
 
 
 def innermost(fs: FileSystem) -> frozenset[str]:
-    """The names of the file system that gets the paths in the end."""
+    """The protocol names of the file system that finally receives the paths."""
     return frozenset(protocols([*layers(fs)][-1]))
 
 
-# Using them
+# Requests
 
 
 _ASKED = {
@@ -197,17 +197,17 @@ _ASKED = {
     **dict.fromkeys(("pipe_file", "mv"), "put"),
     "rm_file": "delete",
 }
-"""What the functions of file systems ask for, besides values."""
+"""Request kinds of the file system functions that do not read values."""
 
 
 class Files:
-    """What a store does with a file system. Errors are those of the file system; absence is None.
+    """The file system operations of a store. Errors are those of the file system; None means absence.
 
     Parameters
     ----------
     fs : AbstractFileSystem
     concurrency : int, optional
-        How many requests there may be under way at once.
+        Most requests in flight at once.
     """
 
     def __init__(self, fs: FileSystem, concurrency: int | None = None) -> None:
@@ -221,7 +221,7 @@ class Files:
         self.concurrency, self._slots = self._bounds(concurrency)
 
     def _bounds(self, asked: int | None) -> tuple[int, AbstractContextManager[object]]:
-        """How many requests there may be at once, and what holds the others up."""
+        """The most requests at once, and the context that limits them."""
         if asked is not None and asked > 1:
             return asked, threading.BoundedSemaphore(asked)
         if asked is None:
@@ -229,12 +229,12 @@ class Files:
                 return 1, contextlib.nullcontext()
             if self.fs.async_impl:
                 return MANY, threading.BoundedSemaphore(MANY)
-        # Of all stores on this file system: few say that threads may use them.
+        # One lock for all stores on this file system: few file systems say that threads may share them.
         return 1, key_lock("file system of fsspec", str(id(self.fs)))
 
     @cached_property
     def creates(self) -> bool:
-        """Whether it can store a value only if there is none, in one step for all processes."""
+        """Whether it can store a value only if none exists, in one step for all processes."""
         kind = type(self.fs)
         function = getattr(kind, "_pipe_file", kind.pipe_file)
         return bool(self.names & _CREATES) and "mode" in signature(function).parameters
@@ -251,13 +251,13 @@ class Files:
             return found
 
     def _change(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Ask for what changes something: where another thread does it, Ctrl-C is heard when it is done."""
+        """Make a request that changes something. Ctrl-C is deferred until it is done."""
         if self._is_near:
             return self._ask(function, *args, **options)
         return undisturbed(lambda: self._ask(function, *args, **options))
 
     def _found(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """What a file system answers, or that there is nothing."""
+        """Call a function; returns ``NOTHING`` for absence."""
         handled = sys.exception()
         try:
             return function(*args, **options)
@@ -267,14 +267,14 @@ class Files:
             raise
 
     def _forget(self) -> None:
-        """Have nothing answered from listings that others may have changed since."""
+        """Drop cached listings, which other writers may have changed since."""
         for fs in layers(self.fs):
             fs.invalidate_cache()
 
     def _bytes(self, path: str, start: int = 0, end: int | None = None) -> Buffer | None:
-        """The bytes between two places, as one of the answers under way."""
+        """The bytes from ``start`` to ``end``, counted against the limit of bytes in flight."""
         if not self.fs.async_impl:
-            self._forget()  # Files that are opened take their sizes from there.
+            self._forget()  # Opened files take their sizes from the listings.
         limits = {"start": start or None, "end": end}
         limits = {name: limit for name, limit in limits.items() if limit is not None}
         size = self._usual if end is None else end - start
@@ -288,16 +288,16 @@ class Files:
                 raise WrongBytesError(f"found {type(found).__name__}; accepted: bytes")
             request.value(found)
         if end is None:
-            self._usual = max(len(found), self._usual * 7 // 8)  # What is to be expected of others.
+            self._usual = max(len(found), self._usual * 7 // 8)  # Estimate for the next value.
         return found
 
     def known_size(self, path: str) -> int | None:
-        """The size of a value, if that costs no request; None also if there is none."""
+        """The size of a value, if known without a remote request; None also without a value."""
         look = self.look(path) if self.names & (NEAR | _ARCHIVES) else None
         return None if look is None else look.size
 
     def look(self, path: str) -> Look | None:
-        """The size and the version of a value; None if there is none."""
+        """The size and the version of a value; None if it does not exist."""
         self._forget()
         info = self._found(self._ask, self.fs.info, path)
         if info is NOTHING or info["type"] == "directory":
@@ -309,7 +309,7 @@ class Files:
         return None if value is None else Look(len(value), None)
 
     def parts(self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look) -> list[Buffer] | None:
-        """Parts of one version of a value; None if there is another one, or none, by now."""
+        """Parts of one version of a value; None if the value has been changed or removed since ``look``."""
         try:
             found = spread(lambda wanted: self._within(path, *wanted, look.size), ranges, self.concurrency)
         except Exception:
@@ -320,11 +320,11 @@ class Files:
         return parts if len(parts) == len(found) and self._is_now(path, look) else None
 
     def _is_now(self, path: str, look: Look) -> bool:
-        """Whether there is that version of a value now."""
+        """Whether a value still has the given version."""
         return self.look(path) == look
 
     def part(self, path: str, start: int, length: int | None) -> Buffer | None:
-        """A part of a value, shorter where the value ends; of a length of 0 or more."""
+        """A part of a value, of a length of 0 or more; shorter where the value ends."""
         if length == 0:
             return None if self.look(path) is None else b""
         if 0 <= start < sys.maxsize and (length is None or length <= _HUGE):
@@ -332,7 +332,7 @@ class Files:
         return self._by_size(path, start, length)
 
     def _range(self, path: str, start: int, length: int | None) -> Buffer | None:
-        """A part of a value that may end before; never more of it, because files of references are large."""
+        """A part of a value; never reads more than the part, because referenced files are large."""
         try:
             found = self._bytes(path, start, None if length is None else start + length)
         except Exception as error:
@@ -347,13 +347,13 @@ class Files:
             return found
         if length is not None and len(found) > length:
             raise WrongBytesError(f"asked for {length} bytes, found {len(found)}: ranges are not supported")
-        if start == 0:  # All of it, as far as the file system's own protocol notices what breaks off.
+        if start == 0:  # Complete, as far as the file system's own protocol detects truncation.
             return found
-        look = self.look(path)  # Either the value ends there, or a range was ignored, or broke off.
+        look = self.look(path)  # The value ends there, or the range was ignored or truncated.
         return None if look is None else checked(found, *clipped(start, length, look.size))
 
     def _by_size(self, path: str, start: int, length: int | None) -> Buffer | None:
-        """A part that cannot be asked for without knowing how large the value is."""
+        """A part that cannot be requested without the size of the value."""
         look = self.look(path)
         if look is None:
             return None
@@ -364,7 +364,7 @@ class Files:
         return None if whole is None else cut(whole, (start, length))
 
     def _within(self, path: str, start: int, length: int | None, size: int) -> Buffer | None:
-        """A part of a value of that size."""
+        """A part of a value of known size."""
         first, wanted = clipped(start, length, size)
         found = self._bytes(path, first, first + wanted) if wanted else b""
         return found if found is None else checked(found, first, wanted)
@@ -372,14 +372,14 @@ class Files:
     # Writing
 
     def put(self, path: str, value: bytes) -> None:
-        """Store a value; where somebody might see half of it, it is moved to its place."""
+        """Store a value; by renaming a temporary file where other readers might see half of it."""
         if not self.moves:
             self._store(path, value)
             return
         temporary = f"{path.rpartition('/')[0]}/{TEMPORARY}{uuid.uuid4().hex}"
         try:
             self._store(temporary, value)
-            if self._ask(self.fs.isdir, path):  # Moving would put it in there.
+            if self._ask(self.fs.isdir, path):  # Moving would put the file into the directory.
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             self._change(self.fs.mv, temporary, path)
         except BaseException:
@@ -388,7 +388,7 @@ class Files:
             raise
 
     def create(self, path: str, value: bytes) -> bool:
-        """Store a value if there is none; tell whether that was so."""
+        """Store a value if none exists; returns whether that was so."""
         try:
             self._change(self.fs.pipe_file, path, value, mode="create")
         except FileExistsError:
@@ -396,7 +396,7 @@ class Files:
         return True
 
     def _store(self, path: str, value: bytes) -> None:
-        """Store a value, and make the folders that it needs, which others may remove again."""
+        """Store a value, and create missing directories, which other writers may remove again."""
         for attempt in count(1):
             try:
                 self._change(self.fs.pipe_file, path, value)
@@ -415,7 +415,7 @@ class Files:
             self._change(self.fs.makedirs, "/".join(names[:number]), exist_ok=True)
 
     def erase(self, path: str) -> None:
-        """Remove a value if there is one."""
+        """Remove a value if it exists."""
         own = getattr(type(self.fs), "_rm_file", None)
         takes_patterns = self.fs.async_impl and own is not None and own.__module__ == "fsspec.asyn"
         if takes_patterns and set("*?[") & set(path):
@@ -423,10 +423,10 @@ class Files:
         self._found(self._change, self.fs.rm_file, path)
 
     def prune(self, root: str, folder: str) -> None:
-        """Remove a directory and those above it that are empty, up to but without the root."""
+        """Remove a directory and its parents while they are empty, up to the root, which stays."""
         if not self.names & _PRUNES:
             return
-        with contextlib.suppress(Exception):  # Not empty, in use, or not ours to remove: it stays.
+        with contextlib.suppress(Exception):  # Not empty, in use, or not ours: it stays.
             while folder.startswith(f"{root.rstrip('/')}/"):
                 with contextlib.suppress(FileNotFoundError):
                     self._change(self.fs.rmdir, folder)
@@ -443,18 +443,18 @@ class Files:
         for info in () if found is NOTHING else found:
             below, kind = info["name"].strip("/"), info["type"]
             name = below.rpartition("/")[2]
-            if below == here or not name:  # A file of that path, or what stands for the directory itself.
+            if below == here or not name:  # A file with that path, or a marker of the directory itself.
                 continue
             if kind in ("file", "directory") or self._ask(self.fs.isfile, info["name"]):
                 names.add((name, kind == "directory" or info["name"].endswith("/")))
         return names
 
     def below(self, path: str) -> Iterator[str]:
-        """What is below a path, relative to it, in no order."""
+        """The files below a path, relative to it, in any order."""
         if not self.names & (_OBJECTS | _ARCHIVES):
             yield from self._walk(path)
             return
-        self._forget()  # These list all keys at once.
+        self._forget()  # Such file systems list all keys with one call.
         found = self._found(self._ask, self.fs.find, path, detail=True, withdirs=False)
         beginning = f"{path.strip('/')}/".lstrip("/")
         for name, info in {}.items() if found is NOTHING else found.items():
@@ -477,18 +477,18 @@ class Files:
 
 
 def first_names(names: Iterable[str]) -> set[tuple[str, bool]]:
-    """The first parts of names, each with whether more follows."""
+    """The first components of names, each with whether more components follow."""
     return {(name, bool(slash)) for name, slash, _ in (each.partition("/") for each in names)}
 
 
 def clipped(start: int, length: int | None, size: int) -> tuple[int, int]:
-    """Where a part of a value of that size begins, and how many bytes it has."""
+    """Start and length of a part, clipped to a value of ``size`` bytes."""
     first = min(start if start >= 0 else max(size + start, 0), size)
     return first, size - first if length is None else min(length, size - first)
 
 
 def checked(found: Buffer, start: int, length: int) -> Buffer:
-    """The bytes that were found, if they are as many as were asked for."""
+    """``found``, if it has the requested length."""
     if len(found) != length:
         raise WrongBytesError(f"asked for {length} bytes from {start} on, found {len(found)}")
     return found

@@ -1,4 +1,4 @@
-"""What file systems of fsspec are called where everybody may see it: without passwords and tokens."""
+"""Printable names of fsspec file systems, without passwords and tokens."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _SHORTEST_SECRET = 4
 
 
 def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
-    """A text for everybody: no user names and passwords, nor queries of URLs, nor known secrets."""
+    """``text`` that may be shown: without user names, passwords, queries of URLs and known secrets."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return _QUERY.sub(r"\1?...", _USER.sub(r"\1", text))
 
 
 def _texts(value: Any, *, secret: bool = False, named: bool = True) -> Iterator[tuple[str, bool]]:
-    """What options consist of, in order, each with whether it is a secret.
+    """The texts in nested options, in order, each with whether it is a secret.
 
-    Without ``named`` what is in them has no names of options, as references have none.
+    Without ``named`` the keys of mappings are not option names; references, for example, have none.
     """
     if isinstance(value, Mapping):
         yield str(len(value)), False
@@ -51,7 +51,7 @@ def _texts(value: Any, *, secret: bool = False, named: bool = True) -> Iterator[
 
 
 def secrets_in(value: object) -> list[str]:
-    """The texts among options that are secrets, the longest one first."""
+    """The secret texts among options, longest first."""
     found: set[str] = set()
     for text, secret in _texts(value):
         found.update(_PASSWORD.findall(text), [text] if secret else [])
@@ -60,7 +60,7 @@ def secrets_in(value: object) -> list[str]:
 
 
 def shown(fs: FileSystem, root: str, secrets: Iterable[str]) -> str:
-    """What a place is called."""
+    """The printable name of a location."""
     options = getattr(fs, "storage_options", {})
     text = root if "://" in root else f"{protocols(fs)[0]}://{options.get('host', '')}{root}"
     if isinstance(options.get("fo"), str):
@@ -69,6 +69,6 @@ def shown(fs: FileSystem, root: str, secrets: Iterable[str]) -> str:
 
 
 def token(fs: FileSystem) -> str:
-    """Tells file systems apart that have the same name, without their secrets."""
+    """Distinguishes file systems with equal names, without using their secrets."""
     told = [without_secrets(text) for text, secret in _texts(fs) if not secret]
     return hashlib.blake2b(repr(told).encode(errors="surrogatepass"), digest_size=12).hexdigest()

@@ -1,8 +1,8 @@
-"""Values that are parts of other files, as kerchunk describes them and fsspec's ``reference`` knows them.
+"""Values that are parts of other files, as described by kerchunk and fsspec's ``reference`` file system.
 
-fsspec reads documents, templates and tables of references. What a reference names is read here, because
-fsspec says nothing if a file has become shorter than the reference needs it to be, and takes some references
-that it cannot make sense of for absent ones.
+fsspec parses documents, templates and tables of references. This module reads the referenced bytes, because
+fsspec does not report a file that is shorter than a reference requires, and treats some invalid references as
+absent values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from xzarr3.stores.fsspec.files import (
 
 
 class _Place(NamedTuple):
-    """What a reference names: a file, or so many bytes of one."""
+    """Target of a reference: a whole file, or ``size`` bytes of it."""
 
     files: Files
     url: str
@@ -40,7 +40,7 @@ class _Place(NamedTuple):
     size: int | None = None
 
     def gone(self) -> WrongBytesError:
-        """That the file is not there."""
+        """The error for a target that does not exist."""
         return WrongBytesError(f"it refers to '{self.url}', which is not there")
 
 
@@ -51,7 +51,7 @@ class ReferenceFiles(Files):
     ----------
     fs : ReferenceFileSystem
     targets : mapping
-        Its file systems by protocol.
+        The file systems of the targets, by protocol.
     """
 
     def __init__(self, fs: FileSystem, targets: Mapping[str | None, Files]) -> None:
@@ -63,23 +63,23 @@ class ReferenceFiles(Files):
 
     @property
     def _in_tables(self) -> bool:
-        """Whether the references are those of files of Parquet."""
+        """Whether the references are stored in Parquet files."""
         return not isinstance(self.fs.references, dict)
 
     def path(self, root: str, key: str) -> str:
         return f"{root.strip('/')}/{key}".lstrip("/")
 
     def _reference(self, path: str) -> bytes | _Place | None:
-        """What a value is: bytes, or what is named."""
+        """The value of a key: bytes, a target, or None."""
         references = self.fs.references
-        if self._in_tables and path == ".zmetadata":  # Theirs does not name its format.
+        if self._in_tables and path == ".zmetadata":  # The document in the tables does not name its format.
             return json.dumps({"zarr_consolidated_format": 1, "metadata": references.zmetadata}).encode()
         if self._in_tables and not _is_in_tables(references, path):
             return None
         try:
             found = references[path]
         except KeyError as error:
-            if led_to_absence(error):  # Also a table that is not there: none of its chunks was.
+            if led_to_absence(error):  # A missing table too: none of its chunks exists.
                 return None
             raise
         if isinstance(found, Mapping):
@@ -139,7 +139,7 @@ class ReferenceFiles(Files):
 
     @cached_property
     def _keys(self) -> list[str]:
-        """What the references call their values, as far as these are keys."""
+        """The names of the values that are valid keys."""
         names = self._in_all_tables() if self._in_tables else self.fs.references
         return [key for key in names if {"", ".", ".."}.isdisjoint(key.split("/"))]
 
@@ -160,7 +160,7 @@ class ReferenceFiles(Files):
 
 
 def _is_from_elsewhere(fs: FileSystem) -> bool:
-    """Whether references were read from where others may have put them."""
+    """Whether references were read from a place that other people may write to."""
     options = {**dict(zip(("fo",), fs.storage_args, strict=False)), **fs.storage_options}
     place = options.get("fo")
     if not isinstance(place, str):
@@ -170,7 +170,7 @@ def _is_from_elsewhere(fs: FileSystem) -> bool:
 
 
 def _names_local(fs: FileSystem) -> bool:
-    """Whether who made it said that references may be to local files."""
+    """Whether the user has permitted references to local files."""
     given = fs.storage_options.get("fs")
     if isinstance(given, Mapping):
         return not LOCAL.isdisjoint(given)
@@ -179,7 +179,7 @@ def _names_local(fs: FileSystem) -> bool:
 
 
 def _is_in_tables(references: Any, path: str) -> bool:
-    """Whether fsspec takes a key for a document or a chunk; it fails for others, or finds another chunk."""
+    """Whether fsspec can look up a key in tables; for others it fails, or returns another chunk."""
     if path in references._items or path in references.zmetadata:
         return True
     field, _, chunk = path.rpartition("/")

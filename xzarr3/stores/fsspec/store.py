@@ -1,6 +1,6 @@
-"""A store in any file system of fsspec.
+"""A store in any fsspec file system.
 
-Specification: Zarr v3, "Stores"; a key is a path below a root, a value is a file.
+Specification: Zarr v3, "Stores". A key is a path below a root, a value is a file.
 """
 
 from __future__ import annotations
@@ -54,53 +54,53 @@ _OF_PROCESS = frozenset(("_fs", "_files", "_identity"))
 
 
 class FsspecStore(Store):
-    """Values are files of a file system that fsspec knows.
+    """Values are files of an fsspec file system.
 
-    A file that is not there is an absent key. Every other failure is an error, also where fsspec itself takes
-    it for absence, as it does a reference to a file that is gone. Requests are repeated, and given up after
-    some time, as the file system itself does that. Parts of values have the length that was asked for, or end
-    where the value ends.
+    A missing file is an absent key. Every other failure is an error, also where fsspec itself treats it as
+    absence, such as a reference to a missing file. The file system itself decides how often a request is
+    repeated and when it is given up. Parts of values have the requested length, or end where the value ends.
 
-    Parts of a value that are put together are of one version, which its e-tag or generation tells. Where
-    there is none, as in archives, the value is read whole, once. Caches of fsspec are refused;
+    Parts of a value that are read together are of one version, identified by its e-tag or generation. Where
+    there is none, as in archives, the value is read whole, once. fsspec's caches are refused;
     :class:`CacheStore` keeps values in a directory, and notices changes.
 
-    Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also where references
-    name them: there an HTML page is never a value, nor is another range than was asked for. Of the options of
-    fsspec's file system for HTTP the headers are taken, others are refused. URLs with a query are read by
-    fsspec's own requests, of which the lengths are checked.
+    Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``. This includes
+    references to web servers. An HTML page or a wrong range thus never passes as a value. Of the options of
+    fsspec's HTTP file system only headers are supported; others are refused. URLs with a query are read by
+    fsspec's own requests, whose lengths are checked.
 
-    Values that are on their way count among the bytes that :mod:`xzarr3.stores.in_flight` bounds, as many as
-    are asked for; of whole values as many as those before had.
+    Values in flight count towards the limit of :mod:`xzarr3.stores.in_flight`, with their requested sizes. A
+    whole value counts with an estimate from earlier values.
 
-    References from elsewhere than the local file system, or from memory, may name local files only if
-    ``remote_protocol="file"`` or a local ``fs`` is among the options.
+    References that do not come from the local file system or from memory may point to local files only if the
+    options include ``remote_protocol="file"`` or a local ``fs``.
 
-    A value is replaced in one step if the file system does that: object storage, and memory. On a local
-    file system and over SFTP it is written to a temporary file, which is moved to its place; elsewhere who
-    reads at the same time may see a part of it. For local files :class:`LocalStore` is faster and safer.
-    Archives and references can only be read.
+    A value is replaced in one step where the file system can do so: in object storage and in memory. On a
+    local file system and over SFTP it is written to a temporary file, which is then renamed. Elsewhere a
+    concurrent reader may see part of a value. For local files :class:`LocalStore` is faster and safer.
+    Archives and references are read only.
 
-    Changes by :meth:`compare_and_set` and :meth:`update` are safe from other threads. Other processes are
-    noticed only where :attr:`creates_conditionally` is true, and then only when the value did not exist.
+    Changes by :meth:`compare_and_set` and :meth:`update` are safe from other threads. Changes by other
+    processes are detected only where :attr:`creates_conditionally` is true, and only if the value did not
+    exist before.
 
-    A pickle holds what the file system itself puts into it, credentials among that. Memory of one process is
-    not to be had in another one: a store in it raises errors there.
+    The pickled form contains what the file system puts into it, including credentials. A memory file system
+    is not available in other processes: a store in it raises errors there.
 
     Parameters
     ----------
     filesystem : str, AbstractFileSystem or FSMap
-        A URL, also a chain such as ``tar://::ftp://host/x.tar``, a file system, or a mapper. One
-        made with ``asynchronous=True`` is made again without it.
+        A URL, also a chain such as ``tar://::ftp://host/x.tar``, a file system, or a mapper. A file system
+        with ``asynchronous=True`` is made again without it.
     path : str
-        Where in there the root is.
+        Path of the root in the file system.
     storage_options : mapping, optional
-        What fsspec takes with the URL.
+        Arguments of fsspec for the URL.
     read_only : bool
         Refuse every write.
     concurrency : int, optional
-        How many requests there may be under way at once: 64 for file systems with an event loop, one for
-        others, because few of those may be used by threads. A larger number says that this one may.
+        Most requests in flight at once. By default 64 for file systems with an event loop and 1 for others,
+        few of which are safe for threads. A larger number says that this file system is safe for threads.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class FsspecStore(Store):
     (b'alu', None)
     """
 
-    _tells = False  # What is asked of the file system is told.
+    _tells = False  # The requests to the file system are reported instead.
 
     def __init__(
         self,
@@ -125,8 +125,8 @@ class FsspecStore(Store):
     ) -> None:
         super().__init__(read_only=read_only)
         self._asked = _checked_number(concurrency)
-        self._pickled: bytes | None = None  # The file system, as it was made.
-        self._home: str | None = None  # The process whose memory it is.
+        self._pickled: bytes | None = None  # The pickled file system.
+        self._home: str | None = None  # For a memory file system: its process.
         options = dict(storage_options or {})
         if isinstance(filesystem, (str, os.PathLike)):
             fs, root = self._open_url(os.fspath(filesystem), options)
@@ -171,13 +171,13 @@ class FsspecStore(Store):
         read_only: bool = False,
         concurrency: int | None = None,
     ) -> FsspecStore:
-        """The store at a URL.
+        """The store at a URL; see the class.
 
         Parameters
         ----------
         url : str
         storage_options : mapping, optional
-            What fsspec takes with the URL; ``read_only`` and ``concurrency`` may be among it.
+            Arguments of fsspec for the URL; may include ``read_only`` and ``concurrency``.
 
         Examples
         --------
@@ -206,7 +206,7 @@ class FsspecStore(Store):
         return {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._fs = None  # Made when it is needed.
+        self._fs = None  # Made when needed.
         self._files = None
         self.__dict__.update(state)
 
@@ -216,12 +216,12 @@ class FsspecStore(Store):
 
     @property
     def creates_conditionally(self) -> bool:
-        """Whether other processes cannot store a value between the look for it and its creation."""
+        """Whether no other process can store a value between the check for it and its creation."""
         return self._filesystem().creates
 
     @property
     def writes_conditionally(self) -> bool:  # type: ignore[override]
-        """Only in the memory of this process, where there are no others."""
+        """True only for the memory of this process, which no other process can write to."""
         return self._home is not None
 
     # The file system, in this process
@@ -232,7 +232,7 @@ class FsspecStore(Store):
         self._secrets = secrets_in([url, options])
         try:
             return _unwrapped(*url_to_fs(url, **options))
-        except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
+        except Exception as error:  # noqa: BLE001 - of any kind, and reported without secrets
             accepted = "a URL that fsspec knows, of something that is there"
             if isinstance(error, ImportError):
                 accepted = "an environment with the package that is named"
@@ -241,14 +241,14 @@ class FsspecStore(Store):
         raise failure from cause
 
     def _filesystem(self) -> Files:
-        """The file system; a forked child makes its own, because event loops and connections do not fork."""
+        """The file system. A forked child makes its own: event loops and connections do not fork."""
         files = self._files
         if files is None or files.process != fsspec_files.PROCESS:
             files = self._files = files_of(self._made(), self._asked)
         return files
 
     def _made(self) -> FileSystem:
-        """The file system, of which there is none yet in this process."""
+        """Make the file system in this process."""
         if self._home not in (None, fsspec_files.PROCESS):
             raise StoreError(
                 f"{self} is in the memory of another process; accepted: a MemoryStore, a copy of which "
@@ -256,7 +256,7 @@ class FsspecStore(Store):
             )
         try:
             self._fs = pickle.loads(self._pickled or pickle.dumps(self._fs, 5))
-        except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
+        except Exception as error:  # noqa: BLE001 - of any kind, and reported without secrets
             failure, cause = self._told(f"cannot make the file system of {self} again in this process", error)
         else:
             return self._fs
@@ -272,7 +272,7 @@ class FsspecStore(Store):
         *,
         accepted: str | None = None,
     ) -> tuple[StoreError, BaseException | None]:
-        """An error of ours for one of a file system, and that one itself if there are no secrets in it."""
+        """Translate an error of a file system; also returns that error, if it contains no secrets."""
         told = without_secrets(str(error), self._secrets)
         links = [f"{link!s} {link!r}" for link in causes(error)]
         cause = error if all(without_secrets(link, self._secrets) == link for link in links) else None
@@ -286,7 +286,7 @@ class FsspecStore(Store):
         return StoreError(text if accepted is None else f"{text}; accepted: {accepted}"), cause
 
     def _do(self, doing: str, key: str, call: Callable[[Files, str], Result]) -> Result:
-        """Ask the file system for something; the call gets the path of the key."""
+        """Call a function with the file system and the path of a key, and translate its errors."""
         files = self._filesystem()
         handled = sys.exception()
         try:
@@ -295,7 +295,7 @@ class FsspecStore(Store):
             raise
         except Exception as error:  # noqa: BLE001 - file systems raise whatever they like
             failure, cause = self._told(f"cannot {doing} key '{key}' of {self}", error, handled)
-        raise failure from cause  # Here, so that what may hold secrets is not its context.
+        raise failure from cause  # Outside the handler: its error may hold secrets.
 
     def _path(self, files: Files, key: str) -> str:
         if not key:
@@ -306,7 +306,7 @@ class FsspecStore(Store):
             )
         return files.path(self._root, key)
 
-    # What it can do
+    # Capabilities
 
     # Readable
 
@@ -357,10 +357,10 @@ class FsspecStore(Store):
 
 
 def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
-    """The store that a file system or a mapper of fsspec stands for.
+    """The store for an fsspec file system or mapper.
 
-    Local file systems become a :class:`LocalStore`, which replaces values in one step, and those for HTTP an
-    :class:`ObjectStore`.
+    A local file system becomes a :class:`LocalStore`, which replaces values in one step. An HTTP file system
+    becomes an :class:`ObjectStore`.
 
     Examples
     --------
@@ -379,7 +379,7 @@ def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
 
 
 def files_of(fs: FileSystem, concurrency: int | None = None) -> Files:
-    """What to use a file system through."""
+    """The :class:`Files` object for a file system."""
     if type(fs).__name__ == "AsyncFileSystemWrapper":
         fs = fs.sync_fs
     names = {*protocols(fs)}
@@ -415,7 +415,7 @@ class _FileSystemReader(Reader):
             return None if part is None else (None, [part])
         with contextlib.suppress(ChangedError):
             return super().get_ranges(key, starts, lengths)
-        value = self._store._get(key, None)  # It was replaced meanwhile.
+        value = self._store._get(key, None)  # The value was replaced meanwhile.
         return None if value is None else (len(value), BytesReader(value).read_ranges(starts, lengths))
 
     def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
@@ -449,7 +449,7 @@ class _PartsReader(ValueReader):
     store : FsspecStore
     key : str
     look : Look
-        What was said of the value before any part of it was read.
+        The properties of the value before any part of it was read.
     """
 
     def __init__(self, store: FsspecStore, key: str, look: Look) -> None:
@@ -487,7 +487,7 @@ def _checked_number(concurrency: int | None) -> int | None:
 
 
 def _is_listed(name: str) -> bool:
-    """Whether what a file system lists can be a key."""
+    """Whether a listed name can be a key."""
     try:
         check_key(name)
     except InvalidKeyError:
@@ -496,7 +496,7 @@ def _is_listed(name: str) -> bool:
 
 
 def _ready(filesystem: object) -> tuple[FileSystem, str]:
-    """The file system that one, or a mapper, stands for, and where in there the root is."""
+    """The file system in a file system or mapper, and the path of the root in it."""
     from fsspec import AbstractFileSystem
 
     fs, root = filesystem, ""
@@ -509,7 +509,7 @@ def _ready(filesystem: object) -> tuple[FileSystem, str]:
 
 
 def _unwrapped(fs: FileSystem, root: str) -> tuple[FileSystem, str]:
-    """A file system without what only begins its paths or makes it asynchronous, and the root there."""
+    """A file system without layers that only prefix paths or make it asynchronous, and its root path."""
     while type(fs).__name__ in ("DirFileSystem", "AsyncFileSystemWrapper"):
         if type(fs).__name__ == "DirFileSystem":
             root = f"{fs.path.rstrip('/')}/{root}" if root else fs.path
@@ -518,13 +518,13 @@ def _unwrapped(fs: FileSystem, root: str) -> tuple[FileSystem, str]:
 
 
 def _is_asynchronous(fs: FileSystem) -> bool:
-    """Whether it is for use within somebody else's event loop."""
+    """Whether a file system is for use within a given event loop."""
     reached = [*layers(fs), *getattr(fs, "fss", {}).values()]
     return any(layer.async_impl and getattr(layer, "asynchronous", False) for layer in reached)
 
 
 def _synchronous(value: Any) -> Any:
-    """A file system, or options of one, made again for use outside of somebody else's event loop."""
+    """A file system, or options of one, made again without ``asynchronous`` and ``loop``."""
     if type(value).__name__ == "AsyncFileSystemWrapper":
         return value.sync_fs
     if isinstance(value, Mapping):

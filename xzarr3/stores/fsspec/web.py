@@ -1,6 +1,7 @@
-"""Files of web servers that references name; :class:`ObjectStore` reads them.
+"""Files of web servers to which references point, read by :class:`ObjectStore`.
 
-fsspec's own requests look at the body of an answer alone, so that an HTML page or another range would do.
+fsspec's own HTTP requests look only at the body of an answer. An HTML page or a wrong range would pass as
+data.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from xzarr3.stores.fsspec.files import Files, FileSystem, Look
 
 
 def is_web(fs: FileSystem) -> bool:
-    """Whether it is fsspec's file system for HTTP, and none that reads in a way of its own."""
+    """Whether a file system is fsspec's own for HTTP, and no derived class with its own way of reading."""
     kind = type(fs)
     return kind.__name__ == "HTTPFileSystem" and kind.__module__ == "fsspec.implementations.http"
 
 
 def web_store(fs: FileSystem, url: str, **settings: Any) -> Store:
-    """The store below a URL, with the headers of a file system for HTTP.
+    """The store below a URL, with the headers of an HTTP file system.
 
     Raises
     ------
     StoreOptionError
-        If that has other options; the same ones may mean something else to an :class:`ObjectStore`.
+        If the file system has other options, which may mean something else to an :class:`ObjectStore`.
     """
     from xzarr3.stores.object.store import ObjectStore
 
@@ -45,9 +46,9 @@ def web_store(fs: FileSystem, url: str, **settings: Any) -> Store:
 
 
 class WebFiles(Files):
-    """Files of web servers, by their URLs.
+    """Files of web servers, by URL.
 
-    Those with a query, as signed ones have, are read by fsspec's own requests, of checked lengths.
+    URLs with a query, such as signed ones, are read by fsspec's own requests, whose lengths are checked.
     """
 
     def __init__(self, fs: FileSystem, concurrency: int | None = None) -> None:
@@ -55,7 +56,7 @@ class WebFiles(Files):
         self._stores: dict[str, Store] = {}
 
     def _at(self, url: str) -> tuple[Store, str]:
-        """The store of a server, and the key of a file there."""
+        """The store of a server, and the key of a file in it."""
         parts = urlsplit(url)
         place = f"{parts.scheme}://{parts.netloc}"
         if place not in self._stores:
@@ -66,7 +67,7 @@ class WebFiles(Files):
         if "?" in path:
             return super().look(path)
         store, key = self._at(path)
-        reader = store.reader().open(key, (0, 1))  # Not by HEAD, which not every server answers.
+        reader = store.reader().open(key, (0, 1))  # Not by HEAD, which not every server supports.
         if reader is None:
             return None
         size = len(reader.read(0)) if reader.size is None else reader.size

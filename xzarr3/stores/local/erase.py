@@ -1,6 +1,6 @@
-"""Erasing the keys of a :class:`~xzarr3.LocalStore`, what killed writers left, and directories without keys.
+"""Erases keys of a :class:`~xzarr3.LocalStore`, leftovers of killed writers, and empty directories.
 
-Nothing is erased behind a link that lies below an erased prefix: the link itself is.
+A link below an erased prefix is itself erased, and nothing behind it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from xzarr3.stores.local.locks import LOCK_NAME, FileLock
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
 
-_ABANDONED = 3600.0  # Seconds without a change after which a temporary file is nobody's any more.
+_ABANDONED = 3600.0  # Seconds without a change after which a temporary file counts as abandoned.
 
 
 class Eraser(Folders):
-    """Directories of a store from which something is erased.
+    """The directories of a store, for erasing in them.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Eraser(Folders):
         self._store = store
 
     def erase_values(self, keys: Sequence[str]) -> None:
-        """Remove the files of keys, and the directories that are empty then."""
+        """Remove the files of keys, and the directories that become empty."""
         places: dict[str, str | None] = {}
         for key in keys:
             above = key.rpartition("/")[0]
@@ -53,7 +53,7 @@ class Eraser(Folders):
             self.sync_gone({place for place in places.values() if place is not None}, keys[0])
 
     def erase_prefix(self, prefix: str) -> None:
-        """Remove a directory with all that is in it, but for what somebody is writing; or a link to one."""
+        """Remove a directory and its contents, except files being written; or a link to a directory."""
         above, _, name = prefix[:-1].rpartition("/")
         place = self._store._resolve(self, above, prefix, "erase")
         if place is None:
@@ -73,7 +73,7 @@ class Eraser(Folders):
             self.sync_gone(emptied, prefix)
 
     def sweep(self, prefix: str) -> None:
-        """Remove what killed writers left below ``prefix``, and directories that hold nothing else."""
+        """Remove leftovers of killed writers below ``prefix``, and directories that contain nothing else."""
         place = self._store._resolve(self, prefix[:-1], prefix, "sweep")
         if place is None:
             return
@@ -84,7 +84,7 @@ class Eraser(Folders):
             self.prune(folder)
 
     def sync_gone(self, places: Iterable[str], key: str) -> None:
-        """Wait until the disk knows that names are gone, of directories what is left above them."""
+        """Wait until removals are on the disk; for a removed directory, in the one above that remains."""
         left: set[str] = set()
         try:
             for place in places:
@@ -98,25 +98,25 @@ class Eraser(Folders):
                         place = place.rpartition("/")[0]
             for place in left:
                 self.sync(place)
-        except FileNotFoundError:  # The root has gone.
+        except FileNotFoundError:  # The root is gone.
             return
         except OSError as error:
             self._store._fail("erase", key, error)
 
     def prune(self, place: str) -> None:
-        """Remove a directory and those above it while they are empty, up to but without the root."""
+        """Remove a directory and its parents while they are empty, up to the root, which stays."""
         while place and self._remove(place):
             place = place.rpartition("/")[0]
 
     def _survey(self, top: str, doing: str) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
-        """A directory and those below it, and names in them: those of keys and of what killed writers left.
+        """A directory and all below it, the names of keys in them, and the names of leftovers.
 
-        Upper directories come first. Links are not followed.
+        Parents come before their children. Links are not followed.
         """
         found = [top]
         keys: list[tuple[str, str]] = []
         leftovers: list[tuple[str, str]] = []
-        for folder in found:  # It grows meanwhile.
+        for folder in found:  # The list grows during the loop.
             try:
                 for entry in self.scan(folder):
                     is_temporary = entry.name.startswith(TEMPORARY)
@@ -139,21 +139,21 @@ class Eraser(Folders):
         for folder, name in leftovers:
             self._discard(folder, name)
         for folder in reversed(found):
-            with contextlib.suppress(OSError):  # Not empty, in use, or not ours to remove: it stays.
+            with contextlib.suppress(OSError):  # Not empty, in use, or not ours: it stays.
                 self.rmdir(folder)
         return found
 
     def _unlink(self, place: str, name: str, key: str) -> None:
         try:
             self.unlink(place, name)
-        except FileNotFoundError:  # The directory has gone, and the key with it.
+        except FileNotFoundError:  # The directory is gone, and the key with it.
             return
         except OSError as error:
             if not is_busy(name, error):
                 self._store._fail("erase", key, error)
 
     def _discard(self, folder: str, name: str) -> None:
-        """Remove what is no key; whether that succeeds is no matter of the caller's keys."""
+        """Remove a leftover. A failure is ignored, as it does not concern any key."""
         with contextlib.suppress(OSError):
             if name == LOCK_NAME:
                 FileLock().discard(self.open(folder))
@@ -161,7 +161,7 @@ class Eraser(Folders):
                 self.unlink(folder, name)
 
     def _remove(self, folder: str) -> bool:
-        """Remove a directory if nothing is in it but a lock file that nobody uses."""
+        """Remove a directory that is empty or contains only an unused lock file."""
         try:
             try:
                 self.rmdir(folder)
@@ -170,15 +170,15 @@ class Eraser(Folders):
                     raise
                 FileLock().discard(self.open(folder))
                 self.rmdir(folder)
-        except OSError:  # Not empty, in use, or not ours to remove: it stays.
+        except OSError:  # Not empty, in use, or not ours: it stays.
             return False
         return True
 
 
 def is_busy(name: str, error: OSError) -> bool:
-    """Whether a file could not be removed that a network file system removes itself.
+    """Whether a file cannot be removed now but will be removed by its network file system.
 
-    It keeps a file that somebody has erased and somebody else still reads, under a name like ``.nfs0001``.
+    NFS keeps an erased file that another process still reads, under a name like ``.nfs0001``.
     """
     return error.errno == errno.EBUSY and name.startswith(".nfs")
 
@@ -186,5 +186,5 @@ def is_busy(name: str, error: OSError) -> bool:
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     try:
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED
-    except FileNotFoundError:  # Its writer has just moved it to its place.
+    except FileNotFoundError:  # Its writer has just renamed it.
         return False

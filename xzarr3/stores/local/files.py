@@ -1,4 +1,8 @@
-"""Reading and writing the files of a :class:`~xzarr3.LocalStore`: its readers and its writers."""
+"""Readers and writers of a :class:`~xzarr3.LocalStore`: they read and replace the files of values.
+
+This module knows nothing of chunks or documents. Locks, directories and system calls are in other modules of
+this package.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +34,19 @@ T = TypeVar("T")
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _ATTEMPTS = 100
-_SHORT = 512  # Characters; no system has a limit for paths that is lower.
+_SHORT = 512  # Characters; the path limit of every system is higher.
 _SETTLED = 10**9  # Nanoseconds
 
 _serial = itertools.count()
 
 
 def version_of(info: os.stat_result) -> object:
-    """What tells the states of a file from each other; a copy may have the time of its original."""
+    """Identifies the state of a file. Its time alone would not: a copy may have the time of its original."""
     return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
 
 
 class FileReader(ValueReader):
-    """Parts of an open file: the same version of it, even if it is replaced meanwhile."""
+    """Parts of an open file. They come from one version, even if the value is replaced meanwhile."""
 
     def __init__(self, store: LocalStore, key: str, descriptor: int, info: os.stat_result) -> None:
         self._store = store
@@ -55,7 +59,7 @@ class FileReader(ValueReader):
     def version(self) -> object | None:
         info = self.info
         changed = max(info.st_mtime_ns, info.st_ctime_ns)
-        # A file changed just now may change again within the same tick of the clock its times are taken from.
+        # A file changed just now may change again within the same tick of the file system's clock.
         if time.time_ns() - changed < _SETTLED:
             return None
         return version_of(info)
@@ -84,7 +88,7 @@ class FileReader(ValueReader):
             os.close(descriptor)
 
 
-# Parts of an open file of a known size, beyond which the system refuses to hear of places.
+# Parts of an open file of known size. The system refuses some offsets beyond the end.
 
 
 def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buffer:
@@ -100,9 +104,9 @@ def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buff
 
 def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
     parts: list[Buffer] = []
-    with contextlib.suppress(OSError, OverflowError, ValueError):  # Told apart below.
+    with contextlib.suppress(OSError, OverflowError, ValueError):  # Handled below, part by part.
         parts += map(platform.pread, itertools.repeat(descriptor), lengths, starts)
-    if len(parts) != len(starts) or sum(map(len, parts)) != sum(lengths):  # Read less at once, or failed.
+    if len(parts) != len(starts) or sum(map(len, parts)) != sum(lengths):  # Short reads, or an error.
         each = zip(starts, lengths, strict=True)
         return [_part_of(descriptor, size, start, length) for start, length in each]
     return parts
@@ -118,7 +122,7 @@ def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
 
 
 class LocalReader(Reader):
-    """Reads files."""
+    """Reads the files of values."""
 
     _store: LocalStore
 
@@ -127,9 +131,9 @@ class LocalReader(Reader):
         self._base = store._base
         self._open = store._open
 
-    def get(self, key: str) -> Buffer | None:  # All in one function, as chunks are read by it.
+    def get(self, key: str) -> Buffer | None:  # One function, for speed: it reads chunks.
         if self._scratch is None:
-            self._store._path(check_key(key))  # Paths of nodes that users give may be none of files.
+            self._store._path(check_key(key))  # A user may give a path that names no file.
         try:
             descriptor = self._open(self._base + key, platform.OPEN)
         except OSError as error:
@@ -160,7 +164,7 @@ class LocalReader(Reader):
         return None
 
     def _read(self, key: str, read: Callable[..., T], *what: object) -> tuple[int, T] | None:
-        """The size of a file, and what is read of it; None if there is none."""
+        """The size of a file and the result of ``read``; None if there is no file."""
         try:
             descriptor = self._open(self._base + key, platform.OPEN)
         except OSError as error:
@@ -192,7 +196,7 @@ class LocalReader(Reader):
 
 
 class _RetryError(Exception):
-    """Something failed that may be otherwise once the directories are opened anew."""
+    """A failure that may not occur again once the directories are reopened."""
 
     def __init__(self, doing: str, error: OSError) -> None:
         super().__init__(doing)
@@ -201,7 +205,7 @@ class _RetryError(Exception):
 
 
 class FileWriter(Writer):
-    """Puts values into files, and changes them, each under its lock."""
+    """Writes values to files and changes them, each under the lock of its key."""
 
     _store: LocalStore
 
@@ -224,7 +228,7 @@ class FileWriter(Writer):
             self.folders.forget()
 
     def check(self, key: str) -> None:
-        """Refuse a key under which nothing can be stored."""
+        """Raise if no value can be stored under a key."""
         path = self._store._path(check_key(key))
         if len(path) > _SHORT:
             self._store._check_length(path, key)
@@ -238,16 +242,16 @@ class FileWriter(Writer):
             self.sync(key, above)
 
     def touch(self) -> None:
-        """Let the root tell of the change, at the first one and at the end."""
-        if not self._wrote:  # Before all is written, too: the writer may be killed.
+        """Update the root's time of modification after the first change; `close` does so again."""
+        if not self._wrote:  # Not at the end only: the writer may be killed.
             self._store._touch()
             self._wrote = True
 
     def sync(self, key: str, above: str) -> None:
-        """Wait until the disk knows the name of a value."""
+        """Wait until the name of a value is on the disk."""
         try:
             self.folders.sync(self.folders.real(above))
-        except FileNotFoundError:  # Somebody has just erased it.
+        except FileNotFoundError:  # Another writer has just erased it.
             return
         except OSError as error:
             self._store._fail("write", key, error)
@@ -268,7 +272,7 @@ class FileWriter(Writer):
                     )
 
     def _persistently(self, key: str, act: Callable[[], T]) -> T:
-        """Do something, again with directories opened anew if one of them has gone, or too many are open."""
+        """Call ``act``, and repeat it with reopened directories if one is gone or too many are open."""
         failures = 0
         while True:
             try:
@@ -295,7 +299,7 @@ class FileWriter(Writer):
                 self._tidy(key, above)
 
     def _attempt(self, key: str, change: Change, end: float) -> bool:
-        """Change a value; returns False if somebody replaced it meanwhile."""
+        """Change a value; returns False if another writer replaced it meanwhile."""
         above, _, name = key.rpartition("/")
         ready: Sequence[Buffer] | None = None
         if self._reach(key, above, self.folders.resolve) is None:
@@ -310,7 +314,7 @@ class FileWriter(Writer):
             reader = self._open(key, folder, name)
             try:
                 stored = None if reader is None else self._whole(reader)
-                if reader is not None and not platform.POSIX:  # What is open cannot be replaced there.
+                if reader is not None and not platform.POSIX:  # There an open file cannot be replaced.
                     reader.close()
                 pieces = ready if stored is None and ready is not None else change(stored)
 
@@ -328,7 +332,7 @@ class FileWriter(Writer):
                     return False
             finally:
                 if reader is not None:
-                    with contextlib.suppress(OSError):  # It was only read.
+                    with contextlib.suppress(OSError):  # The file was only read.
                         reader.close()
         finally:
             self._release()
@@ -339,9 +343,9 @@ class FileWriter(Writer):
         return True
 
     def _reach(self, key: str, above: str, reach: Callable[[str], T]) -> T:
-        """Go to a directory, away from the one whose lock file is open if that is another one."""
+        """Go to a directory; if it is a new one, first close the lock file of the old one."""
         if above != self._above:
-            self._leave()  # As long as the directory of its lock is open.
+            self._leave()  # While the directory of the lock is still open.
             self._above = above
         try:
             return reach(above)
@@ -349,7 +353,7 @@ class FileWriter(Writer):
             raise self._retry("write", key, error) from error
 
     def _enter(self, key: str, above: str) -> Folder:
-        """An open directory, which is made if it is not there."""
+        """An open directory, created if needed."""
         return self._reach(key, above, self._made)
 
     def _made(self, above: str) -> Folder:
@@ -430,7 +434,7 @@ class FileWriter(Writer):
         name: str,
         may_replace: Callable[[], bool] | None = None,
     ) -> bool:
-        """Write a value into a new file, which then gets its name if it still may; returns whether it did."""
+        """Write a new file and rename it, if ``may_replace`` still permits; returns whether it did."""
         temporary = f"{self._beginning}{next(_serial)}{self._end}"
         try:
             descriptor = platform.open_at(folder, temporary, _CREATE)
@@ -448,7 +452,7 @@ class FileWriter(Writer):
                 return False
             platform.replace_at(folder, temporary, name)
         except BaseException as error:
-            with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
+            with contextlib.suppress(OSError):  # The write has failed, and that error is reported.
                 platform.unlink_at(folder, temporary)
             if isinstance(error, OSError):
                 self._store._fail("write", key, error)
@@ -469,11 +473,11 @@ class FileWriter(Writer):
         return True
 
     def _tidy(self, key: str, above: str) -> None:
-        """Remove the directory that a lock was needed in, if it is empty."""
+        """Remove the directory of a lock file if it is empty."""
         self._leave()
         try:
             place = self.folders.real(above)
-        except OSError:  # Not to be reached, or not ours: it stays.
+        except OSError:  # Inaccessible or not ours: it stays.
             return
         self.folders.prune(place)
         if self._store.fsync:
@@ -481,11 +485,11 @@ class FileWriter(Writer):
 
 
 def _is_still(reader: FileReader | None, folder: Folder, name: str) -> bool:
-    """Whether a name is that of the file that was read, None for that of none."""
+    """Whether a name still belongs to the file that was read, or to no value if none was read."""
     try:
         now = platform.stat_at(folder, name, follow_symlinks=True)
     except FileNotFoundError:
         return reader is None
     if reader is None:
-        return stat.S_ISDIR(now.st_mode)  # Which is no value, and not replaced by one.
+        return stat.S_ISDIR(now.st_mode)  # A directory is not a value and is not replaced.
     return version_of(now) == version_of(reader.info)

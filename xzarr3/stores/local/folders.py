@@ -1,9 +1,9 @@
-"""Directories below a root, reached so that no link can lead out of it.
+"""Directories below a root, reached so that no link can lead out of the root.
 
-A path is walked from the root on, one name at a time, and no link is followed on the way. What was checked is
-then what is open: a directory that somebody replaces by a link meanwhile is not entered any more, but where
-the system opens no directories (see :mod:`xzarr3.stores.local.platform`). Paths are ``/``-separated and
-relative to the root, which itself may be a link.
+A path is walked from the root, one name at a time, without following links. The directory that was checked is
+the one that is open, so another process cannot redirect a write by replacing a directory with a link. This
+does not hold where the system cannot open directories (see :mod:`xzarr3.stores.local.platform`). Paths are
+``/``-separated and relative to the root, which itself may be a link.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from xzarr3.stores.local import platform
 from xzarr3.stores.local.platform import Folder, close_folder, open_folder
 
 TEMPORARY = ".xzarr3-partial-"
-"""What the files begin with that values are written to before they get their names."""
+"""Prefix of the names of temporary files, to which values are written before they are renamed."""
 STAGED = ".xzarr3-staged-"
-"""What a directory at the root begins with whose values are still to be moved to their places."""
+"""Prefix of the names of stage directories at the root, whose values are not committed yet."""
 OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
-"""The errors for a name that is a link or a file, and not a directory."""
+"""The errors for a name that belongs to a link or file instead of a directory."""
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
-_KEPT = 6  # Directories of one writer; there may be many, and a process has not many descriptors.
+_KEPT = 6  # Open directories per writer; a process has few descriptors.
 NO_MORE = frozenset({errno.EMFILE, errno.ENFILE})
-"""The errors when there are no more descriptors."""
+"""The errors when no descriptor is free."""
 _ATTEMPTS = 100
 
 
 def is_taken(key: str) -> bool:
-    """Whether a name in a key is one that temporary files have."""
+    """Whether a key contains a name that is reserved for temporary files."""
     return TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/"))
 
 
 class LeadsOutError(OSError):
-    """A directory that is not below the root, because a link leads out of it."""
+    """A link leads to a directory outside the root."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(errno.ELOOP, "a link leads out of the store", folder)
 
 
 class Folders:
-    """Directories below ``root``, for one operation: some of them stay open until its end."""
+    """Directories below ``root``, for one operation; some stay open until it ends."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -67,7 +67,7 @@ class Folders:
         Raises
         ------
         OSError
-            If it is not there, or a name of it is a link or a file.
+            If it does not exist, or a part of its path is a link or a file.
         """
         found = self._open.get(folder)
         if found is not None:
@@ -99,23 +99,23 @@ class Folders:
 
     def _keep(self, folder: str, opened: Folder) -> Folder:
         if len(self._open) >= _KEPT:
-            oldest = next(kept for kept in self._open if kept)  # The root is needed again and again.
+            oldest = next(kept for kept in self._open if kept)  # The root is needed most often.
             close_folder(self._open.pop(oldest))
         self._open[folder] = opened
         return opened
 
     def make(self, folder: str) -> Folder:
-        """``folder``, open until the next call, which is made if it is not there.
+        """``folder``, created if needed, and open until the next call.
 
         Raises
         ------
         OSError
-            If that is not possible, or a name of it is a link or a file.
+            If it cannot be created, or a part of its path is a link or a file.
         """
         for _ in range(_ATTEMPTS):
             try:
                 return self._made(folder)
-            except FileNotFoundError:  # Somebody removes empty directories just now.
+            except FileNotFoundError:  # Another process is removing empty directories.
                 self.forget()
         return self._made(folder)
 
@@ -137,21 +137,21 @@ class Folders:
         return self.open(folder)
 
     def forget(self) -> None:
-        """Find all directories anew, because one of them has gone."""
+        """Close all directories, so that they are opened again when needed."""
         for opened in self._open.values():
-            with contextlib.suppress(OSError):  # Nothing was written through it that could be lost.
+            with contextlib.suppress(OSError):  # Nothing was written through it, so nothing is lost.
                 close_folder(opened)
         self._open.clear()
 
     def real(self, folder: str) -> str:
-        """The path of ``folder`` without the links in it; it need not be there.
+        """The path of ``folder`` with links resolved; the directory need not exist.
 
         Raises
         ------
         LeadsOutError
             If a link leads out of the root.
         OSError
-            If that cannot be found out.
+            If the path cannot be resolved.
         """
         try:
             self.open(folder)
@@ -163,14 +163,14 @@ class Folders:
         return folder
 
     def resolve(self, folder: str) -> str | None:
-        """The path of ``folder`` without the links in it, or None if it is not there.
+        """The path of ``folder`` with links resolved, or None if it does not exist.
 
         Raises
         ------
         LeadsOutError
             If a link leads out of the root.
         OSError
-            If that cannot be found out.
+            If the path cannot be resolved.
         """
         for _ in range(_ATTEMPTS):
             real = self.real(folder)
@@ -182,18 +182,18 @@ class Folders:
                 if error.errno not in OTHER_KIND:
                     raise
                 if self.without_links(folder) == real:
-                    return None  # There is a file where a directory was expected.
+                    return None  # A file is in the place of a directory.
             else:
                 return real
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), folder)
 
     def without_links(self, folder: str) -> str:
-        """The path of what the links in ``folder`` lead to, as it is at this moment.
+        """The path of ``folder`` with links resolved, as it is at this moment.
 
         Raises
         ------
         LeadsOutError
-            If that is not below the root.
+            If it is not below the root.
         """
         inside = os.path.join(os.path.realpath(self._root), "")
         real = os.path.join(os.path.realpath(os.path.join(self._root, folder)), "")
@@ -202,17 +202,17 @@ class Folders:
         return real[len(inside) : -1].replace(os.sep, "/")
 
     def scan(self, folder: str) -> Generator[os.DirEntry[str]]:
-        """What is in ``folder``. The entries are good until the next one is asked for."""
+        """The entries of ``folder``. Each one is valid until the next one is requested."""
         return platform.scan_at(self.open(folder))
 
     def unlink(self, folder: str, name: str) -> None:
-        """Remove a file or a link, if it is there; a directory stays."""
+        """Remove a file or a link if it exists; a directory stays."""
         opened = self.open(folder)
         try:
             platform.unlink_at(opened, name)
         except FileNotFoundError:
             return
-        except (IsADirectoryError, PermissionError):  # The latter is what some systems say of a directory.
+        except (IsADirectoryError, PermissionError):  # Some systems report PermissionError for a directory.
             if not stat.S_ISDIR(platform.stat_at(opened, name).st_mode):
                 raise
 
@@ -231,23 +231,23 @@ class Folders:
             close_folder(kept)
 
     def lstat(self, path: str) -> os.stat_result:
-        """What is known of a name, which may be a link.
+        """The status of a name, without following a link.
 
         Raises
         ------
         OSError
-            If it is not there, or a link on the way leads out of the root.
+            If it does not exist, or a link in its path leads out of the root.
         """
         above, _, name = path.rpartition("/")
         return platform.stat_at(self._inside(above), name)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename what is below the root to another name below it.
+        """Rename a file or directory within the root.
 
         Raises
         ------
         OSError
-            If that is not possible, or a link on the way leads out of the root.
+            If that is not possible, or a link in one of the paths leads out of the root.
         """
         above, _, name = source.rpartition("/")
         to, _, renamed = target.rpartition("/")
@@ -258,25 +258,25 @@ class Folders:
             close_folder(start)
 
     def _inside(self, folder: str) -> Folder:
-        """An open directory, which links may lead to, but not out of the root."""
+        """An open directory; links in its path are followed within the root."""
         real = self.resolve(folder)
         if real is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
         return self.open(real)
 
     def sync(self, folder: str) -> None:
-        """Let the disk know of the names in ``folder``, and of the directories that lead there.
+        """Wait until the names in ``folder`` and in the directories above it are on the disk.
 
         Raises
         ------
         OSError
-            If that fails; :class:`FileNotFoundError` if it has gone.
+            If that fails; :class:`FileNotFoundError` if the directory is gone.
         """
         start = here = self.open("")
         reached = ""
         try:
             for name in filter(None, folder.split("/")):
-                if reached not in self._synced:  # Somebody else may have made what is in it just now.
+                if reached not in self._synced:  # Another writer may have just made the next one.
                     platform.sync_folder(here)
                     self._synced.add(reached)
                 above, here = here, open_folder(name, here)
@@ -292,12 +292,12 @@ class Folders:
             self._made_above.discard(place)
 
     def links_to_folder(self, folder: str, name: str) -> bool | None:
-        """Whether something is a link to a directory; None if it is a directory itself.
+        """Whether a name is a link to a directory; None if it is a directory itself.
 
         Raises
         ------
         OSError
-            If that cannot be found out.
+            If the status cannot be read.
         """
         opened = self.open(folder)
         try:
@@ -314,7 +314,7 @@ class Folders:
 
 
 def _make_root(folder: str) -> list[str]:
-    """Make a directory and those above it, as many as the system permits; returns those that were made."""
+    """Create a directory and its missing parents; returns those that were missing."""
     missing = []
     made = []
     while True:

@@ -1,17 +1,17 @@
 """Locks between processes and hosts, one for each name in a directory.
 
-A lock is one byte of a lock file, which lies in the directory itself: by whatever root, path or link a file
-is reached, its lock is the same. Which byte it is tells the name of the file, so that different names do not
-wait for each other. The system takes a lock away from a process that dies.
+A lock is one byte of a lock file in the same directory. The same file thus has the same lock, by whatever
+root, path or link it is reached. A hash of the file's name selects the byte, so that different names rarely
+wait for each other. The system releases the locks of a process that dies.
 
-The lock file is made when it is needed and removed by the last one who used it. Who removes it holds all of
-it and makes it longer first: who gets a lock of it after that sees that it is nobody's any more, also on
-network mounts, where names are remembered for a while, and starts anew.
+The lock file is created when needed, and its last user removes it. To remove it, a process locks all of it
+and makes it longer. A process that gets a lock afterwards sees by the length that the file is removed, and
+starts again. This also works on network mounts, which cache names for a while.
 
-On Linux the locks belong to what is open and not to the process (open file description locks), so that
-threads exclude each other, too. On macOS the whole file is locked in the manner of BSD. On Windows, where
-bytes are locked as well, nobody can remove the lock file while somebody else has it open, so that it need not
-be made longer. A forked child closes what its parent has open; otherwise the lock would outlive the parent.
+On Linux the locks belong to the open file, not to the process (open file description locks), so that they
+exclude threads too. On macOS the whole file is locked with BSD's flock. On Windows bytes are locked, and a
+file that another process has open cannot be removed, so it need not be made longer. A forked child closes the
+lock files of its parent; otherwise the locks would outlive the parent.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from xzarr3.stores.local.folders import TEMPORARY
 from xzarr3.stores.local.platform import Folder
 
 LOCK_NAME = f"{TEMPORARY}lock"
-"""What the lock file of a directory is called, unless somebody wants one of his own."""
+"""Default name of the lock file in a directory."""
 
 _OPEN = os.O_RDWR | platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
 _CANNOT = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
 _FIRST_PAUSE = 0.0002  # Seconds
 _LONGEST_PAUSE = 0.025
-_SHARE = 8  # A pause is this part of the time waited so far.
+_SHARE = 8  # A pause is one part in this many of the time waited so far.
 
 _open_ones: dict[int, FileLock] = {}
 _opening = threading.RLock()
@@ -62,23 +62,22 @@ if hasattr(os, "register_at_fork"):
 
 
 class LockingError(OSError):
-    """The file system has no locks."""
+    """The file system does not support locks."""
 
 
 class LockTimeoutError(Exception):
-    """Somebody else held a lock for too long."""
+    """Another holder kept a lock for too long."""
 
 
 class FileLock:
     """The lock of one name at a time, for one thread.
 
-    The lock file stays open and in its place until :meth:`leave`, so that more names of the same directory
-    cost little.
+    The lock file stays open until :meth:`leave`, so that further names in the same directory cost little.
 
     Parameters
     ----------
     file_name : str
-        What the lock file is called.
+        Name of the lock file.
     """
 
     def __init__(self, file_name: str = LOCK_NAME) -> None:
@@ -89,28 +88,28 @@ class FileLock:
 
     @property
     def held(self) -> bool:
-        """Whether the lock file is open, so that a lock which was got is still there."""
+        """Whether the lock file is open, so that an acquired lock still exists."""
         return self._descriptor >= 0
 
     def acquire(self, folder: Folder, name: str, end: float) -> None:
-        """Wait until nobody else has the lock of a name.
+        """Wait for the lock of a name.
 
         Parameters
         ----------
         folder : int or str
-            The open directory; it must stay open and the same until :meth:`leave`.
+            The open directory. It must stay open and unchanged until :meth:`leave`.
         name : str
         end : float
-            The time, as :func:`time.monotonic` tells it, at which waiting ends.
+            Time of :func:`time.monotonic` at which waiting ends.
 
         Raises
         ------
         LockTimeoutError
-            If it took too long.
+            If the lock was not free in time.
         LockingError
-            If the file system has no locks.
+            If the file system does not support locks.
         OSError
-            If there can be no lock file; :class:`FileNotFoundError` if the directory has been removed.
+            If the lock file cannot be created; :class:`FileNotFoundError` if the directory is gone.
         """
         at = _place(name)
         started = None
@@ -125,7 +124,7 @@ class FileLock:
             time.sleep(min(pause, end - now) * random.uniform(0.5, 1))
 
     def _take(self, folder: Folder, at: int) -> bool:
-        """Whether the lock could be had at once."""
+        """Try to lock a byte; returns whether that succeeded."""
         if self._descriptor < 0:
             self._open(folder, os.O_CREAT)
         try:
@@ -136,12 +135,12 @@ class FileLock:
                 if not self._is_shared:
                     self._share(folder, info.st_mode)
                 return True
-            if info.st_nlink:  # Who was about to remove it has been killed.
+            if info.st_nlink:  # A process was killed while it removed the file.
                 self._remove()
         except OSError as error:
             stale = error.errno == errno.ESTALE
             if error.errno in _CANNOT:
-                with contextlib.suppress(OSError):  # It is of no use to anybody.
+                with contextlib.suppress(OSError):  # Without locks the file is useless.
                     platform.unlink_at(folder, self._file_name)
             self._close()
             if error.errno in _CANNOT:
@@ -152,43 +151,43 @@ class FileLock:
         return False
 
     def _open(self, folder: Folder, flags: int) -> None:
-        with _opening:  # A child is forked before or after, so that it knows what is open.
+        with _opening:  # Not during a fork, so that the child knows which files are open.
             self._descriptor = platform.open_at(folder, self._file_name, _OPEN | flags)
             self._folder = folder
             _open_ones[id(self)] = self
             self._is_shared = False
 
     def _share(self, folder: Folder, mode: int) -> None:
-        """See that it is a file in which all may lock who may write to the directory."""
+        """Check that it is a regular file, and let every writer of the directory lock it."""
         if not stat.S_ISREG(mode):
             raise FileExistsError(errno.EEXIST, f"there is a '{self._file_name}' that is no file")
         missing = os.stat(folder).st_mode & 0o222 & ~mode
         if missing:
-            with contextlib.suppress(OSError):  # It belongs to somebody else, who will do the same.
+            with contextlib.suppress(OSError):  # It belongs to another user, whose process will do the same.
                 platform.copy_mode(self._descriptor, mode | missing | missing << 1)
         self._is_shared = True
 
     def release(self) -> None:
-        """Let others have the lock."""
+        """Release the lock."""
         if self._descriptor >= 0:
-            with contextlib.suppress(OSError):  # Closing it does the same.
+            with contextlib.suppress(OSError):  # Closing releases the lock too.
                 platform.unlock_range(self._descriptor)
 
     def leave(self) -> None:
-        """Close the lock file, and remove it if nobody else holds a lock of it."""
+        """Close the lock file, and remove it if no other process holds a lock in it."""
         if self._descriptor >= 0:
             try:
-                with contextlib.suppress(OSError):  # It stays until somebody else removes it.
+                with contextlib.suppress(OSError):  # The file stays until another user removes it.
                     if platform.POSIX:
                         self._remove()
             finally:
                 self._close()
             if not platform.POSIX:
-                with contextlib.suppress(OSError):  # Somebody has it open, and removes it later.
+                with contextlib.suppress(OSError):  # Another process has it open and removes it later.
                     os.unlink(os.path.join(str(self._folder), self._file_name))
 
     def _remove(self) -> None:
-        """Remove the lock file if nobody else holds a lock of it, and let those see it who have it open."""
+        """Remove the lock file if no other process holds a lock in it, and mark it as removed."""
         if not platform.lock_range(self._descriptor, 0, 0):
             return
         info = os.fstat(self._descriptor)
@@ -206,14 +205,14 @@ class FileLock:
             _open_ones.pop(id(self), None)
 
     def lose(self) -> None:
-        """Close the lock file, as a forked child does: the lock is that of the parent."""
+        """Close the lock file without removing it. A forked child does so: the lock is its parent's."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with contextlib.suppress(OSError):  # Nothing was written to it that could be lost.
+            with contextlib.suppress(OSError):  # Nothing was written, so nothing is lost.
                 os.close(descriptor)
 
     def discard(self, folder: Folder) -> None:
-        """Remove the lock file of a directory, if it is there and nobody uses it.
+        """Remove the lock file of a directory if it exists and is not in use.
 
         Raises
         ------
@@ -225,6 +224,6 @@ class FileLock:
 
 
 def _place(name: str) -> int:
-    """The byte that stands for a name."""
+    """The byte that represents a name."""
     digest = hashlib.blake2b(os.fsencode(name), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2

@@ -1,8 +1,8 @@
-"""What systems do differently, in one place.
+"""Differences between operating systems, all in one place.
 
-POSIX systems (Linux, macOS) open directories, read and write at places, and lock with :mod:`fcntl`. What has
-no :mod:`fcntl` is treated as Windows: directories are known by their paths, reading at a place takes two
-calls, a file that is open can neither be moved nor replaced nor removed, and :mod:`msvcrt` locks.
+POSIX systems (Linux, macOS) open directories, read at offsets, and lock with :mod:`fcntl`. A system without
+:mod:`fcntl` is treated as Windows: directories are known by their paths; reading at an offset takes two
+calls; an open file can be neither renamed nor replaced nor removed; and :mod:`msvcrt` locks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Folder: TypeAlias = int | str
-"""A directory: its descriptor, or its path, as where the system opens none."""
+"""A directory: its descriptor, or its path where the system cannot open directories."""
 
 
 def _module(name: str) -> ModuleType | None:
@@ -37,39 +37,39 @@ def _module(name: str) -> ModuleType | None:
         return None
 
 
-# Their members differ between systems, which is looked at when they are used.
+# Their members differ between systems and are looked up when used.
 _fcntl: Any = _module("fcntl")
 _msvcrt: Any = _module("msvcrt")
 
 POSIX = (
     _fcntl is not None and {os.open, os.stat, os.unlink, os.mkdir, os.rmdir, os.rename} <= os.supports_dir_fd
 )
-"""Whether directories can be opened, and files that are open be moved, replaced and removed."""
+"""Whether directories can be opened, and open files can be renamed, replaced and removed."""
 HAS_OFD = sys.platform == "linux" and hasattr(_fcntl, "F_OFD_SETLK")
-"""Whether there are locks of parts of a file that belong to what is open, and not to the process."""
+"""Whether the system has locks of file ranges that belong to the open file, not to the process."""
 
 _FULL_SYNC = getattr(_fcntl, "F_FULLFSYNC", None)
-_MOST_PIECES = 512  # Fewer than any system writes with one call.
-# Bytes; macOS refuses to read or write 2 GiB with one call.
+_MOST_PIECES = 512  # Every system accepts so many in one call.
+# Bytes; macOS refuses to read or write 2 GiB in one call.
 _MOST = 2**30 if sys.platform == "darwin" else sys.maxsize
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-# Searching a directory takes less permission than reading it, where a system tells the two apart.
+# Searching a directory needs less permission than reading it, where a system distinguishes the two.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _FLAGS
 _READ = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _FLAGS
 OPEN: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _FLAGS
-"""How a file is opened to be read, so that nobody waits for the writer of a pipe."""
+"""Flags for opening a file to read. Non-blocking, so that a pipe without a writer does not block."""
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 2**30)
-"""For :func:`open_at`: a link is not opened."""
-_JUNCTION = 0xA0000003  # What Windows calls a directory that leads elsewhere.
+"""For :func:`open_at`: do not follow a link."""
+_JUNCTION = 0xA0000003  # The tag of a directory junction on Windows.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.2  # Seconds
-_LONGEST = 259  # Characters of a path, where Windows is not told to take longer ones.
+_LONGEST = 259  # Characters of a path, unless Windows is set to accept longer ones.
 
 
 # Directories
 
 
 def open_folder(name: str, above: Folder | None = None, *, follow_symlinks: bool = False) -> Folder:
-    """Open a directory, which may be in one that is open, for what is in it."""
+    """Open a directory, optionally by its name in an open directory."""
     if POSIX:
         flags = _SEARCH if follow_symlinks else _SEARCH | NO_FOLLOW
         return os.open(name, flags, dir_fd=above if isinstance(above, int) else None)
@@ -83,7 +83,7 @@ def open_folder(name: str, above: Folder | None = None, *, follow_symlinks: bool
 
 
 def same_folder(folder: Folder) -> Folder:
-    """Another handle of an open directory, to be closed on its own."""
+    """Another handle of an open directory, to be closed separately."""
     return os.dup(folder) if isinstance(folder, int) else folder
 
 
@@ -93,12 +93,12 @@ def close_folder(folder: Folder) -> None:
 
 
 def _named(folder: Folder, name: str) -> tuple[str, int | None]:
-    """What the functions of :mod:`os` take for a name in a directory: a path, and an open directory."""
+    """The arguments of :mod:`os` functions for a name in a directory: a path and a ``dir_fd``."""
     return (name, folder) if isinstance(folder, int) else (os.path.join(folder, name), None)
 
 
 def _patiently(act: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Do what Windows refuses while somebody has a file open, which is mostly over soon."""
+    """Repeat what Windows refuses while another process has a file open, which usually ends soon."""
     pause = _FIRST_PAUSE
     while True:
         try:
@@ -124,8 +124,8 @@ def stat_at(folder: Folder, name: str, *, follow_symlinks: bool = False) -> os.s
 
 
 def scan_at(folder: Folder) -> Generator[os.DirEntry[str]]:
-    """What is in a directory. The entries are good until the next one is asked for."""
-    # Opened anew: what is open already may be there only to be searched, or be shared with forked processes.
+    """The entries of a directory. Each one is valid until the next one is requested."""
+    # Opened again: the given descriptor may permit searching only, or be shared with forked processes.
     opened = os.open(".", _READ, dir_fd=folder) if isinstance(folder, int) else folder
     try:
         with os.scandir(opened) as entries:
@@ -153,19 +153,19 @@ def rmdir_at(folder: Folder, name: str) -> None:
 
 
 def rename_at(folder: Folder, name: str, to: Folder, renamed: str) -> None:
-    """Rename a file or a directory; what has the new name is not replaced on all systems."""
+    """Rename a file or directory. Only some systems replace an existing target."""
     (path, start), (target, end) = _named(folder, name), _named(to, renamed)
     _patiently(os.rename, path, target, src_dir_fd=start, dst_dir_fd=end)
 
 
 def replace_at(folder: Folder, name: str, replaced: str) -> None:
-    """Give a file a name in the same directory that another one may have, in one step."""
+    """Rename a file within a directory, replacing an existing file in one step."""
     (path, at), (target, _) = _named(folder, name), _named(folder, replaced)
     _patiently(os.replace, path, target, src_dir_fd=at, dst_dir_fd=at)
 
 
 def link_at(folder: Folder, name: str, to: Folder) -> None:
-    """Give a file or a link a second name in another directory."""
+    """Create a hard link with the same name in another directory."""
     (path, start), (target, end) = _named(folder, name), _named(to, name)
     if POSIX:
         os.link(path, target, src_dir_fd=start, dst_dir_fd=end, follow_symlinks=False)
@@ -176,19 +176,19 @@ def link_at(folder: Folder, name: str, to: Folder) -> None:
 
 
 def copy_link_at(folder: Folder, name: str, to: Folder) -> None:
-    """Make a link that says the same as another one."""
+    """Create a copy of a symbolic link in another directory."""
     (path, start), (target, end) = _named(folder, name), _named(to, name)
     to_folder = not POSIX and os.path.isdir(path)
     os.symlink(os.readlink(path, dir_fd=start), target, to_folder, dir_fd=end)
 
 
 def is_folder_error(error: OSError, path: str) -> bool:
-    """Whether no file could be opened because a directory has its name, where Windows says another thing."""
+    """Whether a file could not be opened because it is a directory, for which Windows reports no access."""
     return not POSIX and isinstance(error, PermissionError) and os.path.isdir(path)
 
 
 def is_hidden(path: str) -> bool:
-    """Whether the system says of a path that nothing is there because the path is too long for it."""
+    """Whether the system reports a path as missing because the path is too long."""
     return not POSIX and len(path) > _LONGEST and not _takes_long_paths()
 
 
@@ -201,32 +201,32 @@ def _takes_long_paths() -> bool:
         return True
     try:
         ask = load("ntdll").RtlAreLongPathsEnabled
-    except (OSError, AttributeError):  # An older one, which takes none.
+    except (OSError, AttributeError):  # An older Windows without long paths.
         return False
     ask.restype = ctypes.c_ubyte
     return bool(ask())
 
 
 def copy_mode(descriptor: int, mode: int) -> None:
-    """Give an open file the permissions of another one, where files have such."""
+    """Set the permissions of an open file, where the system has permissions."""
     if POSIX:
         os.fchmod(descriptor, stat.S_IMODE(mode))
 
 
 def copy_status(descriptor: int, folder: Folder, name: str, info: os.stat_result) -> None:
-    """Give a file that was just written the permissions and the times of another one."""
+    """Give a newly written file the permissions and times of another one."""
     copy_mode(descriptor, info.st_mode)
     path = descriptor if POSIX else _named(folder, name)[0]
     os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
 
 
 def is_own(info: os.stat_result) -> bool:
-    """Whether something is this user's alone, which on Windows the directory above it decides."""
+    """Whether only this user has access. On Windows the parent directory decides that."""
     return not POSIX or (info.st_uid == os.geteuid() and not info.st_mode & 0o077)
 
 
 def touch_at(folder: Folder, name: str) -> None:
-    """Let the time of modification of a file be now."""
+    """Set the time of modification of a file to now."""
     path, at = _named(folder, name)
     os.utime(path, dir_fd=at, follow_symlinks=not POSIX)
 
@@ -240,7 +240,7 @@ _REFUSED = re.compile(
 
 
 def is_name(text: str) -> bool:
-    """Whether the file system can have that name, and gives it back as it is."""
+    """Whether the file system can store a name and returns it unchanged."""
     try:
         return "\0" not in text and os.fsdecode(os.fsencode(text)) == text
     except UnicodeError:
@@ -248,14 +248,14 @@ def is_name(text: str) -> bool:
 
 
 def is_key(key: str) -> bool:
-    """Whether a key names a file below the root, and on Windows no drive, device, stream or other place."""
+    """Whether a key names a file below the root; on Windows, no drive, device or stream."""
     if not POSIX and _REFUSED.search(key):
         return False
     return key.isascii() or is_name(key)
 
 
 def relative(path: str, root: str) -> str:
-    """The path of what is below a root, with ``/`` between names."""
+    """A path relative to a root, with ``/`` between names."""
     return os.path.relpath(path, root).replace(os.sep, "/")
 
 
@@ -284,8 +284,8 @@ def _preadv_less(descriptor: int, buffers: Sequence[memoryview], start: int) -> 
     return os.preadv(descriptor, [buffers[0][:_MOST]], start)
 
 
-# Like the functions of :mod:`os` with these names; both may read less than they are asked to. Of several
-# buffers only the first may be read into.
+# Like the functions of :mod:`os` with these names. Both may read less than requested. With several buffers
+# only the first one may be filled.
 pread: Callable[[int, int, int], bytes]
 preadv: Callable[[int, Sequence[memoryview], int], int]
 if not (hasattr(os, "pread") and hasattr(os, "preadv")):
@@ -297,7 +297,7 @@ else:
 
 
 def read_at(descriptor: int, length: int, start: int) -> bytes:
-    """The bytes at a place; fewer where the file ends."""
+    """The bytes at an offset; fewer where the file ends."""
     value = pread(descriptor, length, start)
     while len(value) < length:
         more = pread(descriptor, length - len(value), start + len(value))
@@ -308,7 +308,7 @@ def read_at(descriptor: int, length: int, start: int) -> bytes:
 
 
 def read_into_at(descriptor: int, out: memoryview, start: int) -> int:
-    """Read the bytes at a place into memory; returns how many there were, fewer where the file ends."""
+    """Read the bytes at an offset into ``out``; returns their number, less where the file ends."""
     count = 0
     while count < len(out):
         more = preadv(descriptor, [out[count:]], start + count)
@@ -319,30 +319,30 @@ def read_into_at(descriptor: int, out: memoryview, start: int) -> int:
 
 
 def write_all(descriptor: int, pieces: Sequence[memoryview]) -> None:
-    """Write pieces one after the other, where the file is."""
+    """Write pieces one after the other at the current position of the file."""
     for at in range(0, len(pieces), _MOST_PIECES):
         group = pieces[at : at + _MOST_PIECES]
         done = 0
         if len(group) > 1 and hasattr(os, "writev") and sum(map(len, group)) <= _MOST:
             done = os.writev(descriptor, group)
         for piece in group:
-            rest = piece[done:]  # More than the system writes at once, or a disk that is filling up.
+            rest = piece[done:]  # The system wrote less: too much for one call, or the disk is nearly full.
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
             done = max(done - len(piece), 0)
 
 
 def sync(descriptor: int) -> None:
-    """Wait until the disk has what was written to a file."""
+    """Wait until the contents of a file are on the disk."""
     if _FULL_SYNC is not None:
-        with contextlib.suppress(OSError):  # Of a file system that cannot: then as elsewhere.
+        with contextlib.suppress(OSError):  # The file system lacks it; fsync as on other systems.
             _fcntl.fcntl(descriptor, _FULL_SYNC)
             return
     os.fsync(descriptor)
 
 
 def sync_folder(folder: Folder) -> None:
-    """Wait until the disk knows the names in a directory; Windows sees to that itself."""
+    """Wait until the names in a directory are on the disk. Windows needs no such call."""
     if not POSIX:
         return
     descriptor = os.open(".", _READ, dir_fd=folder) if isinstance(folder, int) else os.open(folder, _READ)
@@ -355,15 +355,15 @@ def sync_folder(folder: Folder) -> None:
 # Locks
 
 _FLOCK = struct.Struct("hhqqi0q")  # `struct flock` of Linux.
-_FAR = 2**30  # Where nothing is that is read: Windows keeps others from reading what is locked.
+_FAR = 2**30  # Beyond every byte that is read: on Windows locked bytes cannot be read by others.
 _SHARES = 2**16
 _locked: dict[int, tuple[int, int]] = {}
 
 
 def lock_range(descriptor: int, start: int, length: int) -> bool:
-    """Lock bytes of a file, all from ``start`` on if ``length`` is 0, unless others have a lock of them.
+    """Lock a range of a file, up to the end if ``length`` is 0; returns False if it is locked already.
 
-    Where the system locks no parts of files for what is open, it is the whole file.
+    Locks the whole file on systems without range locks that belong to the open file.
     """
     if not POSIX:
         return _lock_bytes(descriptor, start % _FAR, length)
@@ -378,7 +378,7 @@ def lock_range(descriptor: int, start: int, length: int) -> bool:
 
 
 def unlock_range(descriptor: int) -> None:
-    """Free what :func:`lock_range` has locked."""
+    """Release the locks of :func:`lock_range`."""
     if HAS_OFD and POSIX:
         wanted = _FLOCK.pack(_fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
         _fcntl.fcntl(descriptor, _fcntl.F_OFD_SETLK, wanted)
@@ -387,9 +387,9 @@ def unlock_range(descriptor: int) -> None:
 
 
 def lock_file(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock a file unless somebody else has; ``shared``, those may who lock it so, too."""
+    """Lock a file; returns False if it is locked already. Several holders may have a ``shared`` lock."""
     if not POSIX:
-        # Who shares it locks one byte of those that whoever wants it alone locks all of.
+        # A shared lock takes one random byte of the range that an exclusive lock takes as a whole.
         start, length = (_FAR + random.randrange(_SHARES), 1) if shared else (_FAR, _SHARES)
         return _lock_bytes(descriptor, start, length)
     try:
@@ -400,7 +400,7 @@ def lock_file(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def unlock_file(descriptor: int) -> None:
-    """Free what :func:`lock_file` has locked."""
+    """Release the lock of :func:`lock_file`."""
     if POSIX:
         _fcntl.flock(descriptor, _fcntl.LOCK_UN)
     elif descriptor in _locked:
@@ -430,22 +430,22 @@ _PROC = "/proc"
 
 @functools.cache
 def machine() -> str:
-    """What tells this start of this machine from others; this machine, where its starts are not told apart.
+    """Identifies this boot of this machine, or only the machine where the system has no boot id.
 
-    Empty if it cannot be told from others.
+    Empty if the machine cannot be identified.
     """
     try:
         with open(f"{_PROC}/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip().decode("ascii")
     except (OSError, ValueError):
-        if sys.platform == "linux":  # It is hidden; containers of several hosts may have one address.
+        if sys.platform == "linux":  # Hidden; containers on different hosts may have equal MAC addresses.
             return ""
         node = uuid.getnode()
-        return "" if node >> 40 & 3 else f"{node:012x}"  # Bits of a number that is not one of its own.
+        return "" if node >> 40 & 3 else f"{node:012x}"  # These bits mark a random or local number.
 
 
 def name_space() -> str:
-    """The name space in which this process has its number; empty if the system has only one."""
+    """The namespace of this process's pid; empty if the system has only one."""
     try:
         return os.readlink(f"{_PROC}/self/ns/pid")
     except OSError:
@@ -453,7 +453,7 @@ def name_space() -> str:
 
 
 def process_start(pid: int) -> str:
-    """When a process began, as its system counts; empty if it does not tell."""
+    """Start time of a process, in a unit of the system; empty if not available."""
     try:
         with open(f"{_PROC}/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[19].decode("ascii")
@@ -469,8 +469,8 @@ def process_start(pid: int) -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process with a number; one of somebody else is one, too."""
-    if not POSIX:  # Where to signal a process is to end it.
+    """Whether a process with this pid exists, whoever owns it."""
+    if not POSIX:  # On Windows a signal would end the process.
         import psutil
 
         return bool(psutil.pid_exists(pid))
@@ -478,6 +478,6 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # It is not ours.
+    except OSError:  # It belongs to another user.
         return True
     return True

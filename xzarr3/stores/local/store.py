@@ -2,11 +2,13 @@
 
 Specification: Zarr v3, "File system store". A key is a path below the root, a value is a file.
 
-Reading follows links, unless it is told to stay within the root. What writes and erases goes through links
-within the root only, and nothing is erased behind a link that lies below an erased prefix: the link itself
-is. Files are read and written in :mod:`~xzarr3.stores.local.files`, directories are walked in
-:mod:`~xzarr3.stores.local.folders`, keys are erased in :mod:`~xzarr3.stores.local.erase`, locks are in
-:mod:`~xzarr3.stores.local.locks`, and what systems do differently is in :mod:`~xzarr3.stores.local.platform`.
+Reading follows links, unless the store is told to stay within the root. Writing and erasing follow links
+within the root only. A link below an erased prefix is itself erased, and nothing behind it.
+
+This module maps keys to paths. :mod:`~xzarr3.stores.local.files` reads and writes files,
+:mod:`~xzarr3.stores.local.folders` walks directories, :mod:`~xzarr3.stores.local.erase` erases keys,
+:mod:`~xzarr3.stores.local.locks` holds locks, and :mod:`~xzarr3.stores.local.platform` hides the differences
+between operating systems.
 """
 
 from __future__ import annotations
@@ -44,37 +46,38 @@ _OF_EACH = frozenset(("_identity", "_base", "_lock_identity"))
 class LocalStore(Store):
     """Values are files below a directory.
 
-    A value is replaced atomically: it is written to a temporary file beside its place and moved there.
-    A failed or interrupted write leaves the old value. What a killed writer leaves beside it is no key; once
-    it is an hour old, it is removed with the prefix that it lies below, or by :meth:`sweep`.
+    A value is replaced atomically: it is written to a temporary file in the same directory, which is then
+    renamed. A failed or interrupted write leaves the old value. A temporary file that a killed writer leaves
+    is no key. Once it is an hour old, it is removed with the prefix above it, or by :meth:`sweep`.
 
-    :meth:`update`, and what writes a part of a chunk or a shard, loses no change that other threads,
+    :meth:`update`, and every write to a part of a chunk or a shard, keeps the changes that other threads,
     processes and hosts make in the same way. It holds a lock of the key from reading the old value to
-    replacing it, in a lock file beside the value, which is gone afterwards. A network mount has to support
-    locks for that, and the hosts have to be of one kind. Who replaces a value whole takes no lock: if that
-    happens while a part of the old one is being changed, it is noticed up to the moment before the new one
-    gets its name, and the change is made again; after that moment, the last one wins.
+    replacing it. The lock is in a lock file beside the value, which is removed afterwards. A network mount
+    must support locks for that, and all hosts must run the same kind of system. A writer that replaces a
+    value whole takes no lock. If this happens while a part of the old value is being changed, the change is
+    made again, provided that the replacement comes before the changed value is renamed; otherwise the last
+    writer wins.
 
-    Pickled while the directory is there, it is not made anew by whoever writes elsewhere: a process on
-    another machine that does not share the directory gets an error, and no directory of its own.
+    A store that is pickled while its directory exists does not create the directory elsewhere. A process on a
+    machine that does not share the directory thus gets an error, and no directory of its own.
 
-    A key that has a value cannot be the beginning of another key: ``a`` and ``a/b`` exclude each other. File
-    systems that do not tell upper from lower case, or that change the form of letters, merge such keys.
+    A key with a value cannot be the beginning of another key: ``a`` and ``a/b`` exclude each other. File
+    systems that ignore case, or that normalize Unicode, merge keys that differ only in that.
 
     Parameters
     ----------
     root : str or path
-        The directory. It need not exist; the first write makes it.
+        The directory. It need not exist; the first write creates it.
     read_only : bool
         Refuse every write.
     fsync : bool
-        Wait until the disk has what is written or erased, so that it is there after the system has crashed.
+        Wait until each write or erasure is on the disk, so that it survives a crash of the system.
     locks : bool
-        Whether processes take turns where they change parts of values. Without, threads of one process do;
-        that is for file systems that have no locks, and only one process may write then.
+        Whether processes exclude each other while they change parts of values. Without it only the threads
+        of one process do. Use False for file systems without locks; only one process may write then.
     follow_links : bool
-        Whether reading and listing follow links out of the root. Otherwise such keys are refused, as they
-        are when writing; links within the root are always followed.
+        Whether reading and listing follow links out of the root. Otherwise keys behind such links are
+        refused, as writing always refuses them. Links within the root are always followed.
 
     Examples
     --------
@@ -108,7 +111,7 @@ class LocalStore(Store):
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
         if not platform.is_name(self.root):
             raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
-        self._was_there = False  # When it was pickled; one made elsewhere would be seen by nobody else.
+        self._was_there = False  # When pickled. A directory made elsewhere would not be shared.
 
     def __repr__(self) -> str:
         return f"<LocalStore '{printable(self.root)}'>"
@@ -143,7 +146,7 @@ class LocalStore(Store):
 
     @property
     def writes_conditionally(self) -> bool:  # type: ignore[override]
-        """Whether processes take turns."""
+        """Whether processes exclude each other."""
         return self.locks
 
     @property
@@ -152,7 +155,7 @@ class LocalStore(Store):
 
     @property
     def survives_crashes(self) -> bool:
-        """Whether the disk has what was stored."""
+        """Whether each write is on the disk when it returns."""
         return self.fsync
 
     @cached_property
@@ -177,12 +180,12 @@ class LocalStore(Store):
             self._path(prefix[:-1])
 
     def check_inside(self, folder: str, key: str) -> None:
-        """Refuse a key below a directory that is a link out of the root."""
+        """Raise if a directory is a link out of the root."""
         with Folders(self.root) as folders:
             self._resolve(folders, folder[len(self._base) :].replace(os.sep, "/"), key, "write")
 
     def _nothing(self, key: str, error: OSError) -> None:
-        """See to it that there really is nothing where a file could not be opened."""
+        """Raise unless a file could not be opened because the key has no value."""
         path = self._base + key
         if platform.is_folder_error(error, path):
             return
@@ -196,7 +199,7 @@ class LocalStore(Store):
             raise StoreError(f"cannot read key '{key}' of {self}: it is neither a file nor a directory")
 
     def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
-        if isinstance(error, StoreError):  # It tells all of that.
+        if isinstance(error, StoreError):  # The message is complete already.
             raise error
         if isinstance(error, LeadsOutError):
             text = f"key '{key}' leads out of {self} through a link; accepted: a link within it"
@@ -226,7 +229,7 @@ class LocalStore(Store):
 
     @property
     def _open(self) -> Callable[[str, int], int]:
-        """What opens the file of a path."""
+        """The function that opens the file at a path."""
         return os.open if self.follow_links else self._open_inside
 
     @property
@@ -254,7 +257,7 @@ class LocalStore(Store):
         return self._inside(path[len(self._base) :], act)
 
     def _inside(self, key: str, act: Callable[[Folder, str], T | None]) -> T:
-        """Do something with a name in an open directory, which returns None if the name is that of a link."""
+        """Call ``act`` with an open directory and a name; it returns None if the name is that of a link."""
         here = key
         with Folders(self.root) as folders:
             for _ in range(_ATTEMPTS):
@@ -269,7 +272,7 @@ class LocalStore(Store):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def _opened(self, key: str, opened: Callable[[str, int], int] | None = None) -> FileReader | None:
-        """The open file of a value; who knows its directory may open it in that."""
+        """The open file of a value, or None; ``opened`` may open it within a known directory."""
         path = self._path(key)
         try:
             descriptor = (opened or self._open)(path, platform.OPEN)
@@ -309,15 +312,15 @@ class LocalStore(Store):
     def version(self, key: str) -> object | None:
         try:
             info = self._stat(self._base + key)
-        except OSError:  # There is none, or none to be seen; reading it will say which.
+        except OSError:  # Missing or inaccessible; reading it will tell which.
             return None
         return version_of(info)
 
     # Writeable
 
     def _touch(self) -> None:
-        """Let the root's time of modification tell of every change: xarray names its tasks after it."""
-        with contextlib.suppress(OSError):  # The write itself is done; some systems keep no such time.
+        """Update the root's time of modification at every change: xarray derives task names from it."""
+        with contextlib.suppress(OSError):  # The write itself is done. Some systems keep no such time.
             os.utime(self.root)
 
     def _set(self, key: str, value: bytes) -> None:
@@ -336,7 +339,7 @@ class LocalStore(Store):
             yield
 
     def _check_length(self, path: str, key: str) -> None:
-        """Store nothing so deep that no path leads there."""
+        """Raise if the path is too long for the system to reach."""
         try:
             os.lstat(path)
         except OSError as error:
@@ -361,19 +364,19 @@ class LocalStore(Store):
             self._fail(doing, key, error)
 
     def prune(self, folder: str) -> None:
-        """Remove a directory and its parents while they are empty, up to but without the root."""
+        """Remove a directory and its parents while they are empty, up to the root, which stays."""
         with Eraser(self) as folders:
             try:
                 place = folders.resolve(folder[len(self._base) :])
-            except OSError:  # Not to be reached, or not ours: it stays.
+            except OSError:  # Inaccessible or not ours: it stays.
                 return
             if place:
                 folders.prune(place)
 
     def _sweep(self, prefix: str) -> None:
-        """Remove temporary files that killed writers left below ``prefix``, once they are an hour old.
+        """Remove temporary files of killed writers below ``prefix`` that are at least an hour old.
 
-        Directories that hold nothing else go with them. Links are not followed.
+        Directories that contain nothing else are removed too. Links are not followed.
         """
         self._check_prefix(prefix)
         with Eraser(self) as folders:
@@ -389,7 +392,7 @@ class LocalStore(Store):
             waiting.extend(prefixes)
 
     def _is_circle(self, key: str, prefix: str) -> bool:
-        """Whether a link in a directory leads to that directory or to one above it."""
+        """Whether a link in a directory leads to that directory or to a directory above it."""
         try:
             target = os.stat(self._base + key)
             above = prefix
@@ -397,7 +400,7 @@ class LocalStore(Store):
                 if not above:
                     return False
                 above = above[: above.rfind("/", 0, -1) + 1]
-        except FileNotFoundError:  # Just removed: then there is nothing to list.
+        except FileNotFoundError:  # The link was just removed, so there is nothing to list.
             return True
         except OSError as error:
             self._fail("list", key, error)
@@ -447,13 +450,13 @@ class LocalStore(Store):
         try:
             return entry.is_dir()
         except OSError as error:
-            if error.errno == errno.ELOOP:  # A link to itself; who reads it hears of that.
+            if error.errno == errno.ELOOP:  # A link to itself; reading it raises the error.
                 return False
             self._fail("list", prefix + entry.name, error)
 
 
 def _is_hidden(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a temporary file, or a directory of values that are still to be moved."""
+    """Whether an entry is a temporary file, or a stage directory."""
     if entry.name.startswith(STAGED):
         return entry.is_dir(follow_symlinks=False)
     return entry.name.startswith(TEMPORARY)

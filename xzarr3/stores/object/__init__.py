@@ -1,1 +1,1 @@
-"""Object storage and web servers as stores, by obstore."""
+"""Object storage services and web servers as stores, accessed with obstore."""

@@ -1,11 +1,11 @@
-"""Requests to an object store: one client for all stores of a recipe, its bounds, and trying again.
+"""Requests to an object store: one client for all stores of a recipe, its limits, and retries.
 
-obstore signs requests, keeps connections, bounds the time of an answer and tries again what it knows to be
-safe. A client belongs to the process that made it. It is made at its first request, and shared by all copies
-of a store that are read back from pickles, so that they have one pool of connections and one bound together.
+obstore signs requests, keeps connections, limits the time of an answer and retries what it knows to be safe.
+A client belongs to the process that made it. It is made at the first request and shared by all unpickled
+copies of a store, which thus have one connection pool and one limit on concurrent requests.
 
-The threads of obstore do not come along when a process is forked, and whoever uses it in the child waits for
-ever. There it is an error, therefore, if it was loaded before the fork.
+The threads of obstore do not survive a fork, and a request in the child would wait for ever. If obstore was
+loaded before the fork, a request in the child therefore raises an error.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ Result = TypeVar("Result")
 
 _FIRST_PAUSE = 0.1  # Seconds
 _LONGEST_PAUSE = 15.0
-_KEPT = 32  # Clients of a process, most of which nobody uses just now: the next task may.
+_KEPT = 32  # Clients kept per process, for the next task that needs one.
 _CONNECT = 5.0  # Seconds
-_SENDING = 180.0  # Seconds without an answer while much is sent.
-_LONG = 2**20  # Bytes; larger values may take a while to send.
-_LONGEST_ANSWER = 86400.0  # Seconds for one answer, as long as it keeps coming.
-_GLANCE = 0.5  # Seconds after which a waiting thread looks whether it is still to wait.
+_SENDING = 180.0  # Seconds without an answer to a large upload.
+_LONG = 2**20  # Bytes; sending a larger value may take a while.
+_LONGEST_ANSWER = 86400.0  # Seconds for one answer, as long as it keeps arriving.
+_GLANCE = 0.5  # Seconds after which a waiting thread checks whether its work is still wanted.
 PAGE = 1000
-"""Most names that services put on one page of a list."""
+"""The most names that services put on one page of a list."""
 _PAGES = ("text/html", "application/xhtml")
 
 
 def _refuse_forked() -> None:
-    """See to it that the threads of obstore are here, if it was loaded."""
+    """Raise if obstore was loaded before this process was forked: its threads do not exist here."""
     if is_forked():
         raise StoreError(
             f"process {os.getpid()} was forked from one that had loaded obstore, whose threads are not here, "
@@ -60,7 +60,7 @@ def _usable() -> Any:
     Raises
     ------
     StoreError
-        If it is not installed, or was loaded before this process was forked.
+        If it is not installed, or this process was forked after it was loaded.
     """
     _refuse_forked()
     try:
@@ -75,19 +75,19 @@ def _usable() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a value: all of it, a part, or only what is known of it.
+    """The answer about a value: the whole value, a part of it, or its properties only.
 
     Parameters
     ----------
     body : memoryview
     first : int
-        Where in the value the body begins.
+        Offset of the body in the value.
     size : int
-        Of the whole value, in bytes.
+        Size of the whole value in bytes.
     tag, generation : str, optional
-        What names this version of the value.
+        Names of this version of the value.
     modified : datetime, optional
-        When the value was stored, as far as the answer tells.
+        When the value was stored, if the answer tells.
     """
 
     body: memoryview
@@ -99,22 +99,22 @@ class Answer:
 
     @property
     def is_named(self) -> bool:
-        """Whether something names this version."""
+        """Whether the version has a name."""
         return self.tag is not None or self.generation is not None
 
     @property
     def version(self) -> tuple[str | None, str | None, int]:
-        """What tells this version from others, if something names it."""
+        """Distinguishes this version from others, if the version has a name."""
         return self.tag, self.generation, self.size
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """What is equal for parts of one version, as well as can be told."""
+        """Equal for parts of the same version, as far as answers tell."""
         return *self.version, None if self.is_named else self.modified
 
 
 class Pace:
-    """When to try again: pauses that grow, with a share of chance, until a number or the time is used up.
+    """Decides when to try again: growing randomized pauses, up to a number of retries and a deadline.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Pace:
     deadline : float
         Seconds.
     longest : float, optional
-        Seconds of the longest pause.
+        The longest pause in seconds.
     """
 
     def __init__(self, retries: int, deadline: float, longest: float | None = None) -> None:
@@ -133,7 +133,7 @@ class Pace:
         self.attempts = 1
 
     def again(self, failure: Failure) -> bool:
-        """Wait for the next attempt; returns whether there may be one and it makes sense."""
+        """Wait for the next attempt; returns whether there is one."""
         seconds = self._pause * random.uniform(0.5, 1.0)
         if (
             not failure.passing
@@ -150,18 +150,18 @@ class Pace:
 
 
 class Client:
-    """A client of obstore and what its users share.
+    """A client of obstore and the state that its users share.
 
     Parameters
     ----------
     recipe : Recipe
     concurrency : int
-        How many requests there are at most at a time.
+        Most requests in flight at once.
     retries : int
     timeout, deadline : float
-        Seconds without a byte, and seconds after which nothing is tried again.
+        Seconds without a byte after which an attempt fails, and seconds after which none is repeated.
     ready : object, optional
-        A store of obstore that cannot be made again, to be used as it is.
+        A store of obstore that cannot be made again and is used as it is.
     """
 
     def __init__(
@@ -176,9 +176,9 @@ class Client:
         self.recipe = recipe
         self.place_is_known = recipe.kind in ("http", "local", "")
         self.confirmed: set[str] = set()
-        """Kinds of conditions that the service was seen to keep."""
+        """Kinds of conditions that the service was seen to honour."""
         self.ignored: set[str] = set()
-        """Kinds of conditions that it was seen to ignore."""
+        """Kinds of conditions that the service was seen to ignore."""
         self.confirming = threading.Lock()
         self._slots = threading.Semaphore(concurrency)
         self._retries = retries
@@ -194,15 +194,15 @@ class Client:
             self._web = Web(recipe, timeout)
 
     def made(self, *, once: bool = False, sends: bool = False) -> Any:
-        """The store of obstore for a kind of requests.
+        """The store of obstore for a kind of request.
 
         Parameters
         ----------
         once : bool
-            Whether obstore must not make a request again. It would make a conditional put again after an
-            error of the service, and then take what it stored itself for somebody else's.
+            Whether obstore must not repeat a request. After an error of the service it would repeat a
+            conditional put, and mistake its own write for that of another writer.
         sends : bool
-            Whether much is sent, so that the answer may be long in coming.
+            Whether the request sends many bytes, so that its answer may take long.
         """
         if self._ready is not None:
             return self._ready
@@ -226,7 +226,7 @@ class Client:
             "connect_timeout": timedelta(seconds=min(self._timeout, _CONNECT)),
             **arguments.get("client_options", {}),
         }
-        # obstore looks at the time before a pause, not after it: the last attempt begins before the deadline.
+        # obstore checks the deadline before a pause, so the last attempt begins before the deadline.
         longest = min(_LONGEST_PAUSE, self._deadline / 4)
         arguments["retry_config"] = {
             "max_retries": 0 if once else self._retries,
@@ -249,7 +249,7 @@ class Client:
         raise StoreError(f"no client for {recipe.address}: {text}; accepted: {accepted(recipe.kind)}")
 
     def _session(self) -> Any:
-        """Credentials as boto3 finds them, where a profile or a file of credentials says so."""
+        """Credentials found by boto3, if a profile or a credentials file asks for it."""
         profile, config = self.recipe.profile, self.recipe.arguments["config"]
         if profile is None:
             if any(name in config for name in ("access_key_id", "skip_signature", "web_identity_token_file")):
@@ -288,19 +288,19 @@ class Client:
         sends: bool = False,
         alone: bool = True,
     ) -> Result | Failure:
-        """Make a request; ``call`` gets the package obstore and the store.
+        """Make one request. ``call`` takes the package obstore and its store.
 
         Parameters
         ----------
         call : callable
         operation : {"get", "get_range", "head", "list", "put", "delete"}
-            What is told of it. For the last two Ctrl-C is heard when the answer is there.
+            The operation to report. During "put" and "delete" Ctrl-C is deferred until the answer.
         size : int
-            Bytes that are sent.
+            Number of bytes sent.
         sends : bool
-            See :meth:`made`; so it is for many bytes, too.
+            See :meth:`made`; implied for many bytes.
         alone : bool
-            Whether obstore must not make it again.
+            Whether obstore must not repeat the request.
         """
         obstore: Any = _usable()
         sends |= size > _LONG
@@ -326,7 +326,7 @@ class Client:
             self._slots.release()
 
     def _admitted(self) -> bool:
-        """Wait for one of the requests that may be made at a time; returns whether it is still wanted."""
+        """Wait for a free request slot; returns False if the request is no longer wanted."""
         while not self._slots.acquire(timeout=_GLANCE):
             if not pause(0):
                 return False
@@ -335,11 +335,11 @@ class Client:
     def request(
         self, call: Callable[[Any, Any], Result], operation: str, *, size: int = 0, sends: bool = False
     ) -> Result | Failure:
-        """Make a request, and again as long as that may help.
+        """Make a request, and repeat it while that may help.
 
-        obstore does that, but for lists whose answer ends early, values without a tag of which the rest does
-        not come, deletions without an answer, which it thinks must not be made twice, and what S3 refuses
-        because another change of the same key is under way.
+        obstore does most repetitions itself. This method adds: lists whose answer ends early, values without
+        a tag whose body is cut off, deletions without an answer (which obstore considers unsafe to repeat),
+        and requests that S3 refuses because another change of the same key is in progress.
         """
         pace = Pace(self._retries, self._deadline)
         tried = 0
@@ -352,15 +352,15 @@ class Client:
                 return replace(found, attempts=tried)
 
     def read(self, path: str, options: dict[str, Any] | None, limit: int | None = None) -> Answer | Failure:
-        """Ask for a value or a part of it.
+        """Request a value or part of it.
 
         Parameters
         ----------
         path : str
         options : dict, optional
-            Of obstore; ``{"head": True}`` asks for no bytes.
+            Options of obstore; ``{"head": True}`` requests no bytes.
         limit : int, optional
-            How many bytes there may be; more are not fetched.
+            Most bytes to fetch; a larger answer is refused.
         """
         wanted = options or {}
         head = "head" in wanted
@@ -388,7 +388,7 @@ class Client:
                     try:
                         body = memoryview(result.bytes())
                     except Exception as error:
-                        # obstore has asked for the rest, on condition of the tag, and does not say how often.
+                        # obstore has retried the rest, on condition of the tag; the number is unknown.
                         error.insisted = meta["e_tag"] is not None  # type: ignore[attr-defined]
                         raise
                 if len(body) != size:
@@ -400,7 +400,7 @@ class Client:
                         )
                     )
             modified = meta["last_modified"]
-            if modified.timestamp() <= 0:  # So obstore has it where an answer does not tell.
+            if modified.timestamp() <= 0:  # obstore's value where the answer has no such header.
                 modified = None
             return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], modified)
 
@@ -408,7 +408,7 @@ class Client:
 
 
 def _interruptible(call: Callable[[], Result]) -> Result:
-    """Have another thread read, where this is the one that hears of Ctrl-C: only while it waits in Python."""
+    """Run ``call`` in another thread if this is the main thread, which hears Ctrl-C only in Python code."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     try:
@@ -419,8 +419,8 @@ def _interruptible(call: Callable[[], Result]) -> Result:
 
 
 def client_of(recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
-    """The client of this process for a recipe and bounds, with what obstore reads in the environment now."""
-    _refuse_forked()  # There no client is dropped in favour of another: to take it apart may last for ever.
+    """The client of this process for a recipe, its limits and the present environment of obstore."""
+    _refuse_forked()  # No client may be dropped in a forked child: its destructor may hang.
     return _client(recipe, concurrency, retries, timeout, deadline, read_by_obstore(recipe.kind))
 
 

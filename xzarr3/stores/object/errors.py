@@ -1,9 +1,9 @@
-"""What a failed request to an object store means, and what may be said of it.
+"""The meaning of a failed request to an object store, and a message without secrets.
 
-The type of obstore's error decides where there is one for the case: what is not there, what may not be read,
-a condition that did not hold. Everything else has one type, and a text that names the HTTP status and the
-service's own code. The texts hold URLs with their queries (signatures, tokens) and what the server said; what
-is said of them here names the status and the code, or has neither URLs nor secrets.
+Some cases have an error type of their own in obstore: a missing object, refused access, a failed condition.
+All others share one type, and its text names the HTTP status and the service's error code. These texts also
+contain URLs with their queries (signatures, tokens) and the server's answer. The messages made here name the
+status and the code, or contain neither URLs nor secrets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARAMETER = re.compile(
     re.IGNORECASE,
 )
 _HIDDEN = "***"
-_SHORTEST = 4  # Characters of a secret; shorter ones would hide half of every text.
+_SHORTEST = 4  # Length of the shortest secret that is hidden; hiding shorter ones would garble every text.
 _LONGEST = 300
 
 _OF_TYPE = {
@@ -55,10 +55,10 @@ _BAD_CREDENTIALS = frozenset(
         *("RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired"),
     }
 )
-# Where obstore asks for credentials if none are given: the machine, which mostly has none, or a service.
+# Where obstore looks for credentials if none are given: the machine, which rarely has any, or a service.
 _OF_MACHINE = ("169.254.", "metadata.google")
 _OF_CREDENTIALS = (*_OF_MACHINE, "token request", "//sts.", "AssumeRole")
-# What obstore's texts hold where there was no answer, or none that it could use, and what that means.
+# Signs in obstore's texts of a missing or unusable answer, and their meaning.
 _CONNECTIONS = (
     ("TooManyRedirects", "the server redirects again and again"),
     ("dns error", "the name of the host is not known"),
@@ -72,7 +72,7 @@ _CONNECTIONS = (
 )
 _FINAL = frozenset(("TooManyRedirects", "certificate"))
 _ANSWERS = (
-    # So S3 says that the bucket is in another region.
+    # The answer of S3 for a bucket in another region.
     ("redirect without LOCATION", "status 301, it is somewhere else", 301, ""),
     ("NotPartial", "the answer is not the range that was asked for (status 200)", 200, "whole"),
     ("RangeNotSupported", "the answer is not the range that was asked for (status 200)", 200, "whole"),
@@ -92,20 +92,20 @@ class Failure:
     status : int, optional
         HTTP status of the answer, if there was one.
     code : str
-        How the service names it, or empty.
+        The service's error code, or empty.
     passing : bool
         Whether the same request may succeed later.
     ambiguous : bool
         Whether the request may have been carried out nevertheless.
     unreachable : bool
-        Whether there was no connection at all, which rarely changes soon.
+        Whether no connection was made, which rarely changes soon.
     sort : str
-        ``"whole"`` for an answer that ignores the range, ``"unsupported"`` for what cannot be asked for,
-        ``"credentials"`` if they cannot be had, ``"other"`` for an answer that is not about the key.
+        ``"whole"`` for an answer that ignores the range, ``"unsupported"`` for an unsupported request,
+        ``"credentials"`` if none are available, ``"other"`` for an answer that is not about the key.
     attempts : int
-        How often it was made, as far as that is told.
+        Number of attempts, as far as known.
     insisted : bool
-        Whether obstore has made it again as often as it may, and does not say how often that was.
+        Whether obstore has used up its retries without telling their number.
     """
 
     text: str
@@ -125,32 +125,32 @@ class Failure:
 
     @property
     def busy(self) -> bool:
-        """Whether another change of the same key is under way, so that a condition was not looked at."""
+        """Whether another change of the same key is in progress, so that the condition was not checked."""
         return self.status == 409 and self.code not in _EXISTS
 
     @property
     def beyond(self) -> bool:
-        """Whether the range begins where the value has ended."""
+        """Whether the range begins beyond the end of the value."""
         return self.status == 416
 
     @property
     def no_place(self) -> bool:
-        """Whether it is the bucket or container that is not there."""
+        """Whether the bucket or container is missing."""
         return self.status == 404 and self.code in _NO_PLACE
 
     @property
     def names_key(self) -> bool:
-        """Whether the service says that it is the key that is not there."""
+        """Whether the service says that the key is missing."""
         return self.code in _NO_KEY
 
     @property
     def bad_credentials(self) -> bool:
-        """Whether it is the credentials that are wrong, and not what they permit."""
+        """Whether the credentials themselves are wrong, rather than their permissions."""
         return self.code in _BAD_CREDENTIALS
 
 
 class AnswerError(Exception):
-    """An answer that is not what was asked for."""
+    """An answer does not fit the request."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -158,13 +158,13 @@ class AnswerError(Exception):
 
 
 def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
-    """Take an error of obstore apart.
+    """Analyse an error of obstore.
 
     Parameters
     ----------
     error : Exception
     secrets : sequence of str
-        What must not be in the text.
+        Texts that must not appear in the message.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
     if name == "UnauthenticatedError" and found is None:
         return Failure("the provider of credentials fails", sort="credentials")
     if status is not None:
-        if status == 404 and "container does not exist" in debug:  # The answer to HEAD has no body.
+        if status == 404 and "container does not exist" in debug:  # An answer to HEAD has no body.
             return Failure("status 404, the container does not exist", 404, "ContainerNotFound")
         failure = describe_status(status, head[found.end() :] if found else "")
         other = status in (401, 403, 404) and name not in _OF_TYPE
@@ -205,7 +205,7 @@ def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
 
 
 def describe_status(status: int, body: str) -> Failure:
-    """What a status means, and the code in the body; the rest of it may hold what was sent, secrets too."""
+    """The meaning of a status and of the code in the body; the rest of the body may contain secrets."""
     code = _code(body)
     return Failure(
         f"status {status}, {code}" if code else f"status {status}",
@@ -222,7 +222,7 @@ def _code(text: str) -> str:
 
 
 def _credentials(head: str, status: int | None) -> Failure:
-    """Credentials are asked of the machine if none are given; of most machines in vain."""
+    """A failure to get credentials. Without given ones, obstore asks the machine, usually in vain."""
     passing = status is not None and (status >= 500 or status == 429)
     text = "no credentials are given, and this machine has none (boto3 is needed for a profile of AWS)"
     if not any(sign in head for sign in _OF_MACHINE):
@@ -233,7 +233,7 @@ def _credentials(head: str, status: int | None) -> Failure:
 
 
 def scrub(text: str, secrets: Iterable[str] = ()) -> str:
-    """``text`` without secrets and without URLs, which may hold some, on one line.
+    """``text`` on one line, without secrets and without URLs, which may contain secrets.
 
     Examples
     --------

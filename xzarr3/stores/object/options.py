@@ -1,9 +1,9 @@
-"""URLs and options of object stores, in the words of fsspec and of obstore, and the recipe made from them.
+"""URLs and options of object stores, in the terms of fsspec and obstore, and the recipe made from them.
 
-Only the common words of fsspec are known here; what else there is goes to obstore as it is, which refuses
-what it does not know. A recipe is all it takes to make a client: it is compared, pickled and sent to other
-processes. It holds secrets, so that it is never shown; what may be shown of a place is its
-:attr:`Recipe.address`.
+Only the common fsspec options are known here. All others are passed to obstore unchanged, which refuses
+unknown ones. A recipe holds everything needed to make a client. It is compared, pickled and sent to other
+processes. It contains secrets and is therefore never shown; :attr:`Recipe.address` is the location without
+secrets.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from xzarr3.stores.object.errors import scrub
 OBJECT_SCHEMES: Final = frozenset(
     ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
 )
-"""The schemes of URLs that :class:`~xzarr3.stores.ObjectStore` is for."""
+"""The URL schemes that :class:`~xzarr3.stores.ObjectStore` handles."""
 SETTINGS: Final = frozenset(
     {
         *("concurrency", "retries", "deadline", "timeout", "absent_status", "request_bytes"),
         *("over_read", "conditional", "read_only"),
     }
 )
-"""Arguments of the store itself, which may be among the options, too."""
+"""Arguments of the store that may also be given as options."""
 
 _KINDS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "http": "http", "https": "http"}
 TITLES: Final = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure", "http": "HTTP"}
@@ -43,10 +43,10 @@ _CLASSES = {
     "http": "HTTPStore",
     "local": "LocalStore",
 }
-_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}  # Of obstore's names.
+_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}  # In obstore's names.
 _ENDPOINT = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
 _CONTAINER = {"s3": "bucket", "gs": "bucket", "az": "container_name"}
-# What others call an option, and what it is called here; obstore's own names have lost their prefix by then.
+# Other names of options and the name used here; prefixes of obstore's names are removed before.
 SPELLINGS: Final[dict[str, dict[str, str]]] = {
     "s3": {
         "key": "access_key_id",
@@ -77,7 +77,7 @@ SPELLINGS: Final[dict[str, dict[str, str]]] = {
     },
     "http": {},
 }
-# What a connection string of Azure calls an option, in lower case, and what it is called here.
+# Option names in an Azure connection string, in lower case, and the name used here.
 _CONNECTION = {
     "accountname": "account_name",
     "accountkey": "account_key",
@@ -86,16 +86,16 @@ _CONNECTION = {
     "usedevelopmentstorage": "use_emulator",
 }
 _COMMON = ("verify", "allow_http", "headers", "client_kwargs", "client_options")
-# Of fsspec: how its own caches and loops work, which are not here.
+# fsspec options for its own caches and event loops, which are not used here.
 _WITHOUT_EFFECT = frozenset(
     {
         *("default_block_size", "default_cache_type", "default_fill_cache", "skip_instance_cache", "project"),
         *("use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "cache_regions"),
-        "use_ssl",  # The endpoint says it.
+        "use_ssl",  # The scheme of the endpoint decides.
     }
 )
 _SECRET = re.compile("key|secret|token|password|sas_")
-# The options that say where something is, and the variables of the environment that do; the first one counts.
+# Options that set a location, and the environment variables for them; the first variable that is set counts.
 _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "s3": {
         "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -114,13 +114,13 @@ _BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
 ANYWHERE: Final = frozenset(
     ("user-agent", "accept", "accept-encoding", "accept-language", "range", "if-match")
 )
-"""Headers that any server may see."""
-_DROPPED = frozenset(("authorization", "cookie"))  # By obstore, where a server redirects to another one.
+"""Headers that may be sent to any server."""
+_DROPPED = frozenset(("authorization", "cookie"))  # obstore drops them on a redirect to another server.
 _forked = False
 
 
 def is_forked() -> bool:
-    """Whether this process was forked from one that had loaded obstore, whose threads are not here."""
+    """Whether this process was forked after obstore was loaded; obstore's threads do not exist then."""
     return _forked
 
 
@@ -129,13 +129,13 @@ def _note_fork() -> None:
     _forked |= "obstore" in sys.modules
 
 
-if hasattr(os, "register_at_fork"):  # This module is imported with the package, to hear of every fork.
+if hasattr(os, "register_at_fork"):  # The package imports this module, so that no fork is missed.
     os.register_at_fork(after_in_child=_note_fork)
 
 
 @dataclass(frozen=True, repr=False)
 class Recipe:
-    """What it takes to make a client of obstore.
+    """Everything needed to make a client of obstore.
 
     Parameters
     ----------
@@ -144,13 +144,13 @@ class Recipe:
     class_name : str
         The class of obstore.
     arguments : mapping
-        What it is made with; secrets are among it.
+        Arguments of that class, including secrets.
     address : str
-        Where it is, without anything secret.
+        The location, without secrets.
     profile : str, optional
-        Whose credentials boto3 is to find.
+        The AWS profile whose credentials boto3 reads.
     secrets : tuple of str
-        What must not be seen anywhere.
+        Texts that must never be shown.
     """
 
     kind: str
@@ -164,11 +164,11 @@ class Recipe:
         return f"<Recipe of {self.address}>"
 
     def key(self) -> object:
-        """What is equal for equal recipes."""
+        """Equal for equal recipes."""
         return self.kind, self.class_name, _frozen(self.arguments), self.profile
 
     def private_headers(self) -> dict[str, str]:
-        """All headers, if some of them would follow a redirect of a web server to another one; else none."""
+        """All headers, if a redirect to another server would carry some of them along; otherwise none."""
         headers = dict(self.arguments.get("client_options", {}).get("default_headers", {}))
         private = any(name.lower() not in ANYWHERE | _DROPPED for name in headers)
         return headers if private and self.kind == "http" else {}
@@ -182,15 +182,15 @@ class Recipe:
 
 @dataclass(frozen=True, repr=False)
 class Place:
-    """What a URL and its options say.
+    """The meaning of a URL and its options.
 
     Parameters
     ----------
     recipe : Recipe
     prefix : str
-        What keys begin with, empty or ending with ``/``.
+        The beginning of every key, empty or ending with ``/``.
     settings : mapping
-        Arguments of the store that were among the options.
+        Arguments of the store that were given as options.
     """
 
     recipe: Recipe
@@ -204,7 +204,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     Raises
     ------
     StoreError
-        If it is no URL of an object store, or options contradict each other or the URL.
+        If it is not the URL of an object store, or options contradict each other or the URL.
 
     Examples
     --------
@@ -251,7 +251,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
 
 
 def accepted(kind: str) -> str:
-    """The options that are known, for a message."""
+    """The known options, for an error message."""
     names = listed(sorted({*SPELLINGS[kind], *_COMMON, *SETTINGS}))
     return f"{names}, " + (
         "and more with s3://, gs:// and az://"
@@ -261,7 +261,7 @@ def accepted(kind: str) -> str:
 
 
 def _of_web(url: str) -> tuple[str, dict[str, str]]:
-    """The address of a web server, and the header that the user and the password in its URL become."""
+    """The address of a web server, and the header for the user and password in its URL."""
     parts = urlsplit(url)
     if not parts.hostname or parts.port == 0 or parts.query or parts.fragment:
         raise StoreError(
@@ -283,7 +283,7 @@ def _canonical(kind: str, spelling: str) -> str:
 
 
 def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by one name each, and what fsspec hands on to the library that it uses among them."""
+    """The options under canonical names, including those in ``client_kwargs``."""
     outer = {spelling: value for spelling, value in given.items() if spelling != "client_kwargs"}
     inner = dict(_dictionary("client_kwargs", given))
     if kind == "az" and "connection_string" in outer:
@@ -309,7 +309,7 @@ def _differ(kind: str, name: str) -> StoreError:
 
 
 def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An option that is itself a dictionary, empty if it is not given."""
+    """An option that must be a dictionary; empty if it is not given."""
     value = options.get(name)
     if value is None:
         return {}
@@ -322,13 +322,13 @@ def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_connection(text: object) -> dict[str, str]:
-    """The options that a connection string of Azure lists; what it says of other services does not count."""
+    """The options in an Azure connection string; settings of other services are ignored."""
     if text is None:
         return {}
     pairs = [part.strip().partition("=") for part in str(text).split(";")]
     parts = {name.lower(): value for name, _, value in pairs if value}
     found = {option: parts[name] for name, option in _CONNECTION.items() if name in parts}
-    if "endpoint" in found:  # Beside a shared access signature nothing else names the account.
+    if "endpoint" in found:  # With a shared access signature only the endpoint names the account.
         found.setdefault("account_name", found["endpoint"].partition("://")[2].partition(".")[0])
     elif "account_name" in found and "endpointsuffix" in parts:
         scheme = parts.get("defaultendpointsprotocol", "https")
@@ -342,7 +342,7 @@ def _of_connection(text: object) -> dict[str, str]:
 
 
 def _settle_token(wanted: dict[str, Any]) -> None:
-    """gcsfs's ``token``: "anon", a file, or what would be in it."""
+    """Translate gcsfs's ``token``: "anon", the path of a file, or the content of such a file."""
     token = wanted.pop("token")
     if isinstance(token, Mapping):
         token = json.dumps(dict(token))
@@ -396,7 +396,7 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
 
 
 def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, str]:
-    """What the environment says of the place, where the options do not."""
+    """The location settings in the environment that the options do not give."""
     found = {}
     for option, names in _PLACES[kind].items():
         value = next((os.environ[name] for name in names if os.environ.get(name)), None)
@@ -406,12 +406,12 @@ def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settled(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any]:
-    """Options for obstore that leave nothing of the place to the environment, which may have changed.
+    """Options for obstore that leave no location setting to the environment, which may have changed.
 
     Raises
     ------
     StoreError
-        If that cannot be: the store was made where the environment named no place, and now it does.
+        If the environment sets a location now, but set none when the store was made.
     """
     for option in _of_environment(kind, config).keys() - {"region"}:
         raise StoreError(
@@ -420,18 +420,18 @@ def settled(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any
         )
     complete = dict(config)
     if kind == "s3" and "endpoint" in complete:
-        complete["aws_endpoint_url_s3"] = complete.pop("endpoint")  # It counts more than all variables.
+        complete["aws_endpoint_url_s3"] = complete.pop("endpoint")  # Takes precedence over all variables.
     return complete
 
 
 def read_by_obstore(kind: str) -> tuple[tuple[str, str], ...]:
-    """What else obstore reads in the environment, credentials above all."""
+    """The other variables that obstore reads in the environment, mainly credentials."""
     prefixes = _READ_BY_OBSTORE.get(kind, ())
     return tuple(sorted(item for item in os.environ.items() if prefixes and item[0].startswith(prefixes)))
 
 
 def _address(kind: str, place: str, endpoint: object, config: Mapping[str, Any]) -> str:
-    """Where something is, and nothing that is secret: no user, password or query."""
+    """The location, without secrets: no user, password or query."""
     if endpoint is None:
         account = config.get("account_name", "") if kind == "az" else ""
         return f"{kind}://{place}" + (f" of {account}" if account else "")
@@ -450,7 +450,7 @@ def _server(parts: SplitResult) -> str:
 
 
 def _public(rest: str) -> str:
-    """What follows ``://``, without what may be user and password."""
+    """The text after ``://``, without a possible user and password."""
     user, _, public = rest.rpartition("@")
     return f"***@{scrub(public)}" if user else scrub(public)
 
@@ -468,7 +468,7 @@ def _prefix(path: str, url: str) -> str:
 
 
 def _frozen(value: object) -> object:
-    """``value`` as something that can be compared and is a key; a copy from another process is the same."""
+    """A hashable form of ``value``; a copy from another process has an equal one."""
     if isinstance(value, Mapping):
         return frozenset((name, _frozen(inner)) for name, inner in value.items())
     if isinstance(value, str):
@@ -480,7 +480,7 @@ def _frozen(value: object) -> object:
 
 
 def of_ready(store: Any) -> tuple[Recipe, str] | None:
-    """The recipe of a ready store of obstore and its prefix; None if it cannot be made again."""
+    """The recipe and prefix of a ready store of obstore; None if the store cannot be made again."""
     name = type(store).__name__
     kind = next((kind for kind, found in _CLASSES.items() if found == name), None)
     if kind is None:
@@ -497,7 +497,7 @@ def of_ready(store: Any) -> tuple[Recipe, str] | None:
         place = parse((first or str(arguments["url"])).rstrip("/"), options)
         return place.recipe, place.prefix
     if kind == "s3" and "endpoint_url_s3" not in options and os.environ.get("AWS_ENDPOINT_URL_S3"):
-        options.pop("endpoint", None)  # The variable counts more.
+        options.pop("endpoint", None)  # obstore gives the variable precedence.
     container = options.pop(_CONTAINER[kind], None) or first
     place = parse(f"{kind}://{container}/{arguments.get('prefix', '')}", options)
     return place.recipe, place.prefix

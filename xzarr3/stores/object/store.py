@@ -1,7 +1,8 @@
-"""A store in an object storage service or on a web server: S3, Google, Azure, HTTP, by obstore.
+"""A store in an object storage service or on a web server (S3, Google, Azure, HTTP), accessed with obstore.
 
-A key is the name of an object behind a prefix. Requests are made by the threads that ask, at most so many at
-once, and tried again where that may help; what cannot be read is an error and never taken for absence.
+A key is the name of an object behind a prefix. The calling threads make the requests, with a limit on
+concurrent ones, and repeat them where that may help. A failed read raises an error and never counts as
+absence.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ _CONCURRENCY: Final = 64
 _RETRIES: Final = 10
 _DEADLINE: Final = 12.0
 _TIMEOUT: Final = 7.0
-_FAR = 2**62  # Bytes; no value is that large, and services do not take much larger numbers.
-_BULK = 1000  # Keys that one request erases.
-_LARGE = 2**26  # Bytes; larger values are sent in parts.
+_FAR = 2**62  # Bytes; no value is that large, and services accept no much larger numbers.
+_BULK = 1000  # Keys erased by one request.
+_LARGE = 2**26  # Bytes; larger values are uploaded in parts.
 _SENT_PART = 2**24
 _SENT_AT_ONCE = 4
-_LONGEST_TURN = 1.0  # Seconds between attempts where others change the same key.
+_LONGEST_TURN = 1.0  # Seconds between attempts while others change the same key.
 _SETTLED = timedelta(seconds=5)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WRONG_TAG = '"00000000000000000000000000000000"'
@@ -60,88 +61,88 @@ _IGNORED = Failure("the service ignores conditions")
 _PASSING_STATE = frozenset({"_client", "_identity", "_tags"})
 _MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
-_OF_THE_WEB = frozenset({"get", "exists", "reader", "get_versioned", "tag"})  # What web servers can do.
-_LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
-_ROUND = 100  # What the number of names on a page is a multiple of.
-_LISTS = 20  # How often the end of a list is asked for until it is believed.
+_OF_THE_WEB = frozenset({"get", "exists", "reader", "get_versioned", "tag"})  # What web servers support.
+_LENIENT = frozenset({"s3", "gs"})  # obstore may take a page as the end of a list.
+_ROUND = 100  # Page lengths are multiples of this number.
+_LISTS = 20  # Most attempts to confirm the end of a list.
 _WHOLE_LISTS = 6
 
 
 class ObjectStore(Store):
-    """Values are objects of S3, Google Cloud Storage or Azure, or files of a web server.
+    """Values are objects of S3, Google Cloud Storage or Azure, or files on a web server.
 
-    It needs the package obstore (``pip install 'xzarr3[object]'``), which is loaded and asked for nothing
+    The store needs the package obstore (``pip install 'xzarr3[object]'``). It is neither imported nor used
     before the first request.
 
-    The URLs are ``s3://``, ``gs://`` and ``az://`` (also ``s3a``, ``gcs``, ``abfs``, ``abfss``), a bucket or
-    container and a path, which is taken as it is, ``%`` and ``#`` included;
+    Accepted URLs: ``s3://``, ``gs://`` and ``az://`` (also ``s3a``, ``gcs``, ``abfs``, ``abfss``) with a
+    bucket or container and a path, which is taken literally, ``%`` and ``#`` included;
     ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. A web server is read
-    only and cannot be listed. An ``https://`` URL of S3 or Azure is that of a web server, too.
+    only and cannot be listed. An ``https://`` URL of S3 or Azure counts as a web server too.
 
-    Where something is (``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AZURE_STORAGE_ACCOUNT_NAME`` and the like) the
-    environment says when the store is made, for its pickles as well.
+    Where the options name no endpoint, region or account, the environment does (``AWS_ENDPOINT_URL``,
+    ``AWS_REGION``, ``AZURE_STORAGE_ACCOUNT_NAME`` and similar variables). It is read when the store is made,
+    also for later unpickled copies.
 
-    Credentials are those of `storage_options`, or else of the environment as obstore has it (``AWS_...``,
-    ``GOOGLE_...``, ``AZURE_...``); a profile of AWS, or its file of credentials, is read by boto3 if that is
-    installed. They are in pickles of the store, because other processes need them, and nowhere else.
+    Credentials come from `storage_options`, or else from the environment as obstore reads it (``AWS_...``,
+    ``GOOGLE_...``, ``AZURE_...``). boto3, if installed, reads an AWS profile or credentials file. The pickled
+    form of the store contains credentials, because other processes need them. Nothing else shows them.
 
-    A missing object is an absent key. All else that goes wrong is tried again where that may help, and then
-    it is an error: an answer shorter than promised or of another range, an HTML page, no such bucket, refused
-    access.
+    A missing object is an absent key. Every other failure is retried where that may help, and then raised: an
+    answer shorter than promised or of another range, an HTML page, a missing bucket, refused access.
 
-    :meth:`compare_and_set` is done by the service, which is checked once to keep to conditions. An object
-    cannot be erased on condition.
+    The service performs :meth:`compare_and_set`. The store checks once that the service honours conditions.
+    An object cannot be erased on condition.
 
-    A process that was forked from one that has loaded obstore cannot use it, and is told so: the threads of
-    obstore are not there. Processes that are started by ``spawn`` or ``forkserver`` can.
+    A process forked after obstore was loaded cannot use obstore, whose threads do not exist in the child; a
+    request there raises an error. Processes started by ``spawn`` or ``forkserver`` work.
 
     Parameters
     ----------
     store : str or store of obstore
-        A URL, or a ready store, whose own settings for trying again are replaced by those given here.
+        A URL, or a ready store, whose own retry settings are replaced by those given here.
     storage_options : dict, optional
-        In the words of fsspec: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``, ``client_kwargs``,
+        In the terms of fsspec: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``, ``client_kwargs``,
         ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``connection_string``,
-        ``headers``; in those of obstore, whatever its store takes; as well as the following arguments. What
-        obstore does not know is refused at the first request. ``headers`` go with every request to a web
-        server, but not to another server if it redirects there. With others than ``Authorization``,
-        ``Cookie`` and what any server may see, each request has a connection of its own.
+        ``headers``. In the terms of obstore: everything its store accepts. The arguments below are accepted
+        here as well. Options that obstore does not know raise an error at the first request. ``headers`` are
+        sent with every request to a web server, but not to another server that it redirects to. With headers
+        other than ``Authorization``, ``Cookie`` and harmless ones, each request opens its own connection.
     read_only : bool
         Refuse every write.
     concurrency : int, default 64
-        How many requests there are at most at a time. See also :mod:`xzarr3.stores.in_flight`.
+        Most requests in flight at once. See also :mod:`xzarr3.stores.in_flight`.
     retries : int, default 10
-        How often obstore tries a request again. Pauses grow from 0.1 to 15 seconds, or a quarter of
-        `deadline` if that is less; what a server says in ``Retry-After`` is not seen.
+        How often obstore repeats a request. Pauses grow from 0.1 to 15 seconds, or to a quarter of
+        `deadline` if that is less. The server's ``Retry-After`` is not available.
     deadline : float, default 12
-        Seconds after which a request is not tried again, so that a fault that does not go away is reported
-        within 20 seconds. Give more for a service that may be down for longer than that. What others have
-        begun at the same time is waited for as long, if one of several requests fails.
+        Seconds after which a request is not repeated, so that a lasting fault is reported within 20 seconds.
+        Increase it for a service that may be down for longer. If one of several concurrent requests fails,
+        the others are waited for as long.
     timeout : float, default 7
-        Seconds without a byte of the answer after which one attempt has failed, however long an answer
-        takes that keeps coming. For an attempt that sends more than 1 MiB it is `deadline`, or 180 seconds if
-        that is longer. Give more for a server that is slow to begin its answers.
+        Seconds without a byte of the answer after which one attempt fails; an answer that keeps arriving may
+        take any time. For an attempt that sends more than 1 MiB the limit is `deadline`, or 180 seconds if
+        that is longer. Increase it for a server that is slow to begin its answers.
     absent_status : tuple of int, default (404,)
-        HTTP statuses that mean that there is no such key; ``(404, 403)`` for buckets that answer so.
+        HTTP statuses that mean an absent key; ``(404, 403)`` for buckets that answer 403 instead.
     request_bytes : int, default 2**20
-        About how many bytes can be read in the time that one more request takes: parts of a value that are
-        closer are read together.
+        About how many bytes arrive in the time that one more request takes. Byte ranges of a value whose gap
+        is smaller are coalesced.
     over_read : float, default 2
-        How many times the wanted bytes are moved at most because of that, where that is more than 1 MiB; 1
-        moves nothing in vain, however many requests that takes, for those who pay by the byte. See
+        The most bytes read, gaps included, as a multiple of the wanted bytes; applies above 1 MiB. With 1 no
+        unwanted byte is read, however many requests that takes, for users who pay per byte. See
         :attr:`Store.over_read`.
     conditional : {"service", "process"}, default "service"
-        Where values are compared before they are replaced: ``"process"`` for services without conditions,
-        where changes of other processes may get lost.
+        Where versions are compared before a value is replaced. ``"process"`` is for services without
+        conditions; changes by other processes may then be lost.
 
     Raises
     ------
     StoreError
-        If the URL or an option cannot be used; that obstore is not installed, the first request tells.
+        If the URL or an option cannot be used. A missing obstore is reported by the first request only.
     ValueError
-        If an argument has a value that cannot be.
+        If an argument has an invalid value.
     TypeError
-        If `store` is neither a URL nor a store of obstore, or there are options for a ready store.
+        If `store` is neither a URL nor a store of obstore, or options are given with a ready store.
 
     Examples
     --------
@@ -157,7 +158,7 @@ class ObjectStore(Store):
     request_bytes = 2**20
     concurrency = _CONCURRENCY
     erases_conditionally = False
-    _tells = False  # Its client does.
+    _tells = False  # Its client reports the requests.
 
     def __init__(
         self,
@@ -225,7 +226,7 @@ class ObjectStore(Store):
 
     @classmethod
     def from_url(cls, url: str, *, storage_options: Mapping[str, Any] | None = None, **settings: Any) -> Self:
-        """The store at a URL; see the class for what is taken.
+        """The store at a URL; see the class for the accepted URLs and options.
 
         Examples
         --------
@@ -263,7 +264,7 @@ class ObjectStore(Store):
     def identity(self) -> object:
         return "ObjectStore", self._recipe.address, self._prefix
 
-    # What it can do
+    # Capabilities
 
     @property
     def _is_web(self) -> bool:
@@ -274,7 +275,7 @@ class ObjectStore(Store):
 
     @property
     def writes_conditionally(self) -> bool:  # type: ignore[override]
-        """Whether the service compares."""
+        """Whether the service compares versions."""
         return self._conditional == "service" and self._has("compare_and_set")
 
     def _check_writable(self) -> None:
@@ -305,7 +306,7 @@ class ObjectStore(Store):
         return self._checked(self._prefix + check_key(key), key)
 
     def _checked(self, path: str, key: str) -> str:
-        """Refuse what obstore or the service would not take for the name that it is."""
+        """Refuse names that obstore or the service would alter or reject."""
         if _CONTROL.search(path):
             raise InvalidKeyError(f"invalid key {shorten(key)} for {self}; accepted: no control characters")
         try:
@@ -354,17 +355,17 @@ class ObjectStore(Store):
         return kind(text)
 
     def _names_absence(self, failure: Failure) -> bool:
-        """Whether a status means that there is no such key."""
+        """Whether a status means that the key is absent."""
         about_key = not (failure.no_place or failure.bad_credentials or failure.sort)
         return about_key and failure.status in self._absent_status
 
     def _is_absent(self, key: str, path: str, failure: Failure) -> bool:
-        """Whether a failure to read means that there is no such key; raises the error if not."""
+        """Whether a failed read means that the key is absent; otherwise raises the error."""
         if not self._names_absence(failure):
             raise self._error("read", key, failure)
         client = self._use()
         if failure.status == 404 and not client.place_is_known:
-            # Where only the head was asked for, it may be the bucket that is missing.
+            # An answer to HEAD does not tell a missing key from a missing bucket.
             asked = None if failure.names_key else client.read(path, {"range": (0, 1)})
             if isinstance(asked, Failure) and not (asked.beyond or self._names_absence(asked)):
                 raise self._error("read", key, asked)
@@ -374,7 +375,7 @@ class ObjectStore(Store):
     def _ask(
         self, key: str, path: str, options: dict[str, Any] | None, limit: int | None = None
     ) -> Answer | Failure | None:
-        """A value or a part of it; None if there is none, a failure if there is no such part."""
+        """A value or part of it; None if the key is absent, a Failure if the part cannot be had."""
         found = self._use().read(path, options, limit)
         if isinstance(found, Failure):
             if (
@@ -399,7 +400,7 @@ class ObjectStore(Store):
         return found
 
     def _open(self, key: str, path: str, start: int, length: int | None) -> ObjectReader | None:
-        """A reader that has a part already, where one request gets it."""
+        """A reader that already holds a part, if one request can fetch it."""
         options = self._range(start, length)
         if options is None:
             answer = self._head(key, path)
@@ -413,7 +414,7 @@ class ObjectStore(Store):
         return None if found is None else ObjectReader(self, key, path, found)
 
     def _range(self, start: int, length: int | None) -> dict[str, Any] | None:
-        """The options that ask for a part; None if the size of the value has to be known before."""
+        """The obstore options that request a part; None if the size must be known first."""
         if length == 0 or not -_FAR < start < _FAR:
             return None
         if start >= 0:
@@ -449,7 +450,7 @@ class ObjectStore(Store):
     def _parts(
         self, key: str, path: str, starts: Sequence[int], lengths: Sequence[int]
     ) -> tuple[int | None, list[Buffer]] | None:
-        """Several parts of one version of a value."""
+        """Several parts of a single version of a value."""
         wanted = list(zip(starts, lengths, strict=True))
         if not wanted:
             answer = self._head(key, path)
@@ -477,7 +478,7 @@ class ObjectStore(Store):
         else:
             self._tags[key] = repr(answer.mark)
 
-    # Changes that lose no others
+    # Changes that keep concurrent changes
 
     def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
         return self._versioned(key, None)
@@ -521,7 +522,7 @@ class ObjectStore(Store):
         turns = Pace(sys.maxsize, self.conflict_deadline, _LONGEST_TURN)
         in_doubt = False
         while True:
-            # obstore would make it again after an error 5xx, and take what it has stored for another's value.
+            # obstore would repeat it after an error 5xx, and mistake its own write for another writer's.
             found = client.once(_put(path, content, mode), "put", size=content.nbytes)
             if not isinstance(found, Failure):
                 self._confirm(key, path, kind, content)
@@ -530,7 +531,7 @@ class ObjectStore(Store):
             if found.refused or (kind == "update" and found.status == 404 and not found.no_place):
                 if found.status == 412:
                     client.confirmed.add(kind)
-                # Maybe by what an attempt before, of which no answer came, had stored.
+                # The condition may have failed because of an earlier attempt whose answer was lost.
                 return in_doubt and self._is_ours(key, self._look(key)[0], content)
             if found.status == 501 or found.sort == "unsupported":
                 raise self._unconditional(key, found)
@@ -544,7 +545,7 @@ class ObjectStore(Store):
                 raise self._error("write", key, replace(found, attempts=pace.attempts))
 
     def _look(self, key: str) -> tuple[Buffer | None, object]:
-        """What is stored, to find out whether a put was carried out."""
+        """Read the present value to find out whether a put succeeded."""
         try:
             return self.get_versioned(key)
         except StoreError as error:
@@ -561,7 +562,7 @@ class ObjectStore(Store):
         )
 
     def _is_ours(self, key: str, stored: Buffer | None, content: memoryview) -> bool:
-        """Whether a put was carried out of which no answer came; others may have stored something since."""
+        """Whether a put without an answer succeeded; raises if another value is stored by now."""
         if stored is not None and memoryview(stored) == content:
             return True
         raise OutcomeUnknownError(
@@ -570,10 +571,10 @@ class ObjectStore(Store):
         )
 
     def _confirm(self, key: str, path: str, kind: str, content: memoryview) -> None:
-        """See to it that the service keeps to conditions, before one is relied on for the first time.
+        """Check that the service honours a kind of condition, before relying on it for the first time.
 
-        The same bytes are put again under a condition that does not hold. If no answer comes to that, the
-        value is stored nevertheless, and the next change asks again.
+        The same bytes are put again under a condition that does not hold. If that gets no answer, the value
+        is stored nevertheless, and the next change checks again.
         """
         client = self._use()
         if kind in client.confirmed:
@@ -618,7 +619,7 @@ class ObjectStore(Store):
             found = self._use().request(
                 lambda obstore, store: obstore.copy(store, source, target), "put", sends=True
             )
-            if isinstance(found, Failure):  # The service may know of no copies.
+            if isinstance(found, Failure):  # The service may not support copies.
                 plainly([pair])
 
         spread(copy, pairs, self.concurrency)
@@ -630,9 +631,9 @@ class ObjectStore(Store):
             self._settle(key, found)
 
     def _settle(self, key: str, failure: Failure) -> None:
-        """What is not there need not be erased."""
+        """Ignore a failure to erase a key that is absent; raise any other."""
         config = self._recipe.arguments.get("config", {})
-        # A list of keys to erase is sent to the bucket, so that it is not a key that is not there.
+        # A bulk delete is sent to the bucket, so a 404 there does not mean an absent key.
         listed = self._recipe.kind == "s3" and not config.get("disable_bulk_delete")
         if failure.status != 404 or failure.no_place or failure.sort or (listed and not failure.names_key):
             raise self._error("erase", key, failure)
@@ -667,11 +668,11 @@ class ObjectStore(Store):
                 yield path[cut:]
 
     def _pages(self, within: str, prefix: str) -> Iterator[Sizes]:
-        """The objects whose names begin so, and their sizes.
+        """Pages of the objects whose names begin with ``within``, and their sizes.
 
-        obstore takes an HTML page of a server that asks to log in for the end of a list of S3 or Google. A
-        page of a list has a round number of names. Where there are as many, or none, the end is believed once
-        the last name came twice with nothing new behind it.
+        On S3 and Google, obstore takes an HTML login page for the end of a list. Full pages have a multiple
+        of `_ROUND` names. A list of such a length, or an empty one, is therefore asked for again behind its
+        last but one name. It has ended once the last name comes again with nothing new behind it.
         """
         ordered = self._recipe.kind in _LENIENT and not self._recipe.arguments["config"].get("s3_express")
         last: deque[str] = deque(maxlen=2)
@@ -696,7 +697,7 @@ class ObjectStore(Store):
             self._check_page(within)
 
     def _stream(self, within: str, prefix: str, offset: str | None, ordered: bool) -> Iterator[Sizes]:
-        """The pages of a list, behind a name if there is an ``offset``; where it fails, it goes on there."""
+        """The pages of a list, starting behind ``offset``; after a failure, resumes behind the last name."""
         stream: Any = None
 
         def ask(obstore: Any, store: Any) -> Sizes:
@@ -704,13 +705,13 @@ class ObjectStore(Store):
             if stream is None:
                 pages = obstore.list(store, within or None, offset=offset, chunk_size=object_client.PAGE)
                 stream = iter(pages)
-            pages, stream = stream, None  # After a failure it begins anew.
+            pages, stream = stream, None  # After a failure the next call starts anew.
             page = next(pages, ())
             stream = pages
             return [(entry["path"], entry["size"]) for entry in page]
 
         while True:
-            # What comes in no order cannot go on behind a name.
+            # A list without order cannot resume behind a name.
             again = ordered or stream is None
             page = self._use().request(ask, "list") if again else self._use().once(ask, "list", alone=False)
             if isinstance(page, Failure):
@@ -724,13 +725,13 @@ class ObjectStore(Store):
         return self._head(path[len(self._prefix) :], path) is None
 
     def _check_page(self, within: str) -> None:
-        """See to it that the service does not answer everything by a page that asks to log in."""
+        """Check that the service does not answer every request with a login page."""
         if self._recipe.kind in _SERVICES:
             path = within[:-1] or "-"
             self._head(path, path)
 
     def _objects(self, within: str, found: Mapping[str, int]) -> Names:
-        """Those that are keys: what stands for a directory is shown without its '/', and is empty."""
+        """The objects that are keys. obstore lists a directory marker without its '/', as an empty object."""
         inside = [path for path in found if path.startswith(within)]
         empty = [path for path in inside if found[path] == 0]
         if not empty:
@@ -754,9 +755,9 @@ class ObjectStore(Store):
         objects, folders = ask()
         for _ in range(_WHOLE_LISTS):
             if self._recipe.kind not in _LENIENT or (len(objects) + len(folders)) % _ROUND:
-                break  # As for other lists: pages are of round numbers.
+                break  # Full pages have a multiple of `_ROUND` names; see `_pages`.
             before = objects.keys() | folders
-            # A server that asks to log in answers the same to everything.
+            # A server that asks for a login answers every request with the same page.
             self._check_page(within)
             objects, folders = ask()
             if objects.keys() | folders >= before:
@@ -770,7 +771,7 @@ class ObjectStore(Store):
 
 
 class _ObjectsReader(Reader):
-    """Reads objects."""
+    """Reads objects of an :class:`ObjectStore`."""
 
     _store: ObjectStore
 
@@ -805,7 +806,7 @@ class _ObjectsReader(Reader):
 
 
 class _ObjectsWriter(Writer):
-    """Changes objects that are not too large."""
+    """Changes objects up to a limit of size."""
 
     _store: ObjectStore
 
@@ -825,7 +826,7 @@ def _put(path: str, content: memoryview, mode: object) -> Callable[[Any, Any], A
 
 
 def _is_version(version: object) -> TypeGuard[tuple[str | None, str | None, int]]:
-    """Whether it is what an answer says of the version of a value."""
+    """Whether an object is a version as :attr:`Answer.version` gives it."""
     return isinstance(version, tuple) and len(version) == 3
 
 
@@ -843,7 +844,7 @@ class ObjectReader(ValueReader):
     store : ObjectStore
     key, path : str
     answer : Answer
-        What is known of the value, maybe with a part of it.
+        What is known of the value, perhaps with a part of it.
     """
 
     def __init__(self, store: ObjectStore, key: str, path: str, answer: Answer) -> None:
@@ -855,7 +856,7 @@ class ObjectReader(ValueReader):
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """What is equal for readers of one version, as well as can be told."""
+        """Equal for readers of the same version, as far as answers tell."""
         return self._known.mark
 
     @property
@@ -863,7 +864,7 @@ class ObjectReader(ValueReader):
         known = self._known
         if not known.is_named:
             return None
-        # A web server may give the same tag to two values of one second.
+        # A web server may give the same tag to two values stored within one second.
         modified = known.modified
         if self._store._is_web and modified is not None and datetime.now(UTC) - modified < _SETTLED:
             return None
@@ -896,7 +897,7 @@ class ObjectReader(ValueReader):
         return found.body
 
     def _is_of(self, answer: Answer) -> bool:
-        """Whether an answer is of this version; some tell the time of a change, and others do not."""
+        """Whether an answer is of this version. Only some answers contain a time of modification."""
         *known, modified = self._known.mark
         *found, then = answer.mark
         return found == known and (modified == then or None in (modified, then))
@@ -907,7 +908,7 @@ class ObjectReader(ValueReader):
 
 
 def _setting(name: str, value: Any) -> Any:
-    """The value of an argument, if it can be."""
+    """The value of an argument, validated."""
     number = isinstance(value, Real) and not isinstance(value, bool)
     whole = number and isinstance(value, Integral)
     statuses = isinstance(value, (tuple, list)) and all(one in range(400, 500) for one in value)

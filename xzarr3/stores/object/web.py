@@ -1,8 +1,8 @@
-"""Requests to web servers with headers that are meant for one server only.
+"""Requests to web servers with headers that only one server may see.
 
-The client within obstore sends every header on to where a server redirects, except ``Authorization`` and
-``Cookie``, and cannot be told otherwise. Another host must not see the others: where there are such headers,
-requests are made by the standard library, each with a connection of its own.
+On a redirect to another server, obstore's client sends every header along except ``Authorization`` and
+``Cookie``. This cannot be changed. If there are other private headers, this module makes the requests with
+the standard library, with one connection for each request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect to another server without what only the first one may see."""
+    """Follows redirects, and removes private headers on the way to another server."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
@@ -49,13 +49,13 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 class Web:
-    """What stands in for obstore: its function ``get``.
+    """Replaces obstore's function ``get``.
 
     Parameters
     ----------
     recipe : Recipe
     timeout : float
-        Seconds without a byte.
+        Seconds without a byte after which a request fails.
     """
 
     def __init__(self, recipe: Recipe, timeout: float) -> None:
@@ -75,7 +75,7 @@ class Web:
         self._timeout = timeout
 
     def get(self, store: None, path: str, *, options: Mapping[str, Any] | None = None) -> _Result:
-        """Ask for a value or a part of it, as obstore does."""
+        """Request a value or part of it, like ``obstore.get``."""
         asked = dict(options or {})
         request = urllib.request.Request(
             f"{self._url}/{quote(path)}", headers=self._headers, method="HEAD" if "head" in asked else "GET"
@@ -105,7 +105,7 @@ class Web:
 
 
 def _failure(error: Exception) -> AnswerError:
-    """What an error of the standard library means."""
+    """Translate an error of the standard library."""
     cause = getattr(error, "reason", error)
     unreachable = isinstance(cause, ConnectionRefusedError)
     passing = not isinstance(cause, ssl.SSLCertVerificationError)
@@ -114,7 +114,7 @@ def _failure(error: Exception) -> AnswerError:
 
 
 class _Result:
-    """An answer, with what obstore's have of it that is used here."""
+    """An answer with those attributes of obstore's results that are used here."""
 
     def __init__(self, answer: Any, span: Any) -> None:
         self._answer = answer

@@ -1,11 +1,11 @@
-"""What is read of a zip: its end, its directory and its members.
+"""Reads a zip: its end record, its directory and its members.
 
 Specification: PKWARE APPNOTE 6.3.10, sections 4.3 (records), 4.4 (fields), 4.5.3 (ZIP64), 4.6.9 (names in
-Unicode), appendix D (names in code page 437). Members are stored as they are (method 0) or deflated (8).
+Unicode), appendix D (names in code page 437). Members are stored uncompressed (method 0) or deflated (8).
 
-:mod:`zipfile` reads the entries of the directory, after it was seen where the directory lies and that it has
-as many entries as the end says. Nothing else that a zip says about itself is believed: members must lie
-within it, apart from each other, and their sizes must be possible; otherwise none of it is read.
+:mod:`zipfile` parses the directory entries, after this module has located the directory and checked that it
+has as many entries as the end record says. Nothing else in a zip is trusted: members must lie within the zip
+and must not overlap, and their sizes must be possible. Otherwise the whole zip is refused.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from xzarr3.stores.local.store import LocalStore
 crc32: Callable[..., int] = isal_zlib.crc32
 
 _LOCAL = struct.Struct("<4s5H3L2H")
-_ENTRY = 46  # Bytes of an entry of the directory, without its name and what else varies.
+_ENTRY = 46  # Bytes of a directory entry, without its fields of variable length.
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 
 TAIL = 2**16 + _END.size + _LOCATOR.size + _END64.size
-"""How many bytes at the end of a zip are sure to hold its end, whatever comment there is."""
+"""Bytes at the end of a zip that always contain its end record, whatever the comment."""
 LARGEST_DIRECTORY = 2**29
-"""Size in bytes beyond which a directory is not read."""
+"""Largest size in bytes of a directory that is read."""
 PIECE = 2**20
-"""How many bytes of a deflated member are read at once."""
+"""Bytes of a deflated member that are read at once."""
 STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 UNIX = 3
-"""What a member says that was made on Unix."""
+"""The system code of members made on Unix."""
 _UNICODE = 0x800
 _ENCRYPTED, _DESCRIPTOR = 0x2041, 8
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
-_MOST_DEFLATED = 1032  # Deflate makes nothing smaller than by this factor.
-_SLACK = 60  # Bytes of extra fields in a local header that are read along with it.
+_MOST_DEFLATED = 1032  # The best compression factor of deflate.
+_SLACK = 60  # Bytes of a local header's extra fields that are read along with it.
 _WHOLE = "accepted: a zip as it was written"
 _CUT_OFF = f"it is cut off; {_WHOLE}"
 _DAMAGED = f"it is damaged, its checksum is not that of the directory; {_WHOLE}"
@@ -64,38 +64,38 @@ _ODD = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|\0").search
 
 
 class End(NamedTuple):
-    """The end of a zip: where its directory is."""
+    """The end record of a zip, which locates its directory."""
 
     number: int
-    """How many members there are."""
+    """Number of members."""
     start: int
-    """Where the directory begins."""
+    """Offset of the directory."""
     length: int
     shift: int
-    """How many bytes were put in front of the zip."""
+    """Number of bytes that were prepended to the zip."""
     records: bytes
-    """What follows the directory."""
+    """The bytes that follow the directory."""
     comment: bytes
 
 
 class Directory(NamedTuple):
-    """What the directory of a zip says."""
+    """The contents of a zip's directory."""
 
     start: int
     members: dict[str, ZipInfo]
     others: list[ZipInfo]
-    """What is no key: folders, and names that no key can have."""
+    """Members that are no keys: folders, and members with unusable names."""
     unusable: dict[str, str]
-    """Names that no key can have, and why."""
+    """Names that cannot be keys, and the reasons."""
     offsets: list[int]
-    """Where members begin, and the directory."""
+    """Offsets of the members, and of the directory."""
     comment: bytes
     digest: bytes
-    """Of the directory, checksums of all values included."""
+    """Hash of the directory, which contains the checksums of all values."""
 
 
 def open_path(path: str) -> ValueReader | None:
-    """Open a file, None if there is none; nobody is told of requests."""
+    """Open a file; None if it does not exist. The requests are not reported."""
     folder, name = os.path.split(os.path.realpath(path))
     reader = LocalStore(folder)._reader(None, sys.maxsize).open(name)
     if reader is None and os.path.isdir(path):
@@ -104,19 +104,19 @@ def open_path(path: str) -> ValueReader | None:
 
 
 def read_directory(file: ValueReader, where: str) -> Directory:
-    """What a zip holds.
+    """Read the directory of a zip.
 
     Parameters
     ----------
     file : ValueReader
-        The zip; its end and its directory are read.
+        The zip. Its end record and its directory are read.
     where : str
-        Its name in messages.
+        The name of the zip, for error messages.
 
     Raises
     ------
     StoreError
-        If it is not a zip, or one that contradicts itself.
+        If the file is not a zip, or contradicts itself.
     """
     tail = bytes(file.read(-TAIL, TAIL))
     end = _find_end(tail, file.size, where)
@@ -139,7 +139,7 @@ def read_directory(file: ValueReader, where: str) -> Directory:
             if name in unusable or name.endswith("/"):
                 others.append(info)
                 continue
-        members[name] = info  # Of several members of one name the last one counts.
+        members[name] = info  # Of several members with one name the last one counts.
     place = attrgetter("header_offset")
     infos.sort(key=place)
     _check_places(infos, end.start, where)
@@ -150,17 +150,17 @@ def read_directory(file: ValueReader, where: str) -> Directory:
 
 
 def digest_of(data: Buffer) -> bytes:
-    """What tells the directory of a zip, and what follows it, from others."""
+    """Identifies the directory of a zip and the records after it."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _find_end(tail: bytes, size: int | None, where: str) -> End:
-    """The end of a zip, of which ``tail`` is the last part, and of which the size may be known.
+    """Find the end record in ``tail``, the last part of a zip, whose size may be known.
 
     Raises
     ------
     StoreError
-        If there is no end, or more than one.
+        If there is no end record, or more than one.
     """
     found: list[End] = []
     reason = "there is no end of a directory (cut off, or something else)"
@@ -184,7 +184,7 @@ def _no_zip(where: str, reason: str) -> StoreError:
 
 def _end_at(tail: bytes, at: int, size: int | None) -> End:
     _, disk, first_disk, here, number, length, offset, _ = _END.unpack_from(tail, at)
-    until = at  # Where the directory ends.
+    until = at  # End of the directory.
     if at >= _LOCATOR.size and tail.startswith(b"PK\6\7", at - _LOCATOR.size):
         _, wide_disk, _, disks = _LOCATOR.unpack_from(tail, at - _LOCATOR.size)
         until = at - _LOCATOR.size - _END64.size
@@ -199,7 +199,7 @@ def _end_at(tail: bytes, at: int, size: int | None) -> End:
         disk = disk or wide_disk or disks > 1
     if disk or first_disk or here != number:
         raise ValueError("it is split into several files")
-    if size is None:  # Then nothing can have been put in front of it.
+    if size is None:  # Then nothing can have been prepended.
         size = len(tail) if len(tail) < TAIL else offset + length + len(tail) - until
     start = size - len(tail) + until - length
     if not 0 <= offset <= start:
@@ -212,9 +212,9 @@ def _end_at(tail: bytes, at: int, size: int | None) -> End:
 
 
 def _entries(directory: bytes, expected: int, where: str) -> list[ZipInfo]:
-    """The entries of a directory.
+    """Parse the entries of a directory.
 
-    They are counted before :mod:`zipfile` reads them, which believes their lengths and makes objects of them.
+    They are counted first, because :mod:`zipfile` trusts their lengths and creates an object for each.
     """
     lengths = struct.Struct("<3H").unpack_from
     at = number = 0
@@ -222,7 +222,7 @@ def _entries(directory: bytes, expected: int, where: str) -> list[ZipInfo]:
         name, extra, comment = lengths(directory, at + 28)
         at += _ENTRY + name + extra + comment
         number += 1
-    # What seems to belong to a ZIP64 end would be taken for it.
+    # zipfile would take bytes that look like a ZIP64 locator for one.
     if (number, at) != (expected, len(directory)) or directory[-_LOCATOR.size :].startswith(b"PK\6\7"):
         raise _no_zip(where, f"its directory is not one of {expected} members")
     count = min(number, _FULL16)
@@ -235,15 +235,16 @@ def _entries(directory: bytes, expected: int, where: str) -> list[ZipInfo]:
 
 
 def raw_name(info: ZipInfo) -> bytes:
-    """The name of a member as the file has it."""
+    """The bytes of a member's name in the file."""
     name = info.orig_filename
     return name.encode("utf-8" if info.flag_bits & _UNICODE or name.isascii() else "cp437")
 
 
 def _name(info: ZipInfo) -> str:
-    """The name of a member.
+    """The name of a member, decoded.
 
-    It is UTF-8 if that is said of it, or if it can be and comes from Unix, where Info-ZIP says nothing.
+    It is UTF-8 if it is marked so. It is also UTF-8 if it comes from Unix and is valid UTF-8, because
+    Info-ZIP does not set the mark there.
     """
     raw, extra = raw_name(info), info.extra
     is_unicode = bool(info.flag_bits & _UNICODE) or info.create_system == UNIX
@@ -258,7 +259,7 @@ def _name(info: ZipInfo) -> str:
 
 
 def _check_places(infos: list[ZipInfo], end: int, where: str) -> None:
-    """See to it that no member lies outside of the zip or on another one, and that its sizes can be."""
+    """Check that members lie within the zip, do not overlap and have possible sizes."""
     reach = 0
     for number, info in enumerate(infos):
         stored, size, start = info.compress_size, info.file_size, info.header_offset
@@ -266,7 +267,7 @@ def _check_places(infos: list[ZipInfo], end: int, where: str) -> None:
         name_size = len(name) if name.isascii() else len(raw_name(info))
         before, reach = reach, start + _LOCAL.size + name_size + stored
         if before <= start and reach <= end and stored == size and not info.volume:
-            continue  # Nearly all are like that.
+            continue  # True for nearly all members.
         if start < before:
             found = f"overlaps member {shorten(infos[number - 1].filename)}"
         elif reach > end:
@@ -286,19 +287,19 @@ def _check_places(infos: list[ZipInfo], end: int, where: str) -> None:
 
 
 class View:
-    """What a zip holds at present, and how its values are read.
+    """The present contents of a zip, and access to its values.
 
     Parameters
     ----------
     where : str
-        The name of the zip, for messages.
+        The name of the zip, for error messages.
     file : ValueReader
-        The bytes of the zip; it is closed when nobody needs them any more.
+        The bytes of the zip. It is closed when the view is no longer referenced.
     is_near : bool
-        Whether reading twice costs less than copying what was read.
+        Whether reading again costs less than copying what was read.
     directory : Directory or None
     lineage : object
-        What tells its members from those of other zips, and of other writers of this one.
+        Distinguishes the members from those of other zips, and of other writers of this zip.
     """
 
     def __init__(
@@ -312,7 +313,7 @@ class View:
         self.lineage = lineage
         self.changes = 0
         self._offsets = [] if directory is None else directory.offsets
-        self._starts: dict[int, int] = {}  # Where data begin, by where the member does.
+        self._starts: dict[int, int] = {}  # Offset of a member's data, by offset of the member.
         self._sorted: list[str] | None = None
 
     def __del__(self) -> None:
@@ -320,17 +321,17 @@ class View:
 
     @property
     def token(self) -> object:
-        """What changes with every change."""
+        """Changes with every change of the contents."""
         return self.lineage, self.changes
 
     def version(self, info: ZipInfo | None) -> object | None:
-        """What tells the value of a member from all others of its key."""
+        """Distinguishes the value of a member from all other values of its key."""
         return None if info is None else (self.lineage, info.header_offset, info.CRC, info.file_size)
 
-    # Changing and listing it; who calls holds the lock of the store.
+    # Changing and listing. The caller holds the lock of the store.
 
     def put(self, info: ZipInfo, start: int) -> None:
-        """A new value, whose data begin at ``start``."""
+        """Add a value, whose data begin at ``start``."""
         self._starts[info.header_offset] = start
         if self._sorted is not None and info.filename not in self.members:
             insort(self._sorted, info.filename)
@@ -338,7 +339,7 @@ class View:
         self.changes += 1
 
     def remove(self, keys: Iterable[str]) -> None:
-        """No values."""
+        """Remove values."""
         for key in keys:
             if self.members.pop(key, None) is not None:
                 self.changes += 1
@@ -347,12 +348,12 @@ class View:
     def below(self, prefix: str) -> list[str]:
         """The keys that begin with a prefix."""
         keys = self._keys()
-        # A name that is greater than all that begin with the prefix: "0" comes after "/".
+        # The end of the range: "0" is the character after "/".
         end = bisect_left(keys, f"{prefix[:-1]}0") if prefix else len(keys)
         return keys[bisect_left(keys, prefix) : end]
 
     def _keys(self) -> list[str]:
-        """All keys in order."""
+        """All keys, sorted."""
         keys = self._sorted
         if keys is None:
             keys = self._sorted = sorted(self.members)
@@ -373,7 +374,7 @@ class View:
     # Reading
 
     def whole(self, info: ZipInfo) -> Buffer:
-        """All of a value, its checksum verified."""
+        """A whole value, verified by its checksum."""
         size = info.compress_size
         start, data = self._start(info, size)
         if len(data) != size:
@@ -387,18 +388,18 @@ class View:
         return data
 
     def is_plain(self, info: ZipInfo) -> bool:
-        """Whether a value is best read to where it is wanted."""
+        """Whether a value is best read directly into its destination."""
         return self.is_near and info.compress_type == STORED
 
     def read_into(self, info: ZipInfo, start: int, out: memoryview) -> None:
-        """A part of a plain value into memory."""
+        """Read a part of a plain value into ``out``."""
         if self.file.read_into(self._start(info)[0] + start, out) != len(out):
             raise self._error(info, _CUT_OFF)
         if len(out) == info.file_size and crc32(out) != info.CRC:
             raise self._error(info, _DAMAGED)
 
     def parts(self, info: ZipInfo, ranges: Iterable[ByteRange]) -> list[Buffer]:
-        """Several parts of a value; they are shorter where it ends."""
+        """Several parts of a value, shorter where the value ends."""
         size = info.file_size
         wanted = [_within(byte_range, size) for byte_range in ranges]
         if (0, size) in wanted:
@@ -420,7 +421,7 @@ class View:
             starts = [offset, *(least + start for start, _ in wanted)]
             head, *found = self.file.read_ranges(starts, [least - offset, *lengths])
             place = self._found(info, name, head)
-            if place != least:  # Extra fields, which few have.
+            if place != least:  # Extra fields, which are rare.
                 found = None
         if found is None:
             found = self.file.read_ranges([place + start for start, _ in wanted], lengths)
@@ -429,13 +430,13 @@ class View:
         return found
 
     def _pieces(self, info: ZipInfo) -> Iterator[Buffer]:
-        """The data of a member, read as they are wanted."""
+        """The stored data of a member, read piece by piece."""
         start, size = self._start(info)[0], info.compress_size
         for at in range(0, size, PIECE):
             yield self.file.read(start + at, min(PIECE, size - at))
 
     def _start(self, info: ZipInfo, most: int = 0) -> tuple[int, Buffer]:
-        """Where the data of a member begin, and at most so many of them if its header has to be asked for."""
+        """Offset of a member's data; and up to ``most`` bytes of it, if the header had to be read."""
         offset = info.header_offset
         start = self._starts.get(offset)
         if start is not None:
@@ -446,12 +447,12 @@ class View:
         return start, memoryview(block)[start - offset :][:most]
 
     def _found(self, info: ZipInfo, name: bytes, head: Buffer) -> int:
-        """Where the data of a member begin, as its header says, of which all but extra fields is at hand.
+        """Offset of a member's data according to its header, of which ``head`` holds all but extra fields.
 
         Raises
         ------
         StoreError
-            If it cannot be read, or the header is not that of the member.
+            If the member cannot be read, or its header does not match the directory.
         """
         method = info.compress_type
         if info.flag_bits & _ENCRYPTED:
@@ -464,7 +465,7 @@ class View:
             raise self._error(info, _CUT_OFF)
         mark, _, flags, said, _, _, _, stored, size, name_size, extra_size = _LOCAL.unpack_from(head)
         says_sizes = not flags & _DESCRIPTOR and _FULL32 not in (stored, size)
-        # Other letters may be spelled as the code page of another time has them.
+        # A name that is not ASCII may be spelled in another code page in the header.
         says_name = name.isascii() and info.filename == info.orig_filename
         if (
             mark != b"PK\3\4"
@@ -481,16 +482,16 @@ class View:
         return start
 
     def _inflate(self, info: ZipInfo, pieces: Iterable[Buffer], start: int, stop: int) -> bytes:
-        """The bytes from ``start`` to ``stop`` of a deflated member, and hardly more memory.
+        """The bytes from ``start`` to ``stop`` of a deflated member, with little additional memory.
 
         Raises
         ------
         StoreError
-            If there are fewer, none that can be inflated, or more than there are, where all are asked for.
+            If the member is shorter or cannot be inflated, or, where it is read to its end, is longer.
         """
         stream, size = zlib.decompressobj(-15), info.file_size
         kept, at = [], 0
-        most = stop + (stop == size)  # One more than there may be shows that there are more.
+        most = stop + (stop == size)  # One more byte than expected shows a member that is too long.
         try:
             for piece in pieces:
                 rest: Buffer = piece
@@ -513,7 +514,7 @@ class View:
 
 
 class MemberReader(ValueReader):
-    """Parts of one member, which is what it was when it was opened."""
+    """Parts of one member, as it was when it was opened."""
 
     def __init__(self, view: View, info: ZipInfo) -> None:
         self._view = view
@@ -539,7 +540,7 @@ class MemberReader(ValueReader):
 
 
 def _within(byte_range: ByteRange, size: int) -> tuple[int, int]:
-    """The start and the length of what a value of ``size`` bytes has of a range."""
+    """Start and length of a byte range, clipped to a value of ``size`` bytes."""
     start, length = byte_range
     if length is not None and length < 0:
         raise negative_length(length)

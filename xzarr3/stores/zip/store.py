@@ -1,8 +1,8 @@
-"""A store in a zip file, which is a file of this machine or a value of another store.
+"""A store in a zip, which is a file of this machine or a value of another store.
 
-Specification: PKWARE APPNOTE 6.3.10; the names of the members are the keys, as zarr-python has them. See
-:mod:`xzarr3.stores.zip.read` for what is read of it and what is refused, and
-:mod:`xzarr3.stores.zip.write` for how a zip comes to its place.
+Specification: PKWARE APPNOTE 6.3.10. The names of the members are the keys, as in zarr-python.
+:mod:`xzarr3.stores.zip.read` reads the zip and decides what is refused. :mod:`xzarr3.stores.zip.write` writes
+and commits it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from xzarr3.stores.zip.write import Draft, PathDraft, ValueDraft, new_member
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-", "x"]
 
 _PATIENCE = 10.0  # Seconds
-_WEIGHT = 8  # Of its directory, which it keeps in memory while no task uses it.
+_WEIGHT = 8  # Weight in `xzarr3.stores.sharing`: the directory is kept in memory while no task uses it.
 
 _LIVE: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
 _READING = "is read-only: it was opened with mode 'r'; accepted: mode 'a' or 'w'"
@@ -52,56 +52,57 @@ _ELSEWHERE = (
 
 
 class ZipStore(Store):
-    """Values are members of a zip, stored as they are.
+    """Values are members of a zip, uncompressed.
 
-    Reading asks for the end of the zip and its directory once, and then for each value once. Members that are
-    deflated are read as well. The checksum of a value is verified whenever all of it is read; of a part it is
-    verified that the member is where the directory says, and that the part is as long as it must be.
+    Reading requests the end of the zip and its directory once, and then one request for each value. Deflated
+    members can be read as well. A value that is read whole is verified by its checksum. For a part, the store
+    verifies that the member is where the directory says and that the part has the right length.
 
-    Writing needs one writer: one store object, whose values all threads of its process may set. What it
-    writes is not in the zip before :meth:`close` or :meth:`flush`, or the end of the ``with`` statement.
-    Until then others see the zip as it was, also if this process is killed. A ``with`` statement that ends
-    with an error writes nothing, see :meth:`discard`. A store that nobody closes is closed when it is
-    forgotten and when the interpreter exits. If that fails, or the program ends with an error, the zip stays
-    as it was, and the error says in which file what was written is until somebody writes the zip again.
+    Writing needs a single writer: one store object, which all threads of its process may use. Its changes are
+    committed to the zip by :meth:`close`, by :meth:`flush` or at the end of a ``with`` statement. Until then
+    other readers see the old zip, also if this process is killed. A ``with`` statement that ends with an
+    error discards the changes, see :meth:`discard`. A store that is not closed explicitly is closed when it
+    is garbage collected or when the interpreter exits. If that fails, or if the program ends with an error,
+    the zip stays unchanged. The error then names the file that holds the changes until the zip is written
+    again.
 
-    Values that were replaced or erased keep their space; :meth:`pack` makes a zip without them. The same
-    values, set in the same order, make the same bytes.
+    Replaced and erased values keep their space in the zip; :meth:`pack` makes a zip without them. Equal
+    values, set in the same order, give equal bytes.
 
     Parameters
     ----------
     path : str, path or Store
-        The zip file; or the store that holds it as a value, and then ``key``.
+        The zip file; or the store that holds the zip as a value, together with ``key``.
     key : str, optional
         The key of that value.
     mode : {"r", "r+", "a", "w", "w-", "x"}
-        ``r`` reads a zip; ``r+`` adds to one that is there, ``a`` also makes a new one; ``w`` makes a new
-        one, which replaces what is there; ``w-`` and ``x`` make one where there is none.
+        ``r`` reads a zip. ``r+`` adds to an existing zip; ``a`` does so or creates one. ``w`` creates a zip
+        and replaces an existing one. ``w-`` and ``x`` create a zip and refuse to replace one.
     read_only : bool, optional
         Refuse every write; only mode ``r`` does.
     fsync : bool
-        Have all of it on the disk before the zip is at its place.
+        Wait until the zip is on the disk before it is renamed to its path.
 
     Notes
     -----
-    A zip is written to a file beside its place, which it takes in one step. Who adds to one adds to a copy of
-    it, which takes the space of a second zip and the time to copy it. One thread at a time writes a value.
-    The name of that file begins with ``.xzarr3-zip-``, that of its lock with ``.xzarr3-ziplock-``. A killed
-    writer leaves them behind, until the next one; a directory store around them takes them for keys. Nothing
-    can be added to a zip with names that are not UTF-8.
+    A zip is written to a temporary file beside its path and then renamed in one step. Adding to a zip starts
+    from a copy of it, which takes the space of a second zip and the time to copy it. One thread at a time
+    writes a value. The name of the temporary file begins with ``.xzarr3-zip-``, that of its lock file with
+    ``.xzarr3-ziplock-``. A killed writer leaves both behind until the next writer removes them; a directory
+    store around them takes them for keys. Nothing can be added to a zip with names that are not UTF-8.
 
-    As a value of another store the zip is written to a temporary file and set when the store is closed. There
-    is no lock between processes then; if somebody else changed the value meanwhile that is an error, but in
-    mode ``w`` the last one wins.
+    A zip that is a value of another store is written to a temporary file and set when the store is closed.
+    Processes do not exclude each other then. If another writer changed the value meanwhile, closing raises an
+    error; in mode ``w`` the last writer wins instead.
 
-    A member whose name is no key (``../x``, ``/x``, ``a//b``) cannot be read, which :attr:`unusable` tells;
-    the others can. A backslash or a colon within a name is a letter like others. A member that is encrypted
-    or compressed in another way is listed, and reading it is an error. Of members of the same name the last
-    one counts. A zip is refused, all of it, whose members overlap, lie outside of it, or have sizes that
-    cannot be, and one whose directory is not whole.
+    Members whose names cannot be keys (``../x``, ``/x``, ``a//b``) cannot be read and are listed in
+    :attr:`unusable`; the others can be read. Backslashes and colons in names are ordinary characters. A
+    member that is encrypted, or compressed by another method, is listed, but reading it raises an error. Of
+    several members with one name the last one counts. A zip is refused as a whole if its members overlap, lie
+    outside of it or have impossible sizes, or if its directory is incomplete.
 
-    In another process a store that is being written, or was when it was pickled, can be neither read nor
-    written.
+    A store that is being written, or was being written when it was pickled, can be neither read nor written
+    in another process.
 
     Examples
     --------
@@ -206,7 +207,7 @@ class ZipStore(Store):
             return self._view
 
     def _read(self) -> View:
-        """Read the directory."""
+        """Read the directory of the zip."""
         if self._is_elsewhere:
             raise StoreError(f"{self} {_ELSEWHERE}")
         if self._inner is None:
@@ -234,18 +235,18 @@ class ZipStore(Store):
         else:
             draft = PathDraft(os.path.realpath(str(self.path)), mode, str(self), self.fsync)
         view = View(str(self), draft.reader, True, draft.old, draft.lineage)
-        view.changes = 0 if draft.old is not None else 1  # A new zip is one even without members.
+        view.changes = 0 if draft.old is not None else 1  # A new zip is a change, even without members.
         self._draft, self._view = draft, view
         self._finalizer = Finalize(self, _end, (draft, view), exitpriority=10)
 
     @property
     def unusable(self) -> dict[str, str]:
-        """Names of members that no key can have, and why."""
+        """Names of members that cannot be keys, and the reasons."""
         return dict(self._opened().unusable)
 
     @property
     def _is_inherited(self) -> bool:
-        """Whether this process is a forked child, which writes to no zip of its parent."""
+        """Whether this process is a forked child, which must not write to its parent's zip."""
         return self._pid != os.getpid()
 
     def _check_writable(self) -> None:
@@ -255,19 +256,19 @@ class ZipStore(Store):
             raise ReadOnlyError(f"{self} {_READING if self.mode == 'r' else _CLOSED}")
 
     def _writing(self) -> tuple[Draft, View]:
-        """What is written; who calls holds the lock, so that nobody else writes or closes the store."""
+        """The draft and its view. The caller holds the lock, so that no other thread writes or closes."""
         self._check_writable()
         if self._draft is None or self._view is None:
             raise ReadOnlyError(f"{self} {_CLOSED}")
         return self._draft, self._view
 
     def flush(self) -> None:
-        """Bring what was written to its place and go on writing.
+        """Commit the changes to the zip and keep it open for writing.
 
         Raises
         ------
         StoreError
-            If that fails. What is at the place is then what was there before, and it can be tried again.
+            If that fails. The old zip is then unchanged, and the call can be repeated.
         """
         with self._lock:
             self._writing()
@@ -275,13 +276,13 @@ class ZipStore(Store):
             self._begin("r+")
 
     def close(self) -> None:
-        """Bring what was written to its place, and write no more; reading opens the zip again.
+        """Commit the changes to the zip and end writing. A later read opens the zip again.
 
         Raises
         ------
         StoreError
-            If that fails, for want of space, say. What is at the place is then what was there before, the
-            store stays open, and it can be tried again.
+            If that fails, for example because the disk is full. The old zip is then unchanged, the store
+            stays open, and the call can be repeated.
         """
         with self._lock:
             if self._draft is None:
@@ -291,7 +292,7 @@ class ZipStore(Store):
                 self._become_read_only()
 
     def discard(self) -> None:
-        """Forget what was written since the store was opened, and write no more."""
+        """Discard all changes since the store was opened, and end writing."""
         with self._lock:
             if self._draft is not None and not self._is_inherited:
                 self._let_go(None)
@@ -302,11 +303,11 @@ class ZipStore(Store):
         expected = None if draft.old is None else draft.old.digest
         if view.changes:
             expected = draft.commit(view.members.values())
-        del view  # What is open cannot be removed everywhere.
+        del view  # Some systems cannot remove an open file.
         self._let_go(expected)
 
     def _let_go(self, expected: bytes | None) -> None:
-        """Have done with what was written; what is read is what is at the place then."""
+        """Release the draft. Later reads open the zip again and expect the directory digest ``expected``."""
         draft, self._draft = self._draft, None
         self._view, self._expected = None, expected
         if self._finalizer is not None:
@@ -315,7 +316,7 @@ class ZipStore(Store):
             draft.release()
 
     def _become_read_only(self) -> None:
-        """Write no more; reading costs what it costs the store around the zip."""
+        """End writing. From now on reading costs what it costs in the store that holds the zip."""
         self.read_only = True
         if self._inner is not None:
             self.concurrency = self._inner.concurrency
@@ -343,22 +344,22 @@ class ZipStore(Store):
         prefix: str = "",
         fsync: bool = False,
     ) -> ZipStore:
-        """Make a zip of all values of a store, sorted by key; equal values make equal bytes.
+        """Make a zip of all values of a store, sorted by key; equal values give equal bytes.
 
-        To have a zip without what was replaced and erased in it, pack it to its own place.
+        To remove replaced and erased values from a zip, pack it to its own path.
 
         Parameters
         ----------
         source : Store
         path, key, fsync
-            See :class:`ZipStore`; what is there is replaced.
+            See :class:`ZipStore`; an existing zip is replaced.
         prefix : str
-            Take the keys that begin with it, and leave it out of their names.
+            Pack only the keys that begin with it, and remove it from their names.
 
         Returns
         -------
         ZipStore
-            The zip, to be read.
+            The zip, opened for reading.
 
         Examples
         --------
@@ -462,7 +463,7 @@ class _ZipReader(Reader):
         if info is None:
             return None
         size, limit = info.file_size, self._limit
-        # What is deflated may be a bit longer than without.
+        # Deflate may enlarge a value slightly.
         if size > limit or info.compress_size > limit + limit // 1000 + 1000:
             raise OversizedError(max(size, info.compress_size), limit)
         if self._scratch is None or not view.is_plain(info):
@@ -480,7 +481,7 @@ class _ZipReader(Reader):
 
 
 class _ZipWriter(Writer):
-    """Puts members into a zip, in pieces."""
+    """Writes members to a zip, each from several pieces."""
 
     _store: ZipStore
 
@@ -489,18 +490,18 @@ class _ZipWriter(Writer):
 
 
 def _end(draft: Draft, view: View) -> None:
-    """Close a zip that nobody has closed: nobody knows it any more, or the interpreter exits."""
+    """Finish a zip that was not closed, when it is garbage collected or the interpreter exits."""
     if is_exiting():
         _finish(draft, view, sys.exc_info()[1] or getattr(sys, "last_value", None))
         return
-    # The collector of garbage may be at work anywhere, also where this thread holds a lock of another store.
+    # Garbage collection may run anywhere, also while this thread holds the lock of another store.
     helper = threading.Thread(target=_finish, args=(draft, view, None), name="xzarr3-zip")
     helper.start()
     helper.join(_PATIENCE)
 
 
 def _finish(draft: Draft, view: View, failure: BaseException | None) -> None:
-    """Bring a zip to its place, unless the program failed; what cannot get there is kept where it is."""
+    """Commit a zip unless the program failed; if it cannot be committed, keep the changes in their file."""
     members = view.members.values()
     is_failure = failure is not None and not isinstance(failure, SystemExit)
     try:

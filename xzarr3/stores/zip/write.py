@@ -1,8 +1,8 @@
-"""How a zip comes to its place.
+"""Writes and commits a zip.
 
-A zip that is written grows in a file beside its place (or, as a value of another store, in a directory for
-temporary files); it gets there when it is complete, in one step. Who adds to one adds to a copy of it. What
-nobody has brought to its place in the end stays in that file.
+A zip grows in a temporary file beside its path, or in a directory for temporary files if it is a value of
+another store. Once complete, it is committed in one step. Adding to a zip starts from a copy of it. Changes
+that could not be committed stay in the temporary file.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getatt
 _BLOCK = 2**22
 _FULL16 = 0xFFFF
 _MODE = 0o100644 << 16
-_PATIENCE = 0.2  # Seconds; somebody may just be about to remove the file of a lock.
+_PATIENCE = 0.2  # Seconds; another process may just be removing the lock file.
 
 _ONE = "accepted: one writer at a time, the threads of one process"
 
 TEMPORARY = ".xzarr3-zip-"
-"""What the names of zips that are being written begin with."""
+"""Prefix of the names of zips that are being written."""
 LOCK = ".xzarr3-ziplock-"
-"""What the names of their locks begin with."""
+"""Prefix of the names of their lock files."""
 
 
 def new_member(key: str, contents: Iterable[memoryview]) -> tuple[ZipInfo, bytes]:
-    """What a zip says of a value that is stored as it is, and its header.
+    """The entry and the local header of a value that is stored uncompressed.
 
     Raises
     ------
     InvalidKeyError
-        If a zip cannot have a member of that name.
+        If a zip cannot have a member with this name.
     """
     info = ZipInfo(key)
     info.filename = key
@@ -95,27 +95,27 @@ def _fail(doing: str, where: str, error: OSError | OverflowError) -> NoReturn:
 
 
 class Draft:
-    """A zip that is being written, in a file of its own, which begins with what the zip held before.
+    """A zip being written, in a file of its own that begins with a copy of the old zip.
 
     Parameters
     ----------
     where : str
-        The name of the zip, for messages.
+        The name of the zip, for error messages.
     mode : str
         ``r+``, ``a``, ``w`` or ``x``.
     """
 
     path = ""
-    """The place of the file; empty if there is none, or not any more."""
+    """Path of the file; empty if the file does not exist or is gone."""
     _descriptor = -1
 
     def __init__(self, where: str, mode: str) -> None:
         self.where = where
         self.replaces = mode == "w"
         self.old: Directory | None = None
-        """What the zip held before."""
+        """Contents of the old zip."""
         self.end = 0
-        """Where the next value will be."""
+        """Offset at which the next value is written."""
         self.lineage = uuid.uuid4().hex
         try:
             self._descriptor, self.path = self._made()
@@ -140,22 +140,22 @@ class Draft:
             raise
 
     def _made(self) -> tuple[int, str]:
-        """See that nobody else writes the zip, and make the file; returns its descriptor and its place."""
+        """Exclude other writers and create the file; returns its descriptor and path."""
         raise NotImplementedError
 
     def _found(self) -> ValueReader | None:
-        """What is at the place."""
+        """The old zip, or None."""
         raise NotImplementedError
 
     def _place(self, total: int) -> None:
-        """Bring the file to the place."""
+        """Commit the file."""
         raise NotImplementedError
 
     def _take(self, source: ValueReader) -> None:
-        """Begin with the values of another zip."""
+        """Copy the values of the old zip."""
         old = read_directory(source, self.where)
         for info in itertools.chain(old.members.values(), old.others):
-            # Its entry is written anew, where it is UTF-8; the name in its header stays as it is.
+            # Its entry is rewritten, in UTF-8 if needed. The name in its header stays as it is.
             name = info.filename
             if (name != info.orig_filename or not name.isascii()) and name.encode() != raw_name(info):
                 raise StoreError(
@@ -169,13 +169,13 @@ class Draft:
         self.old = old
 
     def _write(self, pieces: Sequence[memoryview]) -> None:
-        """Write pieces behind the others; where that fails, the next ones are written to the same place."""
+        """Append pieces. After a failure the next ones are written to the same offset."""
         os.lseek(self._descriptor, self.end, os.SEEK_SET)
         platform.write_all(self._descriptor, pieces)
         self.end += sum(map(len, pieces))
 
     def append(self, info: ZipInfo, header: bytes, contents: Sequence[memoryview]) -> int:
-        """Write a value behind the others, one thread at a time; returns where its data begin."""
+        """Append a value; returns the offset of its data. Only one thread may call this at a time."""
         info.header_offset = self.end
         try:
             self._write([memoryview(header), *contents])
@@ -185,12 +185,12 @@ class Draft:
         return info.header_offset + len(header)
 
     def commit(self, members: Iterable[ZipInfo]) -> bytes:
-        """Write the directory and bring the zip to its place; returns the digest of the directory.
+        """Write the directory and commit the zip; returns the digest of the directory.
 
         Raises
         ------
         StoreError
-            If that fails. What is at the place is then what was there before, and it can be tried again.
+            If that fails. The old zip is then unchanged, and the call can be repeated.
         """
         try:
             total = self._complete(members)
@@ -216,8 +216,8 @@ class Draft:
             return stream.truncate()
 
     def keep(self, members: Iterable[ZipInfo]) -> str:
-        """Have what was written outlive :meth:`release`; says where it is."""
-        os.stat(self.path)  # Somebody may have removed it.
+        """Make the file outlive :meth:`release`; returns a text that says where it is."""
+        os.stat(self.path)  # Fails if another process has removed it.
         try:
             self._complete(members)
             what = "what was written is in"
@@ -233,35 +233,35 @@ class Draft:
         )
 
     def release(self) -> None:
-        """Remove the file, if it is still there, and let others write."""
+        """Remove the file, if it still exists, and admit other writers."""
         path, self.path = self.path, ""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
         if path:
-            with contextlib.suppress(OSError):  # Somebody else has removed it, or still reads it.
+            with contextlib.suppress(OSError):  # Another process has removed it, or has it open.
                 platform.unlink_at(*os.path.split(path))
 
 
 class PathDraft(Draft):
-    """A zip that will be a file.
+    """A zip to be committed as a file.
 
     Parameters
     ----------
     path : str
-        Its place, with no link in it.
+        Path of the zip, with links resolved.
     mode, where : str
         See :class:`Draft`.
     fsync : bool
-        Whether to wait until all is on the disk.
+        Whether to wait until the zip is on the disk.
     """
 
     def __init__(self, path: str, mode: str, where: str, fsync: bool) -> None:
         self._target = path
         self._fsync = fsync
         self._above, name = os.path.split(path)
-        # Always the same, so that only one is written, and the next one removes what is left of it. It is no
-        # temporary file of a LocalStore, which would remove it after an hour without a value.
+        # The name is fixed, so that only one writer is active and the next writer removes a leftover. It must
+        # not look like a temporary file of a LocalStore, which would remove it an hour after its last change.
         long = len(os.fsencode(name)) > 200
         self._name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest() if long else name
         self._before: tuple[object, ...] | None = None
@@ -283,7 +283,7 @@ class PathDraft(Draft):
             ) from error
         name = f"{TEMPORARY}{self._name}"
         with contextlib.suppress(FileNotFoundError):
-            platform.unlink_at(self._above, name)  # Left by a writer that was killed.
+            platform.unlink_at(self._above, name)  # Leftover of a killed writer.
         path = os.path.join(self._above, name)
         return os.open(path, _NEW, 0o666), path
 
@@ -303,7 +303,7 @@ class PathDraft(Draft):
                 raise ConflictError(self._changed())
             platform.copy_mode(self._descriptor, status.st_mode)
         whole = self.path
-        if not platform.POSIX:  # One that is open cannot be moved.
+        if not platform.POSIX:  # An open file cannot be renamed there.
             whole = f"{self.path}.whole"
             with open(self.path, "rb") as source, open(whole, "wb") as copy:
                 shutil.copyfileobj(source, copy, _BLOCK)
@@ -328,7 +328,7 @@ def _state(info: os.stat_result) -> tuple[object, ...]:
 
 
 class ValueDraft(Draft):
-    """A zip that will be a value of another store.
+    """A zip to be committed as a value of another store.
 
     Parameters
     ----------
@@ -376,4 +376,4 @@ class ValueDraft(Draft):
 
 
 _written: dict[object, ValueDraft] = {}
-"""The values that this process is writing; its number keeps a forked child from waiting."""
+"""The values that this process is writing. Its pid is in the names, so a forked child is not blocked."""
