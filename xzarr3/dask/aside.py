@@ -2,8 +2,8 @@
 
 Blocks that would take too much memory while they wait for others are spilled to a temporary directory. Values
 that are computed from arrays that the same call overwrites are spilled to the store of the target, where all
-workers of a cluster find them. They are copied only after all of them are spilled: until then, a stored block
-of the target may still be needed to compute another block, or the same one again if a worker is lost.
+workers of a cluster find them. Values of this kind are copied only after all of them are spilled: until then,
+the old values of the target may be needed to compute another block, or to recompute one of a lost worker.
 """
 
 from __future__ import annotations
