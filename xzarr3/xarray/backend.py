@@ -360,7 +360,7 @@ class _Opened(DataTree):  # type: ignore[no-untyped-call]
         self.encoding = dict(value)
 
     def map_over_datasets(self, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Apply ``func`` to each dataset; xarray's function that makes indexes is replaced by a faster way."""
+        """Apply ``func`` to each dataset. If it is xarray's, for indexes, they are made without copies."""
         if args or options or getattr(func, "__name__", None) != _MAKES_INDEXES:
             return super().map_over_datasets(func, *args, **options)
         self.__class__ = DataTree  # type: ignore[assignment]
