@@ -205,7 +205,7 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
 
     @cached_property
     def dask(self) -> HighLevelGraph:
-        """The graph."""
+        """The graph, built on demand."""
         return _graph(cast("Source", self._source), self._view)
 
     @cached_property

@@ -201,7 +201,7 @@ def fetched(keys: Sequence[str]) -> list[Any] | None:
 
 
 _PATIENCE = 60.0  # Seconds to wait for results from another worker.
-_PAUSE = 0.02  # Seconds
+_PAUSE = 0.02  # Seconds between two questions to the scheduler.
 
 
 def optimize_guarded(graph: Any, keys: Any, **kwargs: Any) -> Any:
@@ -259,7 +259,7 @@ class Writing(Delayed):
 
     @property
     def __dask_optimize__(self) -> Any:
-        # Without cleanups, as dask's own arrays have it: computed together, both share their blocks.
+        # Without cleanups, dask's own function: a write and an array computed together then share blocks.
         return self._guarding if self._cleanups() else self._as_arrays
 
     def _cleanups(self) -> list[Cleanup]:

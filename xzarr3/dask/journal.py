@@ -42,7 +42,7 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.stores import Store
 
 _VERSION = 2
-_FLUSHED = 1.0  # Seconds
+_FLUSHED = 1.0  # Seconds after which a page is stored again.
 _FULL = 2**16  # Most numbers on a page.
 _LARGEST = 2**20  # Most bytes of a stored page, which is compressed.
 _LONGEST = 2**24  # Most bytes of a page after decompression.

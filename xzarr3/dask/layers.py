@@ -81,7 +81,7 @@ class Made(Layer):
 
 
 def read_layer(read: Read, source: Any, name: str, view: tuple[Along, ...]) -> ReadLayer:
-    """The layer that reads all of a source in blocks."""
+    """The layer that reads a whole source in blocks."""
     index = tuple(range(len(view)))
     parts = Selections(name, view)
     made = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)

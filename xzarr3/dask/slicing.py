@@ -26,7 +26,7 @@ Part: TypeAlias = "int | slice"
 
 @dataclass(frozen=True)
 class Along:
-    """The elements ``start``, ``start + step``, ... of a dimension, in blocks.
+    """The elements ``start``, ``start + step``, ... of a dimension, divided into blocks.
 
     Parameters
     ----------

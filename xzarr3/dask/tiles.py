@@ -23,7 +23,7 @@ Cut = tuple[int, int, int, int]
 """Along a dimension: length of a block, start and stop of its part, and first element of that in the tile."""
 
 _WORTH = 2**20  # Bytes from which a tile is worth its own task.
-_LARGEST = 2**26  # Bytes beyond which a tile is cut into fewer units, unless blocks are larger.
+_LARGEST = 2**26  # Bytes beyond which a tile is cut at edges of stored units, unless blocks are larger.
 _ENOUGH = 32  # Number of tiles that keeps all threads busy.
 
 
@@ -135,7 +135,7 @@ def is_aligned(units: Steps | Edges, start: int, blocks: Positions) -> bool:
 def plan_axes(
     units: Sequence[Steps | Edges], starts: Sequence[int], chunks: Sequence[Sequence[int]], itemsize: int
 ) -> list[AxisTiles]:
-    """Tiles for blocks of any lengths.
+    """Plan the tiles of a write, for blocks of any lengths.
 
     Parameters
     ----------

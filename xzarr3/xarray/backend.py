@@ -40,7 +40,7 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     Parameters
     ----------
     store : path, URL or Store
-    chunks : "grouped" or whatever :func:`xarray.open_dataset` takes
+    chunks : "grouped" or any ``chunks`` of :func:`xarray.open_dataset`
         The chunks of the dask arrays. ``"grouped"`` makes blocks of whole stored units, shards or unsharded
         chunks, and groups small ones. If dask is not installed, ``"grouped"`` means None: no dask arrays, and
         values are read when they are used. ``{}`` makes one block of each stored unit.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xzarr3.dask.slicing import Part
 
 _TOKEN = re.compile("-[0-9a-f]{32}$")
-_FROM_ARRAY = frozenset(("name", "lock", "inline_array"))  # What xarray always tells ``from_array``.
+_FROM_ARRAY = frozenset(("name", "lock", "inline_array"))  # The options that xarray always passes.
 
 
 class Variable(xr.Variable):
@@ -69,7 +69,7 @@ class Variable(xr.Variable):
 
     def chunk(self, *args: Any, **options: Any) -> xr.Variable:  # type: ignore[override]
         """Chunk the variable; the dask names change when the stored values may have changed."""
-        held = self._data  # Another thread may load it meanwhile.
+        held = self._data  # Read once: another thread may load the variable meanwhile.
         lazy = found_in(held)
         if lazy is None:
             return super().chunk(*args, **options)

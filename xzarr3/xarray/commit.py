@@ -252,7 +252,10 @@ class Commit:
             self._resume()
 
     def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
-        """Plan new groups at ``path`` and below."""
+        """Plan new groups at ``path`` and below.
+
+        If existing groups change, too, the consolidated copy in the root is updated with those.
+        """
         alone = not plan.changed
         arrays = {
             node_prefix(relative) + variable.name: variable

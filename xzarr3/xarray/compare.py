@@ -62,7 +62,7 @@ from xzarr3.xarray.recode import (
 from xzarr3.xarray.region import find_region
 from xzarr3.xarray.variables import as_variable
 
-_PAUSES = (0.0, 0.02, 0.1, 0.3)  # Seconds
+_PAUSES = (0.0, 0.02, 0.1, 0.3)  # Seconds before each attempt to find arrays of equal lengths.
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +263,7 @@ def _found(node: Node, store: Store) -> tuple[Group, dict[str, Array], list[str]
     """The group at a path, its arrays by name, and the names of other nodes; None if there is no group.
 
     If arrays have several lengths along ``append_dim``, another append is just storing its documents, or was
-    killed while it did. So the group is read again after each of ``_PAUSES``.
+    killed while it did. So the group is read again, after the pauses in ``_PAUSES``, until the lengths agree.
     """
     append_dim = node.asked.append_dim
     for pause in _PAUSES:

@@ -109,7 +109,7 @@ def _set_bounded(stored: Mapping[Hashable, Variable], arrays: Mapping[Hashable, 
         bounds, units = var.attrs.get("bounds"), var.attrs.get("units")
         if not (isinstance(bounds, str) and isinstance(units, str) and "since" in units):
             continue
-        if bounds in stored and "bounds" not in stored[bounds].attrs:  # A variable with bounds is not one.
+        if bounds in stored and "bounds" not in stored[bounds].attrs:  # Bounds have no bounds themselves.
             arrays[bounds].array._bounded = arrays[name].array
 
 

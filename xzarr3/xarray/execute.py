@@ -100,7 +100,7 @@ def templated(write: Commit, opened: Store | None) -> Delayed:
     Raises
     ------
     ValueError
-        If a dask array reads what is replaced before the Delayed is computed.
+        If a dask array reads data that this call replaces.
     """
     store, jobs = write.store, write.jobs
     read = reads_below([job.source for job in jobs], store, write.path)
@@ -141,7 +141,7 @@ def _finished(opened: Store | None, write: Commit, begun: Begun, stored: object 
 
 
 def _workers(store: Store, jobs: list[Job]) -> dict[str, int]:
-    """Number of dask threads for a store with latency, unless the user has configured it."""
+    """The option ``num_workers`` for a store with latency; empty if the user has configured threads."""
     set_up = dask.config.get("num_workers", None) or dask.config.get("pool", None)
     if store.concurrency <= 1 or set_up or get_scheduler() not in (None, dask.threaded.get):
         return {}

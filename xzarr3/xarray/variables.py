@@ -33,7 +33,7 @@ class Xzarr3DataStore(AbstractDataStore):
     ----------
     group : Group
     drop_variables : str or iterable of str
-        Names of arrays to leave out; their documents are not looked at.
+        Names of arrays to leave out; their documents are not read.
     keep_variables : str or iterable of str, optional
         Names of the only arrays to open, besides the index coordinates of their dimensions. No other
         documents are read.

@@ -111,7 +111,8 @@ def to_zarr(
     The result reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``. The
     arguments are those of :meth:`xarray.Dataset.to_zarr` and :meth:`xarray.DataTree.to_zarr`. Everything is
     checked before anything is written. With ``mode="w"`` the old dataset stays in place until all new data
-    are stored, so ``dataset`` may even read from it. If the write fails before that, the old dataset stays.
+    are stored, so ``dataset`` may even read from it. If the write fails before that, the old dataset stays;
+    ``replace="in place"`` is the exception.
 
     Parameters
     ----------
@@ -202,12 +203,12 @@ def to_zarr(
     ChangedError
         If another writer replaced a variable during the append. The variable stays as that writer made it.
     StoreError
-        If the store cannot be written. Then the old dataset is still there, or none if there was none.
+        If the store cannot be written. Then either the old dataset is still there, or no dataset is.
 
     Notes
     -----
     *Dask arrays.* They need not be chunked as they are stored: no two tasks write the same stored unit. If a
-    task of a Delayed fails, what the Delayed stored is removed, whether it was computed by ``.compute()``,
+    task of a Delayed fails, the write is cleaned up, too, whether it was computed by ``.compute()``,
     ``dask.compute`` or the client of a cluster (there once the task is not retried). Then the Delayed may be
     computed again. Four cases are not cleaned up at once: a Delayed that another Delayed depends on, what a
     killed worker leaves, a cancelled computation, and a cluster whose scheduler refuses to run functions.
@@ -228,29 +229,29 @@ def to_zarr(
 
     *Replacing in other stores.* Other stores cannot rename. Where nothing exists, data are stored in place
     and the documents last. Otherwise new data are staged under a key that also begins with
-    ``.xzarr3-staged-``, while the old data stay readable. Then one swap follows: the lease of the group
-    records it, the old documents are
-    erased, then the old chunks, the new chunks are copied within the store, the documents are stored, the one
-    of the group last, and the staged data are erased. A process that is killed before the swap leaves the old
-    dataset. A process that is killed during the swap leaves everything that is needed to finish it;
-    :func:`xzarr3.recover` finishes it, or the next write to the group. Until then a reader that opens the
-    group gets an :class:`IncompleteWriteError`, which names the writer and its start time.
+    ``.xzarr3-staged-``, while the old data stay readable. Then one swap follows. The lease of the group
+    records the swap. The old documents are erased, then the old chunks. The new chunks are copied within the
+    store, and the documents are stored, the one of the group last. Then the staged data are erased. A process
+    that is killed before the swap leaves the old dataset. A process that is killed during the swap leaves
+    everything that is needed to finish it; :func:`xzarr3.recover` finishes it, or the next write to the
+    group. Until then a reader that opens the group gets an :class:`IncompleteWriteError`, which names the
+    writer and its start time.
 
     *Foreign files.* ``mode="w"`` erases only keys of the hierarchy: documents, chunks of the existing arrays,
     and keys that have the name of a chunk of a new array. All other files stay, also in the directories of
-    arrays, and also files that appear during the write. They are hard-linked into the new data before
-    anything is renamed, or copied if the file system has no hard links. So a process that is killed leaves
-    them in their place or in ``old``; the process that finishes the renames brings them back from there.
+    arrays, and also files that appear during the write. In a directory they are hard-linked into the new data
+    before anything is renamed, or copied if the file system has no hard links. So a process that is killed
+    leaves them in their place or in ``old``; the process that finishes the renames brings them back.
 
     *Concurrent writers.* In a directory with ``mode="w-"``, a node that has appeared since the call stays,
     and the write fails. Two writers that replace the same group at the same moment take turns: a lease of the
     group is held during the renames. Other stores that can erase hold a lease, the key ``.xzarr3-lease`` in
     the group, during a first write and during a replacement; other calls for the same group then raise
     NodeExistsError. Groups above and below it have leases of their own. Between processes a lease is as
-    reliable as the conditional puts of the store. Zips have no conditional puts, but only one writer. The
-    lease of a killed process is ignored at once on the same host. On another host the next writer waits until
-    the lease has not been renewed for 45 seconds. The duration of a write and the clocks of the hosts do not
-    matter. A write fails if it stored nothing for a day and another writer has removed what it had stored.
+    reliable as the conditional puts of the store. A zip has no lease, but only one writer. The lease of a
+    killed process is ignored at once on the same host. On another host the next writer waits until the lease
+    has not been renewed for 45 seconds. The duration of a write and the clocks of the hosts do not matter. A
+    write fails if it stored nothing for a day and another writer has removed what it had stored.
 
     *Appending.* Appended values are first stored past the end of the variables, where no reader looks. Then
     the documents of all variables get their new shapes together, on the condition that no other writer has
