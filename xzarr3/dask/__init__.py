@@ -1,4 +1,4 @@
-"""Chunks as dask tasks: arrays in stores as dask arrays, and dask arrays into stores."""
+"""Dask support: read stored arrays as dask arrays, and write dask arrays to stored arrays."""
 
 from xzarr3.dask.read import from_zarr
 from xzarr3.dask.write import store

@@ -1,10 +1,10 @@
-"""Dask arrays that know what they read, so that a selection of them is made in no time.
+"""Dask arrays that keep their source and selection, so that selecting from them is fast.
 
-Of many variables that are opened only a few are computed, and mostly not even whole. So nothing is made of a
-source but its blocks before a graph is wanted. An integer or a slice of such an array is another one: of a
-million blocks dask would make a task for each; here a layer says in a few numbers what is selected. What is
-read for that is decided when the graph is optimized: see :mod:`xzarr3.dask.layers`. Everything else is done
-as dask does it, with plain dask arrays as results.
+Of many opened variables only a few are computed, and mostly in part. So only the blocks of a source are
+worked out until a graph is asked for. Indexing such an array with integers and slices gives another array of
+this kind. Dask would make a task for each block, of which there may be a million; here a few numbers describe
+the selection. What is read is decided when the graph is optimized: see :mod:`xzarr3.dask.layers`. All other
+operations are dask's own and give plain dask arrays.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from xzarr3.dask.slicing import Along, Part, as_blocks, every, extent
 from xzarr3.errors import StoreError
 from xzarr3.io.selection import basic_selection
 
-_WORKED_OUT = ("dask", "_chunks", "_name")  # Of a dask array, from what it reads.
-_FEW = 200  # Blocks along a dimension, whose lengths are told with a layer for its picture.
+_WORKED_OUT = ("dask", "_chunks", "_name")  # Attributes of a dask array that are computed on demand.
+_FEW = 200  # Most blocks along a dimension for which a layer lists their lengths in its repr.
 
 
 def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
-    """Read what a block holds."""
+    """Read the values of one block."""
     if any(extent(part)[1] > size for part, size in zip(parts, array.shape, strict=True)):
         raise StoreError(
             f"array '{array.name}' of {array.store} has shape {array.shape} now and was larger when its "
@@ -44,23 +44,22 @@ def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
 
 
 class Source:
-    """All of what is read, in blocks: what its selections have in common.
+    """An object to read from and its blocks, shared by all selections of it.
 
     Parameters
     ----------
     read : callable
-        Gets the source and what to read of it along each dimension, integers and slices, and returns the
-        values; to be pickled.
+        Takes the source and an integer or a slice for each dimension, and returns the values. It is pickled.
     source : object
-        What is read from; to be pickled.
+        The object to read from. It is pickled.
     dtype : dtype
-        Of the values.
+        Data type of the values.
     view : tuple of Along
         All elements of each dimension, in their blocks.
     prefix : str
-        What the names of tasks begin with; a token follows.
+        Prefix of the names of tasks; a token follows.
     name : str or callable
-        Name of the dask array of all of it, or what tells it once it is needed.
+        Name of the dask array of the whole source, or a function that returns it, called when needed.
     """
 
     def __init__(
@@ -81,17 +80,17 @@ class Source:
 
     @cached_property
     def name(self) -> str:
-        """Name of the dask array of all of it."""
+        """Name of the dask array of the whole source."""
         return self._name if isinstance(self._name, str) else self._name()
 
     @cached_property
     def layer(self) -> ReadLayer:
-        """The layer that reads."""
+        """The layer that reads the whole source."""
         return read_layer(self.read, self.source, self.name, self.view)
 
 
 def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Array:
-    """What is selected of a source, by default all of it, as a dask array."""
+    """A selection of a source, by default all of it, as a dask array."""
     view = source.view if view is None else view
     left = [along for along in view if not along.drop]
     meta = np.empty((0,) * len(left), source.dtype)
@@ -106,7 +105,7 @@ def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Arra
 
 
 def _name(source: Source, view: tuple[Along, ...]) -> str:
-    """Name of the dask array, which follows from that of the source and what is selected of it."""
+    """Name of the dask array, derived from the name of the source and the selection."""
     if view == source.view:
         return source.name
     parts = [(along.start, along.step, along.count, along.drop) for along in view]
@@ -119,7 +118,7 @@ def _lengths(source: Source, view: tuple[Along, ...]) -> BlockChunks:
 
 
 def _graph(source: Source, view: tuple[Along, ...]) -> HighLevelGraph:
-    """What reads all of the source, and what takes the selection of it; dask's pictures show what it is."""
+    """The layer that reads the whole source and the one that selects, annotated for dask's reprs."""
     name = _name(source, view)
     layers: dict[str, Any] = {source.name: source.layer}
     dependencies: dict[str, set[str]] = {source.name: set()}
@@ -143,15 +142,15 @@ def read_in_chunks(
     prefix: str,
     identity: Any,
 ) -> da.Array:
-    """A dask array in these chunks.
+    """A dask array with the given chunks.
 
     Parameters
     ----------
     read, source, dtype, prefix
-        As :class:`Source` has them.
+        See :class:`Source`.
     chunks : sequence of tuple of int
     identity : object
-        What identifies the values, for dask's ``tokenize``.
+        Identifies the values; passed to dask's ``tokenize``.
     """
     check_dask()
     blocks = [as_blocks(along) for along in chunks]
@@ -167,7 +166,7 @@ def read_in_chunks(
 
 
 def in_regions(read: Read, source: Any, dtype: np.dtype[Any], chunks: BlockChunks, name: str) -> da.Array:
-    """A dask array of blocks of which some are empty."""
+    """A dask array whose blocks may be empty."""
     index = tuple(range(len(chunks)))
     parts = Regions(chunks, (0,) * len(chunks))
     layer = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)
@@ -176,9 +175,9 @@ def in_regions(read: Read, source: Any, dtype: np.dtype[Any], chunks: BlockChunk
 
 
 class _EqualToDasks(type):
-    """The type of a class that is taken for dask's own where types are compared.
+    """Metaclass that makes a class compare equal to ``dask.array.Array``.
 
-    xarray refuses to compute with chunked arrays of several types, which it finds in a set of these.
+    xarray refuses to combine chunked arrays of several types, and collects their types in a set.
     """
 
     def __eq__(cls, other: object) -> bool:
@@ -189,10 +188,10 @@ class _EqualToDasks(type):
 
 
 class ZarrArray(da.Array, metaclass=_EqualToDasks):
-    """A dask array that knows what it reads, so that integers and slices of it are made in no time.
+    """A dask array that keeps its source and selection, so that indexing with integers and slices is fast.
 
-    Its graph, its name and the lengths of its blocks, of which there may be millions, are worked out when
-    they are asked for. Once it is changed in place, it does everything as dask does it.
+    Its graph, its name and the lengths of its blocks, of which there may be millions, are computed on demand.
+    Once dask changes it in place, it behaves as a plain dask array.
     """
 
     __slots__ = ()
@@ -206,7 +205,7 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
 
     @cached_property
     def dask(self) -> HighLevelGraph:
-        """The graph."""
+        """The graph, built on demand."""
         return _graph(cast("Source", self._source), self._view)
 
     @cached_property
@@ -218,7 +217,7 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
         return _name(cast("Source", self._source), self._view)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
-        """Set an attribute; of an array that dask changes in place, forget what it read before."""
+        """Set an attribute. If dask changes the array in place by that, drop its source and selection."""
         if attribute not in _WORKED_OUT:
             super().__setattr__(attribute, value)
             return
@@ -227,14 +226,14 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
         self.__dict__.update({**plain, attribute: value}, _source=None)
         self._cached_keys = None
 
-    @property  # type: ignore[misc]  # Dask's can be set, which raises an error.
+    @property  # type: ignore[misc]  # Dask's property has a setter, which raises an error.
     def chunks(self) -> BlockChunks:
         """Lengths of the blocks along each dimension."""
         return self._chunks
 
-    @property  # type: ignore[misc]  # Dask's can be set, which raises an error.
+    @property  # type: ignore[misc]  # Dask's property has a setter, which raises an error.
     def name(self) -> str:
-        """What the keys of the blocks begin with."""
+        """Name of the array, the first item of the keys of its blocks."""
         return self._name
 
     def __getitem__(self, index: Any) -> da.Array:
@@ -246,7 +245,7 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
         given = _expanded(indices, len(normal))
         simple: list[Part] = []
         for known, own in zip(normal, given, strict=True):
-            if known is not None:  # Dask takes slices for others that begin before an array and go down.
+            if known is not None:  # Not dask's own form: it misreads descending slices from before the start.
                 simple.append(
                     own if isinstance(own, slice) else known if isinstance(known, int) else slice(None)
                 )
@@ -255,27 +254,27 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
         found = self if view == self._view else zarr_array(source, view)
         if all(isinstance(i, (int, slice)) for i in normal):
             return found
-        # What is left is new dimensions, and one array of elements it may be.
+        # New dimensions are left, and at most one array of indexes.
         return _by_dask(
             found, tuple(slice(None) if isinstance(i, slice) else i for i in normal if not isinstance(i, int))
         )
 
 
 def _by_dask(array: da.Array, index: Any) -> da.Array:
-    """What dask makes of an index."""
+    """The result of dask's own indexing."""
     found: da.Array = da.Array.__getitem__(array, index)
     return found
 
 
 def _expanded(indices: tuple[Any, ...], number: int) -> tuple[Any, ...]:
-    """As many indexes, with slices for an Ellipsis and what is left out at the end."""
+    """Indexes for all dimensions: full slices replace an Ellipsis, or are added at the end."""
     rest = (slice(None),) * (number - sum(index is not Ellipsis for index in indices))
     at = next((at for at, index in enumerate(indices) if index is Ellipsis), len(indices))
     return (*indices[:at], *rest, *indices[at + 1 :])
 
 
 def _is_known(index: object) -> bool:
-    """Whether an index is of a kind that dask needs no help with."""
+    """Whether an index is of a kind that :meth:`ZarrArray.__getitem__` handles itself."""
     if isinstance(index, slice):
         return all(map(_is_bound, (index.start, index.stop, index.step)))
     if isinstance(index, np.ndarray):

@@ -1,9 +1,9 @@
-"""Values that are put aside before they are written: an array for them, and what writes and reads it.
+"""Spilling: values are written to a temporary array first and copied to the target later.
 
-Blocks that would need too much memory while they wait for others lie in a temporary directory meanwhile. What
-is made of arrays that the same call writes lies in the store of its target, where all workers of a cluster
-find it, until nothing of what it was made of is needed any more: a block that is written may be what another
-one is still to be made of, or what the same one is made of again when the worker that wrote it is lost.
+Blocks that would take too much memory while they wait for others are spilled to a temporary directory. Values
+that are computed from arrays that the same call overwrites are spilled to the store of the target, where all
+workers of a cluster find them. Values of this kind are copied only after all of them are spilled: until then,
+the old values of the target may be needed to compute another block, or to recompute one of a lost worker.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ from xzarr3.stores.local.folders import STAGED
 
 
 class Aside:
-    """An array for values that are put aside; called with an error, it removes them.
+    """A temporary array for spilled values. Calling it with an error removes them.
 
-    Each task that writes to it makes its directory if that is not there. A task that made it for the others
-    would let blocks pile up in memory for as long as that takes. The array has no document, so there is
-    nothing that they could get in each other's way about. What is in a temporary directory goes with this
-    process at the latest.
+    Each task that writes to it makes the directory if it does not exist. If one task made it first, blocks
+    would pile up in memory while the others wait for that task. The array has no document, so tasks cannot
+    conflict over one. A temporary directory is removed when this process exits at the latest.
 
     Parameters
     ----------
     target : Array
-        Where the values are to go.
+        The array that the values are copied to later.
     written, read : sequence of AxisTiles
         The pieces that are written at a time, and those that are read.
     here : bool
-        Whether a temporary directory of this machine will do.
+        Use a temporary directory of this machine; otherwise the store of the target.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Aside:
             ],
             compressors=None,
         )
-        # No chunk may be absent when it is read.
+        # Every chunk is stored, so an absent one is an error.
         self.array = Array(store, "", metadata, write_empty_chunks=True, missing="error")
         self.array.has_document = False
 
@@ -93,7 +92,7 @@ class Aside:
                 os.mkdir(self._path, 0o700)
 
     def remove(self) -> None:
-        """Remove all values; what tasks that are still running put into a directory goes with the process."""
+        """Remove all values. A running task may fill a temporary directory again; it goes at exit."""
         if self._path is None:
             self._target.erase_prefix(f"{self._top}/")
         elif self._is_temporary:
@@ -102,16 +101,16 @@ class Aside:
             remove(self._path)
 
     def __call__(self, error: BaseException) -> None:
-        """Clean up after an error."""
+        """Remove all values after an error."""
         self.remove()
 
     def held(self, begun: Sequence[Any]) -> Aside:
-        """The same, as it needs nothing else."""
+        """Itself: it needs no results of other tasks."""
         return self
 
 
 def write_aside(aside: Aside, gate: Gate, region: Region, cuts: Cuts, *given: Any) -> Rooms:
-    """Put a tile aside."""
+    """Spill a tile."""
     with gate.passing():
         aside.make()
         return write_tile(Sink(aside.array), region, cuts, *given)
@@ -120,7 +119,7 @@ def write_aside(aside: Aside, gate: Gate, region: Region, cuts: Cuts, *given: An
 def copy_tile(
     sink: Sink, aside: Aside, starts: tuple[int, ...], region: Region, cuts: Cuts, *after: object
 ) -> Rooms:
-    """Write a tile as it was put aside."""
+    """Copy a spilled tile to the target."""
     there = tuple(
         slice(part.start - start, part.stop - start) for part, start in zip(region, starts, strict=True)
     )
@@ -134,16 +133,16 @@ _made: set[tuple[int, str]] = set()
 @atexit.register
 def _remove_left() -> None:
     for process, path in list(_made):
-        if process == os.getpid():  # And not one that was forked off.
+        if process == os.getpid():  # not in a forked child
             shutil.rmtree(path, ignore_errors=True)
 
 
 def aside_axes(
     blocks: Sequence[Sequence[int]], tiles: Sequence[AxisTiles], itemsize: int, limit: float
 ) -> tuple[list[AxisTiles], list[AxisTiles]]:
-    """What is written aside in one piece, whole blocks, and what is read again in one, whole tiles.
+    """The pieces in which values are spilled, of whole blocks, and those read back, of whole tiles.
 
-    Both are as large as ``limit`` bytes permit, so that the pieces that lie aside are few.
+    Both are as large as ``limit`` bytes permit, so that there are few spilled chunks.
     """
     write = [block_edges(along) for along in blocks]
     read = [axis.edges for axis in tiles]
@@ -153,7 +152,7 @@ def aside_axes(
 
 
 def _enlarged(edges: Sequence[Any], others: Sequence[Any], most: float) -> list[Any]:
-    """Pieces of several along those dimensions where the others are longest."""
+    """Join pieces in pairs, first along the dimension where ``others`` are longest by comparison."""
     chosen = [distinct(along) for along in edges]
     while True:
         mean = [int(along[-1]) / (len(along) - 1) for along in chosen]
@@ -165,6 +164,6 @@ def _enlarged(edges: Sequence[Any], others: Sequence[Any], most: float) -> list[
 
 
 def workers(kwargs: Any) -> int:
-    """How many tasks run at a time on this machine."""
+    """Number of tasks that run at a time on this machine."""
     number = kwargs.get("num_workers") or dask.config.get("num_workers", None)
     return int(number or os.cpu_count() or 1)

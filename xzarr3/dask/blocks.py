@@ -1,4 +1,4 @@
-"""Blocks of dask arrays over an array in a store: which there are, and the region of each."""
+"""Blocks of dask arrays over a stored array: their lengths and regions, and the names of their tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xzarr3.array import Array
 from xzarr3.dask.slicing import all_blocks, as_blocks, trimmed
 from xzarr3.grid import Edges, Steps
 
-_GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped to.
+_GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped into.
 _LONGEST_LABEL = 40
 _BLOCKS = 16  # Grouping leaves an array at least about this many blocks.
 
@@ -23,7 +23,7 @@ BlockChunks = tuple[tuple[int, ...], ...]
 
 
 class Regions(BlockwiseDep):
-    """The region of each block of an array: what a task gets to know besides the array itself."""
+    """The region of each block of an array; a reading task gets this and the array, nothing else."""
 
     def __init__(self, chunks: BlockChunks, offsets: tuple[int, ...]) -> None:
         self.numblocks = tuple(map(len, chunks))
@@ -42,7 +42,7 @@ class Regions(BlockwiseDep):
 
 
 def _grouped(array: Array) -> list[Steps | Edges]:
-    """Blocks of whole write units along each dimension, of several where these are small."""
+    """Blocks of whole stored units along each dimension; small units are grouped."""
     axes = list(array.metadata.chunk_grid.axes)
     target = min(_GROUPED, array.nbytes // _BLOCKS)
     while 2 * math.prod(axis.longest for axis in axes) * array.dtype.itemsize <= target:
@@ -55,7 +55,7 @@ def _grouped(array: Array) -> list[Steps | Edges]:
 
 
 def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks:
-    """The blocks that are asked for, along each dimension; the chunks of dask if some of them are empty."""
+    """The requested blocks along each dimension; as dask's tuples of lengths if some blocks are empty."""
     axes = array.metadata.chunk_grid.axes
     if isinstance(chunks, str) and chunks in ("auto", "units"):
         asked = _grouped(array) if chunks == "auto" else axes
@@ -83,13 +83,13 @@ def _is_length(length: object) -> bool:
 
 
 def label(array: Array) -> str:
-    """The name of an array for those of its tasks; dashboards show as much of it as is made of letters."""
+    """The name of an array as a part of task names; dashboards show it up to the first non-letter."""
     name = re.sub("[^A-Za-z0-9]+", "-", array.path.rpartition("/")[2])[:_LONGEST_LABEL].strip("-")
     return name or "root"
 
 
 def check_dask() -> None:
-    """Refuse to work with dask arrays that are expressions: of what they are made nobody can tell.
+    """Refuse dask arrays that are expressions: they have no layers from which to find what they read.
 
     Raises
     ------
@@ -104,10 +104,10 @@ def check_dask() -> None:
 
 
 def writing_label(array: Array) -> str:
-    """What the names of tasks begin with that write an array.
+    """Prefix of the names of tasks that write an array.
 
-    Dashboards show the words of a name up to the first one that is not of letters alone, and the first word
-    whatever it is made of. So ``write-zarr-sst`` stays as it is, and ``t2m`` stands in front.
+    Dashboards show the words of a name up to the first one that is not all letters, and always the first
+    word. So ``sst`` gives ``write-zarr-sst``, while ``t2m`` has to come first.
 
     Examples
     --------
@@ -121,5 +121,5 @@ def writing_label(array: Array) -> str:
 
 
 def threads_of(array: Array) -> int | None:
-    """A task has one thread, and others only to wait for a store with it."""
+    """Threads for one task: one, or None (the default) if the store uses threads to wait for answers."""
     return None if array.engine.waiting else 1

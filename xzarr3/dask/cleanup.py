@@ -1,8 +1,8 @@
-"""What cleans up after a write that fails, whoever runs its graph.
+"""Cleaning up after a failed write, whichever scheduler runs its graph.
 
-``dask.compute(delayed)`` and ``client.compute(delayed)`` know nothing of what a write has begun, and a task
-that fails never reaches the one that would end it. So every task that such a write depends on cleans up when
-it fails, before it raises the error on.
+``dask.compute(delayed)`` and ``client.compute(delayed)`` do not know what a write has begun. If a task fails,
+the last task of the graph, which would end the write, never runs. So each task that the write depends on is
+wrapped: if it fails, it cleans up and then raises the error again.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from xzarr3.errors import StoreError
 
 
 class Cleanup(Protocol):
-    """Removes what a write has left; it is pickled with each task, and may be called several times."""
+    """Removes what a failed write has stored. It is pickled with each task, and may be called repeatedly."""
 
     def __call__(self, error: BaseException) -> None:
-        """Clean up after an error, which gets a note of what could not be done."""
+        """Clean up after ``error``; what could not be removed is added to it as a note."""
 
     def held(self, begun: Sequence[Any]) -> Callable[[BaseException], None] | None:
-        """The same, with all that it needs of the results of other tasks, which the scheduler may drop.
+        """A cleanup that holds the results of other tasks that it needs; the scheduler may drop those.
 
-        ``begun`` is what has begun, as the task got it. None if that is known to be over.
+        ``begun`` are the results of the tasks that begin writes, as the failed task got them. Returns None
+        if the results that are needed are gone.
         """
 
 
 def cleanups_of(graph: HighLevelGraph, name: str) -> list[Cleanup]:
-    """What cleans up after the layers that a layer depends on, and after itself."""
+    """The cleanups of a layer and of all layers that it depends on, directly or not."""
     found: list[Cleanup] = []
     left, seen = [name], {name}
     while left:
@@ -56,7 +57,7 @@ def cleanups_of(graph: HighLevelGraph, name: str) -> list[Cleanup]:
 def clean_up(
     cleanups: Iterable[Callable[[BaseException], None]], error: BaseException, gates: Iterable[Gate] = ()
 ) -> None:
-    """Clean up after an error, which is what the user is to hear of, once no task passes the gates."""
+    """Close the gates, then clean up. Errors of a cleanup become notes of ``error``, which users see."""
     for gate in gates:
         gate.close()
     for cleanup in cleanups:
@@ -67,7 +68,10 @@ def clean_up(
 
 
 class Guard:
-    """Cleans up when a task fails for good. Those of one computation in one process share it."""
+    """Cleans up when a task fails and is not retried.
+
+    All tasks of one computation in one process share a guard.
+    """
 
     def __init__(self, cleanups: Sequence[Cleanup], gates: Sequence[Gate]) -> None:
         self.cleanups, self._gates = list(cleanups), list(gates)
@@ -78,16 +82,16 @@ class Guard:
         return Guard, (self.cleanups, self._gates)
 
     def failed(self, error: BaseException, begun: Sequence[Any] = ()) -> BaseException:
-        """Clean up after an error; returns the one that the user is to hear of.
+        """Clean up after an error; returns the error that the task raises.
 
-        Local schedulers try nothing again, and what is left is gone when they raise. Tasks that run at that
-        time find that it is, which is no news.
+        Local schedulers retry no task, so the cleanup runs at once. Tasks that still run then may fail
+        because their values were removed. For such a StoreError the first error is returned.
         """
         key = _running()
         if key is not None:
             _failed_on_a_worker(key, self.cleanups, begun, error)
             return error
-        with self._lock:  # Whoever comes second raises nothing before all is clean.
+        with self._lock:  # A second task that fails raises its error only after the cleanup.
             if self._first is None:
                 self._first = error
                 clean_up(self.cleanups, error, self._gates)
@@ -95,9 +99,10 @@ class Guard:
 
 
 class Guarded:
-    """A function of a task that is guarded.
+    """The function of a task, with guards that clean up if it fails.
 
-    It gets first what has begun: nothing may fail before it is known what is to be cleaned up.
+    Its first arguments are the results of the tasks that begin the write. So no guarded task runs, and none
+    can fail, before it is known what to clean up.
     """
 
     def __init__(self, function: Callable[..., Any], guards: Sequence[Guard], begun: int) -> None:
@@ -116,7 +121,7 @@ class Guarded:
 
 
 def _running() -> Any:
-    """The key of the task that a worker of a cluster runs in this thread; None if there is none."""
+    """The key of the task that a distributed worker runs in this thread; None outside a worker."""
     worker: Any = sys.modules.get("distributed.worker")
     return None if worker is None else getattr(worker.thread_state, "key", None)
 
@@ -124,10 +129,11 @@ def _running() -> Any:
 def _failed_on_a_worker(
     key: Any, cleanups: Sequence[Cleanup], begun: Sequence[Any], error: BaseException
 ) -> None:
-    """Clean up once the scheduler knows of the error, unless it will run the task again.
+    """Clean up once the scheduler knows of the error, unless the scheduler will retry the task.
 
-    Not before: a task elsewhere would tell the user that values are gone, and not why. And once in all of the
-    cluster: a task that fails as all was cleaned up may do so when the same is computed again already.
+    An earlier cleanup would make tasks on other workers fail first, and the user would learn that values are
+    gone but not why. The cleanup runs once in the whole cluster. Otherwise a task that failed because of the
+    cleanup could start another one, while the same write is already computed again.
     """
     from distributed import get_client
 
@@ -137,7 +143,7 @@ def _failed_on_a_worker(
             return
         with client.as_current():
             held = [each for cleanup in cleanups if (each := cleanup.held(begun)) is not None]
-    except (ValueError, OSError, TypeError, AttributeError) as another:  # It runs nothing of ours.
+    except (ValueError, OSError, TypeError, AttributeError) as another:  # The scheduler refuses functions.
         error.add_note(f"not all could be removed that was written: {another}")
         return
 
@@ -148,7 +154,7 @@ def _failed_on_a_worker(
 
     def end() -> None:
         is_first = True
-        with contextlib.suppress(ValueError, OSError, TypeError, AttributeError):  # It has gone.
+        with contextlib.suppress(ValueError, OSError, TypeError, AttributeError):  # The scheduler is gone.
             while client.run_on_scheduler(_asking(key))[0] == "processing":
                 time.sleep(_PAUSE)
             is_first = not attempt or client.run_on_scheduler(_claiming(attempt))
@@ -159,7 +165,10 @@ def _failed_on_a_worker(
 
 
 def _asking(key: Any) -> Callable[..., tuple[str, int]]:
-    """A function for a scheduler, which need not have this package: one made here travels by value."""
+    """A function that asks the scheduler for the state and the retries of a task.
+
+    It is a closure, so it is pickled by value, and the scheduler need not have this package.
+    """
 
     def ask(dask_scheduler: Any) -> tuple[str, int]:
         task = dask_scheduler.tasks.get(key)
@@ -169,7 +178,7 @@ def _asking(key: Any) -> Callable[..., tuple[str, int]]:
 
 
 def _claiming(attempt: str) -> Callable[..., bool]:
-    """A function for a scheduler, as above, which tells whether nobody has asked it before."""
+    """A function that tells, on the scheduler, whether this is the first claim to clean up an attempt."""
 
     def claim(dask_scheduler: Any) -> bool:
         claimed = dask_scheduler.__dict__.setdefault("_xzarr3_given_up", set())
@@ -181,22 +190,22 @@ def _claiming(attempt: str) -> Callable[..., bool]:
 
 
 def fetched(keys: Sequence[str]) -> list[Any] | None:
-    """The results of tasks, for another task of a cluster; None if there is none, or they are gone."""
+    """The results of tasks of a cluster; None without a client, or if the results are gone."""
     module: Any = sys.modules.get("distributed")
     client = None if module is None else module.Client.current(allow_global=False)
     if client is None:
         return None
-    # A Future of a key that this client did not ask for may wait for ever.
+    # Not through a Future: for a key that this client did not submit it may wait for ever.
     found = client.sync(client.scheduler.gather, keys=list(keys), callback_timeout=_PATIENCE)
     return [found["data"][key] for key in keys] if found["status"] == "OK" else None
 
 
-_PATIENCE = 60.0  # Seconds for what has begun to come from another worker.
-_PAUSE = 0.02  # Seconds
+_PATIENCE = 60.0  # Seconds to wait for results from another worker.
+_PAUSE = 0.02  # Seconds between two questions to the scheduler.
 
 
 def optimize_guarded(graph: Any, keys: Any, **kwargs: Any) -> Any:
-    """Optimize a graph as that of an array, and let each task clean up that a write depends on."""
+    """Optimize a graph as dask does for arrays, then guard each task that a write depends on."""
     outputs = [*flatten([keys] if isinstance(keys, str) else keys)]
     guards = {
         key: Guard(cleanups_of(graph, key), gates_of(graph.layers))
@@ -207,7 +216,7 @@ def optimize_guarded(graph: Any, keys: Any, **kwargs: Any) -> Any:
 
 
 def _guarded(tasks: Mapping[Any, Any], guards: Mapping[Any, Guard]) -> dict[Any, Any]:
-    """Tasks of which those clean up that are needed for the outputs that ``guards`` are for."""
+    """The tasks, with those wrapped in their guards that an output in ``guards`` depends on."""
     found = dict(tasks)
     wanted: dict[Any, list[Guard]] = {}
     begins: dict[Any, list[str]] = {}
@@ -225,7 +234,7 @@ def _guarded(tasks: Mapping[Any, Any], guards: Mapping[Any, Guard]) -> dict[Any,
             left += new
     for key, guarding in wanted.items():
         task = found.get(key)
-        if type(task) is Task and not task.is_coro:  # What is derived from it is known by its type.
+        if type(task) is Task and not task.is_coro:  # Not subclasses: dask recognizes those by their type.
             after = [] if key in begins[key] else [TaskRef(name) for name in begins[key]]
             function = Guarded(task.func, guarding, len(after))
             found[key] = Task(
@@ -235,9 +244,9 @@ def _guarded(tasks: Mapping[Any, Any], guards: Mapping[Any, Guard]) -> dict[Any,
 
 
 class Writing(Delayed):
-    """A Delayed that is optimized as arrays are, so that blocks are fused with their writing.
+    """A Delayed that is optimized as dask arrays are, so that making a block and writing it are fused.
 
-    What was begun is cleaned up after an error, whoever computes it.
+    A failed write is cleaned up with any scheduler.
     """
 
     __slots__ = ()
@@ -250,22 +259,22 @@ class Writing(Delayed):
 
     @property
     def __dask_optimize__(self) -> Any:
-        # Where nothing is to be cleaned up, together with arrays, so that blocks are made once for both.
+        # Without cleanups, dask's own function: a write and an array computed together then share blocks.
         return self._guarding if self._cleanups() else self._as_arrays
 
     def _cleanups(self) -> list[Cleanup]:
         return cleanups_of(self.dask, self.key)
 
     def __dask_graph__(self) -> Any:
-        """The graph, which is about to run: its tasks may store values, also after an earlier attempt."""
+        """The graph. Dask asks for it just before it runs it, so gates that a failure has closed reopen."""
         for gate in gates_of(self.dask.layers):
             gate.open()
         return self.dask
 
     def compute(self, **kwargs: Any) -> Any:
-        """Write; what was made for that is gone afterwards, even if it was interrupted.
+        """Write; after an error or an interrupt, what the write has begun is cleaned up.
 
-        No task of this process stores anything after an error was raised.
+        No task of this process stores anything after the error is raised.
         """
         try:
             return super().compute(**kwargs)  # type: ignore[no-untyped-call]

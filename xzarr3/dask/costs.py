@@ -1,4 +1,4 @@
-"""What it costs to read a part of an array, as far as metadata tell: nothing is asked of a store."""
+"""The cost of reading a part of an array, estimated from its metadata alone. No store is accessed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ Cost: TypeAlias = Callable[[tuple[Part, ...]], int]
 
 
 def cost_of(source: object) -> Cost:
-    """What tells how many bytes could be moved in the time that a part of a source takes.
+    """A function that estimates the cost of reading a part of a source.
+
+    The cost is the number of bytes that could be transferred in the same time.
 
     Parameters
     ----------
     source : object
-        An array, or what holds one as ``array``. Of any other source it is assumed that all parts take as
-        long.
+        An array, or an object with an array as its attribute ``array``. For any other source all parts have
+        the same cost.
 
     Examples
     --------

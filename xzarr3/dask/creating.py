@@ -1,4 +1,4 @@
-"""New arrays that are made of dask arrays."""
+"""Creates arrays from dask arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xzarr3.stores import Store
 
 
 def block_lengths(source: da.Array, path: str) -> tuple[int, ...]:
-    """The longest block along each dimension, which is the shape of a chunk that nobody asked for.
+    """The longest block along each dimension: the default chunk shape.
 
     Raises
     ------
@@ -42,10 +42,10 @@ def make_array_of_blocks(
     write_empty_chunks: bool,
     overwrite: bool,
 ) -> Array:
-    """Make an array and write a dask array into it, block by block.
+    """Make an array and write a dask array to it, block by block.
 
-    What is replaced stays in its place until all blocks are stored, as they may be made of it; and after an
-    error there is what was there before.
+    A node that is replaced stays in place until all blocks are stored, because they may be computed from it.
+    After an error it is still there.
     """
     place = Replacement(store, format, path, None, {path: meta}, overwrite=overwrite, how="overwrite=True")
     target = Array(place.store, path, meta, format=format, write_empty_chunks=write_empty_chunks)

@@ -1,7 +1,7 @@
-"""The end of a write that fails: no task of it stores anything after that.
+"""Gates: after a write has failed, none of its tasks in this process stores anything.
 
-Dask raises the error of the first task that fails while others are still at work. Those of this process are
-waited for here; those of workers in other processes are not.
+Dask raises the error of the first failed task while other tasks still run. A gate waits for the tasks of this
+process. It does not wait for workers in other processes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from weakref import WeakValueDictionary
 from xzarr3.errors import StoreError
 from xzarr3.parallel import to_the_end
 
-_GLANCE = 0.1  # Seconds; a signal that comes just before a thread waits does not wake it.
+_GLANCE = 0.1  # Seconds between checks: a signal that arrives just before the wait does not end it.
 
 
 class Gate:
-    """What the tasks of one write pass before they store something.
+    """The gate that the tasks of one write pass before they store anything.
 
-    Copies in a process are one and the same.
+    In one process, all unpickled copies of a gate are the same object.
 
     Parameters
     ----------
     name : str, optional
-        Tells writes apart.
+        Identifies the write; a random name by default.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class Gate:
         self._name = uuid.uuid4().hex if name is None else name
         self._inside: dict[
             int, tuple[int, threading.Lock]
-        ] = {}  # Single steps change it, so it needs no lock.
+        ] = {}  # Changed only by atomic operations, so it needs no lock.
         self._closed = False
         _gates[self._name] = self
 
@@ -54,12 +54,12 @@ class Gate:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Store something within this.
+        """Context manager to store values in.
 
         Raises
         ------
         StoreError
-            If it is closed.
+            If the gate is closed.
         """
         busy = threading.Lock()
         busy.acquire()
@@ -73,26 +73,26 @@ class Gate:
             busy.release()
 
     def open(self) -> None:
-        """Let tasks pass: the write begins, or begins again."""
+        """Let tasks pass, as the write begins or is computed again."""
         self._closed = False
 
     def close(self) -> None:
-        """Let no task pass any more, and wait for those that are storing something."""
+        """Let no further task pass, and wait for the tasks that have passed and not ended."""
         try:
             to_the_end(self._close)
         finally:
-            to_the_end(self._close)  # Again, as Ctrl-C may have come between two steps of the first one.
+            to_the_end(self._close)  # Again: Ctrl-C may have interrupted the first call.
 
     def _close(self) -> None:
         self._closed = True
         for number, (thread, busy) in list(self._inside.items()):
-            # This thread stores nothing any more, even if it was interrupted before it could say so.
+            # Skip this thread: it stores nothing now, even if an interrupt kept it from leaving `_inside`.
             while thread != threading.get_ident() and number in self._inside:
-                busy.acquire(timeout=_GLANCE)  # Whoever is interrupted after this finds that it has left.
+                busy.acquire(timeout=_GLANCE)  # An interrupt after this is harmless: the task has left.
 
 
 def gates_of(layers: Mapping[str, object]) -> list[Gate]:
-    """The gates of all writes in a graph."""
+    """The gates of all writing layers of a graph."""
     found = (getattr(layer, "gate", None) for layer in layers.values())
     return [gate for gate in found if isinstance(gate, Gate)]
 

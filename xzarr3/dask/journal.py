@@ -1,16 +1,16 @@
-"""The journal of a long write: which of its tiles are stored, so that a killed write can be taken up again.
+"""The journal of a long write: a list of its stored tiles, so that a killed write can be resumed.
 
-A journal belongs to a plan, which is known by its fingerprint: of the place, the format, the layout of all
-arrays and the names of the dask arrays that are written, which dask derives from what they are made of. It
-lies beside the values, where the lease of the write says, see :mod:`xzarr3.commit.resume`, as a few keys,
-each a page that one process writes. A tile is entered once its values are stored, and pages are stored about
-once a second; what a killed process has not entered any more is written again, whole, which changes nothing.
-Only one process at a time carries out a plan, as it holds the lease.
+A journal belongs to a plan. The fingerprint of a plan covers the path, the format, the layout of all arrays
+and the names of the dask arrays that are written; dask derives these names from the data. The journal is
+stored beside the values, under a prefix that the lease of the write names, see :mod:`xzarr3.commit.resume`.
+It consists of a few keys. Each key is a page that one process writes. A tile is entered after its values are
+stored, and pages are stored about once a second. Tiles that a killed process had not yet entered are written
+again as a whole, with the same result. Only the process that holds the lease carries out a plan.
 
-An entry names the region of a tile, and the units of it that are not stored because they hold the fill value
-only. It counts if the plan has a tile with that region today, and if every other unit of it is in the store,
-and none of these. So a page that is damaged, or values that somebody has removed, mean more work and never a
-chunk that is missing.
+An entry names the region of a tile and those of its stored units that are left out because they contain only
+the fill value. An entry counts only if the current plan has a tile with that region, if all its other units
+are in the store, and if none of those left out is. So a damaged page, or values that another writer removed,
+cause more work but never a missing chunk.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.stores import Store
 
 _VERSION = 2
-_FLUSHED = 1.0  # Seconds
-_FULL = 2**16  # Numbers on a page.
-_LARGEST = 2**20  # Bytes of a page, as it is stored.
-_LONGEST = 2**24  # Bytes of its text.
+_FLUSHED = 1.0  # Seconds after which a page is stored again.
+_FULL = 2**16  # Most numbers on a page.
+_LARGEST = 2**20  # Most bytes of a stored page, which is compressed.
+_LONGEST = 2**24  # Most bytes of a page after decompression.
 _AT_ONCE = 64  # Pages that are read at a time.
-_KEPT = 8  # Journals of a process that runs tasks; each is of another call.
+_KEPT = 8  # Most journals kept in a process; each is of another call.
 
 Tile: TypeAlias = tuple[int, ...]
 Region: TypeAlias = tuple[slice, ...]
 _Entries: TypeAlias = "dict[bytes, frozenset[Tile]]"
-"""The units that are not stored of each tile, whose region is there as :func:`_flat` has it."""
+"""The stored units left out of each tile; the keys are the regions of tiles, packed by :func:`_flat`."""
 
 
 class Written(NamedTuple):
-    """An array that is written: how, in which region as JSON, and the values."""
+    """An array that a plan writes: its metadata, its region as JSON, and the values."""
 
     path: str
     metadata: ArrayMetadata
@@ -66,9 +66,9 @@ class Written(NamedTuple):
 
 
 def fingerprint(doing: str, format: Format, path: str, arrays: Iterable[Written]) -> str:
-    """What a plan is known by: everything that decides which bytes are stored where.
+    """The fingerprint of a plan: a digest of everything that decides which bytes are stored where.
 
-    Attributes do not count, and neither do values that are not in dask arrays: both are written each time.
+    Attributes and values that are not in dask arrays do not count, because every call writes them again.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def fingerprint(doing: str, format: Format, path: str, arrays: Iterable[Written]
     path : str
         Path of the node that is written.
     arrays : iterable of Written
-        Their shapes count only as far as their regions tell of them.
+        The shapes of the arrays count only through their regions.
     """
     said: list[Any] = [_VERSION, doing, format.zarr_format, path]
     for each in arrays:
@@ -94,17 +94,17 @@ def fingerprint(doing: str, format: Format, path: str, arrays: Iterable[Written]
 
 
 class Journal:
-    """Which tiles of a plan are stored, as all processes know it that write them.
+    """The tiles of a plan that are stored, as entered by all processes that write them.
 
     Parameters
     ----------
     store : Store
     prefix : str
-        What the keys of its pages begin with, ending with ``/``.
+        Prefix of the keys of its pages, ending with ``/``.
     plan : str
         The fingerprint of the plan.
     call : str, optional
-        Tells the calls apart that carry out a plan.
+        Identifies one call that carries out the plan; random by default.
 
     Examples
     --------
@@ -126,8 +126,8 @@ class Journal:
         self._call = uuid.uuid4().hex if call is None else call
         self._process = uuid.uuid4().hex
         self._page: list[list[Any]] = []
-        self._numbers = 0  # On the page.
-        self._number = 0  # Of the page.
+        self._numbers = 0  # Count of numbers on the page.
+        self._number = 0  # Index of the page.
         self._changed = False
         self._flushed = time.monotonic()
         self._guard = threading.Lock()
@@ -153,13 +153,13 @@ class Journal:
         Parameters
         ----------
         job : int
-            Number of the array among those that the plan writes.
+            Index of the job in the plan.
         target : Array
         region : tuple of slice
-            Where the tile is in the array.
+            Region of the tile in the array.
         values : array
         threads : int, optional
-            As :meth:`Array.set` has it.
+            See :meth:`Array.set`.
         """
         left_out: list[Tile] = []
         selection = basic_selection(region, target.shape)
@@ -167,9 +167,9 @@ class Journal:
         self.done(job, region, left_out)
 
     def done(self, job: int, region: Region, left_out: Sequence[Tile] = ()) -> None:
-        """Enter a tile whose values are stored, but for those of units that are not.
+        """Enter a tile whose values are stored, except for the stored units in ``left_out``.
 
-        One of which there is more to say than fits a page is not entered, and so is written again.
+        A tile whose entry would not fit a page is not entered; a resumed write writes it again.
 
         Raises
         ------
@@ -193,18 +193,18 @@ class Journal:
                 self._flushing.release()
 
     def flush(self) -> None:
-        """Store what this process has entered.
+        """Store the page with the entries of this process.
 
         Raises
         ------
         StoreError
-            If that is not possible.
+            If the page cannot be stored.
         """
         with self._flushing:
             self._flush()
 
     def close(self, error: BaseException) -> None:
-        """Store what this process has entered, as the write has ended in an error."""
+        """Store the page after the write has failed; an error of that becomes a note of ``error``."""
         try:
             self.flush()
         except StoreError as another:
@@ -223,7 +223,7 @@ class Journal:
         page = zlib.compress(json.dumps(said, separators=(",", ":")).encode(), 1)
         self._store.set(f"{self._prefix}{self._process}-{number}", page)
 
-    # Before they are written
+    # Before tiles are written
 
     def finished(self, job: int, target: Array, regions: Regions) -> set[Tile]:
         """The tiles of a job that are stored and need not be written again.
@@ -238,7 +238,7 @@ class Journal:
         Raises
         ------
         StoreError
-            If the journal, or what there is of the array, cannot be read.
+            If the journal cannot be read, or the keys of the array cannot be listed.
         """
         if self._entries is None:
             self._entries = self._read()
@@ -301,7 +301,7 @@ def _is_page(key: str) -> bool:
 
 
 def _may_be_lost(store: Store, said: object) -> bool:
-    """Whether values that were stored before a page was may have been lost when this system crashed."""
+    """Whether a system crash after a page was stored may have lost values that were stored before it."""
     here = boot()
     if store.survives_crashes or not isinstance(said, list) or len(said) != 2:
         return False
@@ -309,7 +309,7 @@ def _may_be_lost(store: Store, said: object) -> bool:
 
 
 def _parsed(value: Buffer) -> dict[str, Any]:
-    """What a page says; nothing if it is none."""
+    """The JSON document of a page; an empty one if the page is not valid."""
     unpacking = zlib.decompressobj()
     try:
         text = unpacking.decompress(bytes(value), _LONGEST) if len(value) <= _LARGEST else b""
@@ -320,7 +320,7 @@ def _parsed(value: Buffer) -> dict[str, Any]:
 
 
 def _entries(tiles: Any) -> list[tuple[int, bytes, frozenset[Tile]]] | None:
-    """The entries of a page; None if one is none."""
+    """The entries of a page; None if any is not valid."""
     found = []
     try:
         for job, edges, left_out in tiles:
@@ -334,7 +334,7 @@ def _entries(tiles: Any) -> list[tuple[int, bytes, frozenset[Tile]]] | None:
 
 
 def _flat(edges: Iterable[int]) -> bytes:
-    """Edges in little space, as there may be millions."""
+    """Edges packed as bytes, because there may be millions."""
     return array("q", edges).tobytes()
 
 
@@ -350,7 +350,7 @@ def _remember(journal: Journal) -> None:
 
 
 def _restored(store: Store, prefix: str, plan: str, call: str) -> Journal:
-    """The journal of a call in this process, which all of its tasks share."""
+    """The journal of a call, shared by all its tasks in this process."""
     with _restoring:
         found = _journals.get(call)
         return Journal(store, prefix, plan, call) if found is None else found

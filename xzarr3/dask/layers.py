@@ -1,12 +1,12 @@
-"""Layers of dask graphs that read: all of an array in blocks, and what is selected of it.
+"""Dask graph layers that read: one reads all blocks of an array, others select from it.
 
-A selection does not read. Its layer depends on the one that reads the whole array, and both say what they do
-in a few numbers. Only when a graph is optimized is it known what else of a block it needs. Dask culls a graph
-from its results down, so that layers of selections ask for the parts of blocks that they need, by keys that
-tell which these are, and the layer that reads is asked last. It then finds the parts of each block that are
-read together, because less is read so, and makes tasks that read and tasks that take parts of what was read.
+A selection layer reads nothing. It depends on the layer that reads the whole array, and both are described by
+a few numbers. Which parts of a block a graph needs is known only when the graph is optimized. Dask culls a
+graph from its results down. So selection layers first ask for the parts of blocks that they need, through
+keys that contain the numbers of these parts. The reading layer is culled last. It groups the parts of each
+block that cost less to read together, and makes tasks that read a group and tasks that take a part of it.
 
-In a graph that is not optimized whole blocks are read, and selections are taken of them.
+In a graph that is not optimized, whole blocks are read and selections are taken from them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Parts: TypeAlias = tuple[Part, ...]
 Block: TypeAlias = tuple[int, ...]
 Numbers: TypeAlias = tuple[int, ...]
 
-_COMPARED = 16  # Groups of parts of a block that another part is tried to be read with.
+_COMPARED = 16  # Most groups per block that a further part is compared with.
 
 
 class Made(Layer):
-    """A layer whose tasks are made when they are asked for, and are not pickled with it."""
+    """A layer that makes its tasks when they are first asked for, and is pickled without them."""
 
     _tasks: dict[Key, Task] | None = None
 
@@ -47,12 +47,12 @@ class Made(Layer):
         self.name = name
 
     def make(self) -> dict[Key, Task]:
-        """All tasks of the layer."""
+        """Make all tasks of the layer."""
         raise NotImplementedError
 
     @property
     def mapping(self) -> dict[Key, Task]:
-        """All tasks of the layer, once they are made."""
+        """All tasks of the layer; made at the first call."""
         if self._tasks is None:
             self._tasks = self.make()
         return self._tasks
@@ -81,7 +81,7 @@ class Made(Layer):
 
 
 def read_layer(read: Read, source: Any, name: str, view: tuple[Along, ...]) -> ReadLayer:
-    """The layer that reads all of a source in blocks."""
+    """The layer that reads a whole source in blocks."""
     index = tuple(range(len(view)))
     parts = Selections(name, view)
     made = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)
@@ -90,21 +90,21 @@ def read_layer(read: Read, source: Any, name: str, view: tuple[Along, ...]) -> R
 
 
 class ReadLayer(Blockwise):
-    """What reads blocks of a source, and those parts of blocks that layers of selections ask for."""
+    """Reads the blocks of a source, and the parts of blocks that selection layers ask for."""
 
     @property
     def source(self) -> Any:
-        """What is read from."""
+        """The object that is read from."""
         return self.indices[0][0]
 
     @property
     def parts(self) -> Selections:
-        """What each block reads."""
+        """The selection that each block reads."""
         (parts,) = self.io_deps.values()
         return parts  # type: ignore[return-value]
 
     def cull(self, keys: set[Key], all_hlg_keys: Iterable[Key]) -> tuple[Layer, Mapping[Key, set[Key]]]:
-        """Make the tasks that are needed, once it is known all that others ask for."""
+        """Make the tasks that are needed, after all selection layers have asked for their parts."""
         name, ndim = self.output, len(self.output_indices)
         blocks: set[Block] = set()
         asked: dict[Block, dict[Numbers, list[Key]]] = {}
@@ -135,7 +135,7 @@ class ReadLayer(Blockwise):
     def _made(
         self, read: Key, together: Parts, wanted: Iterable[tuple[Parts, list[Key]]]
     ) -> Iterator[tuple[Key, GraphNode]]:
-        """The task that reads parts of a block together, and those that take each of them."""
+        """The task that reads parts of a block together, and the tasks that take each part."""
         yield self.reading(read, together)
         for parts, keys in wanted:
             for key in keys:
@@ -145,21 +145,22 @@ class ReadLayer(Blockwise):
                     yield key, Task(key, take, TaskRef(read), _relative(parts, together))
 
     def reading(self, key: Key, parts: Parts) -> tuple[Key, GraphNode]:
-        """The task that reads parts of a block."""
+        """The key and the task that reads parts of a block."""
         return key, Task(key, self.task.func, self.source, parts, _data_producer=True)
 
 
 class _Unanswered(Mapping[Key, GraphNode]):
-    """Tasks that read what a layer asked for and nobody answered.
+    """Tasks for the parts that a selection layer asked for and the reading layer did not make.
 
-    Of graphs that are merged, one may hold all of a source as values, under the name of the layer that reads.
+    In a merged graph another layer may stand under the name of the reading layer, with the values of the
+    whole source, and it answers no such keys.
 
     Parameters
     ----------
     layer : ReadLayer
-        What would have answered.
+        The layer that makes these tasks otherwise.
     left : dict
-        What to read for each key; who answers takes it out.
+        The parts to read for each key. The reading layer removes a key whose task it makes.
     """
 
     def __init__(self, layer: ReadLayer, left: dict[Key, Parts]) -> None:
@@ -177,27 +178,26 @@ class _Unanswered(Mapping[Key, GraphNode]):
 
 @dataclass(slots=True, eq=False)
 class _Asking:
-    """Who asks for parts of a block, and what is left to be answered."""
+    """A request for a part of a block: the key that asks, and all requests that are still unanswered."""
 
     key: Key
     left: dict[Key, Parts]
 
     def answered(self) -> Key:
-        """The key of the task that is made."""
+        """Mark the request as answered; returns the key of the task to make."""
         del self.left[self.key]
         return self.key
 
 
 class SelectLayer(Made):
-    """What is selected of the blocks of a source, which a :class:`ReadLayer` reads.
+    """A selection from the blocks that a :class:`ReadLayer` reads.
 
     Parameters
     ----------
     name : str
     reads : ReadLayer
-        The layer that reads.
     whole, view : tuple of Along
-        What that layer reads along each dimension of the source, and what is selected of it.
+        The elements that ``reads`` reads along each dimension of the source, and those that are selected.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class SelectLayer(Made):
         self._reads = reads
 
     def _block(self, idx: tuple[int, ...]) -> tuple[int, ...]:
-        """The block of the source that a block is a part of."""
+        """The block of the source that contains a block of the selection."""
         places = iter(idx)
         return tuple([along.block(0 if along.drop else next(places)) for along in self.view])
 
@@ -237,7 +237,7 @@ class SelectLayer(Made):
     # Optimization
 
     def cull(self, keys: set[Key], all_hlg_keys: Collection[Key]) -> tuple[Layer, Mapping[Key, set[Key]]]:
-        """Ask for the parts of blocks that are needed."""
+        """Ask the reading layer for the parts of blocks that are needed."""
         few = math.prod(self.parts.numblocks) < len(keys)
         mine = [key for key in (self.get_output_keys() if few else keys) if key in keys and key in self]
         left = {key: self.parts[key[1:]] for key in mine}
@@ -245,11 +245,11 @@ class SelectLayer(Made):
         return MaterializedLayer(_Unanswered(self._reads, left), annotations=self.annotations), asking
 
     def _asking(self, key: Key, left: dict[Key, Parts]) -> Key:
-        """What asks the layer that reads to make the task of a block."""
+        """The key that asks the reading layer to make the task of a block."""
         return (self.source, *self._block(key[1:]), *_numbers(left[key]), _Asking(key, left))
 
     def clone(self, keys: set[Key], seed: Hashable, bind_to: Key | None = None) -> tuple[Layer, bool]:
-        """What ``dask.graph_manipulation`` makes of the layer, where selections are taken of whole blocks."""
+        """The layer cloned for ``dask.graph_manipulation``; it takes its selections from whole blocks."""
         tasks: dict[Key, GraphNode] = {}
         bound = False
         for key, task in self.items():
@@ -266,13 +266,13 @@ class SelectLayer(Made):
 
 
 def take(block: AnyArray, index: Parts) -> AnyArray:
-    """A part of what was read, as an array of its own: what others do to theirs must not change it."""
+    """A copy of a part of a block, so that a task that changes its array in place changes no other part."""
     taken: AnyArray = block[(*index, ...)]
     return taken.copy()
 
 
 def _numbers(parts: Parts) -> Iterator[int]:
-    """Numbers that tell in a key what the parts are."""
+    """The numbers that encode parts in a key: three for each dimension, with step 0 for an integer."""
     for part in parts:
         if isinstance(part, int):
             yield from (part, 0, 0)
@@ -281,7 +281,7 @@ def _numbers(parts: Parts) -> Iterator[int]:
 
 
 def _parts(numbers: Numbers) -> Parts:
-    """The parts that numbers in a key tell."""
+    """The parts that numbers in a key encode; inverse of :func:`_numbers`."""
     return tuple(
         [
             slice(start, None if stop < 0 else stop, step) if step else start
@@ -291,15 +291,20 @@ def _parts(numbers: Numbers) -> Parts:
 
 
 def _relative(parts: Parts, read: Parts) -> Parts:
-    """What takes parts of what was read, which is without steps."""
+    """The index that takes ``parts`` from the values of ``read``, which has no steps."""
     return tuple([within(part, extent(whole)[0]) for part, whole in zip(parts, read, strict=True)])
 
 
 def read_together(parts: Sequence[Parts], cost: Cost) -> list[tuple[Parts, list[int]]]:
-    """What is read of a block, and which parts are taken of each of these.
+    """Group the parts of a block into regions that are read at once.
 
-    Parts are put together as long as reading all that lies between them costs less than reading each one, and
-    all of them in the end, if that costs less than what is read then.
+    A part joins a group if reading one region around both costs less than reading both alone. In the end all
+    groups become one if that costs less still.
+
+    Returns
+    -------
+    list of tuple
+        The region to read, and the indexes of the parts that are taken from it.
 
     Examples
     --------
@@ -336,7 +341,7 @@ def read_together(parts: Sequence[Parts], cost: Cost) -> list[tuple[Parts, list[
 
 @dataclass
 class _Group:
-    """Parts of a block that are read together, as a region of it."""
+    """Parts of a block that are read together, and the region around them."""
 
     read: Parts
     which: list[int]
@@ -344,6 +349,6 @@ class _Group:
 
 
 def _around(one: Parts, other: Parts) -> Parts:
-    """The smallest region without steps that holds two parts."""
+    """The smallest region without steps that contains both parts."""
     along = zip(map(extent, one), map(extent, other), strict=True)
     return tuple([slice(min(low, start), max(high, end), 1) for (low, high, _), (start, end, _) in along])

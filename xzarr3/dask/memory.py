@@ -1,8 +1,8 @@
-"""How much memory a write of blocks that are no tiles takes, and how much there is.
+"""Memory that a write needs if its blocks are not tiles, and memory that it may use.
 
-Tiles are written slab by slab along one dimension. A block is in memory from when the first slab that has
-elements of it is written until the last one is; what is in memory at a time is found from the plans of the
-dimensions, without looking at any block.
+Tiles are written slab by slab along one dimension. A block stays in memory from the first slab that contains
+its elements to the last. The most that is in memory at a time follows from the tiles of each dimension;
+single blocks are not looked at.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dask.utils import parse_bytes
 
 from xzarr3.dask.tiles import AxisTiles, Positions
 
-_SHARE = 0.5  # Of the memory that there is, for the blocks of a write.
+_SHARE = 0.5  # Share of the total memory that the blocks of a write may take.
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def frontier(axes: Sequence[AxisTiles]) -> tuple[int, int]:
-    """The dimension along which slabs are best, and how many elements are then in memory at most.
+    """The dimension whose slabs need the least memory, and the most elements in memory at a time then.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def frontier(axes: Sequence[AxisTiles]) -> tuple[int, int]:
 
 
 def _straddling(axis: AxisTiles) -> tuple[Positions, Positions]:
-    """For each slab, the lengths of blocks in it that it shares with others, and of those it has alone."""
+    """For each slab, the summed lengths of blocks that it shares with others, and of blocks it has alone."""
     lengths = np.diff(axis.blocks)
     first, last = axis.users
     kept = lengths > 0
@@ -59,20 +59,20 @@ def _straddling(axis: AxisTiles) -> tuple[Positions, Positions]:
         return np.bincount(at[which], lengths[which], axis.count).astype(np.int64)
 
     begun, ended = summed(first, shared), summed(last, shared)
-    before = np.cumsum(begun) - begun - np.cumsum(ended)  # From before to behind the slab.
+    before = np.cumsum(begun) - begun - np.cumsum(ended)  # Blocks from before the slab to past it.
     return before + np.maximum(begun, ended), summed(first, ~shared)
 
 
 def memory_limit(asked: int | str | None, client: Any = None) -> float:
-    """Bytes that blocks may take.
+    """Bytes that the blocks of a write may take.
 
     Parameters
     ----------
     asked : int or str, optional
-        So many; by default what dask's configuration has as ``xzarr3.memory-limit``, and otherwise half of
-        the memory there is.
+        The limit. By default ``xzarr3.memory-limit`` of dask's configuration, else half of the memory of the
+        workers or of this machine.
     client : distributed.Client, optional
-        Whose workers have the memory.
+        Client of the cluster that runs the write. No limit applies if a worker of it has none.
     """
     if asked is None:
         asked = dask.config.get("xzarr3.memory-limit", None)
@@ -91,12 +91,12 @@ def memory_limit(asked: int | str | None, client: Any = None) -> float:
         if limits and all(limits):
             return _SHARE * float(sum(limits))
         if limits:
-            return math.inf  # Somebody has chosen that workers have no limit.
+            return math.inf  # The cluster is configured without a memory limit.
     return _SHARE * _machine_memory()
 
 
 def _machine_memory() -> float:
-    """Bytes of memory of this machine, or of what this process is confined to."""
+    """Bytes of memory of this machine, or of the control group of this process if that has less."""
     found: float = psutil.virtual_memory().total
     for path in _CGROUPS:
         try:

@@ -1,9 +1,9 @@
-"""Arrays in stores as dask arrays: :func:`from_zarr`.
+"""Reads stored arrays as dask arrays: :func:`from_zarr`.
 
-A read is one Blockwise layer, so that it is built in a time that does not depend on the number of
-chunks, fuses with what follows and is culled with it. Tasks read in their own thread. What is selected of
-the array with integers and slices is another small layer. When the graph is optimized, a block of which
-several results need something is read once, and of a block that one result needs a part of that part is read.
+A read is one Blockwise layer. It is built in constant time, whatever the number of chunks, and dask fuses and
+culls it together with the layers that use it. A task reads in its own thread. A selection with integers and
+slices adds one small layer. When the graph is optimized, a block that several results need is read once, and
+a block that one result needs a part of is read in part.
 """
 
 from __future__ import annotations
@@ -33,54 +33,55 @@ def from_zarr(
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
 ) -> da.Array:
-    """A dask array that reads from an array in a store.
+    """Make a dask array that reads from a stored array.
 
     Parameters
     ----------
     source : path, URL, Store or Array
-        Where the array is, or the array itself.
+        The array, or the store that contains it.
     path : str
         Path of the array in its hierarchy; the root by default.
     chunks : {"auto", "units"} or any chunks of dask
-        ``units`` makes one block of each shard, or of each chunk that is in none. ``auto`` does so
-        too, but groups small ones, because a task costs more than a small chunk.
+        ``units`` makes one block of each stored unit: a shard, or a chunk without shards. ``auto`` does the
+        same but groups small ones, because running a task costs more than reading a small chunk.
     name : str, optional
-        Name of the dask array. By default the same array has the same name in every process, until it is
-        changed; see the notes.
+        Name of the dask array. By default an array has the same name in every process until it is changed;
+        see the notes.
     storage_options : mapping, optional
-        What the store takes besides; see :func:`xzarr3.open_store`.
+        Further options of the store; see :func:`xzarr3.open_store`.
     missing : {"fill", "warn", "error"}, optional
-        What each task does about chunks that are absent, as :func:`xzarr3.open` has it; by default what the
-        array was opened with, and ``"fill"`` where it is opened here.
+        What each task does about absent chunks; see :func:`xzarr3.open`. By default the setting of ``source``
+        if that is an array, else ``"fill"``.
 
     Returns
     -------
     dask.array.Array
-        What is selected of it with integers and slices reads no more than that, unless several results of one
-        computation need parts of a block: what they need is read once then, if that costs less. It has the
-        blocks that dask would give it, but for empty ones.
+        A selection with integers and slices reads only the selected elements. If several results of one
+        computation need parts of the same block, these are read together if that costs less. A selection has
+        the blocks that dask would make, without empty ones.
 
     Raises
     ------
     NodeNotFoundError, MetadataError, StoreError
         As :func:`xzarr3.open_array`.
     NotImplementedError
-        If dask's configuration has ``array.query-planning``, whose arrays have no graphs of this kind.
+        If dask's configuration enables ``array.query-planning``, whose arrays have no graphs of this kind.
 
     Notes
     -----
-    The name is made of where the array is, what its documents say, and whether its values have changed. In
-    directories, zips and a :class:`MemoryStore` the store can tell. Of an array of more than 1,024 chunks or
-    shards in a directory, 256 of these are looked at, and the folders that hold them: all up to 1,024
-    folders, 256 of more. If another program writes into another file in place, or replaces one in another
-    folder, the name stays the same. What xzarr3 writes changes it.
+    The name is derived from the location of the array, its documents, and a stamp that changes with its
+    values. Directories, zips and a :class:`MemoryStore` can detect changed values. For an array of more than
+    1,024 stored units in a directory, 256 of these are checked, and the folders that contain them: all of up
+    to 1,024 folders, 256 of more. If another program changes an unchecked file in place, or replaces a file
+    in an unchecked folder, the name stays the same. Every write by xzarr3 changes the name.
 
-    Object stores, web servers and fsspec cannot tell (:attr:`Store.tells_changes`). There the name changes
-    with the documents, with their e-tags in an :class:`ObjectStore`, and when this process writes to the
-    array. If another process changes a chunk and no document, the name stays the same, and a cluster that
-    still holds a result of that name gives the old one; another ``name`` makes it read again.
+    Object stores, web servers and fsspec cannot detect changed values (:attr:`Store.tells_changes`). There
+    the name changes with the documents, with their e-tags in an :class:`ObjectStore`, and when this process
+    writes to the array. If another process changes a chunk and no document, the name stays the same, and a
+    cluster that still holds a result of that name returns the old result. Pass another ``name`` to read
+    again.
 
-    A write with ``resume=True`` does not rely on names where these do not tell of every chunk.
+    A write with ``resume=True`` does not rely on names that may miss a changed chunk.
 
     Examples
     --------
@@ -103,7 +104,7 @@ def from_zarr(
         array = copy(source)
         array.missing = check_missing(missing)
     blocks = asked_blocks(array, chunks)
-    # The lengths of the array's own units are a part of what it is.
+    # The array's token covers the lengths of its stored units, so blocks equal to these are left out.
     units = asked_blocks(array, "units")
     told = [None if asked == unit else asked for asked, unit in zip(blocks, units, strict=True)]
     if name is None:

@@ -1,8 +1,9 @@
-"""Selections of arrays in blocks: which blocks there are of them, and what each one reads.
+"""Selections from blocked arrays: the blocks of a selection, and the elements that each block reads.
 
-A selection is a progression of elements along each dimension, and its blocks are what the blocks of the
-whole array hold of these; those without any are left out, as dask does. Both follow from a few numbers, so
-that a selection is made, named and pickled without a look at every block, however often it was selected from.
+A selection has evenly spaced elements along each dimension. Each of its blocks contains the selected elements
+of one block of the whole array. Blocks without selected elements are left out, as in dask. A few numbers
+define a selection, so it is made, named and pickled without visiting each block, also if it is a selection of
+a selection.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from dask.blockwise import BlockwiseDep
 from xzarr3.grid import Edges, Steps
 
 Part: TypeAlias = "int | slice"
-"""What a block reads along a dimension."""
+"""The elements that a block reads along one dimension."""
 
 
 @dataclass(frozen=True)
 class Along:
-    """The elements ``start``, ``start + step``, ... of a dimension, in blocks.
+    """The elements ``start``, ``start + step``, ... of a dimension, divided into blocks.
 
     Parameters
     ----------
     blocks : Steps or Edges
         The blocks of the dimension.
     start, step, count : int
-        The step may be negative. It is 1 where there are not two elements, and the start 0 where there are
-        none, so that the same elements are always written in the same way.
+        The step may be negative. With fewer than two elements the step is 1, and without elements the start
+        is 0, so that equal selections have equal numbers.
     drop : bool
-        Whether an integer selected the one element, so that the selection lacks the dimension.
+        Whether an integer selected a single element, so that the dimension is dropped.
 
     Examples
     --------
@@ -53,7 +54,7 @@ class Along:
     count: int
     drop: bool = False
 
-    def __getstate__(self) -> tuple[Any, ...]:  # What was worked out is not pickled.
+    def __getstate__(self) -> tuple[Any, ...]:  # Cached properties are not pickled.
         return self.blocks, self.start, self.step, self.count, self.drop
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -61,7 +62,7 @@ class Along:
         self.__dict__.update(zip(names, state, strict=True))
 
     def selected(self, index: Part) -> Along:
-        """What an index, which is within bounds, selects of this."""
+        """The selection that an index, within bounds, makes of this one."""
         if isinstance(index, int):
             return Along(self.blocks, self.start + index * self.step, 1, 1, drop=True)
         start, stop, step = index.indices(self.count)
@@ -73,7 +74,7 @@ class Along:
 
     @cached_property
     def number(self) -> int:
-        """Number of blocks; one where nothing is selected."""
+        """Number of blocks; one if nothing is selected."""
         if self.count <= 1:
             return 1
         if self._bounds is not None:
@@ -92,12 +93,12 @@ class Along:
 
     @cached_property
     def _single(self) -> bool:
-        """Whether each block holds one element, as the steps are at least as long as a block."""
+        """Whether the step is at least as long as a block, so that each block has one element."""
         return abs(self.step) >= self.blocks.longest
 
     @cached_property
     def _bounds(self) -> list[int] | None:
-        """Where in the selection each block begins, and the last one ends; of uneven blocks alone."""
+        """Positions in the selection where each block begins and the last ends; for uneven blocks only."""
         if isinstance(self.blocks, Steps):
             return None
         low, high = sorted((self.start, self.start + (self.count - 1) * self.step))
@@ -107,13 +108,13 @@ class Along:
         return np.unique(np.clip(found, 0, self.count)).tolist()  # type: ignore[no-any-return]
 
     def _position(self, edges: Any) -> Any:
-        """Where in the selection the elements at and beyond an edge begin, seen in its direction."""
+        """Position in the selection of the first element at or beyond an edge, in the selection's order."""
         if self.step > 0:
             return -((self.start - edges) // self.step)
         return (self.start - edges) // -self.step + 1
 
     def bounds(self, at: int) -> tuple[int, int]:
-        """Where in the selection a block begins and ends."""
+        """Positions in the selection where a block begins and ends."""
         if self.count <= 1:
             return 0, self.count
         if self._bounds is not None:
@@ -126,7 +127,7 @@ class Along:
         return max(begin, 0), min(end, self.count)
 
     def part(self, at: int) -> Part:
-        """What a block reads."""
+        """The elements of the dimension that a block reads."""
         if self.drop:
             return self.start
         begin, end = self.bounds(at)
@@ -141,13 +142,13 @@ class Along:
         return slice(first, last - 1 if last else None, self.step)
 
     def block(self, at: int) -> int:
-        """The block of the whole dimension that a block is a part of; the first one where it is empty."""
+        """The block of the whole dimension that contains a block of the selection; 0 if that is empty."""
         begin, end = self.bounds(at)
         return self.blocks.index(self.start + begin * self.step) if begin < end else 0
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """How many elements each block holds."""
+        """Number of elements of each block."""
         if self.count <= 1:
             return (self.count,)
         if self._bounds is not None:
@@ -187,7 +188,7 @@ def extent(part: Part) -> tuple[int, int, int]:
 
 
 def within(part: Part, start: int) -> Part:
-    """What selects a part from elements that begin at ``start``.
+    """The index that selects ``part`` from an array whose first element is ``start``.
 
     Examples
     --------
@@ -201,7 +202,7 @@ def within(part: Part, start: int) -> Part:
 
 
 class Selections(BlockwiseDep):
-    """What each block of a selection reads: all that a task gets to know besides the array."""
+    """The elements that each block of a selection reads; a task gets these and the array, nothing else."""
 
     def __init__(self, name: str, view: tuple[Along, ...]) -> None:
         self.name = name
@@ -220,7 +221,7 @@ class Selections(BlockwiseDep):
 
 
 def as_blocks(lengths: Sequence[int]) -> Steps | Edges | None:
-    """The blocks that dask has as a tuple of lengths; None if some of several are empty.
+    """Blocks from dask's tuple of lengths; None if there are several and one of them is empty.
 
     Examples
     --------
@@ -231,7 +232,7 @@ def as_blocks(lengths: Sequence[int]) -> Steps | Edges | None:
 
 
 def all_blocks(lengths: Sequence[int]) -> Steps | Edges:
-    """The same, also where some are empty; of these it can be told where each begins, and no more."""
+    """Blocks from dask's tuple of lengths, also with empty ones; only ``start`` is valid for these."""
     if len(lengths) <= 1:
         return Steps(max(sum(lengths), 1))
     equal = lengths.count(lengths[0]) if lengths[0] else 0
@@ -241,7 +242,7 @@ def all_blocks(lengths: Sequence[int]) -> Steps | Edges:
 
 
 def trimmed(blocks: Steps | Edges, size: int) -> Steps | Edges:
-    """The blocks as far as there are elements, always written in the same way.
+    """The blocks cut at ``size`` elements, in a normal form: equal blocks give equal objects.
 
     Examples
     --------

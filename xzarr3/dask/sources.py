@@ -1,8 +1,8 @@
-"""Which arrays in stores a dask array is made of, and whether two of them are the same one.
+"""Finds the stored arrays that a dask array reads, and tells whether two of them are the same array.
 
-Tasks hold what they read in many ways: as an argument of a layer, in what xarray puts around it, in a task of
-a graph that was optimized, or as a variable of the function that reads it. All that is in memory already is
-searched; nothing is read, pickled or made for that.
+A task may hold its source as an argument of a layer, inside a wrapper of xarray, in a task of an optimized
+graph, or as a variable of the reading function. All objects that are in memory are searched. The search reads
+nothing from a store, pickles nothing and makes no tasks.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from xzarr3.nodes.node import normal_path
 from xzarr3.stores import Store, open_store
 
 Place: TypeAlias = "tuple[object, str]"
-"""Where an array is: the same for all handles on it, whatever hierarchy it was opened in."""
+"""Location of an array: equal for all its handles, even if they were opened in different hierarchies."""
 
 BEHIND = "behind"
-"""What the identity of a store begins with that holds what no reader of the store around it looks at yet."""
+"""First item of the identity of a store for values past the end of arrays, which no reader reads yet."""
 
 _PLAIN = frozenset(
     {bool, int, float, complex, str, bytes, slice, range, type(None), type(...), np.ndarray, TaskRef}
@@ -42,11 +42,11 @@ _CLOSED_PACKAGES = frozenset(
     | {"threading", "tornado", "weakref"}
 )
 _AT_ONCE = 2**12  # Keys whose stamps are asked for together.
-_LONG = 1000  # Integers at both ends of anything longer are taken for lengths of blocks.
+_LONG = 1000  # A longer sequence with integers at both ends is taken for block lengths, and not searched.
 
 
 class Places:
-    """Where arrays are, and which of them tasks read; each place is looked at once.
+    """Locations of arrays, and of the arrays that tasks read. Each store and layer is searched once.
 
     Examples
     --------
@@ -63,15 +63,15 @@ class Places:
     def __init__(self) -> None:
         self._identities: dict[int, tuple[Store, object]] = {}
         self._resolved: dict[tuple[str, str], str] = {}
-        # What was searched is kept, so that nothing else takes the same number.
+        # Holds the searched objects, so that no other object gets the same id().
         self._searched: dict[int, tuple[object, frozenset[Place]]] = {}
 
     def of(self, array: Array) -> Place:
-        """Where an array is."""
+        """Location of an array."""
         return self.at(array.store, array.path)
 
     def at(self, store: Store, path: str) -> Place:
-        """Where a node is, whichever store it is opened in: one of a part of a directory, or with a cache."""
+        """Location of a node: equal for stores of different parts of a directory, and for cached stores."""
         match self._identity(store):
             case ("LocalStore", str(root)):
                 return self._local(root, path)
@@ -99,9 +99,9 @@ class Places:
         return "LocalStore", known
 
     def read_in(self, layers: Mapping[str, object]) -> set[Place]:
-        """Where the arrays in stores are that are found in layers.
+        """Locations of all stored arrays that layers refer to.
 
-        All that functions have at hand is looked into, though they need not use it.
+        All variables that a function can see are searched, though the function need not use them.
         """
         return set[Place]().union(*map(self._read_by, layers.values()))
 
@@ -120,12 +120,13 @@ class Places:
 
 
 def stamps_of_others(value: Any) -> list[str]:
-    """What tells the data of arrays in stores from what they were before, where names of tasks do not.
+    """Stamps that change with the data of stored arrays, for changes that task names do not show.
 
-    A name tells of every change of an array of this library with up to about a thousand units of storage, in
-    a store that can tell. Of larger ones, each unit is looked at here. xarray names tasks that read arrays of
-    zarr-python after the time of the top directory, which most changes leave as it was. Where nobody can
-    tell, what is given here is never the same again.
+    For an array of this library with up to about a thousand stored units, in a store that can tell changes,
+    the name of its dask array changes with the data; it gets no stamp. For a larger array, the stamp is made
+    from every stored unit. For tasks that read arrays of zarr-python, xarray derives names from the
+    modification time of the top directory, which most changes do not alter; those arrays always get a stamp.
+    If changes cannot be detected, the stamp is random and never recurs.
 
     Examples
     --------
@@ -145,7 +146,7 @@ def stamps_of_others(value: Any) -> list[str]:
 
 
 def _stamp_of_units(array: Array) -> str | None:
-    """What tells the units that are stored from others; None if the name of an array does."""
+    """A stamp of all stored units of an array; None if the name of its dask array changes with them."""
     store = array.engine.store
     if not (tells_changes(array) and store.listable):
         return _unknown()
@@ -164,13 +165,13 @@ def _unknown() -> str:
 
 
 def _root_of(array: Any) -> str | None:
-    """The directory of an array of zarr-python; None if it is in none."""
+    """The directory of the store of a zarr-python array; None if its store is not a directory."""
     root = getattr(array.store_path.store, "root", None)
     return os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
 
 
 def _opened(root: str, path: str) -> Array:
-    """The array at a path below a directory."""
+    """Open the array at a path below a directory."""
     store, path = open_store(root), normal_path(path)
     found = find_node(store, path)
     if found is None or not isinstance(found[1], ArrayMetadata):
@@ -179,8 +180,8 @@ def _opened(root: str, path: str) -> Array:
 
 
 def _arrays_in(value: Any) -> Iterator[Any]:
-    """The arrays in stores in anything that tasks are made of, of this library and of zarr-python."""
-    seen: dict[int, object] = {}  # All of them are kept, so that no other object takes the same number.
+    """All stored arrays, of this library and of zarr-python, that an object refers to."""
+    seen: dict[int, object] = {}  # Holds the objects, so that no other object gets the same id().
     left = [value]
     while left:
         value = left.pop()
@@ -198,7 +199,7 @@ def _arrays_in(value: Any) -> Iterator[Any]:
             left += (value.func, value.args, value.kwargs)
         elif _is_array(value):
             yield value
-        elif isinstance(value, dict):  # And no other mapping: layers would make all of their tasks.
+        elif isinstance(value, dict):  # No other mapping: iterating over a layer makes all its tasks.
             left += list(value.values())
         elif isinstance(value, (list, tuple, set, frozenset)):
             left += value
@@ -207,7 +208,7 @@ def _arrays_in(value: Any) -> Iterator[Any]:
 
 
 def _is_array(value: object) -> bool:
-    """Whether this is an array in a store, of this library or of zarr-python."""
+    """Whether this is a stored array of this library or of zarr-python."""
     return isinstance(value, Array) or _is_of_zarr_python(value)
 
 
@@ -220,7 +221,10 @@ def _holds_objects(value: object) -> bool:
 
 
 def _held_by(value: Any) -> Iterator[object]:
-    """What an object holds, and all that a function has at hand that travels with it."""
+    """The objects that an object refers to; for a function, its defaults, closure and used globals.
+
+    Globals that are no arrays count only if the function is pickled by value.
+    """
     if isinstance(value, FunctionType):
         yield from (value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ()))
         used = [value.__globals__.get(name) for name in value.__code__.co_names]
@@ -235,5 +239,5 @@ def _held_by(value: Any) -> Iterator[object]:
 def _content(cell: CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # It is empty.
+    except ValueError:  # empty cell
         return None

@@ -1,4 +1,4 @@
-"""What the tasks of a write do."""
+"""The functions that the tasks of a write run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Cuts = tuple[tuple[Cut, ...], ...]
 
 
 class Sink:
-    """Where the tiles of a job go, as long as the gate is open."""
+    """Writes the tiles of a job to its target while the gate is open, through the journal if there is one."""
 
     def __init__(
         self, target: Array, job: int = 0, journal: Journal | None = None, gate: Gate | None = None
@@ -41,11 +41,11 @@ class Sink:
 
 
 Rooms: TypeAlias = frozenset[str] | None
-"""Where values were stored, as what has begun said: it may have been removed, and made again, since."""
+"""Ids of the rooms in which values were stored. A room may have been removed and made again since."""
 
 
 def rooms_of(after: Iterable[object]) -> Rooms:
-    """Where those were told to store that waited for something; None if that has not told."""
+    """The rooms that the results of earlier tasks name; None if they name none."""
     found: set[str] = set()
     for each in after:
         if isinstance(each, frozenset):
@@ -56,14 +56,17 @@ def rooms_of(after: Iterable[object]) -> Rooms:
 
 
 def write_block(block: AnyArray, sink: Sink, region: Region, *after: object) -> Rooms:
-    """Write a block that is a tile."""
+    """Write a block that is a tile; returns the rooms that ``after`` name."""
     _check_shape(sink.target, block, tuple(part.stop - part.start for part in region))
     sink.write(region, block)
     return rooms_of(after)
 
 
 def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Rooms:
-    """Write a tile made of parts of blocks; what is given beyond these was only waited for."""
+    """Write a tile made of parts of blocks.
+
+    ``given`` are the blocks, and after them the results of tasks that had to be done before.
+    """
     parts = list(itertools.product(*cuts))
     target, blocks, after = sink.target, given[: len(parts)], given[len(parts) :]
     if len(parts) == 1:
@@ -76,7 +79,7 @@ def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Rooms:
     )
     for block, part in zip(blocks, parts, strict=True):
         values = _part(target, block, part)
-        if common is None:  # None is put into a type that holds less than its own, and no mask is dropped.
+        if common is None:  # Checked here, so that no value is cast with loss and no mask is dropped.
             values = target.fitted(values, values.shape)
         whole[tuple(slice(to, to + end - begin) for _, begin, end, to in part)] = values
     sink.write(region, whole)
@@ -84,12 +87,12 @@ def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Rooms:
 
 
 def read_written(written: object, target: Array, region: Region) -> AnyArray:
-    """What is stored of a tile, once it is written."""
+    """Read a tile after it was written."""
     return target.get(region, threads=threads_of(target))
 
 
 def _part(target: Array, block: AnyArray, cuts: tuple[Cut, ...]) -> AnyArray:
-    """What a tile gets of a block."""
+    """The part of a block that a tile takes."""
     _check_shape(target, block, tuple(length for length, *_ in cuts))
     values = block if isinstance(block, np.ndarray) else np.asarray(block)
     taken: AnyArray = values[tuple(slice(begin, end) for _, begin, end, _ in cuts)]

@@ -1,7 +1,7 @@
-"""Which task writes what: the tiles of a write, and the blocks that each of them is made of.
+"""The tiles of a write, one for each task, and the blocks that each tile overlaps.
 
-No two tiles share a unit of storage, whatever the blocks are. Along each dimension a plan says where tiles
-begin and which blocks they overlap; the tiles are the product of these plans and are never listed here.
+No two tiles share a stored unit, whatever the blocks are. For each dimension there is a list of tile edges
+and block edges. The tiles are the product of the dimensions and are never listed here.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from xzarr3.grid import Edges, Steps
 Positions = npt.NDArray[np.int64]
 
 Cut = tuple[int, int, int, int]
-"""The length of a block, from where to where it is taken, and where that goes in the tile."""
+"""Along a dimension: length of a block, start and stop of its part, and first element of that in the tile."""
 
-_WORTH = 2**20  # Bytes of a tile that is worth a task of its own.
-_LARGEST = 2**26  # Bytes beyond which a tile is cut into units, unless blocks are larger.
-_ENOUGH = 32  # Tiles that keep all threads busy.
+_WORTH = 2**20  # Bytes from which a tile is worth its own task.
+_LARGEST = 2**26  # Bytes beyond which a tile is cut at edges of stored units, unless blocks are larger.
+_ENOUGH = 32  # Number of tiles that keeps all threads busy.
 
 
 @dataclass(frozen=True, eq=False)
 class AxisTiles:
-    """One dimension of a source, in tiles.
+    """The tiles and blocks of one dimension of a source.
 
     Parameters
     ----------
     edges : ndarray of int
-        Where tiles begin, and the length of the dimension; counted from the first element of the source.
+        First element of each tile, counted from the start of the source, and the length of the dimension.
     blocks : ndarray of int
-        The same of the blocks, some of which may be empty.
+        The same for the blocks, some of which may be empty.
     """
 
     edges: Positions
@@ -51,7 +51,7 @@ class AxisTiles:
 
     @cached_property
     def aligned(self) -> bool:
-        """Whether tiles are blocks."""
+        """Whether each tile is one block."""
         return np.array_equal(self.edges, self.blocks)
 
     @property
@@ -71,20 +71,20 @@ class AxisTiles:
 
     @cached_property
     def overlapped(self) -> tuple[Positions, Positions]:
-        """For each tile, the first block that has elements of it, and one past the last one."""
+        """For each tile, the first block that overlaps it, and one past the last."""
         first = np.searchsorted(self.blocks, self.edges[:-1], "right") - 1
         return first, np.searchsorted(self.blocks, self.edges[1:], "left")
 
     @cached_property
     def users(self) -> tuple[Positions, Positions]:
-        """For each block, the first tile that has elements of it, and the last one; last < first if none."""
+        """For each block, the first and the last tile that it overlaps; last < first for an empty block."""
         first = np.searchsorted(self.edges, self.blocks[:-1], "right") - 1
         last = np.searchsorted(self.edges, self.blocks[1:], "left") - 1
         empty = np.diff(self.blocks) == 0
         return first, np.where(empty, first - 1, last)
 
     def parts(self, tile: int) -> list[tuple[int, Cut]]:
-        """What a tile is made of: indexes of blocks, and what of each goes where."""
+        """The blocks of a tile: for each, its index and its cut."""
         low, high = int(self.edges[tile]), int(self.edges[tile + 1])
         first, stop = (int(bounds[tile]) for bounds in self.overlapped)
         found = []
@@ -97,7 +97,7 @@ class AxisTiles:
 
 
 def _packed(edges: Positions) -> bytes:
-    """Edges as they are pickled: lengths, most of which come again and again."""
+    """The pickled form of edges: their compressed lengths, most of which repeat."""
     return zlib.compress(np.diff(edges, prepend=0).astype("<i8").tobytes(), 1)
 
 
@@ -106,14 +106,14 @@ def _unpacked(packed: bytes) -> Positions:
 
 
 def block_edges(lengths: Sequence[int]) -> Positions:
-    """Where blocks begin and the last one ends."""
+    """First element of each block, and the end of the last one."""
     edges = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(np.fromiter(lengths, np.int64, len(lengths)), out=edges[1:])
     return edges
 
 
 def within_units(units: Steps | Edges, elements: Positions) -> tuple[Positions, Positions]:
-    """Of the units that hold some elements, the first element and one past the last one."""
+    """For each element, the first element of its stored unit, and one past the last."""
     if isinstance(units, Steps):
         length = min(units.length, np.iinfo(np.int64).max // 4)
         low = elements - elements % length
@@ -124,7 +124,7 @@ def within_units(units: Steps | Edges, elements: Positions) -> tuple[Positions, 
 
 
 def is_aligned(units: Steps | Edges, start: int, blocks: Positions) -> bool:
-    """Whether no unit holds elements of two blocks, the first of which begins at ``start``."""
+    """Whether no stored unit contains elements of two blocks; the first block begins at ``start``."""
     size = blocks[-1]
     inner = blocks[(blocks > 0) & (blocks < size)] + start
     if isinstance(units, Steps):
@@ -135,14 +135,14 @@ def is_aligned(units: Steps | Edges, start: int, blocks: Positions) -> bool:
 def plan_axes(
     units: Sequence[Steps | Edges], starts: Sequence[int], chunks: Sequence[Sequence[int]], itemsize: int
 ) -> list[AxisTiles]:
-    """Tiles for blocks of any lengths.
+    """Plan the tiles of a write, for blocks of any lengths.
 
     Parameters
     ----------
     units : sequence of Steps or Edges
-        The units of storage along each dimension.
+        The stored units of the target along each dimension.
     starts : sequence of int
-        Where the first block begins.
+        First element of the first block in the target.
     chunks : sequence of sequence of int
         The lengths of the blocks.
     itemsize : int
@@ -173,7 +173,7 @@ def _mean_bytes(edges: Sequence[Positions], itemsize: int) -> float:
 
 
 def _unit_edges(units: Steps | Edges, start: int, size: int) -> Positions:
-    """Where the units begin that hold elements of a region."""
+    """The edges of stored units within a region, and the ends of the region."""
     stop = start + size
     if isinstance(units, Steps):
         first = start - start % units.length + units.length
@@ -185,7 +185,7 @@ def _unit_edges(units: Steps | Edges, start: int, size: int) -> Positions:
 
 
 def _near_edges(units: Steps | Edges, start: int, blocks: Positions) -> Positions:
-    """Edges of units as near as there are to those of blocks."""
+    """For each block edge, the nearest edge of a stored unit."""
     size = int(blocks[-1])
     inner = blocks[(blocks > 0) & (blocks < size)] + start
     low, high = within_units(units, inner)
@@ -194,13 +194,13 @@ def _near_edges(units: Steps | Edges, start: int, blocks: Positions) -> Position
 
 
 def distinct(edges: Positions) -> Positions:
-    """Edges in their order without those of empty pieces."""
+    """Edges without repetitions, so without empty pieces."""
     kept: Positions = edges[np.concatenate([[True], edges[1:] != edges[:-1]])]
     return kept
 
 
 def _grouped(edges: Sequence[Positions], itemsize: int) -> list[Positions]:
-    """Tiles made of several, where they are so small that tasks take longer to be started than to run."""
+    """Join tiles that are so small that a task takes longer to start than to run."""
     chosen = list(edges)
     while 2 * _mean_bytes(chosen, itemsize) <= _WORTH // 4:
         at = max(range(len(chosen)), key=lambda axis: len(chosen[axis]))
@@ -214,7 +214,7 @@ def _grouped(edges: Sequence[Positions], itemsize: int) -> list[Positions]:
 def _cut(
     edges: Sequence[Positions], grids: Sequence[tuple[Steps | Edges, int]], itemsize: int, limit: float
 ) -> list[Positions]:
-    """Tiles of no more than ``limit`` bytes each, unless they are single units."""
+    """Cut tiles to at most ``limit`` bytes each, or to single stored units if these are larger."""
     chosen = list(edges)
     for axis in sorted(range(len(chosen)), key=lambda axis: -int(np.max(np.diff(chosen[axis]), initial=0))):
         longest = [int(np.max(np.diff(along), initial=0)) for along in chosen]
@@ -228,7 +228,7 @@ def _cut(
 
 
 def _runs(edges: Positions, finer: Positions, length: int) -> Positions:
-    """Some of the edges ``finer``, all of ``edges`` among them, about ``length`` elements apart."""
+    """All of ``edges``, and some of ``finer``, so that they are about ``length`` elements apart."""
     kept = [0]
     wanted = set(edges.tolist())
     last = 0
@@ -245,5 +245,5 @@ def _runs(edges: Positions, finer: Positions, length: int) -> Positions:
 
 
 def chunks_of(axes: Sequence[AxisTiles]) -> tuple[tuple[int, ...], ...]:
-    """The lengths of the tiles, as dask has those of blocks."""
+    """The lengths of the tiles, in the form of dask's chunks."""
     return tuple(tuple(along.lengths.tolist()) for along in axes)

@@ -1,7 +1,9 @@
-"""Dask arrays into arrays in stores: :func:`store`.
+"""Writes dask arrays to stored arrays: :func:`store`.
 
-Blocks may be cut in any way. What is written by one task, a tile, is made of whole units of storage, shards
-or chunks, so that no two tasks ever write the same one. Where blocks are made of whole units, they are tiles.
+Blocks may have any shapes. Each task writes one tile. A tile consists of whole stored units, shards or
+unsharded chunks, so that no two tasks write the same unit. Blocks that consist of whole units are tiles
+themselves. This module checks and plans writes; :mod:`xzarr3.dask.tiles` makes the tiles, and
+:mod:`xzarr3.dask.write_layer` the graph layers.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from xzarr3.progress import Asked, check_asked, shown
 
 _Box = tuple[tuple[int, int], ...]
 
-_SHARE = 1 / 4  # Of the memory of a thread, for a tile that it holds up to three times.
+_SHARE = 1 / 4  # Share of a thread's memory for one tile, of which it holds up to three copies.
 
 
 @overload
@@ -123,12 +125,13 @@ def store(
     progress: Asked = False,
     **kwargs: Any,
 ) -> Delayed | da.Array | tuple[da.Array, ...] | None:
-    """Write dask arrays into arrays in stores.
+    """Write dask arrays to stored arrays.
 
-    The blocks need not go together with the shards and chunks of the target. One task writes each of these,
-    or several of them together, once all blocks that overlap it are there; blocks of whole ones are written
-    as they are. What is at the edges of a region is kept. What is made of arrays that the call writes to is
-    put aside in the store first, and in its place when all of it is there.
+    Blocks need not match the shards and chunks of the target. One task writes one or several stored units
+    once all blocks that overlap them are computed. Blocks that consist of whole units are written as they
+    are. Elements outside a region keep their values, also in shards and chunks at its edges. Values that are
+    computed from arrays that the call overwrites are first spilled to the store. They are copied to their
+    places when all of them are spilled.
 
     Parameters
     ----------
@@ -136,22 +139,21 @@ def store(
     targets : Array or sequence of these
         As many as there are sources.
     regions : tuple of slices or sequence of these, optional
-        The part of each target that is written, without steps; the whole target by default.
+        The part of each target to write, slices without steps; the whole target by default.
     compute : bool
-        Write now; otherwise return a Delayed that will.
+        Write now. If False, return a Delayed that writes when it is computed.
     return_stored : bool
-        Return dask arrays that read what is written, once it is. With ``compute=False`` each of their blocks
-        waits for the write of its own elements, and is written when it is computed.
+        Return dask arrays that read the written values. With ``compute=False``, computing a block of such an
+        array writes its elements and then reads them.
     lock : object
-        Is of no account, because nothing here needs a lock; :func:`dask.array.store` has it.
+        Ignored, because no lock is needed; accepted as in :func:`dask.array.store`.
     memory_limit : int or str, optional
-        Bytes that blocks may take while they wait for others, as in ``"4 GiB"``. By default what dask's
-        configuration has as ``xzarr3.memory-limit``, otherwise half of the memory of this machine or of all
-        workers. A write that would take more goes through the workers' disks or a temporary directory, and
-        a :class:`LargeWriteWarning` says so.
+        Bytes that blocks may take while they wait for other blocks, such as ``"4 GiB"``. By default
+        ``xzarr3.memory-limit`` of dask's configuration, else half of the memory of this machine or of all
+        workers. A write that would take more spills to the workers' disks or to a temporary directory, with
+        a :class:`LargeWriteWarning`.
     progress : bool or callable
-        Show a bar, or call ``progress(done, total)`` now and then, with numbers of bytes, while all is
-        written.
+        Show a progress bar, or call ``progress(done, total)`` with numbers of bytes from time to time.
     **kwargs
         Options for the scheduler.
 
@@ -164,11 +166,11 @@ def store(
     AlignmentError
         If two sources write the same elements. Nothing is written then.
     SelectionError
-        If a region does not fit.
+        If a region does not fit its target or source.
     ReadOnlyError
         If a target cannot be written.
     TypeError
-        If a source is no dask array, or a target no array of this library.
+        If a source is not a dask array, or a target not an array of this library.
 
     Examples
     --------
@@ -196,9 +198,9 @@ def _like(sources: object, arrays: list[da.Array]) -> da.Array | tuple[da.Array,
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A dask array and where it is written: a region of an array.
+    """A dask array, and the array and the region that it is written to.
 
-    ``in_place`` tells that values are there which others may still be made of.
+    ``in_place`` tells that the write overwrites stored values, which a source of the same call may read.
     """
 
     source: Any
@@ -208,17 +210,17 @@ class Job:
 
 
 def _paired(sources: Any, targets: Any, regions: Any) -> list[Job]:
-    """What :func:`store` is asked for."""
+    """The jobs that a call of :func:`store` asks for."""
     if isinstance(sources, da.Array):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]
     elif hasattr(sources, "__array__"):
         raise TypeError(f"cannot store {type(sources).__name__}; accepted: dask arrays")
-    elif isinstance(targets, Array):  # It can be iterated over, but that would read all of it.
+    elif isinstance(targets, Array):  # list() of an array would read all of it.
         targets = [targets]
     sources, targets = list(sources), list(targets)
     wanted = [...] * len(sources) if regions is None else list(regions)
     if len(sources) == len(wanted) == 1 and isinstance(wanted[0], list):
-        wanted = wanted[0]  # dask.array.store takes a list of regions for a single source, too.
+        wanted = wanted[0]  # As in dask.array.store, which takes a list of regions for a single source.
     if not len(sources) == len(targets) == len(wanted):
         raise SelectionError(
             f"{len(sources)} sources, {len(targets)} targets and {len(wanted)} regions do not pair up"
@@ -234,17 +236,17 @@ def plan_writes(
     scheduler: Any = None,
     **kwargs: Any,
 ) -> Writes:
-    """What writes jobs, once everything is known to fit; nothing is written yet.
+    """Check jobs and plan their writes; nothing is written yet.
 
     Parameters
     ----------
     wanted : sequence of Job
     journal : Journal, optional
-        Knows which tiles were written before, which are left out, and is told of each one that is written.
+        Tiles that it lists as written are left out, and each tile that is written is entered in it.
     memory_limit : int or str, optional
-        As :func:`store` has it.
+        See :func:`store`.
     scheduler, **kwargs
-        What will be asked to run it, and how.
+        The scheduler that will run the write, and its options.
     """
     check_dask()
     places = Places()
@@ -252,18 +254,18 @@ def plan_writes(
     _check_overlaps(jobs)
     _put_in_turn(jobs, places)
     _fit_memory(jobs, memory_limit, scheduler, kwargs)
-    for job in jobs:  # Other processes may do it, of which this one would not know.
+    for job in jobs:  # Noted now, because other processes may do the writes.
         note_values(job.target)
     return Writes(jobs)
 
 
 def _put_in_turn(jobs: Sequence[_Job], places: Places) -> None:
-    """See to it that nothing is overwritten that is still to be read.
+    """Order the jobs, and spill where needed, so that no value is overwritten before it is read.
 
     Raises
     ------
     ValueError
-        If a journal tells of what was written before, of which this may be made.
+        If the write may be resumed but reads arrays that it changes: these may hold new values already.
     """
     overwritten = {job.place for job in jobs if job.in_place}
     for job in jobs if overwritten else ():
@@ -284,7 +286,7 @@ def _put_in_turn(jobs: Sequence[_Job], places: Places) -> None:
 def _fit_memory(
     jobs: Sequence[_Job], limit: int | str | None, scheduler: Any, kwargs: dict[str, Any]
 ) -> None:
-    """Find another way for what would need too much memory."""
+    """Let jobs spill that would need too much memory."""
     if limit is not None:
         memory_limit(limit)
     large = [job for job in jobs if job.live and job.aside is None]
@@ -301,7 +303,7 @@ def _fit_memory(
 
 
 class Writes:
-    """Jobs that were checked, each a source that is written to a region of a target, tile by tile."""
+    """Checked jobs; each writes a source to a region of a target, tile by tile."""
 
     def __init__(self, jobs: Sequence[_Job]) -> None:
         self._jobs = jobs
@@ -314,11 +316,11 @@ class Writes:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many bytes are written, by the name of the tasks that do it."""
+        """Number of bytes that each job writes, by the name of its tasks."""
         return {job.name: int(job.source.nbytes) for job in self._jobs}
 
     def _graph(self, after: Delayed | None) -> tuple[_Graph, dict[str, Written]]:
-        """All layers that write, and what each of them does."""
+        """The graph of all writing layers, and the tiles that each layer writes, by name."""
         graph = _Graph()
         written: dict[str, Written] = {}
         done: dict[str, str] = {}
@@ -347,14 +349,14 @@ class Writes:
         return graph, written
 
     def delayed(self, after: Delayed | None = None) -> Writing:
-        """What writes everything when it is computed; nothing is written before ``after`` is done."""
+        """A Delayed that writes everything when it is computed, after ``after`` is done."""
         graph, written = self._graph(after)
         asides = [job.aside for job in self._jobs if job.aside is not None]
         name = graph.add_done(written, asides)
         return Writing(name, HighLevelGraph(graph.layers, graph.dependencies))
 
     def stored(self) -> list[da.Array]:
-        """Arrays of what is written, which read it again once it is."""
+        """Dask arrays of the written values, each block of which is written and then read."""
         if any(job.goes_first for job in self._jobs):
             raise AlignmentError(
                 "a source reads what the same call writes, so that no block of it can be written alone; "
@@ -365,12 +367,12 @@ class Writes:
         return [job.stored(whole) for job in self._jobs]
 
     def reading(self) -> list[da.Array]:
-        """Arrays that read what was written."""
+        """Dask arrays that read the written values, without writing."""
         return [job.reading() for job in self._jobs]
 
 
 class _Graph:
-    """Layers, each with those that it depends on."""
+    """Layers and their dependencies, as a graph is built."""
 
     def __init__(self) -> None:
         self.layers: dict[str, Any] = {}
@@ -382,13 +384,13 @@ class _Graph:
         self.dependencies[name] = dependencies
 
     def add_done(self, written: dict[str, Written], asides: Sequence[Aside] = ()) -> str:
-        """Add what waits for layers that write, and removes what was put aside; returns its name."""
-        name = f"store-zarr-{uuid.uuid4().hex}"  # Each call writes anew, so none may stand for another.
+        """Add a layer that waits for writing layers and removes spilled values; returns its name."""
+        name = f"store-zarr-{uuid.uuid4().hex}"  # Unique: each call writes, so results are never shared.
         self.add(name, Done(name, written, asides, self.gate), set(written))
         return name
 
     def take(self, collection: Any) -> set[str]:
-        """Add what a collection is made by; returns the layers that make it."""
+        """Add the layers of a collection; returns the names of those that give its keys."""
         graph = HighLevelGraph.from_collections("", {}, [collection])
         for name in set(graph.layers) - {""}:
             self.add(name, graph.layers[name], set(graph.dependencies[name]))
@@ -396,7 +398,7 @@ class _Graph:
 
 
 class _Job:
-    """One source, where it goes, and how that is divided into tiles."""
+    """One source, its target region, and the tiles of the region."""
 
     def __init__(self, number: int, wanted: Job, journal: Journal | None, places: Places) -> None:
         source, target, region = wanted.source, wanted.target, wanted.region
@@ -429,10 +431,10 @@ class _Job:
             target.metadata.chunk_grid.axes, self.starts, source.chunks, source.dtype.itemsize
         )
         self.follows: list[str] = []
-        """Names of jobs with which it shares units, each of which is changed by one after the other."""
+        """Names of earlier jobs that share stored units with this one, which therefore runs after them."""
         self.in_place = wanted.in_place
         self.goes_first = False
-        """Whether it reads what others of the same call write."""
+        """Whether its source reads arrays that the same call overwrites."""
         self._rechunks = False
         self.aside: Aside | None = None
         slabs, live = (None, 0) if self.aligned else frontier(self.axes)
@@ -440,17 +442,17 @@ class _Job:
 
     @property
     def aligned(self) -> bool:
-        """Whether tiles are blocks."""
+        """Whether each tile is one block."""
         return all(axis.aligned for axis in self.axes)
 
     def set_aside(self) -> None:
-        """Keep all values in the store until nothing is read any more that they replace."""
+        """Spill all values to the store until all sources that read the target have been read."""
         pieces, self.axes = aside_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
         self.aside = Aside(self.target, pieces, self.axes, here=False)
         self.slabs = None
 
     def detour(self, most: float, cluster: bool, threads: int) -> None:
-        """Keep blocks somewhere else than in memory while they wait for others."""
+        """Spill blocks to disk while they wait for others, instead of holding them in memory."""
         source, target = self.source, self.target
         way = "the workers' disks" if cluster else "a temporary directory"
         if cluster:
@@ -476,7 +478,7 @@ class _Job:
         return tuple((chosen.start, chosen.start + chosen.count) for chosen in self.selected)
 
     def box(self) -> _Box:
-        """The range of units that is touched along each dimension."""
+        """The range of stored units that is touched along each dimension."""
         return tuple(
             (units.index(chosen.start), units.index(chosen.stop - 1) + 1) if chosen.count else (0, 0)
             for chosen, units in zip(self.selected, self.target.metadata.chunk_grid.axes, strict=True)
@@ -484,17 +486,17 @@ class _Job:
 
     @property
     def regions(self) -> Regions:
-        """Where each tile goes."""
+        """The region of each tile in the target."""
         return Regions(chunks_of(self.axes), self.starts)
 
     @property
     def _stage(self) -> str:
-        """Name of the layer that puts values aside."""
+        """Name of the layer that spills values."""
         return f"stage-zarr-{self.name}"
 
     @property
     def written(self) -> Written:
-        """What the layer of the job writes."""
+        """The tiles that the layer of the job writes."""
         return Written(tuple(axis.count for axis in self.axes), self._finished, self.slabs)
 
     @cached_property
@@ -504,7 +506,7 @@ class _Job:
         return self.journal.finished(self.number, self.target, self.regions)
 
     def add_to(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> None:
-        """Add what writes the tiles, once the keys ``after`` are done, which the layers ``awaited`` make."""
+        """Add the layer that writes the tiles after the keys ``after``, which the layers ``awaited`` make."""
         sink = Sink(self.target, self.number, self.journal, graph.gate)
         name, source = self.name, self.source
         if self.aside is not None:
@@ -525,7 +527,7 @@ class _Job:
             graph.add(name, self._blockwise(source, sink, after), needed)
 
     def add_aside(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> dict[str, Written]:
-        """Add what puts values aside; returns what its layer writes."""
+        """Add the layer that spills values; returns the tiles that it writes, by its name."""
         aside, name = cast("Aside", self.aside), self._stage
         zeros = (0,) * len(self.starts)
         keep = partial(write_aside, aside, graph.gate)
@@ -534,7 +536,7 @@ class _Job:
         return {name: Written(tuple(axis.count for axis in aside.pieces))}
 
     def _blockwise(self, source: da.Array, sink: Sink, after: Sequence[Any]) -> Any:
-        """The layer that writes blocks that are tiles."""
+        """The layer that writes blocks if each is a tile."""
         index = tuple(range(source.ndim))
         return blockwise(
             write_block,
@@ -551,7 +553,7 @@ class _Job:
         )
 
     def reading(self) -> da.Array:
-        """An array that reads what was written, tile by tile."""
+        """A dask array that reads the written values tile by tile, without writing."""
         chunks, region = [], []
         for chosen, size, along in zip(self.selected, self.target.shape, chunks_of(self.axes), strict=True):
             ends = [(length,) if length else () for length in (chosen.start, size - chosen.stop)]
@@ -562,7 +564,7 @@ class _Job:
         return cast("da.Array", found)
 
     def stored(self, graph: HighLevelGraph) -> da.Array:
-        """An array of what is written, whose tiles are read once they are written."""
+        """A dask array whose tasks each read a tile once it is written."""
         index = tuple(range(len(self.axes)))
         counts = tuple(axis.count for axis in self.axes)
         name = f"read-{self.name}"
@@ -589,7 +591,7 @@ def _overlap(one: _Box, other: _Box) -> bool:
 
 
 def _check_overlaps(jobs: Sequence[_Job]) -> None:
-    """Refuse two jobs that would write the same elements; of those that share units one follows the other."""
+    """Refuse jobs that write the same elements; let a job follow earlier ones that share stored units."""
     seen: dict[Place, list[_Job]] = {}
     for job in jobs:
         others = seen.setdefault(job.place, [])

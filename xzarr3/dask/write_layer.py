@@ -1,4 +1,8 @@
-"""Layers of dask graphs that write: what waits for all that is written."""
+"""Dask graph layers of a write: the tasks that write tiles, and the tasks that wait for all writes.
+
+The plan of tiles comes from :mod:`xzarr3.dask.tiles`, and the functions that the tasks run from
+:mod:`xzarr3.dask.tasks`. This module only builds graphs.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,14 @@ from xzarr3.dask.tiles import AxisTiles, Cut
 Key = Any
 
 _MOST_SLABS = 1024
-_WEIGHT = 32  # Powers of 2, beyond what the blocks of a slab may depend on themselves.
-_ARITY = 64  # A task that waited for millions of others would be sent the place of each of them.
+_WEIGHT = 32  # Log2 of the first weight: more dependencies than the blocks of a slab have themselves.
+_ARITY = 64  # Most inputs of a waiting task: a task is sent the location of each of its inputs.
 
 
 class Tiles(Made):
-    """What writes tiles that are not blocks, each made of the blocks that it overlaps.
+    """Layer with one writing task per tile, where tiles are not blocks.
+
+    Each task depends on the blocks that its tile overlaps.
 
     Parameters
     ----------
@@ -34,13 +40,14 @@ class Tiles(Made):
         Name of the layer whose blocks are written.
     axes : sequence of AxisTiles
     starts : sequence of int
-        Where the first tile goes.
+        First element of the first tile in the target.
     write : callable
-        Takes where a tile goes, of what it is made along each dimension, and the blocks.
+        Called with the region of a tile, the cuts along each dimension, the blocks, and the results of
+        ``after``.
     finished : container of tuple of int
-        Tiles that are not written.
+        Tiles that need no task.
     after : sequence of keys
-        What has to be done before; it is given to ``write`` last.
+        Tasks that must be done before any tile is written.
     """
 
     def __init__(
@@ -75,16 +82,16 @@ class Tiles(Made):
 
 @dataclass(frozen=True)
 class Written:
-    """What a layer writes.
+    """The tiles that a layer writes.
 
     Parameters
     ----------
     counts : tuple of int
-        How many tiles it has along each dimension.
+        Number of tiles along each dimension.
     finished : container of tuple of int
-        Tiles that it does not write.
+        Tiles that the layer does not write.
     slabs : int, optional
-        The dimension along which slabs are written one after the other; None if the order is no matter.
+        The dimension along which slabs are written in order; None if any order will do.
     """
 
     counts: tuple[int, ...]
@@ -92,7 +99,7 @@ class Written:
     slabs: int | None = None
 
     def groups(self) -> Iterator[Iterator[Tile]]:
-        """All tiles, together those that may well be written at the same time."""
+        """All tiles in groups: a run of slabs each, or up to ``_ARITY`` tiles where any order will do."""
         if self.slabs is None:
             tiles = itertools.product(*map(range, self.counts))
             while some := list(itertools.islice(tiles, _ARITY)):
@@ -107,20 +114,21 @@ class Written:
 
 
 class Done(Made):
-    """What waits for all writing: a tree of tasks, whose root is the name of the layer.
+    """Layer that waits for all writes: a tree of tasks. The key of its root is the name of the layer.
 
-    Dask works towards what depends on most first. Where the order matters, the nodes of the tree that stand
-    for slabs therefore depend on tasks that do nothing: the first slab on what counts most.
+    Dask first runs the inputs of those tasks that have the most dependencies. Where slabs are written in
+    order, each task of the tree that waits for slabs therefore also depends on tasks that do nothing. Those
+    of the first slab have the greatest weight.
 
     Parameters
     ----------
     name : str
     written : mapping of str to Written
-        By the name of the layer that writes it.
+        What each layer writes, by the name of the layer.
     asides : sequence of Aside
-        What is removed last.
+        Temporary arrays that the root task removes.
     gate : Gate, optional
-        What its tasks pass before they store something.
+        The gate that all tasks of the write pass before they store anything.
     """
 
     def __init__(
@@ -167,11 +175,11 @@ class Done(Made):
 
     @property
     def cleanups(self) -> list[Cleanup]:
-        """What removes what was only of use for the write, if that fails."""
+        """Functions that remove the temporary arrays of a failed write."""
         return list(self._asides)
 
     def _weights(self, tasks: dict[Key, Task], number: int) -> list[Key]:
-        """Tasks each of which counts twice as much as the one before, and the first one very much."""
+        """Tasks that do nothing; each has twice the dependency paths of the one before, the first 2**32."""
         name = f"{self.name}-order"
         above: list[Key] = []
         weights = []
@@ -185,7 +193,7 @@ class Done(Made):
 
 
 def all_done(*written: object) -> frozenset[str] | None:
-    """What depends on every write; tells where they have stored."""
+    """Do nothing but depend on the writes given; returns the rooms that they stored in."""
     return rooms_of(written)
 
 
@@ -196,7 +204,7 @@ def _finish(asides: Sequence[Aside], *written: object) -> frozenset[str] | None:
 
 
 def _described(axis: AxisTiles, start: int) -> list[tuple[slice, tuple[Cut, ...], tuple[int, ...]]]:
-    """Of the tiles along a dimension, where they go, what is taken of blocks, and of which ones."""
+    """For each tile along a dimension: its slice of the target, the cuts of blocks, and their indexes."""
     edges = (start + axis.edges).tolist()
     found = []
     for at in range(axis.count):

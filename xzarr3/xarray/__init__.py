@@ -1,7 +1,7 @@
-"""xarray on top of xzarr3: the engine ``"xzarr3"``, :func:`open_dataset` and :func:`to_zarr`.
+"""xarray support: the engine ``"xzarr3"``, :func:`open_dataset` and :func:`to_zarr`.
 
-Importing this adds the accessor ``.xzarr3`` to xarray's objects; see :mod:`xzarr3.xarray.accessor`. The
-modules that read and write are imported when one of their names is first used.
+Importing this package adds the accessor ``.xzarr3`` to xarray's objects; see :mod:`xzarr3.xarray.accessor`.
+The modules that read and write are imported when one of their names is first used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-import xzarr3.xarray.accessor  # noqa: F401 - it registers itself
+import xzarr3.xarray.accessor  # noqa: F401 - importing it registers the accessors
 
 if TYPE_CHECKING:
     from xzarr3.xarray.backend import Xzarr3BackendEntrypoint, open_dataset

@@ -1,7 +1,7 @@
 """The accessor ``.xzarr3`` of xarray's objects: ``ds.xzarr3.to_zarr(...)`` instead of ``ds.to_zarr(...)``.
 
-It is there after ``import xzarr3.xarray``, and once a dataset was opened or written with this package.
-``import xzarr3`` alone does not import xarray, which takes long, and so cannot add anything to its classes.
+The accessor exists after ``import xzarr3.xarray``, and after a dataset was opened or written with this
+package. ``import xzarr3`` alone does not add it, because importing xarray takes long.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Writer:
-    """What the accessors have in common."""
+    """Base class of the accessors."""
 
     def __init__(self, data: Dataset | DataArray | DataTree) -> None:
         self._data = data
@@ -41,7 +41,7 @@ class _Writer:
         encoding: Any = None,
         **options: Any,
     ) -> Group | Delayed:
-        """Write to a Zarr store: :func:`xzarr3.to_zarr`, which has the rest of the parameters.
+        """Write to a Zarr store; ``options`` are the other parameters of :func:`xzarr3.to_zarr`.
 
         Examples
         --------
@@ -83,7 +83,7 @@ class DataTreeAccessor(_Writer):
         compute: bool | Literal["later"] = True,
         **options: Any,
     ) -> Group | Delayed:
-        """Write a tree to a Zarr store: :func:`xzarr3.to_zarr`, with arguments in the order of xarray.
+        """Write a tree with :func:`xzarr3.to_zarr`; arguments are in the order of ``DataTree.to_zarr``.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Reading with ``engine="xzarr3"``: the entry point."""
+"""The backend entry point of ``engine="xzarr3"``: opens groups as datasets and trees."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     Parameters
     ----------
     store : path, URL or Store
-    chunks : "grouped" or whatever :func:`xarray.open_dataset` takes
-        How variables are divided into dask arrays. ``"grouped"`` makes blocks of whole units of storage,
-        shards or chunks, of several where these are small; without dask it is None, with which there are no
-        dask arrays and values are read when they are used. ``{}`` makes one block of each unit of storage.
+    chunks : "grouped" or any ``chunks`` of :func:`xarray.open_dataset`
+        The chunks of the dask arrays. ``"grouped"`` makes blocks of whole stored units, shards or unsharded
+        chunks, and groups small ones. If dask is not installed, ``"grouped"`` means None: no dask arrays, and
+        values are read when they are used. ``{}`` makes one block of each stored unit.
     **options
-        Whatever :func:`xarray.open_dataset` and this engine take, such as ``group``, ``drop_variables``,
-        ``keep_variables``, ``consolidated``, ``storage_options`` and ``missing``.
+        Further options of :func:`xarray.open_dataset` and of this engine, such as ``group``,
+        ``drop_variables``, ``keep_variables``, ``consolidated``, ``storage_options`` and ``missing``.
 
     Examples
     --------
@@ -60,10 +60,10 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
         dask = find_spec("dask") is not None
         chunks = {} if dask else None
         options.setdefault("group_chunks", dask)
-    # Of a path xarray knows the time of modification only; a store says more to the names of dask's tasks.
+    # xarray names dask's tasks after a path's modification time; the token of a store shows more changes.
     opened = open_store(store, options.pop("storage_options", None))
     engine: Any = Xzarr3BackendEntrypoint
-    place: Any = opened if opened.tells_changes else _Place(opened)  # Neither is of xarray's types.
+    place: Any = opened if opened.tells_changes else _Place(opened)  # Any: xarray's types allow neither.
     dataset: Dataset = xr.open_dataset(place, engine=engine, chunks=chunks, **options)
     if opened.folder is not None and opened is not store:
         dataset.encoding.setdefault("source", opened.folder)
@@ -71,7 +71,7 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
 
 
 class _Place:
-    """A store that cannot tell changes, as xarray names tasks after it: by where it is.
+    """A store that cannot detect changes; its dask token is the identity of the store.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class _Place:
 
 
 class Xzarr3BackendEntrypoint(BackendEntrypoint):
-    """The engine ``"xzarr3"``: what :func:`xarray.open_dataset` and its relatives call.
+    """The engine ``"xzarr3"``, which :func:`xarray.open_dataset` and related functions call.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
     )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Whether to open this if the user names no engine: never where zarr-python could."""
+        """Whether to open this if the user names no engine; False if zarr-python is installed."""
         if find_spec("zarr") is not None or not isinstance(filename_or_obj, (str, os.PathLike)):
             return False
         path = os.fspath(filename_or_obj).rstrip("/")
@@ -163,41 +163,42 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         mask_and_scale, decode_times, concat_characters, decode_coords, use_cftime, decode_timedelta
             What to decode, as in :func:`xarray.open_dataset`.
         drop_variables : str or iterable of str, optional
-            Variables to leave out; they are not even looked at.
+            Variables to leave out; their documents are not read.
         group : str, optional
             Path of the group; the root by default.
         mode : {"r", "r+"}
-            Data are only read, whatever it is.
+            Accepted for compatibility; data are only read in either mode.
         consolidated : bool, optional
-            Whether to use consolidated metadata: if there are any by default; True demands them.
+            Whether to use consolidated metadata. By default they are used if they exist; True requires them.
         storage_options : mapping, optional
-            What the store takes besides: credentials, an address; see :func:`xzarr3.open_store`.
+            Further options of the store, such as credentials or an address; see :func:`xzarr3.open_store`.
         zarr_format : {3, 2, "3-draft"}, optional
             Accept only this format.
         store : AbstractDataStore, optional
             Open this instead of ``filename_or_obj``.
         use_zarr_fill_value_as_mask : bool, optional
-            Mask the fill value of each array; by default in version 2, where xarray stores ``_FillValue`` so.
-            In others only what the attribute ``_FillValue`` says is masked by default.
+            Mask the fill value of each array. True by default in version 2, where xarray stores
+            ``_FillValue`` as the fill value. In other versions, by default only the attribute ``_FillValue``
+            is masked.
         cache_members : bool
-            Without effect: the members of a group are listed once.
+            No effect; the members of a group are listed once.
         missing : {"fill", "warn", "error"}
-            What reading does about chunks that are absent from the store: read the fill value, warn, or
-            fail. A warning or error names the ranges of the index coordinates that they cover. See
-            :func:`xzarr3.open` for what is missing and what is not.
+            How to read chunks that are absent from the store: as the fill value, with a warning, or as an
+            error. A warning or error names the ranges of index coordinates of the absent chunks. See
+            :func:`xzarr3.open` for which chunks count as missing.
         keep_variables : str or iterable of str, optional
-            The only variables to open, besides the index coordinates of their dimensions; others are not even
-            looked at, as if they were all in ``drop_variables``. Names that there are none of are ignored.
+            The only variables to open, besides the index coordinates of their dimensions. The documents of
+            other variables are not read. Names without a variable are ignored.
         group_chunks : bool
-            With ``chunks={}``, make blocks of several units of storage where these are small, because a task
-            costs more than to read a small chunk.
+            With ``chunks={}``, group small stored units into larger blocks, because running a task costs more
+            than reading a small chunk.
 
         Raises
         ------
         NodeNotFoundError
             If there is no store or no group.
         MetadataError
-            If a document is not valid; a KeyError, too, if it lacks the names of dimensions.
+            If a document is not valid. If it lacks the names of dimensions, the error is also a KeyError.
         StoreError
             If the store cannot be read.
         """
@@ -238,10 +239,9 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         group_chunks: bool = False,
         **decoders: Any,
     ) -> dict[str, Dataset]:
-        """Open a group and all groups below it, a dataset for each.
+        """Open a group and all groups below it, each as a dataset.
 
-        The keys are paths, absolute if ``group`` is not given and relative to it if it is, as xarray's zarr
-        engine has them.
+        The keys are paths, as in xarray's zarr engine: relative to ``group`` if that is given, else absolute.
         """
         root = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing)
         with for_xarray():
@@ -259,7 +259,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         return decoded_datasets(stores, **decoders)
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
-        """Open a group and all groups below it as a tree; takes what ``open_groups_as_dict`` takes."""
+        """Open a group and all groups below it as a tree; options as for ``open_groups_as_dict``."""
         return opened_tree(self.open_groups_as_dict(filename_or_obj, **options))
 
 
@@ -278,7 +278,7 @@ def _open(
     zarr_format: ZarrFormat | None,
     missing: Missing,
 ) -> Group:
-    """Open a group, found through the consolidated metadata of the root if there are any."""
+    """Open a group, from the consolidated metadata of the root if there are any."""
     if mode not in ("r", "r+"):
         raise ValueError(f"mode {mode!r} cannot be used to open a dataset; accepted: 'r', 'r+'")
     place = store.store if isinstance(store, _Place) else store
@@ -293,25 +293,26 @@ def _open(
         raise
 
 
-# Trees, put together without the copies that ``DataTree.from_dict`` makes
+# Trees, built without the copies that ``DataTree.from_dict`` makes
 
 _MAKES_INDEXES = "_maybe_create_default_indexes"
-"""What xarray calls for each node of a tree that a backend has opened."""
+"""Name of the function that xarray calls for each node of a tree that a backend has opened."""
 
 
 def tree_of(datasets: Mapping[str, Dataset], name: str | None = None) -> DataTree:
-    """A tree of datasets, of which those above each are among them.
+    """A tree of datasets. Each dataset's parent must be among them.
 
     Parameters
     ----------
     datasets : mapping of str to Dataset
-        By path; that of the root is ``/`` or ``.``.
+        The datasets by path; the path of the root is ``/`` or ``.``.
     name : str, optional
+        Name of the root.
 
     Raises
     ------
     ValueError
-        If a dataset does not go with what it inherits.
+        If a dataset conflicts with the coordinates that it inherits.
 
     Examples
     --------
@@ -332,23 +333,24 @@ def tree_of(datasets: Mapping[str, Dataset], name: str | None = None) -> DataTre
 
 
 def opened_tree(datasets: Mapping[str, Dataset]) -> DataTree:
-    """A tree for xarray to make indexes of, which does that without copies; else as :func:`tree_of`."""
+    """A tree as from :func:`tree_of`, for which xarray makes default indexes without copies."""
     tree = tree_of(datasets)
     tree.__class__ = _Opened
     return tree
 
 
 class _Opened(DataTree):  # type: ignore[no-untyped-call]
-    """The root of a tree without indexes, of which xarray makes one that has them.
+    """The root of a tree without indexes, as a backend returns it to xarray.
 
-    If xarray was told not to, it looks at ``encoding`` and hands this tree on, which is then a plain one.
+    xarray then calls :meth:`map_over_datasets` to make default indexes. If it is told not to, it accesses
+    ``encoding``. In both cases the tree becomes a plain ``DataTree``.
     """
 
     __slots__ = ()
 
     @property
     def encoding(self) -> dict[Any, Any]:
-        """Encodings of the dataset, as any tree has them."""
+        """Encoding of the dataset; the tree becomes a plain ``DataTree``."""
         self.__class__ = DataTree  # type: ignore[assignment]
         return self.encoding
 
@@ -358,7 +360,7 @@ class _Opened(DataTree):  # type: ignore[no-untyped-call]
         self.encoding = dict(value)
 
     def map_over_datasets(self, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """What ``func`` makes of each dataset, as a tree; this one, with indexes, if ``func`` makes these."""
+        """Apply ``func`` to each dataset. If it is xarray's, for indexes, they are made without copies."""
         if args or options or getattr(func, "__name__", None) != _MAKES_INDEXES:
             return super().map_over_datasets(func, *args, **options)
         self.__class__ = DataTree  # type: ignore[assignment]
@@ -378,9 +380,9 @@ class _Opened(DataTree):  # type: ignore[no-untyped-call]
 
 
 def _with_indexes(dataset: Dataset) -> Dataset:
-    """A dataset that has no indexes with those of its own coordinates.
+    """A dataset without indexes, with default indexes of its own coordinates added.
 
-    Nothing is to be aligned nor merged for that, as ``assign_coords`` would try.
+    Not by ``assign_coords``, which would try to align and merge, and nothing needs that.
     """
     own = {name: var for name, var in dataset.coords.variables.items() if var.dims == (name,)}
     coords = Coordinates(own)

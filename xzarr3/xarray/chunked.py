@@ -1,8 +1,8 @@
-"""Variables in chunks: what reads from a store as dask arrays.
+"""Variables of stored values that make their dask arrays themselves.
 
-xarray calls ``Variable.chunk`` of every variable that is opened with ``chunks``, which makes a graph by
-``dask.array.from_array``. The variables here make a dask array of themselves instead, with the same chunks
-and the same values, but without a graph until one is asked for: see :mod:`xzarr3.dask.array`.
+xarray calls ``Variable.chunk`` for every variable that is opened with ``chunks``. xarray's own method makes a
+graph by ``dask.array.from_array``. The variables here make a dask array with the same chunks and values, but
+without a graph until one is asked for: see :mod:`xzarr3.dask.array`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from xzarr3.dask.slicing import Part
 
 _TOKEN = re.compile("-[0-9a-f]{32}$")
-_FROM_ARRAY = frozenset(("name", "lock", "inline_array"))  # What xarray always tells ``from_array``.
+_FROM_ARRAY = frozenset(("name", "lock", "inline_array"))  # The options that xarray always passes.
 
 
 class Variable(xr.Variable):
-    """A variable of values in a store, which makes dask arrays of them itself.
+    """A variable of stored values that makes its dask arrays itself.
 
-    What is made of it and holds anything else is a variable of xarray's.
+    A variable that is derived from it and holds other data is a plain xarray variable.
 
-    Its dask arrays have names that differ where the stored values may; of a dataset that is opened by a URL
-    xarray names them after the URL alone, of one in a directory after the time that was changed, so that dask
-    could take what it computed before the data were changed for what is asked for now.
+    The names of its dask arrays change when the stored values may have changed. xarray's own names depend on
+    the URL alone, or on the modification time of the directory. With those, dask could return results that it
+    computed before the data changed.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, variable: xr.Variable) -> xr.Variable:
-        """The variable, if its values are in a store."""
+        """A variable of this class if the values are stored, else ``variable`` itself."""
         lazy = found_in(variable._data)
         if lazy is None or not variable.ndim or type(variable) is not xr.Variable:
             return variable
@@ -64,12 +64,12 @@ class Variable(xr.Variable):
         return plain.__dask_tokenize__()
 
     def to_base_variable(self) -> xr.Variable:
-        """Itself, which is no index; coordinates are made of such."""
+        """A copy of the same class: it is not an index variable, so xarray can use it for coordinates."""
         return self.copy(deep=False)
 
     def chunk(self, *args: Any, **options: Any) -> xr.Variable:  # type: ignore[override]
-        """What xarray makes of it, with names that differ where the stored values may."""
-        held = self._data  # Another thread may load it meanwhile.
+        """Chunk the variable; the dask names change when the stored values may have changed."""
+        held = self._data  # Read once: another thread may load the variable meanwhile.
         lazy = found_in(held)
         if lazy is None:
             return super().chunk(*args, **options)
@@ -96,7 +96,7 @@ def _in_chunks(
     from_array_kwargs: Any = None,
     **others: Any,
 ) -> xr.Variable | None:
-    """A variable with a dask array, None where only xarray can do what is asked for."""
+    """The variable with a dask array; None if only xarray's own method supports these arguments."""
     if not isinstance(chunks, dict) or others:
         return None
     given = dict(from_array_kwargs or {})
@@ -115,14 +115,14 @@ def _in_chunks(
 
 
 def found_in(data: Any) -> LazyArray | None:
-    """The lazy array that xarray has wrapped."""
+    """The lazy array inside xarray's wrappers; None if there is none."""
     while data is not None and not isinstance(data, LazyArray):
         data = getattr(data, "array", None) if isinstance(data, indexing.ExplicitlyIndexed) else None
     return data
 
 
 def _is_dask(chunked_array_type: Any) -> bool:
-    """Whether chunks are to be those of dask, as it mostly is."""
+    """Whether dask is the chunk manager, without array plugins."""
     if type(guess_chunkmanager(chunked_array_type)) is not DaskManager:
         return False
     import dask
@@ -133,7 +133,7 @@ def _is_dask(chunked_array_type: Any) -> bool:
 def _blocks(
     chunks: dict[Any, Any], dims: Iterable[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[tuple[int, ...], ...]:
-    """The lengths of the blocks along each dimension, as xarray and dask work them out."""
+    """The lengths of the blocks along each dimension, the same as xarray and dask would make."""
     wanted: tuple[Any, ...] = tuple(map(chunks.get, dims))
     if all(isinstance(along, tuple) and sum(along) == n for along, n in zip(wanted, shape, strict=True)):
         return wanted
@@ -146,7 +146,7 @@ def _blocks(
 
 
 def _reading(data: Any) -> tuple[Any, Any]:
-    """What a task calls to read, and from what."""
+    """The function that a task calls to read, and the object that it reads from."""
     while type(data) in (indexing.MemoryCachedArray, indexing.CopyOnWriteArray):
         data = data.array
     if type(data) is indexing.LazilyIndexedArray and all(
@@ -161,7 +161,7 @@ def _read(lazy: LazyArray, parts: tuple[Part, ...]) -> AnyArray:
 
 
 def _read_decoded(data: Any, parts: tuple[Part, ...]) -> AnyArray:
-    """Read what xarray decodes when it is indexed."""
+    """Read an array that xarray decodes when it is indexed."""
     values: AnyArray = np.asarray(
         indexing.ImplicitToExplicitIndexingAdapter(data, indexing.OuterIndexer)[parts]
     )

@@ -1,8 +1,10 @@
-"""Storing what was planned: values, more along a dimension, new groups and variables; all of it or none.
+"""Carries out the plan of a write: sets and appends values, and adds groups and variables; all or nothing.
 
-Values are stored first: those that are appended behind their arrays, where no reader looks, and new groups
-and variables without documents. Documents follow, those of arrays that grow on condition that nobody else has
-changed their lengths since; see :mod:`xzarr3.commit.length`. Consolidated copies come last, once.
+Values are stored first. Appended values go past the end of their arrays, where no reader looks, and new
+groups and variables have no documents yet. The documents follow. The document of an array that grows changes
+only if no other writer has changed its length since; see :mod:`xzarr3.commit.length`. Consolidated copies are
+updated last, once. Values of dask arrays are written by :mod:`xzarr3.xarray.execute`, between
+:meth:`Commit.begin` and :meth:`Commit.finish`.
 """
 
 from __future__ import annotations
@@ -57,17 +59,17 @@ from xzarr3.xarray.execute import reads_below
 from xzarr3.xarray.past_end import Growing, SharedLength
 from xzarr3.xarray.plan import PlannedArray, PlannedGroup, stored_documents
 
-_STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
+_STRAGGLING = 0.25  # Seconds that tasks in other processes get to finish storing a value.
 _decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
-"""What a plan rests on, besides how values are stored, which each array compares itself."""
+"""The metadata that a plan depends on; how values are stored is compared by each array itself."""
 
 
 class OutdatedPlanError(ConflictError):
-    """The documents of arrays that grow were other ones when this was planned, or in a copy of them."""
+    """The documents of arrays that grow are not those that the write was planned from."""
 
 
 class Placement:
-    """New nodes on their way to where there is nothing, or what they replace: groups, or an array.
+    """New nodes that are put at an empty place, or replace what is there: a tree of groups, or one array.
 
     Parameters
     ----------
@@ -76,24 +78,24 @@ class Placement:
     path : str
         Path of the uppermost node.
     groups : mapping of str to PlannedGroup
-        The groups by path relative to that node, which has the empty path; none if it is an array.
+        The groups by path relative to the uppermost node, whose path is empty; none if that is an array.
     arrays : mapping of str to PlannedArray
-        The arrays in the same way.
+        The arrays by relative path.
     consolidated : bool
-        Whether the root shall hold the documents of all nodes.
+        Whether the root shall contain the documents of all nodes.
     overwrite : bool
-        Replace what is there; otherwise there must be nothing.
+        Replace what is there; otherwise the place must be empty.
     resume : bool
-        Keep what was written if the write is cut off, and go on from there if it was.
+        Keep what was written if the write is interrupted, and resume an interrupted write.
     in_place : bool
-        Erase what is replaced before the first value is stored, where nothing can be renamed.
+        In a store that cannot rename, erase what is replaced before the first value is stored.
     lease : Lease, optional
-        That of the place, if the caller has it.
+        The lease of the place, if the caller holds it.
 
     Raises
     ------
     ValueError
-        If what is erased would be read afterwards.
+        If values would be read after they were erased.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class Placement:
         self._stored = {place: arrays[relative].stored for relative, place in places.items()}
         self._stored.update(self._group_documents())
         self.resumed: Resumption | None = None
-        """What tells this write from others, if it can be taken up again."""
+        """Identifies this write, if it can be resumed."""
         if resume:
             written = [
                 Written(places[name], each.metadata, each.write_empty_chunks, each.metadata.shape, each.data)
@@ -169,23 +171,23 @@ class Placement:
             path = f"{node_prefix(self.path)}{relative}".rstrip("/")
             held = self.held() if self.consolidated and not path else None
             found = self._format.documents(meta, path, held)
-            if not path:  # Without these there is no hierarchy, so they come last.
+            if not path:  # Stored last: without these documents there is no hierarchy.
                 found = {**found, **self._format.hierarchy_documents()}
             yield path, {key: documents.encode(document, path) for key, document in found.items()}
 
     def store_documents(self) -> None:
-        """Store the documents, where no reader looks yet."""
+        """Store the documents in the stage, or in place with the uppermost one last."""
         self.replacement.check_again()
         place = self.replacement
         store_documents(place.store, self._format, self._stored, last=self.path, replaces=place.replaces)
 
     def nodes(self) -> dict[str, NodeMetadata]:
-        """The nodes by relative path, each followed by what is below it: zarr-python 3.1 takes no others."""
+        """The nodes by relative path, depth first, which is the order that zarr-python 3.1 needs."""
         nodes: dict[str, NodeMetadata] = {**self._arrays, **self._groups}
         return {"": nodes.pop(""), **{relative: nodes[relative] for relative in depth_first(nodes)}}
 
     def held(self) -> dict[str, Held]:
-        """The documents of all nodes below the group as it holds them, by relative path."""
+        """The documents of all nodes below the group for its consolidated copy, by relative path."""
         prefix = node_prefix(self.path)
         nodes = self.nodes().items()
         return {name: self._format.hold(meta, prefix + name) for name, meta in nodes if name}
@@ -198,25 +200,25 @@ class Placement:
 
 @dataclass(eq=False)
 class _Begun:
-    """What was begun and is to be ended."""
+    """State of a write that has begun and must be finished or discarded."""
 
     lengths: dict[str, SharedLength] = field(default_factory=dict)
     is_ours: bool = False
-    """Whether what is behind the arrays was written for this, and by nobody else."""
+    """Whether all values past the end of the arrays are from this write."""
     unplaced: set[str] = field(default_factory=set)
-    """Paths of what is in a place of its own, and to be removed with it if the write fails."""
+    """Paths of staged nodes that are not in place yet, and are removed if the write fails."""
     rooms: list[Room] = field(default_factory=list)
-    """Where what is in a place of its own has begun."""
+    """The rooms of the staged nodes."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        for length in self.lengths.values():  # The process that began may have no more to do with it.
+        for length in self.lengths.values():  # The process that began the write may have ended.
             if length.is_exclusive:
                 length.lease.go_on(self)
 
 
 class Commit:
-    """Carries out a plan: it is begun, then dask writes its jobs, then it is finished, or discarded.
+    """Carries out a plan: :meth:`begin`, then dask writes ``jobs``, then :meth:`finish` or :meth:`discard`.
 
     Parameters
     ----------
@@ -229,16 +231,16 @@ class Commit:
         self._consolidated = plan.consolidated
         self._keep_empty = bool(plan.asked.write_empty_chunks)
         self.jobs: list[Job] = []
-        """What is written by dask."""
+        """The jobs that dask writes."""
         self._eager: list[Job] = []
         self._lengths: dict[str, SharedLength] = {}
         self.settings: list[tuple[Change, Array]] = []
-        """What is set in arrays that are there, and what it is written to."""
+        """Changes of existing arrays, each with the array that it is written through."""
         self._placed: list[Placement] = []
         self._resumed: Settings | None = None
         self.journal: Journal | None = None
         self._stored: dict[str, GroupMetadata] = {}
-        """Groups by path that were there, as they were stored last."""
+        """Existing groups by path, as last stored."""
         for path, groups in plan.new.items():
             self._create(path, groups, plan)
         for group in plan.changed:
@@ -250,7 +252,10 @@ class Commit:
             self._resume()
 
     def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
-        """Plan new groups; documents above those that are there follow with these."""
+        """Plan new groups at ``path`` and below.
+
+        If existing groups change, too, the consolidated copy in the root is updated with those.
+        """
         alone = not plan.changed
         arrays = {
             node_prefix(relative) + variable.name: variable
@@ -273,7 +278,7 @@ class Commit:
             self.journal = Journal(self.store, created.resumed.journal, created.resumed.plan)
 
     def _add(self, path: str, variable: PlannedArray, *, replaced: bool = False) -> None:
-        """Plan an array that is written in a place of its own, and put where it belongs as a whole."""
+        """Plan an array that is staged, and put in place as a whole."""
         new = partial(
             Placement,
             self.store,
@@ -288,7 +293,7 @@ class Commit:
         except NodeExistsError:
             if read_held(self.store, self.format, path, consolidated=False) is not None:
                 raise
-            # What a killed write has left is no node yet.
+            # No document: a killed write left these keys, and they are not a node.
             self.store.erase_values(
                 [key for key in self.format.document_keys(path) if self.store.exists(key)]
             )
@@ -327,11 +332,12 @@ class Commit:
         self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
     def _resume(self) -> None:
-        """Go on where a write of the same plan was cut off: what was written, and the leases, stay then.
+        """Resume an interrupted write of the same plan, or let this one be resumed.
 
-        What is appended is known by what it is, not by where it goes. So if the documents tell of it already,
-        it is not appended once more. What is set is found in place: what others set there since the write was
-        cut off stays, in tiles that it had finished, as if they had come after it.
+        If this write is interrupted, the values it stored and its leases stay. An append is identified by its
+        values, not by its place. So if the documents contain it already, it is not appended again. Values
+        that are set are found in place. If another writer has since set elements of finished tiles, these
+        stay, as if that writer had come later.
         """
         if self._placed:
             raise ValueError(
@@ -353,11 +359,14 @@ class Commit:
 
     @property
     def only_creates(self) -> bool:
-        """Whether all of it is new, or replaces what is there as a whole."""
+        """Whether the write changes no existing group: it creates groups, or replaces one as a whole."""
         return not self._groups
 
     def begin(self) -> _Begun:
-        """Make room for values, before the first one is stored; what is returned is for those below."""
+        """Take leases and make stages, before any value is stored.
+
+        The result is passed to :meth:`room`, :meth:`finish` and :meth:`discard`.
+        """
         begun = _Begun()
 
         def begin(placement: Placement) -> Room:
@@ -380,9 +389,9 @@ class Commit:
         return begun
 
     def _take(self, begun: _Begun) -> None:
-        """Keep others from changing the lengths of arrays, and see that nobody has.
+        """Take the leases of arrays that grow or are rewritten, and check that no length has changed.
 
-        The first one alone, so that of two who want the same ones only one gets any.
+        The first lease is taken alone, so that of two writers that want the same arrays only one gets any.
         """
         wanted = sorted(self._lengths)
 
@@ -419,21 +428,21 @@ class Commit:
             )
 
     def room(self, begun: _Begun) -> str:
-        """What tells where it has begun from what is made there once that was removed."""
+        """Identifies the stages and leases of this attempt; later ones at the same place have other ids."""
         terms = [length.lease.term for _, length in sorted(begun.lengths.items())]
         return " ".join([*(room.id for room in begun.rooms), *terms])
 
     def _enter(self, begun: _Begun) -> None:
-        for placement, room in zip(self._placed, begun.rooms, strict=False):  # Fewer, if it failed to begin.
+        for placement, room in zip(self._placed, begun.rooms, strict=False):  # Fewer rooms if begin() failed.
             placement.replacement.enter(room)
 
     def finish(self, begun: _Begun) -> None:
-        """Write all that is not in dask arrays, which were written, and let documents tell of it."""
+        """Write the values that are not in dask arrays, and then all documents."""
         self._enter(begun)
         try:
             if self.journal is not None:
                 self.journal.flush()
-            # Mostly small coordinates, each of which is waited for.
+            # Mostly small coordinates, each with the latency of the store.
             spread(lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency)
             if self._resumed is not None:
                 self._resumed.check()
@@ -441,7 +450,7 @@ class Commit:
             spread(SharedLength.verify, replaced, self.store.concurrency)
             spread(Placement.store_documents, self._placed, self.store.concurrency)
             for placement in self._placed:
-                begun.unplaced.discard(placement.path)  # From here on it removes itself.
+                begun.unplaced.discard(placement.path)  # put() cleans up after its own errors.
                 placement.replacement.put(placement.nodes(), consolidate=placement.consolidated)
             before = Before.of_root(self.store, self.format) if self._groups else None
         except BaseException as error:
@@ -459,7 +468,7 @@ class Commit:
             raise
 
     def _end(self, resumed: Settings) -> None:
-        """Remove what others left, and last what was kept so that the write could be taken up again."""
+        """Remove what other interrupted writes left, and last the data kept for resuming this one."""
         for length in self._lengths.values() if resumed.is_done else ():
             length.clear_left()
         try:
@@ -470,10 +479,10 @@ class Commit:
                 f"were cut off: {error}",
                 stacklevel=4,
             )
-        resumed.end()  # A kill after that is taken for one before the write: it would append once more.
+        resumed.end()  # Last: after this the same call would count as a new one and append again.
 
     def _grow(self, begun: _Begun, before: Before | None) -> None:
-        """Let the documents of arrays that grow tell of it, all of them together."""
+        """Store the new shapes of the arrays that grow, all together."""
         growing = [(change, begun.lengths[change.array.path]) for change, _ in self.settings if change.grows]
 
         def grow(job: tuple[Change, SharedLength]) -> BaseException | None:
@@ -496,7 +505,7 @@ class Commit:
 
         try:
             outcomes = spread(grow, growing, self.store.concurrency)
-        except BaseException as interruption:  # Which documents tell of it is not known.
+        except BaseException as interruption:  # Any of the documents may have changed already.
             self._take_back([change for change, _ in growing], interruption)
             self.discard(begun, interruption)
             raise
@@ -512,7 +521,7 @@ class Commit:
         raise error
 
     def _take_back(self, grown: Sequence[Change], error: BaseException) -> None:
-        """Shorten arrays again that have grown before ``error``, or may have."""
+        """Shorten arrays that have grown, or may have, before ``error``."""
         for change in grown:
             try:
                 self._shrink(change)
@@ -523,7 +532,7 @@ class Commit:
                 )
 
     def _shrink(self, change: Change) -> None:
-        """Take back that an array has grown, if it has and nobody else has changed it since."""
+        """Give an array its old shape back, if it has grown and no other writer has changed it since."""
         array = change.array
 
         def changed(found: NodeMetadata) -> NodeMetadata:
@@ -534,24 +543,24 @@ class Commit:
         change_document(self.store, self.format, array.path, array._key, changed)
 
     def _release(self, begun: _Begun) -> None:
-        """Let others change the lengths."""
+        """Release the leases of all lengths."""
         lengths = list(begun.lengths.values())
-        with suppress(StoreError):  # Each that is still held says so below.
+        with suppress(StoreError):  # A lease that is still held raises its error below.
             release_together([length.lease for length in lengths if length.is_exclusive])
         spread(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
         begun.lengths.clear()
 
     def _follow(self, before: Before | None = None) -> None:
-        """Bring attributes and copies up to date when all values are written, and documents tell of them.
+        """Update attributes and consolidated copies after all values and shapes are stored.
 
-        ``before`` is the document of the root as it was before these did.
+        ``before`` is the document of the root from before the shapes changed.
         """
         if not self._groups:
             return
         with copies_to_follow(self._groups[0].group.path):
             changed: list[str] = []
             done = self._stored = {}
-            for group in reversed(self._groups):  # From the bottom up, so that each holds what is below it.
+            for group in reversed(self._groups):  # Bottom up, so that each copy includes the nodes below.
                 self._refresh(group, changed, before)
             if self._consolidated and not self._is_consolidated():
                 options: Any = {"zarr_format": self.format.zarr_format, "use_consolidated": False}
@@ -561,9 +570,9 @@ class Commit:
                 refresh_consolidated(self.store, self.format, changed, besides=besides, before=before)
 
     def _refresh(self, group: ChangedGroup, changed: list[str], before: Before | None) -> None:
-        """Set the attributes of a group, and bring the copies that it holds up to date.
+        """Set the attributes of a group, and update its consolidated copies.
 
-        ``changed`` are the nodes below that did, and gets those of this group.
+        ``changed`` lists the changed nodes below; the changed nodes of this group are added to it.
         """
         path, format = group.group.path, self.format
         own = [each.array.path for each in group.changes if each.metadata != each.array.metadata]
@@ -573,7 +582,7 @@ class Commit:
         if attributes == group.group.metadata.attributes:
             attributes = None
         key = format.attributes_key(path, array=False)
-        # Readers of the copies shall see all that is new, or nothing of it.
+        # One write of the document, so that readers of the copies see all changes or none.
         copies = names if key == format.consolidated_key(path) and format.one_document else []
         if copies or attributes is not None:
             since = before if before is not None and before.key == key else None
@@ -593,13 +602,13 @@ class Commit:
         return isinstance(root, GroupMetadata) and root.consolidated is not None
 
     def discard(self, begun: _Begun, error: BaseException) -> None:
-        """Remove what was written before ``error``, for good."""
+        """Remove what was written before ``error``; a write that can be resumed keeps it instead."""
         self._enter(begun)
         if self.journal is not None:
             self.journal.close(error)
         held = dict(begun.lengths)
         begun.lengths.clear()
-        if self._resumed is not None:  # The leases stay, too: they tell that nobody else was there since.
+        if self._resumed is not None:  # Leases stay, too: they prove that no other writer came since.
             _end_all(SharedLength.leave, held, error)
             self._resumed.leave(error)
             return
@@ -612,10 +621,10 @@ class Commit:
         _end_all(lambda each: each.__exit__(type(error), error, None), held, error)
 
     def _erase_behind(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
-        """Erase what was written behind arrays, when no task of this write can store more of it.
+        """Erase the values past the end of arrays, once no task of this write can store more of them.
 
-        Tasks in other processes look for the lease before they store a value. Those that had found it there
-        get a moment to end.
+        Tasks in other processes check the lease before they store a value. A task that has already checked
+        the old lease gets ``_STRAGGLING`` seconds to end; then the values are erased again.
         """
         for length in held.values():
             try:
@@ -638,7 +647,7 @@ class Commit:
                     behind = target.metadata.chunk_grid
                     erase_beyond(array._over(owner, array.metadata), target.shape, behind)
             except (LeaseLostError, ChangedError):
-                continue  # What is behind the array is no matter of ours any more.
+                continue  # The lease was lost: its new holder owns the values past the end.
             except StoreError as another:
                 error.add_note(f"what was written behind the array could not be erased: {another}")
 
@@ -655,7 +664,7 @@ class Commit:
 
 
 def _written(job: Job, grown: Change | None) -> Written:
-    """Which values are set, and where; what is appended goes to the end, wherever that is."""
+    """The entry of a job in the fingerprint; appended values are at "end", whatever the length is."""
     target, where = job.target, [job.target.shape, [[part.start, part.stop] for part in job.region]]
     if grown is not None:
         ends = zip(job.region, grown.array.shape, strict=True)
@@ -672,7 +681,7 @@ def _with_copies(
     before: Before | None,
     found: NodeMetadata,
 ) -> NodeMetadata:
-    """A group with other attributes, and with the nodes below as they are now if it has copies of them."""
+    """A group with new attributes, and with its consolidated copies of ``names`` updated, if it has any."""
     changed = found if attributes is None else replace(found, attributes=attributes)
     if not isinstance(changed, GroupMetadata) or changed.consolidated is None:
         return changed
@@ -680,7 +689,7 @@ def _with_copies(
     for name, meta in zip(names, nodes_now(store, format, names, before), strict=True):
         if meta is not None:
             held[name[len(node_prefix(path)) :]] = format.hold(meta, name)
-    ordered = dict.fromkeys([*depth_first(held), *held])  # Copies of what is below no group stay, too.
+    ordered = dict.fromkeys([*depth_first(held), *held])  # Copies of nodes without a group above stay, too.
     return replace(changed, consolidated={relative: held[relative] for relative in ordered})
 
 

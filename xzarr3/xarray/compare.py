@@ -1,6 +1,6 @@
-"""Datasets that are to be written against what is there: what is new, and what is other values of what is.
+"""Compares the datasets to write with the stored nodes: what is added, and which stored arrays change.
 
-Nothing here changes a store.
+The result is a :class:`Plan`. This module reads stores and never changes one.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ from xzarr3.xarray.recode import (
 from xzarr3.xarray.region import find_region
 from xzarr3.xarray.variables import as_variable
 
-_PAUSES = (0.0, 0.02, 0.1, 0.3)  # Seconds
+_PAUSES = (0.0, 0.02, 0.1, 0.3)  # Seconds before each attempt to find arrays of equal lengths.
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """New values for a region of an array that is there, and the metadata that it gets.
+    """New values for a region of an existing array, and its new metadata.
 
-    ``data`` are the values of the region, or all values where ``rewritten``; None once they are with dask.
+    ``data`` are the values of the region, or all values if ``rewritten``. It is None once dask has them.
     """
 
     array: Array
@@ -83,24 +83,24 @@ class Change:
 
     @property
     def grows(self) -> bool:
-        """Whether the array gets another shape in its place."""
+        """Whether the array gets a new shape in place."""
         return not self.rewritten and self.metadata.shape != self.array.shape
 
 
 @dataclass(frozen=True, eq=False)
 class ChangedGroup:
-    """What happens to one group."""
+    """The changes of one existing group."""
 
     group: Group
     changes: list[Change]
     added: list[PlannedArray]
     attributes: dict[str, Any] | None
-    """Those that the group gets; None to leave it as it is."""
+    """The new attributes of the group; None to keep the old ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a call of :func:`xzarr3.to_zarr` writes.
+    """Everything that a call of :func:`xzarr3.to_zarr` writes.
 
     Parameters
     ----------
@@ -110,11 +110,11 @@ class Plan:
     format : Format
     asked : Request
     changed : list of ChangedGroup
-        What happens to groups that are there, from the top down.
+        The changes of existing groups, from the top down.
     new : mapping
-        New groups by the path of the uppermost one, and by path relative to that.
+        For the path of each uppermost new group, the new groups by path relative to it.
     consolidated : bool
-        Whether the root shall hold the documents of all nodes.
+        Whether the root shall contain the documents of all nodes.
     """
 
     store: Store
@@ -127,12 +127,12 @@ class Plan:
 
 
 def compare(nodes: Mapping[str, Node], store: Store, path: str, asked: Request) -> Plan:
-    """What writes datasets, which are given by path relative to ``path``, to a store.
+    """Plan the write of datasets, given by path relative to ``path``, to a store.
 
     Raises
     ------
     ValueError, TypeError, StoreError
-        As :func:`xzarr3.to_zarr` does, of a tree with a note that says which group it is about.
+        See :func:`xzarr3.to_zarr`. For a tree, a note names the group.
     """
 
     changed = {} if asked.mode in ("w", "w-") else _changed_groups(nodes, store)
@@ -161,7 +161,7 @@ def compare(nodes: Mapping[str, Node], store: Store, path: str, asked: Request) 
 
 @contextmanager
 def _about(nodes: Mapping[str, Node], relative: str) -> Iterator[Node]:
-    """Say in errors of a ``with`` statement which group of a tree they are about."""
+    """Context manager that adds a note with the group to errors, if there are several groups."""
     try:
         yield nodes[relative]
     except Exception as error:
@@ -171,7 +171,7 @@ def _about(nodes: Mapping[str, Node], relative: str) -> Iterator[Node]:
 
 
 def _changed_groups(nodes: Mapping[str, Node], store: Store) -> dict[str, ChangedGroup]:
-    """What happens to those groups that are there, by relative path, from the top down."""
+    """The changes of existing groups, by relative path, from the top down."""
     if store.read_only:
         raise ReadOnlyError(f"cannot write to {store}, which is read-only")
 
@@ -182,7 +182,7 @@ def _changed_groups(nodes: Mapping[str, Node], store: Store) -> dict[str, Change
     changed: dict[str, ChangedGroup] = {}
     absent: set[str] = set()
     for _, level in groupby(nodes, lambda relative: relative.count("/") + bool(relative)):
-        # Below a group that is not there, there are none.
+        # Groups below an absent one are absent, too.
         there = [relative for relative in level if _above(relative, absent) is None]
         for relative, found in zip(there, spread(changes_of, there, store.concurrency), strict=True):
             if found is None:
@@ -193,7 +193,7 @@ def _changed_groups(nodes: Mapping[str, Node], store: Store) -> dict[str, Change
 
 
 def _above(path: str, paths: Container[str]) -> str | None:
-    """The uppermost group among ``paths`` that is the one at ``path`` or above it."""
+    """The uppermost of the groups ``paths`` that is at ``path`` or above it; None if there is none."""
     names = path.split("/") if path else []
     return next((up for n in range(len(names) + 1) if (up := "/".join(names[:n])) in paths), None)
 
@@ -205,24 +205,24 @@ def _format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) ->
         return parse_format(zarr_format)
     try:
         found = find_format(store, "") or format_swapped(store)
-    except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
+    except MetadataError:  # An invalid document does not prevent the write, or is replaced by it.
         found = None
     return found if found is not None and found.writable else parse_format(3)
 
 
 def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: str) -> bool:
-    """Whether the root shall hold the documents of all nodes after a write at ``path``."""
+    """Whether the root shall contain the documents of all nodes after a write at ``path``."""
     if format.consolidated_key("") is None:
         if asked:
             raise format.refuse(
                 "", "consolidated_metadata", "consolidated=True", "consolidated=None or False"
             )
         return False
-    return (not path or store.listable) if asked is None else asked  # Documents of others have to be found.
+    return (not path or store.listable) if asked is None else asked  # Other nodes are found by listing.
 
 
 def _changes(node: Node, store: Store) -> ChangedGroup | None:
-    """What happens to a group that is there; None if there is nothing and one may be made."""
+    """The changes of an existing group; None if there is none and one may be made."""
     dataset, path, asked = node.dataset, node.path, node.asked
     mode, append_dim = asked.mode, asked.append_dim
     there = _found(node, store)
@@ -233,7 +233,7 @@ def _changes(node: Node, store: Store) -> ChangedGroup | None:
     group, arrays, other = there
     if mode == "r+" and group.copies is not None:
         arrays |= _as_stored(arrays, map(stored_name, dataset.variables), store)
-    if not arrays:  # Whatever is written is new.
+    if not arrays:  # All variables are new.
         growing_dimensions(dataset, append_dim)
     mask = fill_value_is_mask(group.format)
     slices: dict[Hashable, slice] = {}
@@ -267,13 +267,13 @@ def _changes(node: Node, store: Store) -> ChangedGroup | None:
 def _found(node: Node, store: Store) -> tuple[Group, dict[str, Array], list[str]] | None:
     """The group at a path, its arrays by name, and the names of other nodes; None if there is no group.
 
-    Arrays of several lengths along the dimension that grows are those of another append that stores its
-    documents, or was killed meanwhile. It gets a moment to end.
+    If arrays have several lengths along ``append_dim``, another append is just storing its documents, or was
+    killed while it did. So the group is read again, after the pauses in ``_PAUSES``, until the lengths agree.
 
     Raises
     ------
     ConflictError
-        If other appends go on for longer than that.
+        If another append is still under way then.
     """
     append_dim = node.asked.append_dim
     seen: list[dict[str, int]] = []
@@ -303,10 +303,13 @@ def _grows(array: Array) -> bool:
 
 
 def _find_group(store: Store, path: str, asked: Request) -> Group | None:
-    """The group to write to, bound to what its documents say; None if there may be none."""
+    """The group to write to; None if there is none and one may be made.
+
+    It is opened from its documents, or from the consolidated copy if ``mode`` or ``from_copies`` permit that.
+    """
     mode, zarr_format = asked.mode, asked.zarr_format
     try:
-        if mode == "r+":  # Nothing but values changes, so that the consolidated copy will do.
+        if mode == "r+":  # Only values change, so the consolidated copy will do.
             return open_group(store, path, zarr_format=zarr_format, use_consolidated=asked.consolidated)
         copies = None if asked.from_copies else False
         return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=copies)
@@ -326,11 +329,11 @@ def _find_group(store: Store, path: str, asked: Request) -> Group | None:
 def _children(
     group: Group, wanted: Iterable[str], append_dim: Hashable | None
 ) -> tuple[dict[str, Array], list[str]]:
-    """The arrays directly below a group by name, to be written to, and the names of other nodes.
+    """The arrays directly below a group by name, and the names of other nodes.
 
-    Where the store cannot tell what there is, only those that are wanted. Arrays that grow are as a copy of
-    their documents has them, if the group was opened with copies: once their leases are held, the documents
-    are read and compared.
+    If the store cannot list keys, only ``wanted`` nodes are found. If the group was opened with consolidated
+    metadata, arrays that grow have the metadata of the copy. Their documents are read and compared once their
+    leases are held.
     """
     arrays, others = {}, []
     copied = _growing_copies(group, append_dim)
@@ -363,7 +366,7 @@ def _as_stored(arrays: Mapping[str, Array], wanted: Iterable[str], store: Store)
 
 
 def _growing_copies(group: Group, append_dim: Hashable | None) -> dict[str, Array]:
-    """The arrays that have a dimension, by name, as the copies have them that a group was opened with."""
+    """The arrays with ``append_dim``, by name, from the consolidated copies that a group was opened with."""
     found = {}
     for name, held in (group.copies or {}).items():
         node = group._bound(name, held) if append_dim is not None and "/" not in name else None
@@ -378,7 +381,7 @@ def _stored_variable(arrays: Mapping[str, Array], mask: bool, name: Hashable) ->
 
 
 def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
-    """The lengths of dimensions, and which variable has which."""
+    """For each dimension, its length in each variable that has it."""
     found: dict[str, dict[str, int]] = {}
     for name, array in arrays.items():
         for dim, size in zip(array.dimension_names or (), array.shape, strict=False):
@@ -388,7 +391,7 @@ def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
 
 
 def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable) -> None:
-    """Refuse to append along a dimension that is not there, or to some of the variables that have it."""
+    """Refuse to append along a dimension that is not stored, or to only some of the variables with it."""
     lengths = _lengths(arrays)
     if append_dim not in lengths:
         sizes = {dim: max(found.values()) for dim, found in lengths.items()}
@@ -417,9 +420,9 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
 
 
 def _check_labels(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable, mask: bool) -> None:
-    """Refuse to append values beside which other coordinates are stored than they have.
+    """Refuse to append values whose coordinates along other dimensions differ from the stored ones.
 
-    Floating point coordinates may differ by a thousandth of the distance between them.
+    Floating point coordinates may differ by a thousandth of the median distance between neighbours.
     """
     kept = [
         name
@@ -454,7 +457,7 @@ def _check_new(
     slices: Mapping[Hashable, slice],
     arrays: Mapping[str, Array],
 ) -> None:
-    """Refuse new variables that would not go with those that are there."""
+    """Refuse new variables that do not fit the stored nodes."""
     lengths: Mapping[Any, Mapping[str, int]] = _lengths(arrays)
     for name, var in new.items():
         if stored_name(name) in others:
@@ -484,7 +487,7 @@ def _check_new(
 
 @dataclass(frozen=True)
 class _Encoder:
-    """Encodes what is written to the variables of a group, and works out where it goes."""
+    """Encodes values for existing variables of a group, and works out the regions that they go to."""
 
     _arrays: Mapping[str, Array]
     _decoded: Mapping[Hashable, Variable]
@@ -493,15 +496,15 @@ class _Encoder:
     _widens: bool
 
     def changes(self, variables: Mapping[Hashable, Variable]) -> list[Change]:
-        """What happens to variables that are there.
+        """The changes of existing variables.
 
         Raises
         ------
         ValueError
-            If they cannot be stored as they are there.
+            If values cannot be stored in the encoding of the stored variable.
         """
         found: dict[str, Change] = {}
-        units: dict[str, str] = {}  # That are needed, by the variable whose units they are.
+        units: dict[str, str] = {}  # Finer units that are needed, by the variable that owns them.
         for key, variable in variables.items():
             name = stored_name(key)
             with naming(key, variable):
@@ -524,11 +527,11 @@ class _Encoder:
             for name in self._sharing(owner):
                 new = {stored_name(key): var for key, var in variables.items()}.get(name)
                 found[name] = self._widened(new, name, needed)
-        # Bounds say their units themselves then, and are in place before what they bound has others.
+        # Rewritten bounds get their own units, and are put in place before their owner's units change.
         return sorted(found.values(), key=lambda each: each.rewritten and each.array.basename in units)
 
     def _owner(self, name: str) -> str:
-        """The variable that has the units of this one among its attributes."""
+        """The variable whose attributes contain the units of ``name``: itself, or the one that it bounds."""
         if inherits_units(self._arrays[name], self._decoded[name]):
             for other, array in self._arrays.items():
                 if array.metadata.attributes.get("bounds") == name:
@@ -536,14 +539,14 @@ class _Encoder:
         return name
 
     def _sharing(self, owner: str) -> list[str]:
-        """A variable, and that which takes its units from it."""
+        """The variables that share the units of ``owner``: its bounds, if they inherit them, and itself."""
         bounds = self._arrays[owner].metadata.attributes.get("bounds")
         if isinstance(bounds, str) and bounds in self._decoded and self._owner(bounds) == owner:
             return [bounds, owner]
         return [owner]
 
     def _place(self, array: Array, sizes: Mapping[Hashable, int]) -> tuple[ArrayMetadata, tuple[slice, ...]]:
-        """The metadata that an array gets, and the region that is written."""
+        """The new metadata of an array, and the region to write."""
         shape, region = [], []
         for dim, size in zip(array.dimension_names or (), array.shape, strict=True):
             start, stop = 0, size
@@ -563,7 +566,7 @@ class _Encoder:
         return Change(array, fitted(encoded, name, array), region, metadata)
 
     def _widened(self, variable: Variable | None, name: str, units: str) -> Change:
-        """A variable that is stored anew in finer units of time."""
+        """The change that rewrites a variable in finer units of time."""
         array, stored = self._arrays[name], self._decoded[name]
         if variable is not None:
             plain = Variable(variable.dims, variable._data, fastpath=True)

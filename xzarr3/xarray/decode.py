@@ -1,4 +1,4 @@
-"""Decoding of stored variables into datasets, as the CF conventions have it and xarray does it."""
+"""Decodes stored variables into datasets by the CF conventions, with the same results as xarray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xzarr3.xarray.prefetch import Ahead, InTurn
 from xzarr3.xarray.unpack import folded
 from xzarr3.xarray.variables import Xzarr3DataStore, as_variable
 
-# Attributes that say that values are encoded, besides units of time and _FillValue.
+# Attributes of encoded values, besides units of time and _FillValue.
 _CODING = frozenset(("missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding", "dtype"))
 _TIME_LIKE = re.compile("since|day|hour|minute|second")
 
@@ -37,7 +37,7 @@ def decoded_datasets(
     use_cftime: bool | Mapping[str, bool] | None = None,
     decode_timedelta: Any = None,
 ) -> dict[str, Dataset]:
-    """Decode what stores hold, without indexes, which xarray makes itself."""
+    """Decode the variables of each store into a dataset without indexes, which xarray makes itself."""
     options = {
         "mask_and_scale": mask_and_scale,
         "decode_times": decode_times,
@@ -88,7 +88,7 @@ def _decoded_dataset(
     data_vars = {name: var for name, var in variables.items() if name not in coords}
     dims = {dim for var in variables.values() for dim in var.dims}
     if all(variables[dim].dims == (dim,) for dim in dims if dim in variables):
-        # Nothing is to be merged, nor converted.
+        # Nothing needs merging or conversion.
         return Dataset._construct_direct(
             {**data_vars, **coords}, set(coords), attrs=dict(attributes) or None, close=_close_nothing
         )
@@ -98,18 +98,18 @@ def _decoded_dataset(
 
 
 def _lazy_array(variable: Variable) -> LazyArray:
-    """What a variable that was made here reads from."""
+    """The lazy array of a variable from :func:`as_variable`."""
     lazy: LazyArray = variable._data.array  # type: ignore[union-attr]
     return lazy
 
 
 def _set_bounded(stored: Mapping[Hashable, Variable], arrays: Mapping[Hashable, LazyArray]) -> None:
-    """Tell bounds whose units they have, which are not among their own attributes."""
+    """Link the arrays of bounds to the time variables whose units they have."""
     for name, var in stored.items():
         bounds, units = var.attrs.get("bounds"), var.attrs.get("units")
         if not (isinstance(bounds, str) and isinstance(units, str) and "since" in units):
             continue
-        if bounds in stored and "bounds" not in stored[bounds].attrs:  # What has bounds is none of another.
+        if bounds in stored and "bounds" not in stored[bounds].attrs:  # Bounds have no bounds themselves.
             arrays[bounds].array._bounded = arrays[name].array
 
 
@@ -121,12 +121,12 @@ def _set_places(arrays: Mapping[Hashable, LazyArray], mask: bool, options: Mappi
 
 
 def _decoded_variable(name: Hashable, array: Array, *, mask: bool, options: Mapping[str, Any]) -> Variable:
-    """An array as a variable, decoded as those of its dataset are."""
+    """An array as a variable, decoded with the options of its dataset."""
     return _decoded({name: as_variable(array, mask)}, {}, False, options)[0][name]
 
 
 def _times(variables: Mapping[Hashable, Variable], decode_times: Any) -> Iterator[Hashable]:
-    """The names of those variables whose first and last values are looked at to decode them."""
+    """The names of times and their bounds, whose first and last values are read for decoding."""
     for name, var in variables.items():
         decoded = decode_times.get(name, True) if isinstance(decode_times, Mapping) else decode_times
         units, bounds = var.attrs.get("units"), var.attrs.get("bounds")
@@ -137,7 +137,7 @@ def _times(variables: Mapping[Hashable, Variable], decode_times: Any) -> Iterato
 
 
 def _close_nothing() -> None:
-    """What closes a dataset: xarray wants there to be something, but no store holds anything open."""
+    """The close function of a dataset, which xarray requires; there is nothing to close."""
 
 
 def _decoded(
@@ -146,10 +146,10 @@ def _decoded(
     decode_coords: bool | Literal["coordinates", "all"],
     options: Mapping[str, Any],
 ) -> tuple[Mapping[Any, Variable], Mapping[Any, Any], set[Any]]:
-    """Do what ``xarray.conventions.decode_cf_variables`` does, but decode only what needs it.
+    """Do what ``xarray.conventions.decode_cf_variables`` does, but decode only variables that need it.
 
-    A variable whose values are what is stored, as most are, would come back with two entries of its
-    encoding changed, after a dozen copies of it were made.
+    Most variables are stored as plain values. For these xarray would make a dozen copies and change two
+    entries of the encoding.
     """
     mask = options["mask_and_scale"]
     if (
@@ -162,7 +162,7 @@ def _decoded(
         return conventions.decode_cf_variables(variables, attributes, decode_coords=decode_coords, **options)
     coded = {name: var for name, var in variables.items() if not _is_plain(var, mask)}
     for var in list(coded.values()):
-        bounds = var.attrs.get("bounds")  # Bounds are in the units of what they bound.
+        bounds = var.attrs.get("bounds")  # Bounds have the units of the variable that they bound.
         if isinstance(bounds, str) and bounds in variables:
             coded[bounds] = variables[bounds]
     decoded, _, _ = conventions.decode_cf_variables(coded, {}, decode_coords=False, **options)
@@ -188,7 +188,7 @@ def _decoded(
 
 
 def _unpack_when_read(var: Variable) -> None:
-    """Let values that are packed be unpacked while they are read, where xarray would do so afterwards."""
+    """Unpack packed values while they are read, instead of afterwards as xarray does."""
     found = folded(var._data)
     if found is not None and isinstance(found[0].array, LazyArray):
         lazy, unpacking = found[0].array, found[1]
@@ -197,7 +197,7 @@ def _unpack_when_read(var: Variable) -> None:
 
 
 def _is_plain(var: Variable, mask: bool) -> bool:
-    """Whether the CF conventions leave the values of a variable as they are stored."""
+    """Whether decoding by the CF conventions leaves the values of a variable unchanged."""
     attrs = var.attrs
     if var.dtype.kind not in "biufc" or not _CODING.isdisjoint(attrs):
         return False
@@ -216,16 +216,16 @@ _Decode = Callable[[Hashable, Array], Variable]
 
 
 class Places:
-    """Puts parts of a variable into words by its index coordinates.
+    """Describes regions of a variable by its index coordinates, for messages.
 
     Parameters
     ----------
     dims : tuple of hashable
         Dimensions of the variable.
     coords : mapping
-        The arrays of index coordinates, by dimension; those of other dimensions do not matter.
+        The arrays of index coordinates, by dimension; other dimensions are ignored.
     decode : callable
-        Gives the decoded variable for the name and the array of a coordinate; to be pickled.
+        Takes the name and the array of a coordinate, and returns the decoded variable. It is pickled.
     """
 
     def __init__(self, dims: tuple[Hashable, ...], coords: Mapping[Hashable, Array], decode: _Decode) -> None:
@@ -234,9 +234,9 @@ class Places:
         self._decode = decode
 
     def __call__(self, region: Region) -> str:
-        """A region by ranges of coordinates, or of indices along dimensions that have none to tell.
+        """A region as ranges of coordinates, or as ranges of indices where these cannot be read.
 
-        The coordinates are read when they are needed, which is hardly ever.
+        The coordinates are read only for a message, which is rarely needed.
         """
         if not self._dims:
             return "[...]"
@@ -248,21 +248,21 @@ class Places:
 
     def _values(self, dim: Hashable, part: slice) -> str | None:
         array = copy(self._coords[dim])
-        array.missing = "error"  # What is absent itself tells nothing.
+        array.missing = "error"  # The fill values of an absent coordinate chunk would mislead.
         try:
             variable = self._decode(dim, array)
             first, last = (variable[at].values for at in (part.start, part.stop - 1))
         except (Xzarr3Error, ValueError, OverflowError):
-            return None  # Nor does what cannot be read or decoded; the error at hand is another one.
+            return None  # Not raised: the message that needs this is about another problem.
         return f"{_text(first)} to {_text(last)}" if first.ndim == 0 else None
 
 
 def _text(value: AnyArray) -> str:
-    """A coordinate as people write it: of a date no time of day if that is midnight."""
+    """A coordinate as readable text; a date without the time of day if that is midnight."""
     if value.dtype.kind == "M":
         text = str(np.datetime_as_string(value, unit="auto"))
         return text if "T" in text or text.count("-") == 2 else str(value.astype("datetime64[D]"))
     found: Any = value.item()
-    if hasattr(found, "isoformat"):  # A date in another calendar.
+    if hasattr(found, "isoformat"):  # date of another calendar
         return str(found.isoformat()).removesuffix("T00:00:00")
     return str(found) if isinstance(found, (int, float)) else shorten(found, 40)

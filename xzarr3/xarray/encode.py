@@ -1,8 +1,7 @@
-"""Between xarray's encodings and Zarr's metadata: attributes, ``_FillValue`` and array settings.
+"""Translates xarray's encodings to Zarr: attributes to JSON, values by the CF conventions, array settings.
 
-What xarray keeps in ``Variable.encoding`` and ``Variable.attrs`` becomes the arguments of
-:func:`xzarr3.create_array`, and is checked on the way: JSON cannot hold everything that an attribute can,
-and a setting that was asked for must not be ignored.
+``Variable.encoding`` and ``Variable.attrs`` become arguments of :func:`xzarr3.create_array`. Both are
+checked: JSON cannot represent every attribute, and a setting that the user asked for must not be ignored.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _NAT = np.iinfo(np.int64).min
 _TEXT = np.dtypes.StringDType()
 _OBJECT_CODECS = ("vlen-utf8", "vlen-bytes", "json2")
 
-# What xarray does to values for Zarr, in this order. Booleans stay what they are.
+# The coders that xarray applies to values for Zarr, in this order. Booleans stay booleans.
 _CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
     CFDatetimeCoder(),
     CFTimedeltaCoder(),
@@ -67,20 +66,20 @@ _JSON_ACCEPTED = (
 def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, JSON]:
     """Attributes as JSON.
 
-    Numpy scalars and arrays become numbers and lists, tuples become lists, at any depth; NaN and infinities
-    the text "NaN", "Infinity" and "-Infinity", of which the user is told.
+    At any depth, numpy scalars and arrays become numbers and lists, and tuples become lists. NaN and
+    infinities become the text "NaN", "Infinity" and "-Infinity", with a warning.
 
     Parameters
     ----------
     attributes : mapping
         Attributes of a variable or a dataset.
     path : str
-        The node they belong to, for messages.
+        Path of their node, for messages.
 
     Raises
     ------
     MetadataError
-        If JSON cannot hold a value: bytes, dates, complex numbers, other objects.
+        If JSON cannot represent a value: bytes, dates, complex numbers, other objects.
 
     Examples
     --------
@@ -138,7 +137,7 @@ def _json_text(text: str) -> str:
 
 
 def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact: bool = False) -> Variable:
-    """Encode the values of a variable after the CF conventions, as xarray does for Zarr.
+    """Encode the values of a variable by the CF conventions, as xarray does for Zarr.
 
     Dates become numbers, packed variables integers, missing values ``_FillValue``. Dask arrays stay lazy.
 
@@ -147,26 +146,27 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     variable : xarray.Variable
     name : str
     explicit : bool
-        Whether its encoding was passed to ``to_zarr``. If not, a ``_FillValue`` that is none is left out.
+        Whether its encoding was passed to ``to_zarr``. If not, a ``_FillValue`` that does not fit the data
+        type is left out instead of refused.
     exact : bool
-        Refuse fractions where integers are stored that are not packed, which are rounded otherwise.
+        Refuse fractions if unpacked integers are stored; otherwise fractions are rounded.
 
     Raises
     ------
     DataTypeValidationError
-        If an integer type is asked for that cannot hold all values; for a dask array when it is computed.
-        If bytes end in a zero byte, which no fixed length can tell from what fills them up.
+        If the integer type cannot represent all values; for a dask array when it is computed. If bytes end
+        in a zero byte, which cannot be told from the padding to a fixed length.
     ValueError, TypeError, NotImplementedError
         From xarray, if it cannot encode the values.
     """
     conventions.ensure_not_multiindex(variable, name=name)
     if variable.dtype.kind == "T" and variable.dtype != _TEXT:
-        variable = variable.astype(object)  # As such, xarray knows what to do where text is missing.
+        variable = variable.astype(object)  # xarray handles missing text only among objects.
     becomes_text = variable.dtype.kind == "O" and getattr(variable.encoding.get("dtype"), "kind", "") == "T"
     if becomes_text and not {"_FillValue", "missing_value"} & set(variable.encoding):
         variable = _mapped(variable, _filled, object)
     encoded = unmasked = _with_fill_value(variable, name, explicit)
-    with np.errstate(invalid="ignore", over="ignore"):  # Numbers that no integer can be are found below.
+    with np.errstate(invalid="ignore", over="ignore"):  # Numbers outside the integer range are refused below.
         for coder in _CODERS:
             if isinstance(coder, variables.CFMaskCoder):
                 unmasked = encoded
@@ -196,7 +196,7 @@ def is_lazy(data: object) -> bool:
 
 
 def _mapped(variable: Variable, change: Callable[..., AnyArray], dtype: Any, *others: Variable) -> Variable:
-    """A variable of what ``change`` makes of its values and those of others, now or when it is computed."""
+    """The variable with ``change`` applied to its values and those of ``others``; lazy if it is lazy."""
     data = variable.data
     if is_lazy(data):
         import dask.array as da
@@ -209,12 +209,15 @@ def _mapped(variable: Variable, change: Callable[..., AnyArray], dtype: Any, *ot
 
 
 def _filled(values: AnyArray) -> AnyArray:
-    """Empty text where text is missing, as xarray has it elsewhere."""
+    """The values with missing text as empty text, as xarray stores it elsewhere."""
     return np.where(pd.isnull(values), "", values)
 
 
 def _with_fill_value(variable: Variable, name: str, explicit: bool) -> Variable:
-    """``variable``, of which is known that its kind of numbers and what marks missing ones can be stored."""
+    """``variable``, after a check that its kind of numbers and its fill values fit the stored data type.
+
+    A fill value that does not fit is refused if ``explicit``, else removed.
+    """
     encoding = dict(variable.encoding)
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
     if variable.dtype.kind == "c" and dtype.kind in "biuf":
@@ -254,16 +257,16 @@ def _other_kind(name: str, found: np.dtype[Any], dtype: np.dtype[Any], fix: str)
 def _checked(
     encoded: Variable, unmasked: Variable, name: str, *, is_time: bool, exact: bool = False
 ) -> Variable:
-    """``encoded``, in which all values are known, or will be when computed, to be what they stand for.
+    """``encoded``, checked now or when it is computed: no value is lost by the data type or ``_FillValue``.
 
-    ``unmasked`` has the values before missing ones became ``_FillValue`` and all became integers.
+    ``unmasked`` has the values before missing ones became ``_FillValue`` and all were cast to integers.
     """
     dtype, source = encoded.dtype, unmasked.dtype
     if exact and source.kind in "iuf" and dtype.kind == "b":
         raise _other_kind(name, source, dtype, "for instance by != 0")
     if dtype.kind == "f" and source.kind == "f" and dtype.itemsize < source.itemsize:
         return _mapped(encoded, partial(_finite, name), dtype, unmasked)
-    # What dask takes for the type of encoded times need not be theirs.
+    # For encoded times in dask arrays, the announced data type may differ from the true one.
     lazy, attrs = is_lazy(encoded.data), encoded.attrs
     fill_value = attrs.get("_FillValue", attrs.get("missing_value"))
     sure = np.can_cast(source, dtype, "safe") and not (is_time and (lazy or fill_value is not None))
@@ -301,7 +304,7 @@ def _finite(name: str, encoded: AnyArray, source: AnyArray) -> AnyArray:
 
 @dataclass(frozen=True)
 class _Fits:
-    """The check that encoded values are those that were to be encoded, for one variable."""
+    """The check that encoded values represent their source values, for one variable."""
 
     name: str
     dtype: np.dtype[Any]
@@ -314,12 +317,12 @@ class _Fits:
     exact: bool = False
 
     def __call__(self, encoded: AnyArray, source: AnyArray) -> AnyArray:
-        """``encoded`` in the integer type it is stored in.
+        """Check values; returns ``encoded`` in the stored integer type.
 
         Parameters
         ----------
         encoded, source : ndarray
-            Values as they are stored, and before they were rounded and missing ones replaced.
+            Values as they are stored, and as they were before rounding and before missing ones were replaced.
         """
         if encoded.size:
             self._check_range(source)
@@ -364,7 +367,7 @@ class _Fits:
         else:
             taken = (encoded == np.asarray(self.fill_value).astype(encoded.dtype)) & ~missing
             if not self._is_packed and not self.is_time:
-                taken &= source != self.fill_value  # Missing values may have been marked by hand.
+                taken &= source != self.fill_value  # The user may have marked missing values with it.
             if taken.any():
                 raise self._error(
                     f"value {self._shown(source[taken][0])} would be stored as the _FillValue "
@@ -395,13 +398,13 @@ class _Fits:
             f"{reason}, which the encoding of variable {self.name!r} asks for",
             found=found.item() if isinstance(found, np.generic) else found,
             accepted=accepted
-            if self.exact  # By what is stored, and not by what the variable kept.
+            if self.exact  # Then the encoding is that of the store, so .drop_encoding() would not help.
             else f"{accepted}; .drop_encoding() forgets what was kept from the file it was read from",
         )
 
 
 def stored_dtype(dtype: np.dtype[Any], format: Format) -> np.dtype[Any] | ZDType:
-    """What :func:`xzarr3.create_array` is asked for to hold encoded values of ``dtype``."""
+    """The data type to pass to :func:`xzarr3.create_array` for encoded values of ``dtype``."""
     if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:  # type: ignore[no-untyped-call]
         return VariableLengthUTF8()
     if dtype.type is np.void and dtype.fields is None:
@@ -412,7 +415,7 @@ def stored_dtype(dtype: np.dtype[Any], format: Format) -> np.dtype[Any] | ZDType
 def array_settings(
     variable: Variable, name: str, format: Format, *, explicit: bool, growing: Collection[Hashable] = ()
 ) -> dict[str, Any]:
-    """Arguments for :func:`xzarr3.create_array` that an encoded variable asks for.
+    """Arguments for :func:`xzarr3.create_array` from the encoding of a variable.
 
     Parameters
     ----------
@@ -421,12 +424,12 @@ def array_settings(
     name : str
         Its name, for messages.
     format : Format
-        The format in which it is stored.
+        The format to store it in.
     explicit : bool
-        Whether the encoding was passed to ``to_zarr``. If so, what cannot be followed is refused; what a
-        variable merely kept from the file it was read from is then left out.
+        Whether the encoding was passed to ``to_zarr``. If so, settings that do not fit are refused. If not,
+        the variable kept them from the file that it was read from, and those that do not fit are left out.
     growing : collection of str
-        Dimensions along which more is going to be appended: chunks that nobody asked for leave room for it.
+        Dimensions along which appends are expected; default chunks leave room along them.
 
     Returns
     -------
@@ -437,7 +440,7 @@ def array_settings(
     Raises
     ------
     ValueError
-        If an explicit encoding has unknown keys or values that do not fit.
+        If an explicit encoding has unknown keys, or values that do not fit.
     TypeError
         If chunks or shards are not integers.
     """
@@ -464,7 +467,7 @@ def array_settings(
             f"accepted: {listed((*known, *_VALUE_KEYS))}"
         )
     settings = {key: encoding[key] for key in known if key in encoding}
-    # Kept from an array of version 3; version 2 has other words, or none.
+    # Kept from an array of version 3; version 2 has no such settings.
     if format.configures_as_numcodecs and not explicit:
         for key in ("shards", "serializer"):
             settings.pop(key, None)
@@ -483,12 +486,12 @@ def array_settings(
 
 
 def _usual_fill_value(dtype: np.dtype[Any], format: Format) -> dict[str, Any]:
-    """The fill value for a data type if none is asked for, where it is not zero or what comes next to it."""
+    """The default fill value of a data type, if it is not the one of :func:`xzarr3.create_array`: NaN."""
     return {"fill_value": np.nan} if dtype.kind == "f" and not fill_value_is_mask(format) else {}
 
 
 def kept_codecs(array: Array) -> dict[str, Any]:
-    """The codecs of an array that was opened, as variables keep them in their ``encoding``.
+    """The codecs of an opened array, in the form in which variables keep them in their ``encoding``.
 
     Parameters
     ----------
@@ -498,7 +501,7 @@ def kept_codecs(array: Array) -> dict[str, Any]:
     -------
     dict
         ``compressors`` and ``filters``, tuples of JSON objects. In version 2 these are the configurations
-        that the document has, without the codec of strings and objects, which follows from the data type.
+        in the document, without the codec of strings and objects, which follows from the data type.
     """
     meta = array.metadata
     if not array.format.configures_as_numcodecs:
@@ -510,7 +513,7 @@ def kept_codecs(array: Array) -> dict[str, Any]:
     if all(isinstance(codec, _WITHOUT_FILTERS) for codec in meta.codecs):
         encoded = _configurations(meta.codecs, meta.data_type)
         usual = {"compressor": encoded[-1] if encoded else None, "filters": encoded[:-1]}
-        words = {**usual, **getattr(meta.ignored, "spelled", {})}  # As the document has it, if otherwise.
+        words = {**usual, **getattr(meta.ignored, "spelled", {})}  # The document's own spelling comes first.
     else:
         words = array.format.hold(meta, array.path)[ARRAY]
     compressor, filters = words["compressor"], words["filters"] or ()
@@ -521,18 +524,18 @@ def kept_codecs(array: Array) -> dict[str, Any]:
 
 
 class KeptCodec(dict[str, Any]):
-    """The configuration of a codec of version 2 that a variable keeps.
+    """The configuration of a version 2 codec in the encoding of a variable.
 
-    Xarray's own engine writes it in format 2, where it wants objects that encode, and asks it for a name in
-    format 3, where it has none.
+    xarray's own engine accepts it, too. In format 2 that needs objects that can encode, so this class can. In
+    format 3 that asks for a ``name``, which version 2 codecs lack, so this class raises a TypeError.
 
     Parameters
     ----------
     configuration : mapping
-        As a document of version 2 has it.
+        The configuration in a document of version 2.
     """
 
-    codec_id = ""  # zarr-python looks for it in the class.
+    codec_id = ""  # zarr-python looks for this attribute in the class.
 
     def __init__(self, configuration: Mapping[str, Any]) -> None:
         super().__init__(deepcopy(dict(configuration)))
@@ -555,20 +558,20 @@ class KeptCodec(dict[str, Any]):
         return numcodecs.get_codec(dict(self))
 
     def encode(self, buf: Any) -> Any:
-        """What the codec of numcodecs makes of a buffer."""
+        """Encode a buffer with the numcodecs codec."""
         return self._codec().encode(buf)
 
     def decode(self, buf: Any, out: Any = None) -> Any:
-        """What the codec of numcodecs makes of an encoded buffer."""
+        """Decode a buffer with the numcodecs codec."""
         return self._codec().decode(buf, out)
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration with all that numcodecs has in it, whatever the document leaves out."""
+        """The complete configuration from numcodecs, including defaults that the document leaves out."""
         return dict(self._codec().get_config())
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> KeptCodec:
-        """The codec with a configuration, as numcodecs calls it."""
+        """The codec with a configuration; numcodecs calls this."""
         return cls(config)
 
 
@@ -577,7 +580,7 @@ _WITHOUT_FILTERS = (ArrayBytesCodec, BytesBytesCodec, TransposeCodec)
 
 @lru_cache(maxsize=128)
 def _configurations(codecs: tuple[Codec, ...], data_type: ZDType) -> list[dict[str, JSON]]:
-    """The codecs from bytes to bytes as numcodecs has them."""
+    """The numcodecs configurations of the bytes-to-bytes codecs."""
     from xzarr3.codecs.numcodecs import to_numcodecs
 
     spec = ChunkSpec((), data_type, data_type.default_scalar())
@@ -585,9 +588,10 @@ def _configurations(codecs: tuple[Codec, ...], data_type: ZDType) -> list[dict[s
 
 
 def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
-    """Filters and compressors, of which version 2 has some in other places.
+    """Filters and compressors, sorted by kind of codec.
 
-    There, filters may be codecs of bytes, too, and the one that makes bytes of strings is among them.
+    In version 2, filters may also contain bytes-to-bytes codecs, which are moved to the compressors, and the
+    codec that turns strings into bytes, which is left out.
     """
     filters, compressors = settings.get("filters", "auto"), settings.get("compressors", "auto")
     if is_auto(filters):
@@ -600,7 +604,7 @@ def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
             format.default_compressor if is_auto(compressors) else compressors, BytesBytesCodec
         )
     except MetadataError:
-        return {}  # Making the array will tell, or leave them out.
+        return {}  # Creating the array raises the error, or leaves them out.
     in_bytes = [codec for codec in codecs if isinstance(codec, BytesBytesCodec)]
     return {
         "filters": [codec for codec in codecs if isinstance(codec, ArrayArrayCodec)],
@@ -609,14 +613,14 @@ def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
 
 
 def is_auto(value: object) -> bool:
-    """Whether something is left to be found out."""
+    """Whether a setting is ``"auto"``."""
     return isinstance(value, str) and value == "auto"
 
 
 def make_from_kept(
     make: Callable[..., _T], settings: Mapping[str, Any], dtype: np.dtype[Any], format: Format
 ) -> _T:
-    """Call ``make`` with the settings that a variable kept, leaving out those that no longer fit.
+    """Call ``make`` with the settings that a variable kept, without those that no longer fit.
 
     Parameters
     ----------
@@ -624,14 +628,14 @@ def make_from_kept(
         Takes settings as keywords and raises an error if they do not fit.
     settings : mapping
     dtype : numpy.dtype
-        Of the values as they are stored.
+        Data type of the encoded values.
     format : Format
-        The format in which they are stored.
+        The format to store them in.
 
     Raises
     ------
     ValueError, TypeError
-        From ``make``, if what is wrong is none of the settings.
+        The first error of ``make``, if it fails even without settings.
     """
     first: Exception | None = None
     for left in _fewer(settings):
@@ -643,7 +647,7 @@ def make_from_kept(
 
 
 def _fewer(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """All settings, all but one, all but the codecs, none."""
+    """Selections of settings to try: all, all but one, all but the codecs, none."""
     yield dict(settings)
     for without in (*((key,) for key in settings), ("filters", "serializer", "compressors"), tuple(settings)):
         yield {key: value for key, value in settings.items() if key not in without}
@@ -656,7 +660,7 @@ def _grid(
     explicit: bool,
     growing: Collection[Hashable],
 ) -> dict[str, Any]:
-    """The shapes of chunks and shards: those asked for, else those of the dask array, else automatic."""
+    """The shapes of chunks and shards: from the settings, else from the dask array, else automatic."""
     given: dict[str, tuple[Any, ...] | None] = {}
     for key in ("chunks", "shards"):
         try:
@@ -676,7 +680,7 @@ def _grid(
         given[key] = None
     chunks, shards = given["chunks"], given["shards"]
     if not explicit:
-        # Chunks of several lengths are an extension that not all can read, so they have to be asked for.
+        # Chunks of several lengths are an extension that not all readers support, so only if asked for.
         if chunks is not None and not all(isinstance(lengths, int) for lengths in chunks):
             chunks = None
         if shards is not None and not (chunks and _divides(chunks, shards)):
@@ -690,14 +694,14 @@ def _grid(
     return {"chunks": "auto" if chunks is None else chunks, "shards": shards}
 
 
-_ROOM = 2**20  # Bytes of a chunk along dimensions that grow, and its longest length there.
+_ROOM = 2**20  # Bytes of a chunk that is lengthened along growing dimensions, and its most elements there.
 _LONGEST_ROOM = 4096
 
 
 def _with_room(
     variable: Variable, chunks: tuple[int, ...] | None, growing: Collection[Hashable]
 ) -> tuple[int, ...]:
-    """Chunks that leave room for more along dimensions of which the first piece is one chunk."""
+    """Chunks that are lengthened along growing dimensions which they cover as a single chunk."""
     itemsize = variable.dtype.itemsize
     lengths = list(auto_chunks(variable.shape, itemsize) if chunks is None else chunks)
     for axis, dim in enumerate(variable.dims):
@@ -715,7 +719,7 @@ def _divides(chunks: tuple[Any, ...], shards: tuple[Any, ...]) -> bool:
 
 
 def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[Any, ...] | None:
-    """The length of chunks or shards along each dimension; for chunks, some may be tuples of lengths."""
+    """The length of chunks or shards along each dimension; for chunks, it may be a tuple of lengths."""
     if value is None or is_auto(value):
         return None
     if isinstance(value, (int, np.integer)):
@@ -740,7 +744,7 @@ def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[Any, ...] | No
 
 
 def _is_usual(serializer: Any) -> bool:
-    """Whether the serializer is the one that is chosen for the data type if none is asked for."""
+    """Whether the serializer is the default one: ``bytes``, not big-endian."""
     try:
         codec = parse_codec(serializer)
     except MetadataError:

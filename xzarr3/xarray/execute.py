@@ -1,4 +1,7 @@
-"""Carrying out a write with dask: what begins and ends it, and what becomes of it when a task fails."""
+"""Runs a write with dask, now or later: the tasks that begin and finish it, and the cleanup after a failure.
+
+The write itself is a :class:`xzarr3.xarray.commit.Commit`; this module decides when its steps run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Started:
-    """A write that has begun, of which the values in dask arrays are still to be written."""
+    """A write that has begun, with the values of its dask arrays still to be written."""
 
     def __init__(self, write: Commit) -> None:
         self.write = write
@@ -39,7 +42,7 @@ class Started:
         self.begun = write.begin()
 
     def write_blocks(self, progress: Asked, options: Mapping[str, Any] | None) -> None:
-        """Write what is in dask arrays; ``options`` are for the scheduler."""
+        """Write the values of dask arrays; ``options`` are passed to the scheduler."""
         write, blocks = self.write, self._blocks
         if blocks is not None:
             number = len(write.jobs)
@@ -57,7 +60,7 @@ class Started:
 
 
 def written_later(write: Commit, opened: Store | None) -> Delayed:
-    """What does all that was planned when it is computed, and closes a store that was opened for it."""
+    """A Delayed that carries out the whole plan when it is computed, and then closes ``opened``."""
     blocks = plan_writes(write.jobs) if write.jobs else None
     token = uuid.uuid4().hex
     plan, begin = f"plan-zarr-{token}", f"begin-zarr-{token}"
@@ -78,7 +81,7 @@ def _ending(
     before: HighLevelGraph | None = None,
     needed: Sequence[str] = (),
 ) -> Writing:
-    """What writes blocks once the tasks ``needed`` are done, and calls ``end`` with what all these give."""
+    """A Delayed that writes blocks after the tasks ``needed``, and passes the results of all to ``end``."""
     graph = HighLevelGraph({}, {}) if before is None else before
     keys = [*needed]
     if blocks is not None:
@@ -92,12 +95,12 @@ def _ending(
 
 
 def templated(write: Commit, opened: Store | None) -> Delayed:
-    """Make a new dataset without what is in dask arrays, and give what writes that when it is computed.
+    """Make a new dataset without the values of dask arrays; returns a Delayed that writes these.
 
     Raises
     ------
     ValueError
-        If what is replaced would be read afterwards.
+        If a dask array reads data that this call replaces.
     """
     store, jobs = write.store, write.jobs
     read = reads_below([job.source for job in jobs], store, write.path)
@@ -120,25 +123,25 @@ def templated(write: Commit, opened: Store | None) -> Delayed:
 
 
 def _closed(opened: Store | None, blocks: object = None) -> None:
-    """Close a store opened for blocks that were written."""
+    """Close a store that was opened for the write, after its blocks are written."""
     with opened or nullcontext():
         pass
 
 
 def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What ``dask.array.store`` takes and the scheduler understands."""
+    """The options that are for the scheduler, without those of ``dask.array.store`` itself."""
     own = ("lock", "flush", "compute", "return_stored", "load_stored", "regions")
     return {key: value for key, value in (options or {}).items() if key not in own}
 
 
 def _finished(opened: Store | None, write: Commit, begun: Begun, stored: object = None) -> None:
-    """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
+    """Finish a write whose blocks are written, and close the store that was opened for it."""
     with opened or nullcontext():
         begun.finish(write, stored)
 
 
 def _workers(store: Store, jobs: list[Job]) -> dict[str, int]:
-    """How many of dask's threads write at a time, where the user leaves it open and they have to wait."""
+    """The option ``num_workers`` for a store with latency; empty if the user has configured threads."""
     set_up = dask.config.get("num_workers", None) or dask.config.get("pool", None)
     if store.concurrency <= 1 or set_up or get_scheduler() not in (None, dask.threaded.get):
         return {}
@@ -147,12 +150,12 @@ def _workers(store: Store, jobs: list[Job]) -> dict[str, int]:
 
 
 class Begun:
-    """A write that has begun. Where it travels the plan stays behind, of which there is a task."""
+    """A write that has begun. It is pickled without the plan, which is the result of another task."""
 
     def __init__(self, key: str, write: Commit) -> None:
         self.key = key
         self.attempt = uuid.uuid4().hex
-        """What tells it from the same write when that is begun again."""
+        """Identifies this attempt; if the same write is begun again, that has another id."""
         self._write: Commit | None = write
         self._begun = write.begin()
         self.room = write.room(self._begun)
@@ -168,16 +171,16 @@ class Begun:
 
     @property
     def is_original(self) -> bool:
-        """Whether it was begun in this process, where the plan is."""
+        """Whether the write was begun in this process, which has the plan."""
         return self._write is not None
 
     def finish(self, write: Commit, stored: object = None) -> None:
-        """Finish the write, if all of its tasks have ``stored`` their values where it has begun.
+        """Finish the write, if all of its tasks have ``stored`` their values in the room of this attempt.
 
         Raises
         ------
         ConflictError
-            If what some of them stored was removed since.
+            If values that some tasks stored were removed since.
         """
         if isinstance(stored, frozenset) and not stored <= {self.room}:
             raise self._given_up(write)
@@ -195,7 +198,7 @@ class Begun:
         return error
 
     def abandon(self, error: BaseException, write: Commit | None = None) -> None:
-        """Remove what was written before ``error``, once; who comes second waits until that is done."""
+        """Remove what was written before ``error``, once; a second caller waits until that is done."""
         with self._guard:
             write = self._write if write is None else write
             if not self._is_over and write is not None:
@@ -204,31 +207,31 @@ class Begun:
 
 
 _here: weakref.WeakValueDictionary[str, Begun] = weakref.WeakValueDictionary()
-"""What was begun in this process, by the key of the task that did."""
+"""The writes begun in this process, by the key of the task that began them."""
 
 
 class Abandoning:
-    """Gives up what a task has begun.
+    """Cleanup that abandons a write.
 
     Parameters
     ----------
     plan, begin : str
-        Keys of the tasks that give the plan of the write and begin it.
+        Keys of the tasks that return the plan and begin the write.
     """
 
     def __init__(self, plan: str, begin: str) -> None:
         self._plan, self.begin = plan, begin
 
     def __call__(self, error: BaseException) -> None:
-        """Give it up, if it was begun in this process."""
+        """Abandon the write, if it was begun in this process."""
         begun = _here.get(self.begin)
         if begun is not None:
             begun.abandon(error)
 
     def held(self, begun: Sequence[Any]) -> Callable[[BaseException], None] | None:
-        """What gives it up, wherever in a cluster it was begun; not the same that was begun again since."""
+        """A cleanup of this attempt alone, wherever in a cluster it was begun; None if its plan is gone."""
         mine = next((each for each in begun if each.key == self.begin), None)
-        if mine is None:  # It failed to begin, and has cleaned up itself.
+        if mine is None:  # The write failed to begin, and has cleaned up after itself.
             return lambda error: None
         if mine.is_original:
             return cast("Begun", mine).abandon
@@ -237,7 +240,7 @@ class Abandoning:
 
 
 def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
-    """Which dask arrays are known to be made of a node, or of what is below it."""
+    """For each dask array, whether it is known to read from a node or from nodes below it."""
     places = Places()
     where, top = places.at(store, path)
 

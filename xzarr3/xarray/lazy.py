@@ -1,4 +1,4 @@
-"""Arrays of a store as xarray's lazy arrays: read when they are indexed."""
+"""Stored arrays as xarray's lazy arrays, which are read when they are indexed."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 
 class LazyArray(BackendArray):
-    """An array of a store, read when xarray indexes it.
+    """A stored array that is read when xarray indexes it.
 
-    Basic, orthogonal and pointwise selections read only the chunks they touch, or parts of these where that
-    is possible; :meth:`xzarr3.Array.explain` tells what.
+    Basic, orthogonal and pointwise selections read only the chunks that they touch, or parts of these where
+    possible; :meth:`xzarr3.Array.explain` shows what is read.
 
     Parameters
     ----------
     array : Array
     places : callable, optional
-        Puts into words where chunks are absent.
+        Describes the regions of absent chunks in messages.
     unpacking : Unpacking, optional
-        What is done to the values when they are read.
+        Functions that unpack the values as they are read.
     """
 
     __slots__ = ("ahead", "array", "dtype", "in_turn", "places", "shape", "unpacking")
@@ -60,9 +60,9 @@ class LazyArray(BackendArray):
         self.places = places
         self.unpacking = unpacking
         self.ahead: Ahead | None = None
-        """Holds values that were read before they are asked for."""
+        """Values that were prefetched."""
         self.in_turn: InTurn | None = None
-        """Reads ahead what is loaded one after the other."""
+        """Reads ahead in variables that are loaded one after the other."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return LazyArray, (self.array, self.places, self.unpacking)
@@ -72,7 +72,7 @@ class LazyArray(BackendArray):
         return token if self.unpacking is None else (*token, self.unpacking.__dask_tokenize__())
 
     def unpack(self, unpacking: Unpacking) -> None:
-        """Unpack what is read, from now on."""
+        """Unpack values that are read from now on."""
         self.unpacking = unpacking
         self.dtype = unpacking.dtype
 
@@ -90,13 +90,13 @@ class LazyArray(BackendArray):
         return self.read_selected(selection) if found is None else found
 
     def read_selected(self, selection: tuple[DimChoice, ...] | Points) -> AnyArray:
-        """Read a selection that is worked out already, from the store."""
+        """Read a normalized selection from the store."""
         if self.unpacking is not None:
             return read_unpacked(self.array, selection, self.unpacking, self.places)
         return self.array.read_selected(selection, describe=self.places)
 
     def read_region(self, region: tuple[slice | int, ...]) -> AnyArray:
-        """Read a region, in this thread alone but for those that wait for a store."""
+        """Read a region in this thread; other threads only wait for the store."""
         threads = None if self.array.engine.waiting else 1
         selection = basic_selection(region, self.shape)
         if self.unpacking is not None:
@@ -106,23 +106,24 @@ class LazyArray(BackendArray):
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> AnyArray:
         if self.array.store.concurrency <= 1:
             return await asyncio.to_thread(self.__getitem__, key)
-        # As many variables at a time as there are, which the few threads that asyncio has would not do.
+        # Not asyncio's own pool: it has too few threads to load all variables at a time.
         read = partial(contextvars.copy_context().run, self.__getitem__, key)
         return await asyncio.get_running_loop().run_in_executor(waiters.get(), read)
 
 
 def _read_points(array: LazyArray, key: Sequence[Any]) -> AnyArray:
-    """Read what arrays of indices select together; their dimensions come first, then those of slices.
+    """Read a vectorized selection; the dimensions of the index arrays come first, then those of slices.
 
-    xarray makes such arrays of slices, too. Indices that do not depend on those of the other dimensions are
-    therefore taken apart again, so that a few series out of a long record are no millions of points.
+    xarray turns slices into index arrays, too. So index arrays that vary along a dimension of their own are
+    separated again and read as slices or orthogonally. Otherwise a few time series of a long record would be
+    read as millions of points.
     """
     given = {axis: index for axis, index in enumerate(key) if isinstance(index, np.ndarray)}
     common = np.broadcast_shapes(*(index.shape for index in given.values()))
     if 0 in common:
         return array.read_selected(vectorized_selection(tuple(key), array.shape))
     chosen: list[Any] = list(key)
-    # Where each dimension of the array goes in the result.
+    # The axis of the result for each axis of the array.
     target = {axis: len(common) + at for at, axis in enumerate(a for a in range(len(key)) if a not in given)}
     arrays = {axis: _reduced(index, len(common)) for axis, index in given.items()}
     along = {axis: [at for at, n in enumerate(index.shape) if n > 1] for axis, index in arrays.items()}
@@ -160,7 +161,7 @@ def _read_points(array: LazyArray, key: Sequence[Any]) -> AnyArray:
 
 
 def _reduced(index: AnyArray, ndim: int) -> AnyArray:
-    """The same indices without the repetition along dimensions on which they do not depend."""
+    """The index array with length 1 along dimensions that it does not vary along."""
     index = index.reshape((1,) * (ndim - index.ndim) + index.shape)
     for at in range(ndim):
         first = index.take([0], axis=at)
@@ -170,7 +171,7 @@ def _reduced(index: AnyArray, ndim: int) -> AnyArray:
 
 
 def _as_slice(indices: AnyArray, size: int) -> slice | None:
-    """The slice that selects these elements of a dimension, None if there is none."""
+    """The slice that selects the same elements of a dimension; None if there is none."""
     if not ((indices >= -size) & (indices < size)).all():
         return None
     found = as_progression(np.where(indices < 0, indices + size, indices))

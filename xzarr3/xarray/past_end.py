@@ -1,6 +1,6 @@
-"""Values that are stored behind arrays, where no reader looks until their documents tell of it.
+"""Stores values past the end of arrays, where no reader looks until the documents have the new shapes.
 
-Other processes may store them, too, as long as the write goes on that has taken the lease.
+Tasks in other processes store such values, too, while the write that holds the lease goes on.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from xzarr3.stores import Store
 
 
 class Growing(Array):
-    """An array as it will be, of which the document does not tell yet."""
+    """An array with its new shape, which its document does not have yet."""
 
     grown_from: tuple[int, ...] = ()
-    """Its shape as the document tells it."""
+    """The shape in the document."""
 
     def _check_shape(self, found: ArrayMetadata) -> None:
-        """Whoever replaces the array does not look for the lease of who appends to it."""
+        """Refuse if the stored shape has changed: a writer that replaces an array ignores append leases."""
         if found.shape != self.grown_from:
             raise ChangedError(
                 f"array '{self.name}' of {self.store} got shape {found.shape} while its shape "
@@ -34,7 +34,7 @@ class Growing(Array):
             )
 
     def _check_to_write(self) -> None:
-        """With the lease held, one look is good for several tasks where answers have to be waited for."""
+        """Check the document. With the lease held and a store with latency, a recent check is reused."""
         keys = (self._key,)
         seen = revalidation.last(self.store, keys)
         is_held = cast("BehindStore", self.store)._length.is_exclusive
@@ -54,7 +54,7 @@ class Growing(Array):
 
 
 class BehindStore(GuardedStore):
-    """What stores values behind an array, which is no place that others read from."""
+    """A store for values past the end of an array; its identity marks it as not read by others."""
 
     @property
     def identity(self) -> object:
@@ -62,14 +62,14 @@ class BehindStore(GuardedStore):
 
 
 class SharedLength(Length):
-    """A right to change a length that other processes can go on with, which write what its owner planned."""
+    """The right to change a length, with copies for the processes that write what its owner planned."""
 
     def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
         super().__init__(store, prefix, key, deadline)
         self.store = BehindStore(store, self)
         self._is_copy = False
         self.shared = False
-        """Whether there may be copies of it, in other processes mostly."""
+        """Whether it was pickled, so that other processes may have copies."""
 
     def __getstate__(self) -> dict[str, Any]:
         self.shared = True
@@ -81,7 +81,7 @@ class SharedLength(Length):
         self.__enter__()
 
     def verify_now_and_then(self) -> None:
-        """A copy cannot know that the write has failed, other than from the store."""
+        """Check the lease. A copy asks the store each time: only there can it learn that the write failed."""
         if self._is_copy and self.document:
             self.verify()
         else:

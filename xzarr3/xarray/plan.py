@@ -1,6 +1,6 @@
-"""What :func:`xzarr3.to_zarr` is asked for, and the arrays and groups that datasets become.
+"""Plans new nodes: a call of :func:`xzarr3.to_zarr` as a request, and datasets encoded as groups and arrays.
 
-Everything is worked out and checked before the first byte is written. Nothing here looks at a store.
+Everything is encoded and checked before the first byte is written. This module accesses no store.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from xzarr3.xarray.encode import (
 )
 
 _RESERVED = ("__zarr", ".xzarr3-")
-_UNNAMED = "__values__"  # xarray's name in stores for a variable whose name is None.
+_UNNAMED = "__values__"  # The name under which xarray stores a variable whose name is None.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """What a call of :func:`xzarr3.to_zarr` asks for besides the data and their place; see there."""
+    """The settings of a call of :func:`xzarr3.to_zarr`, which documents them."""
 
     mode: str
     encoding: Mapping[Any, Mapping[Any, Any]]
@@ -53,12 +53,12 @@ class Request:
     resume: bool
     in_place: bool = False
     from_copies: bool = False
-    """Plan what is appended after consolidated metadata, which are checked once the leases are held."""
+    """Plan appends from the consolidated metadata; these are checked once the leases are held."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A dataset, the path of its group, and what is asked for of it alone."""
+    """A dataset, the path of its group, and the settings for this group alone."""
 
     path: str
     dataset: Dataset
@@ -66,12 +66,12 @@ class Node:
 
 
 def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: Request) -> dict[str, Node]:
-    """The datasets to write at ``path`` and below, by path relative to that, from the top down.
+    """The datasets to write at ``path`` and below, by path relative to ``path``, from the top down.
 
     Raises
     ------
     ValueError, TypeError
-        If what is asked for does not go with the data.
+        If the settings do not fit the data.
     """
     if not isinstance(data, DataTree):
         return {"": Node(path, as_dataset(data), asked)}
@@ -81,7 +81,7 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: Request) ->
             f"unexpected encoding group name(s) provided: {unknown}; accepted: {listed(data.groups)}"
         )
     nodes = {}
-    for name, node in data.subtree_with_keys:  # It may be a part of a tree, whose top gets what it inherits.
+    for name, node in data.subtree_with_keys:  # The top of a subtree gets all that it inherits.
         relative = "" if node is data else name
         place = f"{node_prefix(path)}{relative}".rstrip("/")
         check_group_path(place)
@@ -104,7 +104,7 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: Request) ->
 
 
 def _region_of(dataset: Dataset, region: Any) -> Any:
-    """What of a region goes for one node: nothing, if it has no variables."""
+    """The part of a region that applies to one node; None if the node has no variables."""
     if not isinstance(region, Mapping):
         return region
     if not dataset.variables:
@@ -122,7 +122,7 @@ def as_dataset(data: Dataset | DataArray) -> Dataset:
         )
     if data.name is not None and data.name not in data.coords and data.name not in data.dims:
         return data.to_dataset()
-    # The names by which xarray.open_dataarray finds an array without a usable name.
+    # xarray.open_dataarray finds an array without a usable name under these names.
     dataset = data.to_dataset(name=DATAARRAY_VARIABLE)
     if data.name is not None:
         dataset.attrs[DATAARRAY_NAME] = data.name
@@ -131,9 +131,9 @@ def as_dataset(data: Dataset | DataArray) -> Dataset:
 
 @dataclass(frozen=True, eq=False)
 class PlannedArray:
-    """A variable with encoded values, None once they are on their way, and the array it will be.
+    """An encoded variable, and the metadata of the array that it becomes.
 
-    ``stored`` are its documents by key.
+    ``data`` is None once the values are being written. ``stored`` are the documents by key.
     """
 
     name: str
@@ -152,7 +152,7 @@ class PlannedGroup:
 
 
 def check_group_path(path: str) -> None:
-    """Refuse the path of a group that no new group may have, whatever the format."""
+    """Refuse a path that no new group may have in any format."""
     if "\\" in path:
         raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
     for part in path.split("/"):
@@ -160,12 +160,12 @@ def check_group_path(path: str) -> None:
 
 
 def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> frozenset[Hashable]:
-    """The dimensions along which more is going to be appended to a new dataset.
+    """The dimensions of a new dataset along which appends are expected.
 
     Raises
     ------
     ValueError
-        If the dataset does not have the one that is asked for.
+        If the dataset does not have ``append_dim``.
     """
     if append_dim is not None and append_dim not in dataset.dims:
         raise ValueError(
@@ -177,7 +177,7 @@ def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> 
 
 
 def plan_group(node: Node, format: Format) -> PlannedGroup:
-    """Everything that will be written of a new group but the chunks."""
+    """Plan a new group: its attributes, and its variables with encoded values and documents."""
     dataset = node.dataset
     growing = growing_dimensions(dataset, node.asked.append_dim)
     check_new_path(node.path, format)
@@ -191,7 +191,7 @@ def plan_group(node: Node, format: Format) -> PlannedGroup:
 def encoded_coordinates(
     dataset: Dataset, encoding: Mapping[Any, Mapping[str, Any]]
 ) -> tuple[dict[Any, Variable], dict[Any, Any]]:
-    """The variables of a dataset, with the encodings that are asked for, and its attributes."""
+    """The variables of a dataset, with the encodings given, and its attributes."""
     for name in encoding:
         if name not in dataset.variables:
             raise KeyError(
@@ -206,7 +206,7 @@ def encoded_coordinates(
 def plan_arrays(
     variables: Mapping[Any, Variable], node: Node, format: Format, growing: Collection[Hashable]
 ) -> list[PlannedArray]:
-    """What new variables of a group become; chunks leave room along dimensions that are ``growing``."""
+    """Plan the new variables of a group; chunks leave room along ``growing`` dimensions."""
     planned = []
     for name, variable in variables.items():
         check_name(name, format)
@@ -222,7 +222,7 @@ def stored_name(name: Any) -> str:
 
 @contextmanager
 def naming(name: Hashable, variable: Variable) -> Iterator[None]:
-    """Say in errors of a ``with`` statement which variable they are about."""
+    """Context manager that adds a note with the variable to errors."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -243,7 +243,7 @@ def check_name(name: Any, format: Format) -> None:
             "'\\' and is not only periods; .rename() gives variables other names"
         )
     check_reserved(name)
-    # Names that begin with "__" are reserved, but xarray has such.
+    # The format reserves names that begin with "__", but xarray uses some.
     try:
         format.check_name(name.lstrip("_") or "_", name)
     except InvalidKeyError as error:
@@ -306,7 +306,7 @@ def _check_dimensions(variable: Variable, name: str) -> None:
 
 
 def _keeps_empty(own: bool | None, asked: Request, name: str, explicit: bool) -> bool:
-    """Whether empty chunks are stored, as the encoding of the variable or the whole call asks for."""
+    """Whether to store empty chunks; the setting of the call overrides that of the variable."""
     everywhere = asked.write_empty_chunks
     if explicit and None not in (own, everywhere) and own != everywhere:
         raise ValueError(
@@ -336,20 +336,20 @@ def stored_documents(format: Format, metadata: NodeMetadata, path: str) -> dict[
 
 def _dimension_names(variable: Variable, format: Format) -> list[str] | None:
     names = [str(dim) for dim in variable.dims]
-    return names if names or format.conventions_in_attributes else None  # As xarray has it for no dimensions.
+    return names if names or format.conventions_in_attributes else None  # As xarray does for no dimensions.
 
 
 def _with_mask(make: Callable[..., ArrayMetadata], **settings: Any) -> ArrayMetadata:
-    """The metadata of an array whose fill value, if it has one, marks missing values."""
+    """The metadata of an array whose fill value marks missing values; null if none is given."""
     return replace(make(**settings), fill_is_null="fill_value" not in settings)
 
 
 def _attributes(
     variable: Variable, node: str, explicit: bool, format: Format, *, said: bool
 ) -> tuple[dict[str, Any], Any]:
-    """The attributes of an array, and the value that marks missing ones if that is not among them.
+    """The attributes of an array, and its ``_FillValue`` if that is stored as the fill value instead.
 
-    ``said`` tells that the ``_FillValue`` was there before the values were encoded.
+    ``said`` tells that the variable had a ``_FillValue`` before its values were encoded.
     """
     attributes = dict(variable.attrs)
     fill_value = attributes.pop("_FillValue", None)

@@ -1,9 +1,9 @@
-"""Values that xarray is known to want next, of many arrays at once.
+"""Prefetches values that xarray will read next, from many arrays concurrently.
 
-To decode times xarray looks at their first and last elements, and to make indexes it reads coordinates, one
-variable after the other. Over a store whose answers have to be waited for, these are fetched together: the
-elements before anything is decoded, and all index coordinates as soon as the first one of them is asked for.
-Small variables that are loaded one after the other are read ahead, as systems do it with files.
+To decode times, xarray reads their first and last elements. To make indexes, it reads coordinates. It does
+both one variable after the other. From a store with latency these reads are made together: the first and last
+elements before anything is decoded, and all index coordinates when the first one is read. Small variables
+that are loaded one after the other are read ahead, as operating systems do for files.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from xzarr3.parallel import spread
 if TYPE_CHECKING:
     from xzarr3.xarray.lazy import LazyArray
 
-_MOST_BYTES = 2**26  # Of all index coordinates of a dataset, or of a tree of them.
-_SMALL = 2**22  # Bytes of an array in one chunk that is read whole, for its first and last elements.
-_VALID = 5.0  # Seconds after which what was fetched may have changed.
-_WANTED = 60.0  # Seconds after which nobody is making indexes any more.
-_IN_TURN = 3  # Variables that are loaded in their order, before others are taken to be wanted, too.
-_SOON = 2.0  # Seconds within which the next one is asked for.
-_SMALL_ONE = 2**20  # Bytes of a variable that is read ahead,
-_SMALL_ONES = 2**24  # and of all that are at a time.
+_MOST_BYTES = 2**26  # Most bytes prefetched for all index coordinates of a dataset or tree.
+_SMALL = 2**22  # Most bytes of a single-chunk array that is read whole for its first and last elements.
+_VALID = 5.0  # Seconds for which prefetched values are used; later they may have changed.
+_WANTED = 60.0  # Seconds after which xarray is assumed not to make indexes any more.
+_IN_TURN = 3  # Variables that must be loaded in order before further ones are read ahead.
+_SOON = 2.0  # Most seconds between two such loads.
+_SMALL_ONE = 2**20  # Most bytes of one variable that is read ahead,
+_SMALL_ONES = 2**24  # and of all variables read ahead at a time.
 
 _Box: TypeAlias = tuple[DimSelection, ...]
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Values of a region of an array, or why they could not be read."""
+    """Values of a region of an array, or the error of reading them."""
 
     box: _Box
     values: AnyArray | StoreError
 
     def part(self, selection: _Box) -> AnyArray | None:
-        """What is selected, or None if not all of it is here.
+        """The values of a selection; None if the block does not contain all of them.
 
         Raises
         ------
         StoreError
-            If it could not be read.
+            If the block could not be read.
         """
         for chosen, here in zip(selection, self.box, strict=True):
             if chosen.start < here.start or chosen.stop > here.stop or chosen.reverse or not chosen.count:
@@ -67,16 +67,16 @@ class _Block:
 
 
 class Ahead:
-    """Values of lazy arrays that were fetched before they are asked for.
+    """Prefetched values of lazy arrays.
 
-    What there is of an array is given up when that is taken whole, after everything was decoded, and all of
-    it after five seconds. What is still to be fetched is given up after a minute: xarray may have been told
-    not to make indexes.
+    After decoding, the values of an array are dropped when it is read whole, and all values are dropped after
+    five seconds. Arrays that are still to be fetched are dropped after a minute, because xarray may have been
+    told not to make indexes.
 
     Parameters
     ----------
     concurrency : int
-        How many arrays are read at a time.
+        Number of arrays that are read at a time.
     """
 
     def __init__(self, concurrency: int) -> None:
@@ -89,7 +89,7 @@ class Ahead:
         self._kept: dict[int, list[_Block]] = {}
 
     def look_at_ends(self, arrays: Iterable[LazyArray]) -> None:
-        """Fetch the first and the last element of each of these."""
+        """Fetch the first and the last element of each array; small single-chunk arrays are read whole."""
         wanted: list[tuple[LazyArray, _Box]] = []
         left = _MOST_BYTES
         for lazy in arrays:
@@ -107,9 +107,9 @@ class Ahead:
         self._fetch(wanted)
 
     def expect(self, arrays: Iterable[LazyArray]) -> None:
-        """Fetch all of these as soon as one of them is asked for, but for those that are too large for that.
+        """Prepare to fetch all these arrays as soon as one of them is read; too large ones are left out.
 
-        What was fetched of others is given up.
+        Values that were fetched of other arrays are dropped.
         """
         self._wanted_until = time.monotonic() + _WANTED
         self._valid_until = time.monotonic() + _VALID
@@ -131,12 +131,12 @@ class Ahead:
         self._kept.pop(id(lazy), None)
 
     def take(self, lazy: LazyArray, selection: tuple[DimChoice, ...] | Points) -> AnyArray | None:
-        """What is selected of an array, or None if that is not here.
+        """The values of a selection, if they were or are now prefetched; else None.
 
         Raises
         ------
         StoreError
-            If it could not be read.
+            If the values could not be read.
         """
         now = time.monotonic()
         if now > self._valid_until:
@@ -152,12 +152,12 @@ class Ahead:
             return None
         whole = plain == _whole(lazy)
         if whole and any(each is lazy for each in self._waiting):
-            # In one step, so that no other thread fetches the same.
+            # One statement, so that no other thread fetches the same arrays.
             waiting, self._waiting = self._waiting, []
             self._fetch((each, _whole(each)) for each in waiting)
             self._valid_until = time.monotonic() + _VALID
         blocks = self._kept.get(id(lazy), [])
-        if whole and not self._looked_at:  # While decoding, a single element is its first and its last one.
+        if whole and not self._looked_at:  # Not while decoding: an array of one element is then read twice.
             self._forget(lazy)
         for block in blocks:
             found = block.part(plain)
@@ -176,16 +176,17 @@ class Ahead:
 
 
 class InTurn:
-    """The variables of a dataset in their order, of which those that come next may be read ahead.
+    """The variables of a dataset in order, with read-ahead.
 
-    ``Dataset.load`` loads one variable after the other, and each one is waited for. After three that were
-    read whole, in their order and by one thread, twice as many as there were until then are read together. So
-    no more is ever read in vain than twice what was asked for, nor more than 16 MiB.
+    ``Dataset.load`` loads one variable after the other, each with the latency of the store. Once three
+    variables were read whole, in order and by the same thread, the next variables are read together: twice as
+    many as were read so far. So at most twice as many variables as were asked for, and at most 16 MiB, are
+    read in vain.
 
     Parameters
     ----------
     concurrency : int
-        How many arrays are read at a time.
+        Number of arrays that are read at a time.
     arrays : sequence of LazyArray
     """
 
@@ -196,13 +197,13 @@ class InTurn:
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[float, AnyArray]] = {}
         self._count = 0
-        self._expected: tuple[int, int] = -1, -1  # The next one, and the thread that is to ask for it.
+        self._expected: tuple[int, int] = -1, -1  # Index of the next variable, and the thread to read it.
         self._until = 0.0
         for lazy in self._arrays:
             lazy.in_turn = self
 
     def take(self, lazy: LazyArray, selection: tuple[DimChoice, ...] | Points) -> AnyArray | None:
-        """All of an array, if it was read already or others are read with it now; else None."""
+        """All values of an array, if it was read ahead or is now read together with others; else None."""
         if isinstance(selection, Points) or selection != _whole(lazy):
             return None
         at, thread, now = self._places[id(lazy)], threading.get_ident(), time.monotonic()
@@ -224,12 +225,12 @@ class InTurn:
         with self._lock:
             valid_until = time.monotonic() + _VALID
             for number, each in enumerate(others, at + 1):
-                if isinstance(each, np.ndarray):  # Of errors only those of what is asked for are told.
+                if isinstance(each, np.ndarray):  # Errors are dropped: the variable may never be asked for.
                     self._kept[number] = valid_until, each
         return found if isinstance(found, np.ndarray) else None
 
     def _next(self, at: int, number: int) -> list[LazyArray]:
-        """Those that come next, as far as they are small."""
+        """Up to ``number`` next variables, until one is too large."""
         found: list[LazyArray] = []
         left = _SMALL_ONES
         for lazy in self._arrays[at + 1 : at + 1 + number]:
@@ -254,5 +255,5 @@ def _read(wanted: tuple[LazyArray, _Box]) -> _Block | None:
         return _Block(box, lazy.read_selected(box))
     except StoreError as error:
         return _Block(box, error)
-    except Xzarr3Error:  # Of what is stored: who asks for just that part may not meet it.
+    except Xzarr3Error:  # Damaged data, perhaps outside the part that is asked for later.
         return None

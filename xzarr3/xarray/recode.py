@@ -1,7 +1,8 @@
-"""Values for variables that are there, encoded as these are stored and in no other way.
+"""Encodes values for existing variables, exactly in the encoding in which these are stored.
 
-What their encoding cannot say is refused before anything is written, or when it is computed if it is in a
-dask array. xarray's own functions would round it, cut it off or change units that nobody reads then.
+Values that this encoding cannot represent are refused: before anything is written, or when they are computed
+if they are in a dask array. xarray's own functions would round them, truncate them, or change units that the
+stored variable does not get.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from xzarr3.xarray.variables import as_variable
 
 _STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
 _UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
-_TOLERANCE = np.timedelta64(1, "us")  # What floating point numbers of days may be off.
+_TOLERANCE = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.
 
 
 class InexactTimesError(DataTypeValidationError):
-    """Times that cannot be said in the units in which those that are there are stored.
+    """Times that cannot be represented exactly in the stored units.
 
-    ``units`` are such in which they can, or None.
+    ``units`` are finer units that can represent them, or None.
     """
 
     units: str | None = None
 
 
 def decoded_as_stored(arrays: Mapping[str, Array], mask: bool) -> dict[Hashable, Variable]:
-    """The variables of a group by name, decoded lazily, so that their encoding tells how they are stored.
+    """The variables of a group by name, decoded lazily. Their ``encoding`` tells how they are stored.
 
-    Those without names of dimensions are left out.
+    Arrays without dimension names are left out.
 
     Parameters
     ----------
     arrays : mapping of str to Array
     mask : bool
-        Whether the fill value of an array is its ``_FillValue``.
+        Use the fill value of an array as its ``_FillValue``.
     """
     variables: dict[Hashable, Variable] = {}
     for name, array in arrays.items():
@@ -58,46 +59,46 @@ def decoded_as_stored(arrays: Mapping[str, Array], mask: bool) -> dict[Hashable,
 
 
 def inherits_units(array: Array, stored: Variable) -> bool:
-    """Whether the units of a variable are those of what it bounds, and not among its own attributes."""
+    """Whether a variable has the units of the variable that it bounds, and none among its own attributes."""
     return "units" in stored.encoding and "units" not in array.metadata.attributes
 
 
 def encode_as_stored(
     variable: Variable, name: str, array: Array, stored: Variable, *, units: str | None = None
 ) -> Variable:
-    """Encode the values of a variable as the variable of this name is stored.
+    """Encode the values of a variable in the encoding of the stored variable.
 
     Parameters
     ----------
     variable : Variable
     name : str
     array : Array
-        Where it is stored.
+        The stored array.
     stored : Variable
-        What is stored, from :func:`decoded_as_stored`.
+        The stored variable, from :func:`decoded_as_stored`.
     units : str, optional
-        Units of time in place of those that are stored.
+        Units of time to use instead of the stored ones.
 
     Raises
     ------
     InexactTimesError
-        If times cannot be said in the units.
+        If times cannot be represented exactly in the units.
     ValueError
-        If values cannot be stored as the others are.
+        If other values cannot be represented in the stored encoding.
     """
     _check_kind(variable, name, array, stored)
     is_time = _is_time(variable)
     encoding = dict(stored.encoding)
     if units is not None:
         encoding["units"] = units
-    if array.dtype.kind in "SU":  # Longer text would be cut off.
+    if array.dtype.kind in "SU":  # With the stored dtype, longer text would be truncated.
         encoding.pop("dtype", None)
     if is_time:
         _check_calendar(variable, name, encoding)
     elif _stores_times(stored):
         _check_raw_times(variable, name, encoding)
     attrs = dict(variable.attrs)
-    if not is_time:  # What they say of themselves is not stored.
+    if not is_time:  # The stored units apply, and these attributes would conflict with the encoding.
         for key in ("units", "calendar"):
             if key in encoding:
                 attrs.pop(key, None)
@@ -112,12 +113,12 @@ def encode_as_stored(
 
 
 def fitted(encoded: Variable, name: str, array: Array) -> Any:
-    """Encoded values as an array takes them; a dask array stays one, of which each block is fitted later.
+    """Encoded values in the data type of the array. A dask array stays one; its blocks are fitted later.
 
     Raises
     ------
     ValueError
-        If the array cannot hold them.
+        If the data type of the array cannot represent them.
     """
     data = encoded.data
     if is_lazy(data):
@@ -139,12 +140,12 @@ def _is_time(variable: Variable) -> bool:
 
 
 def _stores_times(stored: Variable) -> bool:
-    """Whether a decoded variable has times, of which only some may be too far away for numpy."""
+    """Whether a decoded variable has times, also if these are out of numpy's range."""
     return _is_time(stored) or (stored.dtype.kind == "O" and "calendar" in stored.encoding)
 
 
 def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -> None:
-    """Refuse text among numbers and the like."""
+    """Refuse values of another kind than the stored ones, such as text among numbers."""
     new, old = variable.dtype, stored.dtype
     is_text = new.kind in "SUT", array.dtype.kind in "SUTO"
     if new.kind == "O" or is_text == (True, True):
@@ -179,7 +180,7 @@ def _check_calendar(variable: Variable, name: str, encoding: Mapping[str, Any]) 
 
 
 def _check_raw_times(variable: Variable, name: str, encoding: Mapping[str, Any]) -> None:
-    """Refuse numbers among times that do not say that they are numbers of the same units."""
+    """Refuse numbers for stored times, unless their attribute ``units`` equals the stored units."""
     units = variable.attrs.get("units", variable.encoding.get("units"))
     if units != encoding.get("units") and variable.size:
         raise ValueError(
@@ -190,10 +191,10 @@ def _check_raw_times(variable: Variable, name: str, encoding: Mapping[str, Any])
 
 
 def _check_times(variable: Variable, encoded: Variable, name: str, encoding: Mapping[str, Any]) -> None:
-    """Refuse times that are not said exactly in the units that they should be in."""
+    """Refuse times that are not represented exactly in the wanted units."""
     wanted, found = encoding.get("units"), encoded.attrs.get("units")
     dtype = np.dtype(encoding.get("dtype", encoded.dtype))
-    if _word(found) != _word(wanted):  # When they begin is only spelled in another way.
+    if _word(found) != _word(wanted):  # Only the unit: the reference date may be spelled differently.
         raise _inexact(name, wanted, dtype, found)
     if not is_lazy(encoded.data) and encoded.size:
         places = _differing(variable, encoded, tolerant=dtype.kind == "f")
@@ -221,7 +222,7 @@ def _inexact(
 
 
 def _differing(variable: Variable, encoded: Variable, *, tolerant: bool) -> AnyArray | None:
-    """Which times are others once they are decoded; None if that cannot be told."""
+    """Mask of the times that change when they are encoded and decoded; None if they cannot be compared."""
     values = np.asarray(variable.data)
     unit = np.datetime_data(values.dtype)[0] if values.dtype.kind in "mM" else "ns"
     time_unit: Any = unit if unit in ("s", "ms", "us", "ns") else "ns"
@@ -249,7 +250,7 @@ def _differing(variable: Variable, encoded: Variable, *, tolerant: bool) -> AnyA
 
 
 def finer(one: str | None, other: str) -> str:
-    """The finer one of two units of time that begin at the same time.
+    """The finer of two units of time with the same reference date.
 
     Examples
     --------
@@ -261,7 +262,7 @@ def finer(one: str | None, other: str) -> str:
 
 
 def _word(units: object) -> str:
-    """What units of time count, such as ``days``."""
+    """The unit in units of time, such as ``days``."""
     return str(units).strip().partition(" ")[0].lower()
 
 
@@ -274,12 +275,12 @@ def widened(
     shape: tuple[int, ...],
     region: tuple[slice, ...],
 ) -> AnyArray:
-    """All values of a variable in other units: those that are stored, and new ones in a region of them.
+    """All values of a variable encoded in other units: the stored ones, with new ones in ``region``.
 
     Raises
     ------
     ValueError
-        If the data type cannot hold them.
+        If the data type cannot represent them.
     """
     old = encode_as_stored(stored.load(), name, array, stored, units=units)
     values = np.zeros(shape, array.dtype)
@@ -298,12 +299,12 @@ def fitting(
     region: Mapping[Hashable, slice],
     append_dim: Hashable | None,
 ) -> Variable:
-    """``encoded`` with its dimensions in the order in which they are stored, once its shape is known to fit.
+    """``encoded`` with its dimensions in stored order, after a check that its shape fits.
 
     Raises
     ------
     ValueError
-        If its dimensions are others, or of other lengths.
+        If its dimensions or their lengths differ from the stored ones.
     """
     dims = tuple(array.dimension_names or ())
     if encoded.dims != dims:

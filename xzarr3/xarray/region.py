@@ -1,4 +1,4 @@
-"""Which part of the variables that are there ``region=`` of :func:`xzarr3.to_zarr` stands for."""
+"""Resolves ``region=`` of :func:`xzarr3.to_zarr` to slices of the stored variables."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def find_region(
     append_dim: Hashable | None,
     stored: Callable[[Hashable], Variable | None],
 ) -> tuple[Dataset, dict[Hashable, slice]]:
-    """The slices of a region, and what of a dataset is written to it: all but its indexes.
+    """The dataset without its indexes, which is what is written to a region, and the slices of the region.
 
     Parameters
     ----------
     dataset : Dataset
     region : mapping or "auto"
-        As :func:`xzarr3.to_zarr` has it.
+        See :func:`xzarr3.to_zarr`.
     mode : str
     append_dim : str or None
     stored : callable
-        Gives a variable that is there, as it is stored; None if there is none of this name.
+        Returns the stored variable of a name, not decoded; None if there is none.
 
     Raises
     ------
     TypeError, ValueError
-        If it is none, or does not go with the dataset or with what is there.
+        If ``region`` is not valid, or does not fit the dataset or the stored variables.
     KeyError
-        If not all values of a coordinate are there, or the coordinate is not.
+        If the store lacks the coordinate, or some of its values.
     """
     if is_auto(region):
         region = dict.fromkeys(dataset.dims, "auto")
@@ -76,7 +76,7 @@ def find_region(
 
 
 def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]) -> slice:
-    """Where the values of a coordinate are among those that are stored."""
+    """The slice of the stored coordinate that has the values of the dataset's coordinate."""
     size = dataset.sizes[dim]
     if dim not in dataset.variables:
         there = _stored_length(dataset, dim, stored)
@@ -122,7 +122,7 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
 def _stored_length(
     dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]
 ) -> int | None:
-    """How long a dimension is in the store, by the first variable that tells."""
+    """The stored length of a dimension, from the first stored variable that has it; None if none has."""
     for name, variable in dataset.variables.items():
         there = stored(name) if dim in variable.dims else None
         if there is not None and dim in there.dims:

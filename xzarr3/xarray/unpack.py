@@ -1,8 +1,8 @@
-"""Packed values unpacked as they are read: masks, scales and offsets of the CF conventions, piece by piece.
+"""Unpacks values as they are read: masks, scales and offsets of the CF conventions, piece by piece.
 
-xarray reads all that is asked for and then goes over it once for each step of the decoding. Its own functions
-are called here as well, so that every bit is the same, but by several threads with pieces that fit a
-processor's cache.
+xarray reads the whole selection and then passes over it once for each decoding step. This module calls
+xarray's own functions, so every bit of the result is the same. But several threads call them, with pieces
+that fit a processor's cache.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from xzarr3.io.missing import Describe
 from xzarr3.io.selection import DimChoice, Points
 from xzarr3.parallel import available_threads, cores, spread
 
-_ELEMENTS = 2**16  # Of a piece that is unpacked at once.
+_ELEMENTS = 2**16  # Elements of a piece that is unpacked at once.
 
 Function: TypeAlias = Callable[[AnyArray], AnyArray]
 
-# What xarray makes partial functions of, each of which looks at one element at a time.
+# The elementwise functions that xarray wraps in functools.partial.
 _ELEMENTWISE = tuple(
     found
     for found in (
@@ -41,14 +41,14 @@ _Decoded: Any = getattr(common, "_ElementwiseFunctionArray", None)
 
 
 class Unpacking:
-    """Functions that make the values of a variable of what is stored, element by element.
+    """Elementwise functions that turn stored values into the values of a variable.
 
     Parameters
     ----------
     functions : sequence of callable
         Called one after the other.
     dtype : dtype
-        Of what the last one returns.
+        Data type that the last function returns.
     """
 
     def __init__(self, functions: Sequence[Function], dtype: np.dtype[Any]) -> None:
@@ -64,17 +64,17 @@ class Unpacking:
         return "xzarr3.Unpacking", normalize_token(self.functions), str(self.dtype)
 
     def __call__(self, values: AnyArray) -> AnyArray:
-        """The values, all at once."""
+        """Unpack all values at once."""
         for function in self.functions:
             values = function(values)
         return values
 
     def is_exact(self, dtype: np.dtype[Any]) -> bool:
-        """Whether values of this data type become the one that xarray says they do."""
+        """Whether stored values of ``dtype`` unpack to the data type that xarray announced."""
         return self(np.empty(0, dtype)).dtype == self.dtype
 
     def into(self, out: AnyArray, values: AnyArray) -> None:
-        """Put the values into ``out``, piece by piece."""
+        """Unpack the values into ``out``, piece by piece."""
         if values.size <= _ELEMENTS:
             out[...] = self(values)
             return
@@ -89,7 +89,7 @@ class Unpacking:
 
 
 def folded(data: Any) -> tuple[Any, Unpacking] | None:
-    """What xarray decodes lazily, and how, if that can be done while reading; else None."""
+    """The array inside xarray's lazy decoding, and the functions; None if reading cannot unpack them."""
     functions: list[Function] = []
     inner = data
     while type(inner) is _Decoded and _is_elementwise(inner.func):
@@ -114,7 +114,7 @@ def read_unpacked(
     *,
     threads: int | None = None,
 ) -> AnyArray:
-    """Read what is selected and unpack it; ``describe`` and ``threads`` as :meth:`Array.read_selected`."""
+    """Read and unpack a selection; ``describe`` and ``threads`` as in :meth:`Array.read_selected`."""
     values = array.read_selected(selection, threads=threads, describe=describe)
     if values.size <= _ELEMENTS or not unpack.is_exact(values.dtype):
         return unpack(values)
@@ -122,7 +122,7 @@ def read_unpacked(
     source, target = values.squeeze(), out.squeeze()
     threads = min(threads or available_threads(), len(source), source.size // _ELEMENTS)
     edges = [len(source) * at // threads for at in range(threads + 1)]
-    context = contextvars.copy_context()  # Of numpy's warnings and errors.
+    context = contextvars.copy_context()  # It contains numpy's error state.
 
     def part(bounds: tuple[int, int]) -> None:
         here = slice(*bounds)

@@ -1,4 +1,4 @@
-"""The arrays of a group as variables, their values and attributes as they are stored."""
+"""The arrays of a group as xarray variables, not decoded. :mod:`xzarr3.xarray.decode` decodes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xzarr3.parallel import spread
 from xzarr3.xarray.encode import kept_codecs
 from xzarr3.xarray.lazy import LazyArray
 
-_MOST_LENGTHS = 10**5  # Of chunks along a dimension, to be listed one by one.
+_MOST_LENGTHS = 10**5  # Most chunks along a dimension whose lengths are listed one by one.
 
 
 class Xzarr3DataStore(AbstractDataStore):
@@ -33,14 +33,14 @@ class Xzarr3DataStore(AbstractDataStore):
     ----------
     group : Group
     drop_variables : str or iterable of str
-        Names of arrays to leave out; their documents are not looked at.
+        Names of arrays to leave out; their documents are not read.
     keep_variables : str or iterable of str, optional
-        Names of the arrays to have, and besides them the index coordinates of their dimensions; of no others
-        the documents are looked at.
+        Names of the only arrays to open, besides the index coordinates of their dimensions. No other
+        documents are read.
     use_zarr_fill_value_as_mask : bool, optional
-        Take the fill value of an array for its ``_FillValue``; by default where xarray stores it so.
+        Use the fill value of an array as its ``_FillValue``; by default in formats where xarray stores it so.
     group_chunks : bool
-        Prefer blocks of several units of storage where these are small.
+        Prefer blocks that group small stored units.
     """
 
     __slots__ = ("_dropped", "_kept", "group", "group_chunks", "mask")
@@ -62,7 +62,7 @@ class Xzarr3DataStore(AbstractDataStore):
         self.mask = fill_value_is_mask(group.format) if masked is None else masked
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Names and arrays that become variables; their documents are read together."""
+        """Names and arrays that become variables; their documents are read concurrently."""
         if self._kept is not None:
             nodes = list(self._named(self._kept))
             dims = {
@@ -90,7 +90,7 @@ class Xzarr3DataStore(AbstractDataStore):
                 yield name, node
 
     def _named(self, names: Iterable[str]) -> Iterator[tuple[str, Array | Group | MetadataError]]:
-        """Those of these nodes that there are, found together."""
+        """The nodes of these names that exist, found concurrently."""
         wanted = [name for name in names if name not in self._dropped and name and "/" not in name]
         found = spread(self._find, wanted, self.group.store.concurrency)
         return ((name, node) for name, node in zip(wanted, found, strict=True) if node is not None)
@@ -106,7 +106,7 @@ class Xzarr3DataStore(AbstractDataStore):
         return {name: self.variable(array) for name, array in self.arrays()}
 
     def variable(self, array: Array) -> Variable:
-        """An array as a variable, its values and attributes as they are stored."""
+        """An array as a variable, not decoded."""
         array._is_decoded = True
         variable = as_variable(array, self.mask)
         if self.group_chunks:
@@ -124,7 +124,7 @@ def _names(names: str | Iterable[str]) -> Iterable[str]:
 
 
 def as_variable(array: Array, mask: bool) -> Variable:
-    """An array as a variable, its values and attributes as they are stored."""
+    """An array as a variable, not decoded; ``mask`` makes its fill value the ``_FillValue``."""
     meta = array.metadata
     shape, dims = meta.shape, meta.dimension_names or ()
     if len(dims) != len(shape):
@@ -168,7 +168,7 @@ def _everything(ndim: int) -> indexing.BasicIndexer:
 
 @contextmanager
 def for_xarray() -> Iterator[None]:
-    """Say what to do in xarray where a store cannot tell what there is."""
+    """Context manager that adds advice for xarray users to the error of a store that cannot list keys."""
     try:
         yield
     except StoreCapabilityError as error:
@@ -179,12 +179,12 @@ def for_xarray() -> Iterator[None]:
 
 
 def _can_be_masked(data_type: ZDType) -> bool:
-    """Whether xarray can tell missing elements; it cannot among records, raw bytes and JSON."""
+    """Whether xarray can mask missing elements; it cannot for records, raw bytes and JSON."""
     return not isinstance(data_type, JSONObjects) and data_type.to_native_dtype().kind != "V"
 
 
 def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that users may change, also within lists, while the metadata stay as they are."""
+    """A copy of attributes, so that users may change it, also inside lists, without changing the metadata."""
     return {
         name: copy.deepcopy(value) if isinstance(value, (list, dict)) else value
         for name, value in attributes.items()
@@ -192,13 +192,13 @@ def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hide(attributes: dict[str, Any]) -> None:
-    """Remove what netCDF-C keeps in attributes for itself."""
+    """Remove the attributes that netCDF-C uses internally."""
     for key in [key for key in attributes if key.lower().startswith("_nc")]:
         del attributes[key]
 
 
 def _lengths(meta: ArrayMetadata) -> tuple[int | tuple[int, ...], ...]:
-    """The length of the units of storage along each dimension, or all their lengths where they differ."""
+    """The length of the stored units along each dimension, or a tuple of all lengths where they differ."""
     if meta.chunk_grid.is_regular:
         return meta.chunk_grid.largest
     return tuple(
@@ -215,7 +215,7 @@ def _axis_lengths(axis: Steps | Edges, size: int) -> int | tuple[int, ...]:
 
 
 def _grouped(array: Array) -> Iterator[int | tuple[int, ...]]:
-    """The lengths of blocks of several units of storage where these are small, along each dimension."""
+    """The lengths of blocks that group small stored units, along each dimension."""
     from xzarr3.dask.blocks import asked_blocks
 
     for axis, size in zip(asked_blocks(array, "auto"), array.shape, strict=True):
@@ -223,7 +223,7 @@ def _grouped(array: Array) -> Iterator[int | tuple[int, ...]]:
 
 
 class MissingDimensionNamesError(MetadataError, KeyError):
-    """An array without names of dimensions, which cannot be a variable of xarray."""
+    """An array without dimension names, which cannot be an xarray variable."""
 
     __str__ = MetadataError.__str__
 

@@ -1,10 +1,10 @@
-"""Writing xarray's datasets: :func:`to_zarr`.
+"""Writes xarray datasets: :func:`to_zarr`.
 
-A dataset is one node, a tree several. They are encoded, see :mod:`xzarr3.xarray.plan`, and compared with
-what is there, :mod:`xzarr3.xarray.compare`; everything is checked before the first byte is written. What
-was planned is then carried out, :mod:`xzarr3.xarray.commit`, the values of dask arrays by dask,
-:mod:`xzarr3.xarray.execute`. Data come first, in a place of their own where there is something to replace,
-and documents after them, that of the group last.
+A dataset is one node, a tree several. :mod:`xzarr3.xarray.plan` encodes them, and
+:mod:`xzarr3.xarray.compare` compares them with the stored nodes, before the first byte is written.
+:mod:`xzarr3.xarray.commit` then carries out the plan, and :mod:`xzarr3.xarray.execute` writes the values of
+dask arrays. Data are stored first, in a stage if they replace something, then the documents, the document of
+the group last.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from xzarr3.xarray.plan import Request, check_group_path, nodes_of
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
 ReplaceHow: TypeAlias = Literal["staged", "in place"]
 Region: TypeAlias = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
-"""What ``region=`` takes."""
+"""Type of ``region=``."""
 
 _MODES = ("w", "w-", "a", "a-", "r+")
 
 
 class _Options(TypedDict, total=False):
-    """What :func:`to_zarr` takes by name, whether it writes now or later."""
+    """Keyword arguments of :func:`to_zarr` that do not depend on ``compute``."""
 
     consolidated: bool | None
     append_dim: Hashable | None
@@ -108,187 +108,190 @@ def to_zarr(
 ) -> Group | Delayed:
     """Write a dataset, a data array or a tree of datasets to a Zarr store.
 
-    What is written reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``, and
-    the arguments are those of :meth:`xarray.Dataset.to_zarr` and :meth:`xarray.DataTree.to_zarr`. Nothing is
-    written before everything is known to fit. With ``mode="w"`` the old dataset stays in place until all new
-    data are stored, so that it may even be what ``dataset`` reads from. If something fails before, it stays.
+    The result reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``. The
+    arguments are those of :meth:`xarray.Dataset.to_zarr` and :meth:`xarray.DataTree.to_zarr`. Everything is
+    checked before anything is written. With ``mode="w"`` the old dataset stays in place until all new data
+    are stored, so ``dataset`` may even read from it. If the write fails before that, the old dataset stays;
+    ``replace="in place"`` is the exception.
 
     Parameters
     ----------
     dataset : xarray.Dataset, xarray.DataArray or xarray.DataTree
-        Of a tree each node becomes a group, below the one that is written to.
+        Each node of a tree becomes a group, at or below ``group``.
     store : path, file URL or Store, optional
-        By default a new store in memory, that of the group that is returned.
+        By default a new store in memory; it is the store of the returned group.
     mode : {"w-", "w", "a", "a-", "r+"}, optional
-        ``w-`` writes only where there is nothing yet; ``w`` replaces a group with all that is below it, but
-        keeps files that are no part of a Zarr hierarchy, such as ``.DS_Store`` or a README. ``a``
-        sets the values of variables that are there, and adds those that are not; ``a-`` with ``append_dim``
-        leaves alone what has not this dimension and is there. ``r+`` sets values and nothing else. By default
-        ``a`` with ``append_dim``, ``r+`` with ``region``, and ``w-`` otherwise.
+        ``w-`` writes only where nothing exists yet. ``w`` replaces a group and everything below it, but keeps
+        files that are not part of a Zarr hierarchy, such as ``.DS_Store`` or a README. ``a`` sets the values
+        of existing variables, and adds new ones. ``a-`` with ``append_dim`` leaves existing variables without
+        that dimension as they are. ``r+`` sets values and changes nothing else. By default ``a`` with
+        ``append_dim``, ``r+`` with ``region``, and ``w-`` otherwise.
     group : str, optional
-        Path of the group to write to; the root by default. Groups above are made if they are not there.
+        Path of the group to write to; the root by default. Groups above it are made if they do not exist.
     encoding : mapping of str to mapping, optional
-        How to store variables, by name, in place of what their own ``encoding`` says: ``chunks``,
-        ``shards``, ``compressors``, ``filters``, ``serializer``, ``fill_value``, ``chunk_key_encoding``,
-        ``write_empty_chunks``, ``order``; and for the values ``dtype``, ``scale_factor``, ``add_offset``,
-        ``_FillValue``, ``missing_value``, ``units``, ``calendar``. ``chunks`` may have for a dimension
-        the lengths of its chunks, if the format can say that. Not for variables that are there and are not
-        replaced: they keep their encoding, and new values are stored as it says. For a tree, mappings of
-        these by path of the node, as ``tree.groups`` has it.
+        How to store variables, by name. It replaces their own ``encoding``. Keys for the storage are
+        ``chunks``, ``shards``, ``compressors``, ``filters``, ``serializer``, ``fill_value``,
+        ``chunk_key_encoding``, ``write_empty_chunks`` and ``order``. Keys for the values are ``dtype``,
+        ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value``, ``units`` and ``calendar``.
+        An item of ``chunks`` may be a tuple of the lengths of all chunks along a dimension, if the format
+        supports that. Existing variables that are not replaced accept no ``encoding``: they keep their own,
+        and new values are stored with it. For a tree, a mapping of such mappings by the path of the node, as
+        in ``tree.groups``.
     compute : bool or "later"
-        Write now. With False, a new dataset is there at once, with all that is in memory, and the Delayed
-        that is returned writes the dask arrays when it is computed; until then they hold the fill value, and
-        other calls may write regions of them. A dataset that is there stays as it is until the Delayed is
-        computed, which writes all values and documents then; with ``"later"`` that goes for a new dataset,
-        too, and for what ``mode="w"`` replaces. A zip that was opened here by its path is closed by the last
-        task, and has the values of dask arrays since then.
+        True writes now. With False, a new dataset is created at once with all values that are in memory. The
+        returned Delayed writes the dask arrays when it is computed. Until then their arrays read as the fill
+        value, and other calls may write regions of them. An existing dataset stays as it is until the Delayed
+        is computed, which then writes all values and documents. With ``"later"`` the Delayed does so for a
+        new dataset, too, and for one that ``mode="w"`` replaces. A zip that this call opened by its path is
+        closed by the last task, and contains the values of dask arrays only after that.
     consolidated : bool, optional
-        Whether the root shall hold the documents of all nodes; it does by default, if the format knows
-        of that. Copies that are there already are kept true in any case.
+        Whether the root shall contain the documents of all nodes. True by default, if the format supports
+        that. Existing consolidated copies are updated in any case.
     append_dim : str, optional
-        The dimension along which variables that are there grow by what the dataset has. All of them that have
-        it must be in the dataset. Where there is no dataset yet, one is made, with chunks that leave room
+        The dimension along which the dataset is appended to existing variables. All stored variables with
+        this dimension must be in the dataset. If there is no dataset yet, one is made whose chunks leave room
         along this dimension; ``unlimited_dims`` in the encoding of a dataset does the same.
     region : mapping of str to slice or "auto", or "auto", optional
-        The part of the variables that is written, by dimension. ``"auto"`` finds it by the values of the
-        coordinate. Indexes are not written then.
+        The part of the variables to write, by dimension. ``"auto"`` finds it from the values of the
+        coordinate. Indexes are not written with ``region``.
     safe_chunks, align_chunks : bool
-        Accepted for the sake of xarray: blocks of any chunking are written safely, in any case.
+        Accepted for compatibility with xarray. Blocks of any chunking are always written safely.
     storage_options : mapping, optional
-        What the store takes besides; see :func:`xzarr3.open_store`.
+        Further options of the store; see :func:`xzarr3.open_store`.
     zarr_format : {3, 2, "3-draft"}, optional
-        By default that of what is there, and 3 where there is nothing. In 2 the fill value of an array
-        is its ``_FillValue``, as xarray has it.
+        By default the format of what exists, or 3 if nothing does. In format 2 the fill value of an array is
+        its ``_FillValue``, as in xarray.
     write_empty_chunks : bool, optional
-        Store chunks that hold only the fill value as well; they are left out by default.
+        Store chunks that contain only the fill value as well; by default they are left out.
     chunkmanager_store_kwargs : mapping, optional
-        Options for the scheduler of dask.
+        Options for dask's scheduler.
     write_inherited_coords : bool
-        Write what the nodes of a tree inherit with each of them. By default coordinates are only written
-        where they belong, and found there when the whole tree is opened.
+        Write inherited coordinates with each node of a tree. By default a coordinate is written only to the
+        node that defines it, where it is found when the whole tree is opened.
     widen_units : bool
-        Where appended times cannot be said exactly in the units in which times are stored, store all of the
-        variable anew in finer ones; otherwise they are refused.
+        If appended times cannot be stored exactly in the stored units, store the whole variable again in
+        finer units. Otherwise such times are refused.
     progress : bool or callable
-        Show how far the writing of dask arrays is; or call it with the bytes that are done and their total.
+        Show the progress of writing dask arrays, or call it with the number of bytes written and their total.
     resume : bool
-        Keep what is written if the write is cut off, and write only what is left if one with the same data
-        and settings was; see below. Not for what adds variables to a group that is there.
+        Keep what is written if the write is interrupted, and write only the rest if a write with the same
+        data and settings was interrupted; see below. Not for writes that add variables to an existing group.
     replace : {"staged", "in place"}
-        How ``mode="w"`` replaces what is there in a store that cannot rename, such as one of objects:
-        ``"staged"`` stores the new data beside the old ones, which stay readable until then, and copies them
-        to their places within the store; ``"in place"`` erases the old data first and stores the new ones
-        once, for who can compute them again. In a directory new data are renamed in either case.
+        How ``mode="w"`` replaces existing data in a store that cannot rename, such as an object store.
+        ``"staged"`` stores the new data beside the old data, which stay readable until then, and copies them
+        to their places within the store. ``"in place"`` erases the old data first and stores the new data
+        once; choose it if you can compute them again. In a directory new data are always renamed.
 
     Returns
     -------
     Group or dask.delayed.Delayed
-        The group that was written.
+        The group that was written, or a Delayed that writes it.
 
     Raises
     ------
     NodeExistsError
-        If something is there and ``mode`` is ``w-``. If ``mode`` is ``w`` and files are there that may be
-        chunks of an array whose document cannot be read, or lie where a chunk of a new array would have to.
+        If ``mode`` is ``w-`` and something exists. If ``mode`` is ``w`` and there are files that may be
+        chunks of an array whose document cannot be read, or that lie where a new array needs a chunk.
     NodeNotFoundError
-        If nothing is there and ``mode`` is ``r+``.
+        If ``mode`` is ``r+`` and nothing exists.
     ValueError, TypeError
-        If the dataset, or what is asked for it, cannot be stored; :class:`MetadataError` is one of these
-        and names the variable and the attribute or setting. If it does not go with what is there.
+        If the dataset cannot be stored with these settings, or does not match the stored one.
+        :class:`MetadataError` is one of these and names the variable and the attribute or setting.
     ConflictError
-        If somebody else has changed the length of a variable since the write was planned. Nothing is
+        If another writer has changed the length of a variable since the write was planned. Nothing is
         appended then.
     ChangedError
-        If a variable was replaced while it was appended to, which leaves it as the other writer made it.
+        If another writer replaced a variable during the append. The variable stays as that writer made it.
     StoreError
-        If the store cannot be written. The old dataset is then still there, or none.
+        If the store cannot be written. Then either the old dataset is still there, or no dataset is.
 
     Notes
     -----
-    Dask arrays need not be chunked as they are stored: no two tasks write to the same shard or chunk.
-    What is computed later is cleaned up, too, when a task of it fails, whoever computes it: ``.compute()``,
-    ``dask.compute``, or the client of a cluster, where that task is not tried again. Then the Delayed may be
-    computed once more. Not cleaned up at once is a Delayed that another one was made of, what a worker leaves
-    that is killed, what is cancelled, and what runs on a cluster whose scheduler runs no functions of others.
+    *Dask arrays.* They need not be chunked as they are stored: no two tasks write the same stored unit. If a
+    task of a Delayed fails, the write is cleaned up, too, whether it was computed by ``.compute()``,
+    ``dask.compute`` or the client of a cluster (there once the task is not retried). Then the Delayed may be
+    computed again. Four cases are not cleaned up at once: a Delayed that another Delayed depends on, what a
+    killed worker leaves, a cancelled computation, and a cluster whose scheduler refuses to run functions.
 
-    Values are checked while they are encoded: what is in memory before anything is written, what is in dask
-    arrays in the task that is about to write it, so that the call fails and what it stored is removed.
+    *Checks.* Values are checked while they are encoded: values in memory before anything is written, values
+    of dask arrays in the task that writes them. If a check fails, the call fails and removes what it stored.
 
-    In a directory, new data lie in ``.xzarr3-staged-<id>/new`` at its top until they are whole. Then old
-    directories are renamed to ``.xzarr3-staged-<id>/old``, the new ones to their places, and ``old`` is
-    removed last. Between the renames readers find no group: for a group below the root that is two renames,
-    for the root one for each variable. (The draft of version 3 keeps a group in three places and has groups
-    without documents, so that a reader may find it without its attributes for a moment, and in stores that
-    cannot rename without some of its arrays.) A process that is killed before the renames leaves the old
-    dataset, and that directory, which goes with a later call of this function for the same store once it has
-    not changed for a day. After a kill within the renames the next to open the group finishes them, the next
-    to write it, or :func:`xzarr3.recover`.
+    *Replacing in a directory.* New data are staged in ``.xzarr3-staged-<id>/new`` at the top of the store
+    until they are complete. Then the old directories are renamed to ``.xzarr3-staged-<id>/old`` and the new
+    ones to their places, and ``old`` is removed last. Between the renames readers find no group. These are
+    two renames for a group below the root, and one for each variable for the root. (The draft of version 3
+    keeps a group in three places and has groups without documents. So a reader may find a group without its
+    attributes for a moment and, in stores that cannot rename, without some of its arrays.) A process that is
+    killed before the renames leaves the old dataset and the staging directory. A later call of this function
+    for the same store removes that directory once it has not changed for a day. After a kill between the
+    renames, the next reader that opens the group finishes them, or the next writer, or
+    :func:`xzarr3.recover`.
 
-    Other stores cannot rename. Where nothing is there, data are stored in place, and the documents last. What
-    is replaced stays readable while new data are stored below a key that begins in the same way. Then one
-    swap follows: the lease of the place says so, the old documents are erased, then the old chunks; the new
-    chunks are copied within the store, the documents stored, that of the group last, and what was stored
-    beside is erased. A process that is killed before the swap leaves the old dataset. One that is killed in
-    it leaves all that is needed to finish it, which :func:`xzarr3.recover` does, or the next write to the
-    group; who opens the group meanwhile gets an :class:`IncompleteWriteError`, which says who writes it and
-    since when.
+    *Replacing in other stores.* Other stores cannot rename. Where nothing exists, data are stored in place
+    and the documents last. Otherwise new data are staged under a key that also begins with
+    ``.xzarr3-staged-``, while the old data stay readable. Then one swap follows. The lease of the group
+    records the swap. The old documents are erased, then the old chunks. The new chunks are copied within the
+    store, and the documents are stored, the one of the group last. Then the staged data are erased. A process
+    that is killed before the swap leaves the old dataset. A process that is killed during the swap leaves
+    everything that is needed to finish it; :func:`xzarr3.recover` finishes it, or the next write to the
+    group. Until then a reader that opens the group gets an :class:`IncompleteWriteError`, which names the
+    writer and its start time.
 
-    ``mode="w"`` erases only keys of the hierarchy: documents, chunks of the arrays that are there, and what
-    has the name of a chunk of an array that is written. All other files stay, also in the directories of
-    arrays, and those that come meanwhile: they get a second name among the new data before anything is
-    renamed (where a file system knows no second names, they are copied), so that a process that is killed
-    leaves them in their place, or in ``old``, from where whoever finishes the renames brings them back.
+    *Foreign files.* ``mode="w"`` erases only keys of the hierarchy: documents, chunks of the existing arrays,
+    and keys that have the name of a chunk of a new array. All other files stay, also in the directories of
+    arrays, and also files that appear during the write. In a directory they are hard-linked into the new data
+    before anything is renamed, or copied if the file system has no hard links. So a process that is killed
+    leaves them in their place or in ``old``; the process that finishes the renames brings them back.
 
-    Others may write to the same place at the same time. In a directory, what has appeared there since the
-    call stays, and the write fails, if ``mode`` is ``w-``. Of two that replace one group at the same moment
-    the second one waits, as a lease of the place is held while something is renamed.
-    Other stores that can erase hold a lease of the place, a key ``.xzarr3-lease`` in the group, during a
-    first write and while something is replaced; other calls for this group then raise NodeExistsError.
-    Groups above and below it have places of their own. Between processes a lease is as sure as the
-    conditional puts of the store are; zips have none, but one writer. That of a killed process is ignored on
-    the same host, and elsewhere once it has not been renewed for 45 seconds, which whoever comes next waits
-    for; how long a write takes does not matter, and neither do the clocks of the hosts. A write fails if it
-    stored nothing for a day and another one has removed what it had stored before.
+    *Concurrent writers.* In a directory with ``mode="w-"``, a node that has appeared since the call stays,
+    and the write fails. Two writers that replace the same group at the same moment take turns: a lease of the
+    group is held during the renames. Other stores that can erase hold a lease, the key ``.xzarr3-lease`` in
+    the group, during a first write and during a replacement; other calls for the same group then raise
+    NodeExistsError. Groups above and below it have leases of their own. Between processes a lease is as
+    reliable as the conditional puts of the store. A zip has no lease, but only one writer. The lease of a
+    killed process is ignored at once on the same host. On another host the next writer waits until the lease
+    has not been renewed for 45 seconds. The duration of a write and the clocks of the hosts do not matter. A
+    write fails if it stored nothing for a day and another writer has removed what it had stored.
 
-    What is appended is stored behind the variables first, where no reader looks. Then the documents of all
-    variables get their new shapes, together and on condition that nobody else has changed them, and the
-    consolidated copy in the root follows as one value: who reads that sees the old dataset or the new one at
-    any time, and after a crash. Who reads without it may find variables of two lengths for the moment in
-    which the documents are stored, and after a crash in that moment; the next append then tells how to
-    shorten the longer ones. Appending that fails erases what it stored, and its tasks that have not ended
-    store no more of it. What a task in another process was just storing at that moment may remain behind a
-    variable, and so does what a killed call stored without ``resume=True``: the next call that appends writes
-    over it, :meth:`Array.resize` erases it, but other software that makes the variable longer would show it.
-    While a killed process of the same host is not waited for, others wait 45 seconds for one that was killed
-    elsewhere; each variable has a key ``.xzarr3-lease`` while it grows, which says by whom. Values that are
-    set by ``r+``, ``region`` or ``a`` are in place one shard or chunk after the other. A variable whose units
-    are widened is replaced as a dataset is with
-    ``mode="w"``, and is not in consolidated copies for that moment.
+    *Appending.* Appended values are first stored past the end of the variables, where no reader looks. Then
+    the documents of all variables get their new shapes together, on the condition that no other writer has
+    changed them. The consolidated copy in the root follows as one value. A reader of the consolidated copy
+    sees the old or the new dataset at any time, also after a crash. A reader without it may find variables of
+    two lengths while the documents are stored, and after a crash during that; the error of the next append
+    tells how to shorten the longer ones. An append that fails erases what it stored, and its tasks that still
+    run store no more. Two things may remain past the end of a variable: what a task in another process was
+    storing at that moment, and what a killed call without ``resume=True`` stored. The next append overwrites
+    it and :meth:`Array.resize` erases it, but other software that lengthens the variable would expose it. A
+    writer does not wait for a process that was killed on the same host, and waits 45 seconds for one that was
+    killed elsewhere. While a variable grows, its key ``.xzarr3-lease`` names the writer. Values that are set
+    by ``r+``, ``region`` or ``a`` take effect one stored unit after the other. A variable whose units are
+    widened is replaced like a dataset with ``mode="w"``, and is absent from consolidated copies meanwhile.
 
-    Times that are stored as floating point numbers may be off by a microsecond. What integers that are not
-    packed cannot say, fractions among them, is refused where variables are there; a first write rounds, as
-    xarray does.
+    *Precision.* Times that are stored as floating point numbers may be off by a microsecond. For existing
+    variables, values that unpacked integers cannot represent, such as fractions, are refused. A first write
+    rounds them, as xarray does.
 
-    With ``resume=True`` a journal beside the values says which tiles of the dask arrays are stored, about
-    once a second. After a kill, an error or Ctrl-C, the same call writes the rest, and what was being
-    written then whole; the result has the same bytes as that of an uninterrupted write. It is the same call
-    if the place, the layout of the arrays and the names of the dask arrays are the same, which dask derives
-    from files and values in memory but cannot for random numbers or ``name=False``; another one warns and
-    begins anew. Attributes and values that are not in dask arrays may differ. What was appended already is
-    not appended again. Two such calls at a time are refused; a killed one is known to be so at once on the
-    same host, and elsewhere after 45 seconds. What was stored for a group and is not taken up is removed by
-    the next call for the same group that finds its lease; what was noted of values that are set or appended
-    by a later call, once nobody has taken it up for a day. Without ``fsync=True``, what was written to a
-    directory before its system crashed is written again.
+    *Resuming.* With ``resume=True`` a journal beside the values lists the stored tiles of the dask arrays; it
+    is updated about once a second. After a kill, an error or Ctrl-C, the same call writes the rest. Tiles
+    that were not complete are written again as a whole. The result has the same bytes as an uninterrupted
+    write. A call is the same if the place, the layout of the arrays and the names of the dask arrays are the
+    same. Dask derives these names from files and from values in memory, but not for random numbers or
+    ``name=False``. A different call warns and starts again. Attributes and values that are not in dask arrays
+    may differ. A completed append is not appended again. Two such calls at the same time are refused. A
+    killed call is detected at once on the same host, and after 45 seconds elsewhere. What was stored for a
+    group and is not resumed is removed by the next call for the same group that finds its lease. The journal
+    of a write that sets or appends values is removed by a later call once it was not resumed for a day.
+    Without ``fsync=True``, what was written to a directory before the system crashed is written again.
 
-    JSON has neither NaN nor infinities. In attributes, at any depth, they are stored as the text "NaN",
-    "Infinity" and "-Infinity". A ``missing_value`` that is NaN is left out, as NaN is missing anyway; one
-    that is infinite becomes the ``_FillValue`` if that is none or NaN. The ``_FillValue`` itself may be
-    either, as it has a form of its own in documents. One warning names the attributes and what became of
-    them. So whatever was read can be written, and its decoded values are the same.
+    *NaN and infinities.* JSON has neither. In attributes, at any depth, they are stored as the text "NaN",
+    "Infinity" and "-Infinity". A ``missing_value`` that is NaN is left out, because NaN always counts as
+    missing. An infinite ``missing_value`` becomes the ``_FillValue`` if there is none or it is NaN. The
+    ``_FillValue`` itself may be NaN or infinite, because documents have a special form for it. One warning
+    names the attributes and what was done to them. So every dataset that was read can be written, with the
+    same decoded values.
 
-    A dask array may be made of what the same call writes: it is put aside in the store first, and in its
-    place when all of it is there.
+    *Reading from the target.* A dask array may be computed from data that the same call overwrites. It is
+    spilled to the store first, and copied to its place when all of it is spilled.
 
     Examples
     --------
@@ -331,7 +334,7 @@ def to_zarr(
     )
     opened = MemoryStore() if store is None else open_store(store, storage_options, mode="a")
     with ExitStack() as ours:
-        if opened is not store:  # A zip is complete once it is closed, and as it was before after an error.
+        if opened is not store:  # Closing completes a zip; after an error it stays as it was before.
             ours.enter_context(opened)
         check_group_path(path)
         if resume:
@@ -358,10 +361,10 @@ def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, aske
 def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: Request) -> Started:
     """Plan a write, and begin it.
 
-    An append to a store whose answers have to be waited for is planned after the consolidated metadata, which
-    spares a request for each variable. Other programs may have left these out of date. The documents, which
-    are read when the leases are held, tell so. Nothing is written then, and the write is planned again, after
-    the documents: any error that may come of an outdated copy is theirs to confirm.
+    An append to a store with latency is planned from the consolidated metadata, which saves a request for
+    each variable. Other programs may have left the metadata out of date. The documents, which are read once
+    the leases are held, show that. Then nothing is written, and the write is planned again from the
+    documents. So an error that an outdated copy may have caused is raised only if the documents cause it too.
     """
     if asked.append_dim is not None and store.concurrency > 1 and not (asked.resume or asked.widen_units):
         copied = dataclasses.replace(asked, from_copies=True)
@@ -371,12 +374,12 @@ def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, aske
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
-    """The mode of a write, which follows from where it writes if it is left open.
+    """The mode of a write; if None, the default that follows from ``append_dim`` and ``region``.
 
     Raises
     ------
     ValueError
-        If it is none, or does not go with the rest.
+        If the mode is unknown, or does not fit ``append_dim`` or ``region``.
     """
     if mode is None:
         mode = "a" if append_dim is not None else "r+" if region is not None else "w-"
