@@ -293,7 +293,7 @@ class Array(Node):
             *shard,
             ("fill value", f"{self.fill_value}"),
             ("codecs", ", ".join(codec.name for codec in self._codecs)),
-            ("size", f"{self.nbytes} bytes in {self.nchunks} units of storage"),
+            ("size", f"{self.nbytes} bytes in {self.nchunks} stored units"),
             ("store", f"{self.store}"),
         ]
         return "\n".join(f"{label:<12}{printable(text)}" for label, text in rows)
@@ -317,7 +317,7 @@ class Array(Node):
         units = itertools.product(*map(range, self.cdata_shape)) if few else self.stored_units()
         sizes = [found for found in spread(size_of, units, store.concurrency) if found is not None]
         number, size = len(sizes), sum(sizes)
-        return f"{self.info}\n{'stored':<12}{size} bytes in {number} units of storage"
+        return f"{self.info}\n{'stored':<12}{size} bytes in {number} stored units"
 
     def __repr__(self) -> str:
         return f"<xzarr3.Array {printable(self.name)} shape={self.shape} dtype={self.dtype}>"

@@ -111,7 +111,7 @@ def test_of_two_one_gets_it(world: World) -> None:
     one, two = leased(store), leased(store)
     one.reserve("a")
     assert not two.holds()
-    with pytest.raises(NodeExistsError, match="somebody else is writing '/a'"):
+    with pytest.raises(NodeExistsError, match="another writer is writing '/a'"):
         two.reserve("a")
     two.release()
     assert one.holds()
@@ -237,7 +237,7 @@ def test_a_release_takes_no_lease_of_a_successor_away(world: World) -> None:
             assert fast.take()
         slow.release()
         assert fast.holds()
-        with pytest.raises(LeaseLostError, match="somebody else has taken it"):
+        with pytest.raises(LeaseLostError, match="another writer has taken it"):
             slow.verify("a")
         fast.release()
         assert list(store.list()) == []

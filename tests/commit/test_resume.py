@@ -976,7 +976,7 @@ def test_a_write_that_goes_on_is_not_taken_up(anywhere: Store, tmp_path: Path) -
 
     def again(block: Any) -> Any:
         if not refused:
-            with pytest.raises(NodeExistsError, match="somebody else is writing") as caught:
+            with pytest.raises(NodeExistsError, match="another writer is writing") as caught:
                 to_zarr(data, anywhere, resume=True)
             refused.append(caught.value)
         return _made(block, str(log), 0)
@@ -1001,7 +1001,7 @@ def test_who_has_lost_the_place_does_not_put_anything_there(anywhere: Store, tmp
 
     source = da.from_array(np.arange(20.0), chunks=2)
     data = xr.Dataset({"t": ("x", source.map_blocks(take, dtype="f8", meta=np.empty(0)))})
-    with pytest.raises(xzarr3.ConflictError, match="somebody else has taken it"):
+    with pytest.raises(xzarr3.ConflictError, match="another writer has taken it"):
         to_zarr(data, anywhere, resume=True)
     assert "zarr.json" not in contents(anywhere)
 
@@ -1126,7 +1126,7 @@ def test_the_same_region_is_written_once_at_a_time(tmp_path: Path) -> None:
 
     def again(block: Any) -> Any:
         if not refused:
-            with pytest.raises(NodeExistsError, match="somebody else is writing '/g'") as caught:
+            with pytest.raises(NodeExistsError, match="another writer is writing '/g'") as caught:
                 to_zarr(data, store, **options)
             refused.append(caught)
         return block
@@ -1278,7 +1278,7 @@ def test_what_was_appended_while_it_was_taken_up_is_not_appended_again(tmp_path:
             break
     assert opened(store, "g").sizes["x"] == 7
     store.late = contents(reference)
-    with pytest.raises(xzarr3.ConflictError, match="somebody else has appended"):
+    with pytest.raises(xzarr3.ConflictError, match="another writer appended"):
         _append(store, log)
     assert opened(store, "g").sizes["x"] == 27
     _append(store, log)

@@ -225,7 +225,7 @@ def test_what_another_has_finished_is_not_touched(fails: bool) -> None:
     first = to_zarr(lazy(make), store, compute="later")
     to_zarr(filled(7, "t", "u"), store)
     keys = sorted(store.list())
-    with pytest.raises(NodeExistsError, match="somebody else has written there since"):
+    with pytest.raises(NodeExistsError, match="another writer has written there since"):
         first.compute()
     assert values(store) == [7, 7, 7, 7]
     assert sorted(store.list()) == keys
@@ -251,7 +251,7 @@ def test_who_lost_the_place_gives_up() -> None:
         store.erase_values(staged(store))
         to_zarr(filled(7, "u"), store)
 
-    with pytest.raises(xzarr3.ConflictError, match="somebody else has taken it"):
+    with pytest.raises(xzarr3.ConflictError, match="another writer has taken it"):
         to_zarr(at_block(1, take), store)
     assert values(store, name="u") == [7, 7, 7, 7]
     assert not staged(store)
@@ -263,7 +263,7 @@ def test_what_somebody_makes_without_a_reservation_stays() -> None:
     def create() -> None:
         xzarr3.create_array(store, "u", data=np.arange(3))
 
-    with pytest.raises(NodeExistsError, match="somebody else has written there") as info:
+    with pytest.raises(NodeExistsError, match="another writer has written there") as info:
         to_zarr(at_block(2, create), store)
     assert "not removed" in info.value.__notes__[0]
     assert xzarr3.open_array(store, "u")[:].tolist() == [0, 1, 2]
@@ -300,7 +300,7 @@ def test_what_came_between_the_renames_is_not_replaced(
     """The last rename is that of the group's document, which is there by then."""
     document = tmp_path / "zarr.json"
     when_renamed(monkeypatch, "t", lambda: document.write_bytes(b'{"somebody": "else"}'))
-    with pytest.raises(NodeExistsError, match="somebody else has written there since"):
+    with pytest.raises(NodeExistsError, match="another writer has written there since"):
         to_zarr(filled(1), tmp_path)
     assert document.read_bytes() == b'{"somebody": "else"}'
     assert os.listdir(tmp_path) == ["zarr.json"]
@@ -611,9 +611,9 @@ def test_who_opens_within_a_swap_is_told_who_is_at_it() -> None:
                 with pytest.raises(xzarr3.IncompleteWriteError) as caught:
                     xzarr3.open(self, group)
                 seen.append(str(caught.value))
-            with pytest.raises(NodeExistsError, match="somebody else is writing"):
+            with pytest.raises(NodeExistsError, match="another writer is writing"):
                 xzarr3.recover(self)
-            with pytest.raises(NodeExistsError, match="somebody else is writing"):
+            with pytest.raises(NodeExistsError, match="another writer is writing"):
                 to_zarr(filled(7), self, mode="w")
             super().copy_values(pairs)
 
@@ -658,7 +658,7 @@ def test_a_lease_that_cannot_be_read_hides_no_absence() -> None:
     store = DottedStore()
     xzarr3.create_group(store)
     with pytest.raises(
-        xzarr3.NodeNotFoundError, match="whether somebody is just replacing it cannot be read"
+        xzarr3.NodeNotFoundError, match="whether a writer is just replacing it cannot be read"
     ):
         xzarr3.open(store, "a")
     with pytest.raises(xzarr3.NodeNotFoundError, match="cannot be read: cannot read key"):
@@ -766,7 +766,7 @@ def test_a_copy_reserves_its_place() -> None:
     other = Lease(target, lease_key(""), "replace")
     other.reserve("")
     for overwrite in (False, True):
-        with pytest.raises(NodeExistsError, match="somebody else is writing"):
+        with pytest.raises(NodeExistsError, match="another writer is writing"):
             xzarr3.copy(source, target, overwrite=overwrite)
     other.release()
     xzarr3.copy(source, target, overwrite=True)
@@ -1136,7 +1136,7 @@ def test_what_others_wrote_where_something_was_half_swapped_stays(tmp_path: Path
     half_swapped(root, "g")
     to_zarr(filled(9), theirs, group="g")
     shutil.copytree(theirs / "g", root / "g")
-    with pytest.warns(UserWarning, match="somebody else has written there since") as warned:
+    with pytest.warns(UserWarning, match="another writer has written there since") as warned:
         xzarr3.recover(root)
     assert values(root, "g") == [9, 9, 9, 9]
     [kept] = root.glob(".xzarr3-staged-*")
@@ -1245,7 +1245,7 @@ def test_who_opens_within_a_swap_of_a_directory_is_told(
             with pytest.raises(xzarr3.IncompleteWriteError, match="is running") as caught:
                 act()
             said.append(str(caught.value))
-        with pytest.raises(NodeExistsError, match="somebody else is writing"):
+        with pytest.raises(NodeExistsError, match="another writer is writing"):
             xzarr3.recover(tmp_path)
 
     to_zarr(filled(1), tmp_path)

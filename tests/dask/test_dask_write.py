@@ -1,4 +1,4 @@
-"""Dask arrays into arrays in stores, whatever the blocks are and whatever the units of storage are."""
+"""Dask arrays into arrays in stores, whatever the blocks are and whatever the stored units are."""
 
 from __future__ import annotations
 

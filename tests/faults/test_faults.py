@@ -98,7 +98,7 @@ def _make(store: Store | Path | str, layout: str = "plain", path: str = "", **op
 
 
 def _first(array: Array) -> str:
-    """Key of the first unit of storage."""
+    """Key of the first stored unit."""
     return array.chunk_key((0,) * array.ndim)
 
 

@@ -180,7 +180,7 @@ def test_description(store: Store, zarr_format: Any) -> None:
     )
     array[0, 0] = array[8, 8] = 1
     assert f"format      {zarr_format}\n" in array.info
-    assert array.info_complete() == f"{array.info}\nstored      64 bytes in 2 units of storage"
+    assert array.info_complete() == f"{array.info}\nstored      64 bytes in 2 stored units"
 
 
 @formats

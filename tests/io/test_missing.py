@@ -53,7 +53,7 @@ class Waiting(xzarr3.MemoryStore):
 
 
 def some(store: xzarr3.Store | None = None, absent: Any = ((1, 0), (1, 1)), **options: Any) -> xzarr3.Array:
-    """An array of 3 by 2 units of storage, a few of which are erased."""
+    """An array of 3 by 2 stored units, a few of which are erased."""
     options = {"chunks": (2, 3), "compressors": None, "fill_value": -1, **options}
     model = np.arange(30, dtype="int32").reshape(6, 5)
     store = xzarr3.MemoryStore() if store is None else store

@@ -212,7 +212,7 @@ def test_a_complete_description_asks_for_all_units_at_once() -> None:
     store.erase("c/7")
     with store.counted() as count:
         found = array.info_complete()
-    assert found.splitlines()[-1].split() == f"stored {8 * 98} bytes in 98 units of storage".split()
+    assert found.splitlines()[-1].split() == f"stored {8 * 98} bytes in 98 stored units".split()
     assert len(count.requests) <= 200
     assert count.rounds <= 2
 

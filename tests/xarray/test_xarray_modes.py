@@ -344,7 +344,7 @@ def test_two_who_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     first = to_zarr(timed(2, 3).chunk(time=1), tmp_path, append_dim="time", compute=False)
     second = to_zarr(timed(2, 3), tmp_path, append_dim="time", compute=False)
     first.compute(scheduler="synchronous")
-    with pytest.raises(xzarr3.ConflictError, match="somebody else has appended"):
+    with pytest.raises(xzarr3.ConflictError, match="another writer appended"):
         second.compute(scheduler="synchronous")
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())
 

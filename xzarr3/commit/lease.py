@@ -483,7 +483,7 @@ class Lease:
         """
         if not self.take(until):
             raise NodeExistsError(
-                f"somebody else is writing '/{path}' in {self._store}; accepted: another place, or waiting "
+                f"another writer is writing '/{path}' in {self._store}; accepted: another place, or waiting "
                 f"until that has ended; a writer that was killed is noticed within {PATIENCE:g} s"
             )
 
@@ -526,7 +526,7 @@ class Lease:
         """
         if not self.holds():
             raise LeaseLostError(
-                f"cannot put '/{path}' in {self._store} in its place: somebody else has taken it, as this "
+                f"cannot put '/{path}' in {self._store} in its place: another writer has taken it, as this "
                 f"write seemed to have been given up, or has removed key '{self.key}'; accepted: a new call"
             )
 
@@ -744,7 +744,7 @@ def check_complete(store: Store, path: str, what: str) -> str:
     try:
         values = store.get_values(keys)
     except StoreError as error:  # some web servers refuse all names that begin with a dot
-        return f"; whether somebody is just replacing it cannot be read: {error}"
+        return f"; whether a writer is just replacing it cannot be read: {error}"
     for key, value in zip(keys, values, strict=True):
         found = Holder.parse(value)
         if found.state:
@@ -753,7 +753,7 @@ def check_complete(store: Store, path: str, what: str) -> str:
 
 
 def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
-    who = f"process {found.pid} of host {found.host!r}" if found.host else "somebody"
+    who = f"process {found.pid} of host {found.host!r}" if found.host else "another writer"
     doing = "being put in place" if found.state in SWAPS else "being replaced in place"
     is_dead = found.is_dead
     is_here = Whereabouts(found.host, found.boot, found.processes) == here() and found.pid == os.getpid()

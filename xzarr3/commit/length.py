@@ -166,7 +166,7 @@ class Length:
         """
         if self.is_exclusive and not self.lease.holds():
             raise LeaseLostError(
-                f"cannot change key '{self._key}' of {self._store}: somebody else has changed the length of "
+                f"cannot change key '{self._key}' of {self._store}: another writer has changed the length of "
                 "the array or replaced it at the same time"
             )
 

@@ -278,7 +278,7 @@ def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "
 
 def occupied(store: Store, places: Places) -> NodeExistsError:
     return NodeExistsError(
-        f"'/{places.path}' in {store} is not empty: somebody else has written there since this write was "
+        f"'/{places.path}' in {store} is not empty: another writer has written there since this write was "
         "planned; accepted: another place, or replacing what is there with a new call"
     )
 
@@ -298,7 +298,7 @@ def without(error: StoreError, *prefixes: str) -> StoreError:
     return error
 
 
-def gone(store: Store, how: str = "as somebody has removed them") -> StoreError:
+def gone(store: Store, how: str = "as another writer has removed them") -> StoreError:
     """The error for staged values that are gone."""
     return StoreError(
         f"cannot write to {store}: values that this write stored before are gone, {how}; another write does "

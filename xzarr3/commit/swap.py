@@ -179,7 +179,7 @@ class Swap:
                 kept = keep(store, top, NEW)
                 warnings.warn(
                     f"what a killed process was putting at '/{printable(self.path)}' in {store} is kept in "
-                    f"'{kept}', as somebody else has written there since",
+                    f"'{kept}', as another writer has written there since",
                     stacklevel=2,
                 )
             return False

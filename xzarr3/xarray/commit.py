@@ -423,7 +423,7 @@ class Commit:
         if _decisive(found) != _decisive(array.metadata):
             raise OutdatedPlanError(
                 f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
-                "when this write was planned, or other attributes: somebody else has appended to it; nothing "
+                "when this write was planned, or other attributes: another writer appended to it; nothing "
                 "was appended; accepted: the same call again"
             )
 

@@ -29,7 +29,7 @@ class Growing(Array):
         if found.shape != self.grown_from:
             raise ChangedError(
                 f"array '{self.name}' of {self.store} got shape {found.shape} while its shape "
-                f"{self.grown_from} was appended to: it was replaced, or somebody else has changed its "
+                f"{self.grown_from} was appended to: it was replaced, or another writer has changed its "
                 "length; accepted: opening it again"
             )
 

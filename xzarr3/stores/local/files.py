@@ -376,7 +376,7 @@ class FileWriter(Writer):
             self._lock.acquire(folder, name, end)
         except LockTimeoutError as error:
             raise ConflictError(
-                f"cannot change key '{key}' of {self._store}: somebody else held its lock for "
+                f"cannot change key '{key}' of {self._store}: another writer held its lock for "
                 f"{self._store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
                 "conflict_deadline"
             ) from error

@@ -469,7 +469,7 @@ def process_start(pid: int) -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process with this pid exists, whoever owns it."""
+    """Whether a process with this pid exists, whichever user owns it."""
     if not POSIX:  # On Windows a signal would end the process.
         import psutil
 

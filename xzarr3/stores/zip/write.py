@@ -130,7 +130,7 @@ class Draft:
             reader = open_path(self.path)
             if reader is None:
                 raise StoreError(
-                    f"cannot write {where}: somebody removed '{self.path}'; accepted: one writer"
+                    f"cannot write {where}: another program removed '{self.path}'; accepted: one writer"
                 )
             self.reader = reader
         except BaseException as error:
@@ -224,11 +224,11 @@ class Draft:
         except OSError:
             what = "the values that were written, without a directory (see 'zip -FF'), are in"
         path, self.path = self.path, ""
-        return f"{what} '{path}' until somebody writes the zip again"
+        return f"{what} '{path}' until the zip is written again"
 
     def _changed(self) -> str:
         return (
-            f"cannot write {self.where}: somebody else changed it; what was written is in '{self.path}' "
+            f"cannot write {self.where}: another writer changed it; what was written is in '{self.path}' "
             f"until this is closed; {_ONE}"
         )
 
