@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xzarr3 import MemoryStore
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 
 
 @dataclass
@@ -70,7 +70,7 @@ class WaitingStore(MemoryStore):
     def counted(self) -> Iterator[Count]:
         """What is asked within a ``with`` statement, where answers take their time."""
         # Threads are there already, so that what is asked together surely overlaps.
-        spread(lambda _: time.sleep(0.002), range(2 * self.concurrency), self.concurrency)
+        parallel_map(lambda _: time.sleep(0.002), range(2 * self.concurrency), self.concurrency)
         self.count = count = Count()
         self.latency = self._slow
         try:

@@ -25,7 +25,7 @@ from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
 from xzarr3.new_array import make_array
-from xzarr3.nodes.find import Look, find_consolidated, find_node, format_for_new
+from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
 from xzarr3.nodes.node import check_new_path, normal_path
 from xzarr3.stores import Store, StoreLike, open_store
 
@@ -112,9 +112,11 @@ def _there(
     )
 
 
-def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> tuple[Format, str, Look]:
+def _place_for_new(
+    store: Store, path: str, zarr_format: ZarrFormat | None
+) -> tuple[Format, str, DocumentView]:
     normal = normal_path(path)
-    look = Look.around(store, normal, listed=True)
+    look = DocumentView.around(store, normal, listed=True)
     format = format_for_new(look, normal, zarr_format)
     return format, check_new_path(normal, format), look
 

@@ -57,7 +57,7 @@ from xzarr3.nodes.documents import change_document, refresh_copies, with_attribu
 from xzarr3.nodes.freshness import note_values, read_steadily, same
 from xzarr3.nodes.node import Node
 from xzarr3.nodes.pickling import Known
-from xzarr3.parallel import asked_threads, spread
+from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import Store
 
 _FEW_RUNS = 64  # Most runs of chunks of one length that a description lists.
@@ -315,7 +315,7 @@ class Array(Node):
 
         few = self.nchunks <= FEW
         units = itertools.product(*map(range, self.cdata_shape)) if few else self.stored_units()
-        sizes = [found for found in spread(size_of, units, store.concurrency) if found is not None]
+        sizes = [found for found in parallel_map(size_of, units, store.concurrency) if found is not None]
         number, size = len(sizes), sum(sizes)
         return f"{self.info}\n{'stored':<12}{size} bytes in {number} stored units"
 
@@ -655,15 +655,15 @@ class Array(Node):
         plan = self.engine.plan(selection)
         names: tuple[str, ...] = ()
         if fields is None:
-            spread = self.fitted(values, plan.shape)
+            parallel_map = self.fitted(values, plan.shape)
         else:
             names = (fields,) if isinstance(fields, str) else tuple(fields)
-            spread = self._fitted_fields(values, plan.shape, fields)
+            parallel_map = self._fitted_fields(values, plan.shape, fields)
         threads = asked_threads(threads)
         try:
             self.engine.write(
                 plan,
-                plan.source(spread),
+                plan.source(parallel_map),
                 threads,
                 keep_empty=self._keeps_empty,
                 fields=names,

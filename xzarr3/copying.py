@@ -46,9 +46,9 @@ from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.array_settings import chosen_filters, chosen_serializer
 from xzarr3.nodes.documents import write_documents
-from xzarr3.nodes.find import Look, find_format, format_for_new
+from xzarr3.nodes.find import DocumentView, find_format, format_for_new
 from xzarr3.nodes.node import check_new_path, normal_path
-from xzarr3.parallel import available_threads, together, waiters
+from xzarr3.parallel import available_threads, run_on_threads, waiters
 from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.stores import Store, StoreLike, in_flight, open_store
 from xzarr3.tracing.counters import for_array
@@ -175,7 +175,7 @@ def _copied(
 ) -> Array | Group:
     wanted = None if zarr_format is None else parse_format(zarr_format)
     normal = normal_path(path)
-    look = Look.around(store, normal)
+    look = DocumentView.around(store, normal)
     format = format_for_new(look, normal, zarr_format)
     if wanted is None and not normal and find_format(look, "") is None:
         format = parse_format(node.zarr_format)
@@ -193,7 +193,9 @@ def _copied(
     }
     place = Replacement(store, format, normal, names, arrays, overwrite=overwrite, how="overwrite=True")
     jobs = [
-        _Job(node_prefix(normal) + below if below else normal, each, metadata[below], place.store, format)
+        _NodeCopy(
+            node_prefix(normal) + below if below else normal, each, metadata[below], place.store, format
+        )
         for below, each in nodes.items()
     ]
     for job in jobs:
@@ -415,7 +417,7 @@ def _warn_of_ignored(node: Array | Group) -> None:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _NodeCopy:
     """One node to copy."""
 
     path: str
@@ -581,5 +583,5 @@ def _do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[
         nonlocal stopped
         stopped = True
 
-    together(worker, threads, waiters, stop)
+    run_on_threads(worker, threads, waiters, stop)
     report()

@@ -29,7 +29,7 @@ from xzarr3.nodes.documents import (
 )
 from xzarr3.nodes.erase import erase_node
 from xzarr3.nodes.find import (
-    Look,
+    DocumentView,
     children,
     depth_first,
     exists,
@@ -449,7 +449,7 @@ def make_group(
     *,
     attributes: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    look: Look | None = None,
+    look: DocumentView | None = None,
 ) -> Group:
     """Create a group, and the groups above it; the caller has checked the path."""
     meta = GroupMetadata(

@@ -23,7 +23,7 @@ from xzarr3.formats.nonfinite import Telling, finite_attributes
 from xzarr3.grid import as_lengths
 from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.create import make_node
-from xzarr3.nodes.find import Look
+from xzarr3.nodes.find import DocumentView
 from xzarr3.stores import Store
 
 
@@ -62,7 +62,7 @@ def make_array(
     data: Any = None,
     write_empty_chunks: bool = False,
     overwrite: bool = False,
-    look: Look | None = None,
+    look: DocumentView | None = None,
     **options: Any,
 ) -> Array:
     """Create an array, and the groups above it; the caller has checked the path."""

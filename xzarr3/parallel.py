@@ -246,7 +246,7 @@ def to_the_end(step: Callable[[], object]) -> None:
         raise interruption
 
 
-def together(
+def run_on_threads(
     worker: Callable[[], Result],
     threads: int,
     pool: Pool,
@@ -356,7 +356,7 @@ def undisturbed(call: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def spread(
+def parallel_map(
     function: Callable[[Item], Result],
     items: Iterable[Item],
     threads: int,
@@ -373,7 +373,7 @@ def spread(
     threads : int
         The most calls at a time.
     leaves : bool
-        Whether to leave without waiting for running calls after Ctrl-C; see :func:`together`.
+        Whether to leave without waiting for running calls after Ctrl-C; see :func:`run_on_threads`.
     pool : Pool
         The pool that gives the threads; by default the one for work that mostly waits.
 
@@ -404,5 +404,5 @@ def spread(
         nonlocal stopped
         stopped = True
 
-    together(worker, min(threads, len(waiting)), pool, stop, leaves=leaves)
+    run_on_threads(worker, min(threads, len(waiting)), pool, stop, leaves=leaves)
     return results  # type: ignore[return-value]

@@ -30,7 +30,7 @@ import xzarr3
 import xzarr3.dask.journal
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabilityError, to_zarr
 from xzarr3.commit import lease
-from xzarr3.commit.stage import Places
+from xzarr3.commit.stage import NodeKeys
 from xzarr3.commit.stage import lease_at as _lease_at
 from xzarr3.dask.blocks import Regions
 from xzarr3.dask.journal import Journal
@@ -996,7 +996,7 @@ def test_who_has_lost_the_place_does_not_put_anything_there(anywhere: Store, tmp
 
     def take(block: Any) -> Any:
         if made(log) == 5:
-            anywhere.set(_lease_at(anywhere, Places.of(anywhere, V3, "")).key, b'{"owner": "another"}')
+            anywhere.set(_lease_at(anywhere, NodeKeys.of(anywhere, V3, "")).key, b'{"owner": "another"}')
         return _made(block, str(log), 0)
 
     source = da.from_array(np.arange(20.0), chunks=2)

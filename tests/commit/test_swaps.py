@@ -20,7 +20,7 @@ import xzarr3
 from xzarr3 import IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
 from xzarr3.commit import lease
 from xzarr3.commit.lease import Lease
-from xzarr3.commit.stage import Places, Room, lease_at
+from xzarr3.commit.stage import Attempt, NodeKeys, lease_at
 from xzarr3.commit.swap import Beside
 from xzarr3.errors import StoreCapabilityError
 
@@ -343,14 +343,14 @@ def test_a_swap_whose_lease_was_taken_by_a_copy_of_it_keeps_that() -> None:
     store = MemoryStore()
     xzarr3.create_array(store, "a", data=np.arange(4), chunks=2)
     format = xzarr3.open_array(store, "a").format
-    places = Places.of(store, format, "a")
+    places = NodeKeys.of(store, format, "a")
     metadata = xzarr3.open_array(store, "a").metadata
     planned = lease_at(store, places)
     staging = Beside(store, places, {"a": metadata}, lease=planned)
     copy = pickle.loads(pickle.dumps(planned))
     copy.reserve("a")
     staging.begin()
-    staging.enter(Room(staging.room.id, copy, copy.owner))
+    staging.enter(Attempt(staging.room.id, copy, copy.owner))
     staging.store.set("a/c/0", store.get("a/c/1") or b"")
     staging.store.set("a/c/1", store.get("a/c/0") or b"")
     staging.store.set("a/zarr.json", store.get("a/zarr.json") or b"")

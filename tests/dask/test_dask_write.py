@@ -47,10 +47,10 @@ from xzarr3 import (
 from xzarr3._types import Buffer
 from xzarr3.dask import tiles
 from xzarr3.dask import write as writing
-from xzarr3.dask.aside import Aside
 from xzarr3.dask.memory import frontier, memory_limit
+from xzarr3.dask.spill import Spill
 from xzarr3.dask.tiles import plan_axes
-from xzarr3.dask.write import Job, plan_writes
+from xzarr3.dask.write import BlockWrite, plan_writes
 from xzarr3.dask.write_layer import Tiles
 from xzarr3.grid import Steps
 
@@ -865,8 +865,11 @@ def test_only_what_is_computed_of_stored_arrays_is_written() -> None:
 # A journal
 
 
-def _jobs(sources: list[da.Array], targets: list[Array]) -> list[Job]:
-    return [Job(source, target, ..., in_place=True) for source, target in zip(sources, targets, strict=True)]
+def _jobs(sources: list[da.Array], targets: list[Array]) -> list[BlockWrite]:
+    return [
+        BlockWrite(source, target, ..., in_place=True)
+        for source, target in zip(sources, targets, strict=True)
+    ]
 
 
 class ListJournal:
@@ -987,7 +990,7 @@ def test_values_put_aside_stay_while_another_write_clears_up() -> None:
     array = xzarr3.create_array(store, "a", data=np.arange(12), chunks=3)
     xzarr3.to_zarr(xr.Dataset({"v": ("x", [1])}), store, group="g")
     axes = [tiles.AxisTiles(np.array([0, 6, 12]), np.array([0, 6, 12]))]
-    aside = Aside(array, axes, axes, here=False)  # As on a cluster.
+    aside = Spill(array, axes, axes, here=False)  # As on a cluster.
     aside.make()
     aside.array[...] = np.arange(12)
     xzarr3.to_zarr(xr.Dataset({"v": ("x", [2])}), store, group="g", mode="w")

@@ -33,7 +33,7 @@ from xzarr3.errors import (
     StoreCapabilityError,
     StorePermissionError,
 )
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import in_flight
 from xzarr3.stores.base import OversizedError, Scratch
 from xzarr3.stores.object import client
@@ -320,7 +320,7 @@ def test_nobody_waits_for_a_request_that_is_not_wanted_any_more(fault_server: Fa
         return store.get(str(at)) if at < 2 else 1 // 0
 
     with pytest.raises((ZeroDivisionError, StoreError)):
-        spread(do, range(3), 3)
+        parallel_map(do, range(3), 3)
     assert len(fault_server.log()) <= 1
 
 

@@ -29,7 +29,7 @@ from xzarr3.codecs import (
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import FallbackWarning, printable
 from xzarr3.formats import DRAFT, FORMATS, DraftFormat, documents, parse_format
-from xzarr3.formats.base import Place
+from xzarr3.formats.base import DocumentKey
 from xzarr3.grid import RegularGrid
 from xzarr3.model.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
@@ -161,8 +161,8 @@ def test_keys_of_documents(path: str, array: str, group: str) -> None:
     assert DRAFT.array_key(path) == array
     assert DRAFT.document_keys(path) == (array, group)
     assert set(DRAFT.defining_keys(path)) == {array, group}
-    assert DRAFT.place(array) == Place(path, "array")
-    assert DRAFT.place(group) == Place(path, "group")
+    assert DRAFT.place(array) == DocumentKey(path, "array")
+    assert DRAFT.place(group) == DocumentKey(path, "group")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_keys_of_documents(path: str, array: str, group: str) -> None:
 )
 def test_keys_of_earlier_tools(path: str, array: str, group: str) -> None:
     assert EARLY.document_keys(path) == (array, group)
-    assert EARLY.place(array) == Place(path, "array")
-    assert EARLY.place(group) == Place(path, "group")
+    assert EARLY.place(array) == DocumentKey(path, "array")
+    assert EARLY.place(group) == DocumentKey(path, "group")
     assert EARLY.chunk_prefix(path) == f"data/root/{path}/".replace("//", "/")
-    assert DRAFT.place("meta/root.array.json") == Place("root", "array")
+    assert DRAFT.place("meta/root.array.json") == DocumentKey("root", "array")
     assert EARLY.place("meta/array.json") is None
 
 
@@ -264,8 +264,8 @@ def test_the_suffix_is_in_all_keys(suffix: str) -> None:
     format = DraftFormat.from_entry_point({**ENTRY_POINT, "metadata_encoding": encoding})
     assert format.document_keys("a/b") == (f"meta/a/b.array{suffix}", f"meta/a/b.group{suffix}")
     assert format.document_keys("") == (f"meta/array{suffix}", f"meta/group{suffix}")
-    assert format.place(f"meta/a/b.group{suffix}") == Place("a/b", "group")
-    assert format.place(f"meta/array{suffix}") == Place("", "array")
+    assert format.place(f"meta/a/b.group{suffix}") == DocumentKey("a/b", "group")
+    assert format.place(f"meta/array{suffix}") == DocumentKey("", "array")
     assert format.child_names([f"meta/a/b.group{suffix}"], [], "a") == ({"b"}, set())
     assert format.hierarchy_documents()["zarr.json"]["metadata_encoding"] == encoding
     group = format.documents(GroupMetadata(attributes={"a": 1}), "a")
@@ -282,8 +282,8 @@ def test_a_key_tells_its_path(names: list[str]) -> None:
     for format in (DRAFT, EARLY, DraftFormat(suffix="")):
         array, group = format.document_keys(path)
         if format.suffix:
-            assert format.place(array) == Place(path, "array")
-            assert format.place(group) == Place(path, "group")
+            assert format.place(array) == DocumentKey(path, "array")
+            assert format.place(group) == DocumentKey(path, "group")
         assert format.place(array) is not None
 
 

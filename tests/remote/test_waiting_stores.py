@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3.commit import stage
 from xzarr3.errors import ChangedError, StoreError
-from xzarr3.parallel import pause, spread
+from xzarr3.parallel import parallel_map, pause
 from xzarr3.stores import cut, in_flight
 from xzarr3.stores.base import Store, ValueReader
 
@@ -463,4 +463,4 @@ def test_the_first_error_is_raised() -> None:
             raise StoreError("stopped")
 
     with pytest.raises(StoreError, match="the first"):
-        spread(work, [0, 1], 2)
+        parallel_map(work, [0, 1], 2)

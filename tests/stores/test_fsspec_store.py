@@ -40,7 +40,7 @@ from xzarr3 import LocalStore, Store, StoreError
 from xzarr3.errors import ChangedError, InvalidKeyError, StorePermissionError
 from xzarr3.stores import cut, in_flight
 from xzarr3.stores.fsspec import web as fsspec_web
-from xzarr3.stores.fsspec.files import look_of
+from xzarr3.stores.fsspec.files import info_of
 from xzarr3.stores.fsspec.store import FsspecStore, store_for
 
 SECRET = "hunter2-very-secret"
@@ -1486,7 +1486,7 @@ def test_shard_indexes_are_read_once(tmp_path: Path) -> None:
     ],
 )
 def test_what_tells_versions_apart(info: dict[str, Any], tells: bool) -> None:
-    assert (look_of(info, 7).mark is not None) is tells
+    assert (info_of(info, 7).mark is not None) is tells
 
 
 # Bytes under way

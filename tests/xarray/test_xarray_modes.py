@@ -29,7 +29,7 @@ from xzarr3.xarray import open_dataset
 from xzarr3.xarray.commit import Commit
 from xzarr3.xarray.compare import compare
 from xzarr3.xarray.execute import Begun
-from xzarr3.xarray.plan import Request, nodes_of
+from xzarr3.xarray.plan import WriteOptions, nodes_of
 
 zarr = pytest.importorskip("zarr")
 
@@ -776,7 +776,7 @@ def test_a_copy_of_a_failed_append_stores_nothing_more(
     store = xzarr3.LocalStore(tmp_path)
     options: Any = {"consolidated": None, "region": None, "write_empty_chunks": None, "zarr_format": None}
     options.update(write_inherited_coords=False, widen_units=False, resume=False)
-    asked = Request(mode="a", encoding={}, append_dim="time", **options)
+    asked = WriteOptions(mode="a", encoding={}, append_dim="time", **options)
     lazy = integers(4, da.ones((4, 4), chunks=(2, 4), dtype="i2"))
     write = Commit(compare(nodes_of(lazy, "", asked), store, "", asked))
     begun = write.begin()

@@ -27,7 +27,7 @@ _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.NO_FOLLOW
 
 
 @dataclass(frozen=True)
-class Kept:
+class ForeignFiles:
     """Files that are no part of a hierarchy and stay when the hierarchy is replaced.
 
     Parameters
@@ -42,7 +42,7 @@ class Kept:
     alone: frozenset[str] = frozenset()
 
     @classmethod
-    def among(cls, root: str, foreign: set[str], keys: set[str]) -> Kept:
+    def among(cls, root: str, foreign: set[str], keys: set[str]) -> ForeignFiles:
         """The foreign files among the ``keys`` below a directory."""
         if not foreign:
             return cls()
@@ -154,4 +154,4 @@ def _copy(start: Folder, end: Folder, name: str, info: os.stat_result, *, fsync:
     return True
 
 
-__all__ = ["Kept", "carry"]
+__all__ = ["ForeignFiles", "carry"]

@@ -42,7 +42,7 @@ from xzarr3.errors import (
     StoreError,
     printable,
 )
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import ABSENT, Store
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.folders import STAGED
@@ -798,7 +798,7 @@ class _Keeper:
                     if _keepers.get(self._identity) is self:
                         del _keepers[self._identity]
                     return
-            spread(_tend, leases, max(1, leases[0]._store.concurrency))
+            parallel_map(_tend, leases, max(1, leases[0]._store.concurrency))
             del leases
 
 

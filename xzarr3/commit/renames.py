@@ -21,10 +21,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from xzarr3.commit.foreign_files import Kept, carry
+from xzarr3.commit.foreign_files import ForeignFiles, carry
 from xzarr3.commit.lease import Holder, lease_key
 from xzarr3.commit.leftovers import ABANDONED
-from xzarr3.commit.stage import NEW, OLD, Places, foreign_keys, staging_folders, taken_up
+from xzarr3.commit.stage import NEW, OLD, NodeKeys, foreign_keys, staging_folders, taken_up
 from xzarr3.errors import NodeExistsError, StoreError, printable
 from xzarr3.formats import Format
 from xzarr3.model.metadata import ArrayMetadata
@@ -220,7 +220,7 @@ def bring_back(
         aside = LocalStore(os.path.join(store.root, source), read_only=True)
         if not os.path.isdir(aside.root):
             return
-        places = Places.of(store if path else aside, format, path)  # includes the old format
+        places = NodeKeys.of(store if path else aside, format, path)  # includes the old format
         keys = places.keys(aside)
         if keys <= known:
             continue
@@ -234,7 +234,9 @@ def bring_back(
                 stacklevel=2,
             )
             continue
-        missing = {name for name in Kept.among(aside.root, foreign, keys).names if not _in(store, name)}
+        missing = {
+            name for name in ForeignFiles.among(aside.root, foreign, keys).names if not _in(store, name)
+        }
         missing -= taken_up(format, missing, lambda key: _in(store, key))
         back = sorted(name for name in missing if not _led_to_folder(store, aside, name))
         with _moving(store):

@@ -26,8 +26,8 @@ from xzarr3.commit.replace_directory import Directories
 from xzarr3.commit.resume import Resumption, forget_settings
 from xzarr3.commit.stage import (
     BEGUN,
-    Places,
-    Room,
+    Attempt,
+    NodeKeys,
     Staging,
     foreign_keys,
     gone,
@@ -62,10 +62,10 @@ from xzarr3.nodes import changes, revalidation
 from xzarr3.nodes.create import groups_missing
 from xzarr3.nodes.documents import drop_from_consolidated
 from xzarr3.nodes.erase import chunks_of, documents_among, erase_stages, keys_at
-from xzarr3.nodes.find import Look
+from xzarr3.nodes.find import DocumentView
 from xzarr3.nodes.folding import check_names
 from xzarr3.nodes.node import document_lock
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 
 
@@ -134,7 +134,7 @@ class Replacement:
             finish_near(store, path)
         below = [node_prefix(path) + name for name in names or ()]
         check_names(store, format, path, [*below, *arrays])
-        self._places = Places.of(store, format, path)
+        self._places = NodeKeys.of(store, format, path)
         self._arrays = dict(arrays)
         self._resumed = resumed
         self._staging = self._chosen(names, lease, in_place)
@@ -169,10 +169,10 @@ class Replacement:
             local = cast("LocalStore", store)
             for folder in places.folders:
                 _check_folders(local, folder, self._path)
-            groups_missing(Look(store), self._format, self._path)
+            groups_missing(DocumentView(store), self._format, self._path)
             self._check_room()
             return Directories(local, places, arrays, overwrite=self._overwrite, resumed=resumed)
-        groups_missing(Look(store), self._format, self._path)
+        groups_missing(DocumentView(store), self._format, self._path)
         goes_on = resumed is not None and resumed.goes_on_in_place(places)
         if goes_on or not self._overwrite:
             if not goes_on:
@@ -181,7 +181,7 @@ class Replacement:
         there = keys_at(store, places.formats, self._path)
         if lease is None and key in there:
             finish_swap(store, key, self._path)  # the swap has ended now, finished here or by another writer
-            self._places = places = Places.of(store, self._format, self._path)
+            self._places = places = NodeKeys.of(store, self._format, self._path)
             there = keys_at(store, places.formats, self._path)
         there = places.own(there)
         seen = there, foreign_keys(store, places, arrays, keys=there)
@@ -201,7 +201,7 @@ class Replacement:
                 "replace what is there"
             )
 
-    def begin(self) -> Room:
+    def begin(self) -> Attempt:
         """Prepare the place before the first value is stored; returns the argument for :meth:`enter`.
 
         Raises
@@ -215,13 +215,13 @@ class Replacement:
             self._resumed.has_begun = True
         return self._staging.room
 
-    def enter(self, room: Room) -> None:
+    def enter(self, room: Attempt) -> None:
         """Take on a write that began in ``room``, maybe in another process, to end or discard it."""
         self._staging.enter(room)
 
     def check_again(self) -> None:
         """Raise if another writer has written to the place since; called before documents are stored."""
-        groups_missing(Look(self._target), self._format, self._path)
+        groups_missing(DocumentView(self._target), self._format, self._path)
         self._staging.check()
 
     @contextmanager
@@ -297,7 +297,7 @@ class InPlace(Staging):
     def __init__(
         self,
         store: Store,
-        places: Places,
+        places: NodeKeys,
         names: list[str] | None,
         arrays: Mapping[str, ArrayMetadata],
         *,
@@ -328,14 +328,14 @@ class InPlace(Staging):
     def begin(self) -> None:
         self._is_mixed = self._whole = False
         if self._lease is None:
-            self._make_room(Look(self.store))
+            self._make_room(DocumentView(self.store))
             return
         goes_on = take(self._lease, self.store, self._places, self._resumed, staged=False)
-        self.room = Room(self._lease.term, self._lease, self._lease.owner)
+        self.room = Attempt(self._lease.term, self._lease, self._lease.owner)
         has_room = self._lease.said.state == IN_PLACE or not self.replaces
         if self._resumed is None and self._lease.continues and has_room:
             return
-        look = Look(self.store)
+        look = DocumentView(self.store)
         try:
             if not goes_on:
                 self._make_room(look)
@@ -353,7 +353,7 @@ class InPlace(Staging):
             # Forgets notes of writes to the old arrays, whose documents may equal the new ones.
             forget_settings(self.store, staged_prefixes(look), self._places.path)
 
-    def _make_room(self, look: Look) -> None:
+    def _make_room(self, look: DocumentView) -> None:
         """Erase the old node if it is to be replaced; otherwise raise if the place is not empty."""
         if self._seen is None:
             # no longer empty if another writer has finished since
@@ -388,7 +388,7 @@ class InPlace(Staging):
             there.append(partial(verified, self._lease, path))
             if not self.room.is_held:
                 raise gone(self.store)
-        found = spread(lambda ask: ask(), there, self.store.concurrency)
+        found = parallel_map(lambda ask: ask(), there, self.store.concurrency)
         if any(found):
             self._is_mixed = True
             error = occupied(self.store, self._places)

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 
 from xzarr3._types import Buffer
-from xzarr3.commit.foreign_files import Kept, carry
+from xzarr3.commit.foreign_files import ForeignFiles, carry
 from xzarr3.commit.lease import NAME
 from xzarr3.commit.renames import remove, remove_at_once, remove_partial
 from xzarr3.commit.resume import Resumption
@@ -25,7 +25,7 @@ from xzarr3.commit.stage import (
     BEGUN,
     NEW,
     SWAP,
-    Places,
+    NodeKeys,
     foreign_keys,
     gone,
     is_occupied,
@@ -121,7 +121,7 @@ class Directories(Staged):
     def __init__(
         self,
         store: LocalStore,
-        places: Places,
+        places: NodeKeys,
         arrays: Mapping[str, ArrayMetadata],
         *,
         overwrite: bool,
@@ -131,7 +131,7 @@ class Directories(Staged):
         self._hidden = (self._top, self._key.removesuffix(NAME))
         self._overwrite = overwrite
         self._there: set[str] = set()
-        self._kept = Kept()
+        self._kept = ForeignFiles()
         self._look()
         if resumed is not None:
             self._lease = lease_at(store, places, resumed.plan, self._top)
@@ -147,7 +147,7 @@ class Directories(Staged):
         if there <= self._there:
             return
         foreign = foreign_keys(self._target, self._places, self._arrays, keys=there)
-        self._there, self._kept = there, Kept.among(self._target.root, foreign, there)
+        self._there, self._kept = there, ForeignFiles.among(self._target.root, foreign, there)
 
     def _units(self, folder: str) -> list[str]:
         """The units of a directory that is laid out like the store, in the order in which they leave."""

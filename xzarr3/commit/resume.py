@@ -27,7 +27,7 @@ import numpy as np
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.commit.lease import SWAPS, Lease, lease_key
 from xzarr3.commit.leftovers import said_in
-from xzarr3.commit.stage import BEGUN, Places
+from xzarr3.commit.stage import BEGUN, NodeKeys
 from xzarr3.errors import ConflictError, StoreCapabilityError, StoreError, printable
 from xzarr3.stores import Store
 from xzarr3.stores.local.folders import STAGED
@@ -110,7 +110,7 @@ class Resumption:
             begun = self._store.get(f"{self.top}{BEGUN}")
             self.is_staged = None if begun is None else said_in(begun).get("staged") is True
 
-    def goes_on_in_place(self, places: Places) -> bool:
+    def goes_on_in_place(self, places: NodeKeys) -> bool:
         """Whether the place holds values of a cut-off in-place write of this plan, not yet whole."""
         keys = sorted({key for each in places.formats for key in each.defining_keys(places.path)})
         return self.is_staged is False and not any(

@@ -1,8 +1,8 @@
 """Where a node lies in a store, and where its new values wait until they are put in place.
 
-Defines the keys of a place (``Places``), the interface of a staged write (``Staging``) and a store that puts
-values under a staging prefix (``StagedKeys``). How a swap is done is left to :mod:`xzarr3.commit.swap` and
-:mod:`xzarr3.commit.replace_directory`.
+Defines the keys of a node (``NodeKeys``), the interface of a staged write (``Staging``) and a store that
+puts values under a staging prefix (``StagedKeys``). How a swap is done is left to
+:mod:`xzarr3.commit.swap` and :mod:`xzarr3.commit.replace_directory`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xzarr3.nodes.erase import (
     keys_at,
     leaving_stages,
 )
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.local.folders import STAGED
 
@@ -36,7 +36,7 @@ BEGUN = "begun"  # exists from the beginning of a write to its end
 
 
 @dataclass(frozen=True)
-class Places:
+class NodeKeys:
     """The keys of a node and of all nodes below it, whether they exist or not.
 
     Parameters
@@ -57,7 +57,7 @@ class Places:
     documents: tuple[str, ...]
 
     @classmethod
-    def of(cls, store: Store, format: Format, path: str) -> Places:
+    def of(cls, store: Store, format: Format, path: str) -> NodeKeys:
         """The places of the node at ``path``, which will be written in ``format``."""
         prefixes = format.prefixes(path)
         formats = [format]
@@ -86,7 +86,7 @@ class Places:
         return leaving_stages(self.formats, self.path, keys)
 
 
-def is_occupied(store: Store, places: Places) -> bool:
+def is_occupied(store: Store, places: NodeKeys) -> bool:
     """Whether a place holds anything but leases and staged values.
 
     In a store that cannot list, only the documents of a node are checked.
@@ -94,12 +94,12 @@ def is_occupied(store: Store, places: Places) -> bool:
     documents = places.documents
     if not store.listable:
         documents = tuple(key for each in places.formats for key in each.document_keys(places.path))
-    if any(spread(store.exists, documents, store.concurrency)):
+    if any(parallel_map(store.exists, documents, store.concurrency)):
         return True
     if not store.listable:
         return False
     folders = [f"{folder}/" if folder else "" for folder in places.folders]
-    for keys, prefixes in spread(store.list_dir, folders, store.concurrency):
+    for keys, prefixes in parallel_map(store.list_dir, folders, store.concurrency):
         if any(not found.startswith(STAGED) and not is_lease(found) for found in keys | prefixes):
             return True
     return False
@@ -107,7 +107,7 @@ def is_occupied(store: Store, places: Places) -> bool:
 
 def foreign_keys(
     store: Store,
-    places: Places,
+    places: NodeKeys,
     arrays: Mapping[str, ArrayMetadata],
     moved_from: Store | None = None,
     keys: set[str] | None = None,
@@ -180,7 +180,7 @@ def staging_folders(store: Store) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Room:
+class Attempt:
     """One begun attempt at a write; picklable.
 
     Parameters
@@ -212,7 +212,7 @@ class Staging(ABC):
 
     store: Store
     _lease: Lease | None = None
-    room = Room()
+    room = Attempt()
     """The attempt that is ended or discarded."""
     is_alone = True
     """Whether this write brings the documents above up to date; otherwise its caller does."""
@@ -227,7 +227,7 @@ class Staging(ABC):
             If another writer has written to the place since the write was planned.
         """
 
-    def enter(self, room: Room) -> None:
+    def enter(self, room: Attempt) -> None:
         """Take on an attempt that began in ``room``, maybe in another process, to end or discard it."""
         self.room = room
         if room.lease is not None:
@@ -269,14 +269,14 @@ class Staging(ABC):
         """Remove the written values, except during a swap, when they or the old ones are the only copy."""
 
 
-def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "") -> Lease:
+def lease_at(store: Store, places: NodeKeys, plan: str | None = None, top: str = "") -> Lease:
     """The lease of a place; a resumable write gives its ``plan``."""
     path = places.path
     key = place_key(store, path, places.formats[0].chunk_prefix(path) if path else "")
     return Lease(store, key, "replace", plan=plan, top=top)
 
 
-def occupied(store: Store, places: Places) -> NodeExistsError:
+def occupied(store: Store, places: NodeKeys) -> NodeExistsError:
     return NodeExistsError(
         f"'/{places.path}' in {store} is not empty: another writer has written there since this write was "
         "planned; accepted: another place, or replacing what is there with a new call"
@@ -354,7 +354,7 @@ class StagedKeys(Store):
             found = set(self._written)
         there = set(self.list_prefix(""))
         lost = sorted(found - there)
-        if lost and self._alone and all(spread(self.exists, lost, self.concurrency)):
+        if lost and self._alone and all(parallel_map(self.exists, lost, self.concurrency)):
             return found | there  # listings may lag behind writes
         if lost:
             raise gone(

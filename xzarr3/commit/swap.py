@@ -57,8 +57,8 @@ from xzarr3.commit.stage import (
     BEGUN,
     NEW,
     SWAP,
-    Places,
-    Room,
+    Attempt,
+    NodeKeys,
     StagedKeys,
     Staging,
     foreign_keys,
@@ -84,7 +84,7 @@ from xzarr3.nodes.documents import (
 from xzarr3.nodes.erase import erase_stages, formats_in
 from xzarr3.nodes.find import find_format, held_below, read_metadata
 from xzarr3.nodes.node import ancestors
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
 from xzarr3.stores.local.folders import STAGED
@@ -255,13 +255,13 @@ class Swap:
     def _is_untouched(self, store: Store) -> bool:
         """Whether the old node is still whole, so that it may have been changed since."""
         first = next((stage for stage in self.away if stage), [])
-        return bool(first) and all(spread(store.exists, first, store.concurrency))
+        return bool(first) and all(parallel_map(store.exists, first, store.concurrency))
 
     def close(self, store: Store, format: Format, nodes: Mapping[str, NodeMetadata] | None = None) -> None:
         """Store the missing ones of the last documents, and bring the copies above up to date."""
         encoded = self._encoded()
         own = encoded.get(self.path, {})
-        there = dict(zip(own, spread(store.exists, own, store.concurrency), strict=True))
+        there = dict(zip(own, parallel_map(store.exists, own, store.concurrency), strict=True))
         copied = format.consolidated_key(self.path)
         # the listed consolidated metadata may be out of date
         if any(there.values()) and not there.get(str(copied), True):
@@ -301,7 +301,7 @@ class Swap:
             if not missing:
                 return
         asked = sorted(missing)  # listings may lag behind writes
-        found = spread(store.exists, asked, store.concurrency)
+        found = parallel_map(store.exists, asked, store.concurrency)
         lost = [key for key, is_there in zip(asked, found, strict=True) if not is_there]
         if lost:
             raise StoreError(
@@ -388,7 +388,7 @@ class Staged(Staging):
     def __init__(
         self,
         store: Store,
-        places: Places,
+        places: NodeKeys,
         arrays: Mapping[str, ArrayMetadata],
         resumed: Resumption | None,
         lease: Lease | None = None,
@@ -429,7 +429,7 @@ class Staged(Staging):
             return [self._begun(room)]
 
         self._update_begun(change)
-        self.room = Room(room, self._lease)
+        self.room = Attempt(room, self._lease)
 
     def _begun(self, room: str, *, ending: bool = False) -> bytes:
         return now(staged=True, lease=self._key, room=room, ending=ending)
@@ -478,7 +478,7 @@ class Staged(Staging):
             if not self._is_ending:
                 raise gone(self._target)
 
-    def enter(self, room: Room) -> None:
+    def enter(self, room: Attempt) -> None:
         super().enter(room)
         if room.lease is not None and self._given is not None:
             self._given = room.lease
@@ -564,7 +564,7 @@ class Beside(Staged):
     def __init__(
         self,
         store: Store,
-        places: Places,
+        places: NodeKeys,
         arrays: Mapping[str, ArrayMetadata],
         *,
         resumed: Resumption | None = None,
@@ -625,7 +625,7 @@ class Beside(Staged):
             return
         asked = sorted(keys)
         for key, found in zip(
-            asked, spread(self._target.exists, asked, self._target.concurrency), strict=True
+            asked, parallel_map(self._target.exists, asked, self._target.concurrency), strict=True
         ):
             if found:
                 raise StoreError(
@@ -666,7 +666,7 @@ def remove_staged(store: Store, top: str, known: list[str] | None = None) -> Non
 def take(
     lease: Lease,
     store: Store,
-    places: Places,
+    places: NodeKeys,
     resumed: Resumption | None = None,
     *,
     staged: bool | None = None,

@@ -55,7 +55,7 @@ _Entries: TypeAlias = "dict[bytes, frozenset[Tile]]"
 """The stored units left out of each tile; the keys are the regions of tiles, packed by :func:`_flat`."""
 
 
-class Written(NamedTuple):
+class WrittenArray(NamedTuple):
     """An array that a plan writes: its metadata, its region as JSON, and the values."""
 
     path: str
@@ -65,7 +65,7 @@ class Written(NamedTuple):
     values: Any
 
 
-def fingerprint(doing: str, format: Format, path: str, arrays: Iterable[Written]) -> str:
+def fingerprint(doing: str, format: Format, path: str, arrays: Iterable[WrittenArray]) -> str:
     """The fingerprint of a plan: a digest of everything that decides which bytes are stored where.
 
     Attributes and values that are not in dask arrays do not count, because every call writes them again.

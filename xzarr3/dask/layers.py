@@ -37,7 +37,7 @@ Numbers: TypeAlias = tuple[int, ...]
 _COMPARED = 16  # Most groups per block that a further part is compared with.
 
 
-class Made(Layer):
+class LazyLayer(Layer):
     """A layer that makes its tasks when they are first asked for, and is pickled without them."""
 
     _tasks: dict[Key, Task] | None = None
@@ -189,7 +189,7 @@ class _Asking:
         return self.key
 
 
-class SelectLayer(Made):
+class SelectLayer(LazyLayer):
     """A selection from the blocks that a :class:`ReadLayer` reads.
 
     Parameters
@@ -314,13 +314,13 @@ def read_together(parts: Sequence[Parts], cost: Cost) -> list[tuple[Parts, list[
     >>> read_together([later, day], lambda parts: parts[0].stop - parts[0].start)
     [((slice(0, 24, 1),), [1]), ((slice(900, 924, 1),), [0])]
     """
-    nothing: list[_Group] = []
-    groups: list[_Group] = []
+    nothing: list[_SharedRead] = []
+    groups: list[_SharedRead] = []
     extents = [[extent(along) for along in part] for part in parts]
     for which in sorted(range(len(parts)), key=extents.__getitem__):
         own = cost(parts[which])
         if not own:
-            nothing.append(_Group(parts[which], [which], own))
+            nothing.append(_SharedRead(parts[which], [which], own))
             continue
         for group in groups[: -_COMPARED - 1 : -1]:
             around = _around(group.read, parts[which])
@@ -330,17 +330,17 @@ def read_together(parts: Sequence[Parts], cost: Cost) -> list[tuple[Parts, list[
                 group.which.append(which)
                 break
         else:
-            groups.append(_Group(parts[which], [which], own))
+            groups.append(_SharedRead(parts[which], [which], own))
     if len(groups) > 1:
         around = reduce(_around, [group.read for group in groups])
         price = cost(around)
         if price < sum(group.cost for group in groups):
-            groups = [_Group(around, [which for group in groups for which in group.which], price)]
+            groups = [_SharedRead(around, [which for group in groups for which in group.which], price)]
     return [(group.read, group.which) for group in [*nothing, *groups]]
 
 
 @dataclass
-class _Group:
+class _SharedRead:
     """Parts of a block that are read together, and the region around them."""
 
     read: Parts

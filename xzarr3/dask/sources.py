@@ -45,7 +45,7 @@ _AT_ONCE = 2**12  # Keys whose stamps are asked for together.
 _LONG = 1000  # A longer sequence with integers at both ends is taken for block lengths, and not searched.
 
 
-class Places:
+class ReadLocations:
     """Locations of arrays, and of the arrays that tasks read. Each store and layer is searched once.
 
     Examples

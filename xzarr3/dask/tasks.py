@@ -40,11 +40,11 @@ class Sink:
                 self.journal.write(self.job, self.target, region, values, threads)
 
 
-Rooms: TypeAlias = frozenset[str] | None
+Attempts: TypeAlias = frozenset[str] | None
 """Ids of the rooms in which values were stored. A room may have been removed and made again since."""
 
 
-def rooms_of(after: Iterable[object]) -> Rooms:
+def attempts_of(after: Iterable[object]) -> Attempts:
     """The rooms that the results of earlier tasks name; None if they name none."""
     found: set[str] = set()
     for each in after:
@@ -55,14 +55,14 @@ def rooms_of(after: Iterable[object]) -> Rooms:
     return frozenset(found) if found else None
 
 
-def write_block(block: AnyArray, sink: Sink, region: Region, *after: object) -> Rooms:
+def write_block(block: AnyArray, sink: Sink, region: Region, *after: object) -> Attempts:
     """Write a block that is a tile; returns the rooms that ``after`` name."""
     _check_shape(sink.target, block, tuple(part.stop - part.start for part in region))
     sink.write(region, block)
-    return rooms_of(after)
+    return attempts_of(after)
 
 
-def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Rooms:
+def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Attempts:
     """Write a tile made of parts of blocks.
 
     ``given`` are the blocks, and after them the results of tasks that had to be done before.
@@ -71,7 +71,7 @@ def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Rooms:
     target, blocks, after = sink.target, given[: len(parts)], given[len(parts) :]
     if len(parts) == 1:
         sink.write(region, _part(target, blocks[0], parts[0]))
-        return rooms_of(after)
+        return attempts_of(after)
     dtypes = {block.dtype if type(block) is np.ndarray else None for block in blocks}
     common = dtypes.pop() if len(dtypes) == 1 else None
     whole = np.empty(
@@ -83,7 +83,7 @@ def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Rooms:
             values = target.fitted(values, values.shape)
         whole[tuple(slice(to, to + end - begin) for _, begin, end, to in part)] = values
     sink.write(region, whole)
-    return rooms_of(after)
+    return attempts_of(after)
 
 
 def read_written(written: object, target: Array, region: Region) -> AnyArray:

@@ -27,13 +27,13 @@ from dask.utils import format_bytes
 
 from xzarr3.array import Array
 from xzarr3.dask.array import read_block, read_in_chunks
-from xzarr3.dask.aside import Aside, aside_axes, copy_tile, workers, write_aside
 from xzarr3.dask.blocks import Regions, check_dask, label, writing_label
 from xzarr3.dask.cleanup import Writing
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.journal import Journal
 from xzarr3.dask.memory import frontier, memory_limit
-from xzarr3.dask.sources import Place, Places
+from xzarr3.dask.sources import Place, ReadLocations
+from xzarr3.dask.spill import Spill, copy_tile, spill_axes, workers, write_spill
 from xzarr3.dask.tasks import (
     Sink,
     Tile,
@@ -197,7 +197,7 @@ def _like(sources: object, arrays: list[da.Array]) -> da.Array | tuple[da.Array,
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class BlockWrite:
     """A dask array, and the array and the region that it is written to.
 
     ``in_place`` tells that the write overwrites stored values, which a source of the same call may read.
@@ -209,7 +209,7 @@ class Job:
     in_place: bool = False
 
 
-def _paired(sources: Any, targets: Any, regions: Any) -> list[Job]:
+def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
     """The jobs that a call of :func:`store` asks for."""
     if isinstance(sources, da.Array):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]
@@ -225,11 +225,11 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[Job]:
         raise SelectionError(
             f"{len(sources)} sources, {len(targets)} targets and {len(wanted)} regions do not pair up"
         )
-    return [Job(*each, in_place=True) for each in zip(sources, targets, wanted, strict=True)]
+    return [BlockWrite(*each, in_place=True) for each in zip(sources, targets, wanted, strict=True)]
 
 
 def plan_writes(
-    wanted: Sequence[Job],
+    wanted: Sequence[BlockWrite],
     *,
     journal: Journal | None = None,
     memory_limit: int | str | None = None,
@@ -249,8 +249,8 @@ def plan_writes(
         The scheduler that will run the write, and its options.
     """
     check_dask()
-    places = Places()
-    jobs = [_Job(number, job, journal, places) for number, job in enumerate(wanted)]
+    places = ReadLocations()
+    jobs = [_TiledWrite(number, job, journal, places) for number, job in enumerate(wanted)]
     _check_overlaps(jobs)
     _put_in_turn(jobs, places)
     _fit_memory(jobs, memory_limit, scheduler, kwargs)
@@ -259,7 +259,7 @@ def plan_writes(
     return Writes(jobs)
 
 
-def _put_in_turn(jobs: Sequence[_Job], places: Places) -> None:
+def _put_in_turn(jobs: Sequence[_TiledWrite], places: ReadLocations) -> None:
     """Order the jobs, and spill where needed, so that no value is overwritten before it is read.
 
     Raises
@@ -284,7 +284,7 @@ def _put_in_turn(jobs: Sequence[_Job], places: Places) -> None:
 
 
 def _fit_memory(
-    jobs: Sequence[_Job], limit: int | str | None, scheduler: Any, kwargs: dict[str, Any]
+    jobs: Sequence[_TiledWrite], limit: int | str | None, scheduler: Any, kwargs: dict[str, Any]
 ) -> None:
     """Let jobs spill that would need too much memory."""
     if limit is not None:
@@ -299,13 +299,13 @@ def _fit_memory(
     most = memory_limit(limit, client)
     for job in large:
         if job.live > most:
-            job.detour(most, client is not None, workers(kwargs))
+            job.plan_spill(most, client is not None, workers(kwargs))
 
 
 class Writes:
     """Checked jobs; each writes a source to a region of a target, tile by tile."""
 
-    def __init__(self, jobs: Sequence[_Job]) -> None:
+    def __init__(self, jobs: Sequence[_TiledWrite]) -> None:
         self._jobs = jobs
 
     def __str__(self) -> str:
@@ -383,7 +383,7 @@ class _Graph:
         self.layers[name] = layer
         self.dependencies[name] = dependencies
 
-    def add_done(self, written: dict[str, Written], asides: Sequence[Aside] = ()) -> str:
+    def add_done(self, written: dict[str, Written], asides: Sequence[Spill] = ()) -> str:
         """Add a layer that waits for writing layers and removes spilled values; returns its name."""
         name = f"store-zarr-{uuid.uuid4().hex}"  # Unique: each call writes, so results are never shared.
         self.add(name, Done(name, written, asides, self.gate), set(written))
@@ -397,10 +397,12 @@ class _Graph:
         return set(graph.dependencies[""])
 
 
-class _Job:
+class _TiledWrite:
     """One source, its target region, and the tiles of the region."""
 
-    def __init__(self, number: int, wanted: Job, journal: Journal | None, places: Places) -> None:
+    def __init__(
+        self, number: int, wanted: BlockWrite, journal: Journal | None, places: ReadLocations
+    ) -> None:
         source, target, region = wanted.source, wanted.target, wanted.region
         if not isinstance(source, da.Array) or not isinstance(target, Array):
             raise TypeError(
@@ -436,7 +438,7 @@ class _Job:
         self.goes_first = False
         """Whether its source reads arrays that the same call overwrites."""
         self._rechunks = False
-        self.aside: Aside | None = None
+        self.aside: Spill | None = None
         slabs, live = (None, 0) if self.aligned else frontier(self.axes)
         self.slabs, self.live = slabs, live * source.dtype.itemsize
 
@@ -447,11 +449,11 @@ class _Job:
 
     def set_aside(self) -> None:
         """Spill all values to the store until all sources that read the target have been read."""
-        pieces, self.axes = aside_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
-        self.aside = Aside(self.target, pieces, self.axes, here=False)
+        pieces, self.axes = spill_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
+        self.aside = Spill(self.target, pieces, self.axes, here=False)
         self.slabs = None
 
-    def detour(self, most: float, cluster: bool, threads: int) -> None:
+    def plan_spill(self, most: float, cluster: bool, threads: int) -> None:
         """Spill blocks to disk while they wait for others, instead of holding them in memory."""
         source, target = self.source, self.target
         way = "the workers' disks" if cluster else "a temporary directory"
@@ -460,8 +462,8 @@ class _Job:
             self.axes = [AxisTiles(axis.edges, axis.edges) for axis in self.axes]
         else:
             limit = most * _SHARE / threads
-            pieces, self.axes = aside_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
-            self.aside = Aside(target, pieces, self.axes, here=True)
+            pieces, self.axes = spill_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
+            self.aside = Spill(target, pieces, self.axes, here=True)
         self.slabs = None
         warnings.warn(
             f"blocks of {shorten(source.chunksize)} for array '{printable(target.name)}', which is stored in "
@@ -528,9 +530,9 @@ class _Job:
 
     def add_aside(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> dict[str, Written]:
         """Add the layer that spills values; returns the tiles that it writes, by its name."""
-        aside, name = cast("Aside", self.aside), self._stage
+        aside, name = cast("Spill", self.aside), self._stage
         zeros = (0,) * len(self.starts)
-        keep = partial(write_aside, aside, graph.gate)
+        keep = partial(write_spill, aside, graph.gate)
         layer = Tiles(name, self.source.name, aside.pieces, zeros, keep, (), after)
         graph.add(name, layer, awaited | graph.take(self.source))
         return {name: Written(tuple(axis.count for axis in aside.pieces))}
@@ -590,9 +592,9 @@ def _overlap(one: _Box, other: _Box) -> bool:
     return all(low < end and start < high for (low, high), (start, end) in zip(one, other, strict=True))
 
 
-def _check_overlaps(jobs: Sequence[_Job]) -> None:
+def _check_overlaps(jobs: Sequence[_TiledWrite]) -> None:
     """Refuse jobs that write the same elements; let a job follow earlier ones that share stored units."""
-    seen: dict[Place, list[_Job]] = {}
+    seen: dict[Place, list[_TiledWrite]] = {}
     for job in jobs:
         others = seen.setdefault(job.place, [])
         for other in others:

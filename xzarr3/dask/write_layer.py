@@ -14,11 +14,11 @@ from typing import Any
 
 from dask._task_spec import Task, TaskRef
 
-from xzarr3.dask.aside import Aside
 from xzarr3.dask.cleanup import Cleanup
 from xzarr3.dask.ending import Gate
-from xzarr3.dask.layers import Made
-from xzarr3.dask.tasks import Tile, rooms_of
+from xzarr3.dask.layers import LazyLayer
+from xzarr3.dask.spill import Spill
+from xzarr3.dask.tasks import Tile, attempts_of
 from xzarr3.dask.tiles import AxisTiles, Cut
 
 Key = Any
@@ -28,7 +28,7 @@ _WEIGHT = 32  # Log2 of the first weight: more dependencies than the blocks of a
 _ARITY = 64  # Most inputs of a waiting task: a task is sent the location of each of its inputs.
 
 
-class Tiles(Made):
+class Tiles(LazyLayer):
     """Layer with one writing task per tile, where tiles are not blocks.
 
     Each task depends on the blocks that its tile overlaps.
@@ -113,7 +113,7 @@ class Written:
             yield itertools.product(*ranges)
 
 
-class Done(Made):
+class Done(LazyLayer):
     """Layer that waits for all writes: a tree of tasks. The key of its root is the name of the layer.
 
     Dask first runs the inputs of those tasks that have the most dependencies. Where slabs are written in
@@ -135,7 +135,7 @@ class Done(Made):
         self,
         name: str,
         written: Mapping[str, Written],
-        asides: Sequence[Aside] = (),
+        asides: Sequence[Spill] = (),
         gate: Gate | None = None,
     ) -> None:
         super().__init__(name)
@@ -194,13 +194,13 @@ class Done(Made):
 
 def all_done(*written: object) -> frozenset[str] | None:
     """Do nothing but depend on the writes given; returns the rooms that they stored in."""
-    return rooms_of(written)
+    return attempts_of(written)
 
 
-def _finish(asides: Sequence[Aside], *written: object) -> frozenset[str] | None:
+def _finish(asides: Sequence[Spill], *written: object) -> frozenset[str] | None:
     for aside in asides:
         aside.remove()
-    return rooms_of(written)
+    return attempts_of(written)
 
 
 def _described(axis: AxisTiles, start: int) -> list[tuple[slice, tuple[Cut, ...], tuple[int, ...]]]:

@@ -37,7 +37,7 @@ OBJECT_NAMES = ("|O", "O", "|O8", "<O", ">O", "=O")
 _MAX_LEVELS = 200  # deepest nesting of a JSON value
 
 
-class _Variable(PlainlyNamed):
+class _VariableLength(PlainlyNamed):
     is_variable: ClassVar[bool] = True
     object_codec_id: ClassVar[str]
 
@@ -76,7 +76,7 @@ class _Variable(PlainlyNamed):
         return array
 
 
-class VariableLengthUTF8(_Variable):
+class VariableLengthUTF8(_VariableLength):
     """``string``: text of any length; numpy holds it as ``StringDType``."""
 
     dtype_cls = np.dtypes.StringDType
@@ -143,7 +143,7 @@ class VariableLengthUTF8(_Variable):
             raise self._cannot_hold(given, str(error)) from error
 
 
-class _Objects(_Variable):
+class _Objects(_VariableLength):
     dtype_cls = np.dtypes.ObjectDType
 
     def holds_only(self, array: AnyArray, fill: Any) -> bool:

@@ -32,7 +32,7 @@ MAX_NAMES = 256
 
 
 @dataclass(frozen=True)
-class Place:
+class DocumentKey:
     """The meaning of the key of a document.
 
     Parameters
@@ -129,7 +129,7 @@ class Format(ABC):
         """Start of the keys of the chunks of an array."""
 
     @abstractmethod
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> DocumentKey | None:
         """The meaning of the key of a document; None for other keys."""
 
     @abstractmethod
@@ -402,12 +402,12 @@ __all__ = [
     "MAX_NAMES",
     "ArrayMetadata",
     "Document",
+    "DocumentKey",
     "Fetch",
     "Format",
     "GroupMetadata",
     "Held",
     "NodeMetadata",
-    "Place",
     "ZarrFormat",
     "check_path_below",
     "chunk_shape_of",

@@ -30,9 +30,9 @@ from xzarr3.errors import InvalidKeyError, MetadataError, UnknownExtensionError,
 from xzarr3.formats.base import (
     LENGTHS,
     Document,
+    DocumentKey,
     Fetch,
     Format,
-    Place,
     check_path_below,
     chunk_shape_of,
     fill_value_from_json,
@@ -462,9 +462,9 @@ class V2Format(Format):
     def chunk_prefix(self, path: str) -> str:
         return node_prefix(path)
 
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> DocumentKey | None:
         path, _, name = key.rpartition("/")
-        return Place(path, _KINDS[name]) if name in _KINDS else None
+        return DocumentKey(path, _KINDS[name]) if name in _KINDS else None
 
     def prefixes(self, path: str) -> tuple[str, ...]:
         return (node_prefix(path),)

@@ -22,8 +22,8 @@ from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.extensions import EXTENSION, is_optional, parse_extension, unknown_fields
 from xzarr3.formats.base import (
     Document,
+    DocumentKey,
     Format,
-    Place,
     check_path_below,
     fill_value_from_json,
     node_prefix,
@@ -338,9 +338,9 @@ class V3Format(Format):
     def chunk_prefix(self, path: str) -> str:
         return node_prefix(path)
 
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> DocumentKey | None:
         path, _, name = key.rpartition("/")
-        return Place(path, "node") if name == DOCUMENT else None
+        return DocumentKey(path, "node") if name == DOCUMENT else None
 
     def prefixes(self, path: str) -> tuple[str, ...]:
         return (node_prefix(path),)

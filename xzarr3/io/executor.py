@@ -25,7 +25,7 @@ from xzarr3.io.read import OpenShards, UnitReader
 from xzarr3.io.selection import DimChoice, Points
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.parallel import Pool, available_threads, cores, is_shared, together, waiters
+from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_threads, waiters
 from xzarr3.stores import Store, in_flight
 
 _SLACK = 2**20  # Bytes
@@ -79,7 +79,7 @@ class Runs:
         """
         if threads <= 1 and not is_shared():
             return worker(self)
-        return sum(together(lambda: worker(self), max(threads, 1), pool, self._stop, leaves=leaves))
+        return sum(run_on_threads(lambda: worker(self), max(threads, 1), pool, self._stop, leaves=leaves))
 
     def _stop(self) -> None:
         self.stopped = True

@@ -23,7 +23,7 @@ from xzarr3.io.byte_ranges import windows
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ChunkProjection, Inner
 from xzarr3.io.read import Index, Within, shard_index
-from xzarr3.parallel import asked_threads, spread
+from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import ValueReader
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _fetches(engine: Engine, plan: ReadPlan, pieces: int = 1) -> Iterator[Fetch]
     for chain, units in plan.batches(pieces):
         one = partial(_fetch_unit, engine, plan, chain, known if pieces > 1 else None)
         while some := list(itertools.islice(units, at_once)):
-            yield from spread(one, some, at_once)
+            yield from parallel_map(one, some, at_once)
 
 
 def _fetch_unit(

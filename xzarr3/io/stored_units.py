@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from xzarr3.grid import Grid
 from xzarr3.io.selection import BasicSelection, basic_selection
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 
 if TYPE_CHECKING:
     from xzarr3.array import Array
@@ -30,7 +30,7 @@ def stored_units(
     store = array.engine.store
     if math.prod(map(len, bounds)) <= FEW:
         few = list(itertools.product(*bounds))
-        there = spread(store.exists, [array.engine.key(coords) for coords in few], store.concurrency)
+        there = parallel_map(store.exists, [array.engine.key(coords) for coords in few], store.concurrency)
         yield from itertools.compress(few, there)
         return
     # Many units: the store is listed, as most of them may never have been written.

@@ -14,14 +14,14 @@ from xzarr3.formats import Format, documents
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.documents import _create, create_documents, refresh_consolidated, write_documents
 from xzarr3.nodes.erase import erase_node, orphans_of
-from xzarr3.nodes.find import Look, find_format, held_of, read_held
+from xzarr3.nodes.find import DocumentView, find_format, held_of, read_held
 from xzarr3.nodes.folding import check_names
 from xzarr3.nodes.node import ancestors, document_lock
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 
 
-def make_groups_above(store: Store, format: Format, path: str, look: Look | None = None) -> list[str]:
+def make_groups_above(store: Store, format: Format, path: str, look: DocumentView | None = None) -> list[str]:
     """Create the missing groups above a node, if the format needs them.
 
     Does not update consolidated copies.
@@ -38,7 +38,7 @@ def make_groups_above(store: Store, format: Format, path: str, look: Look | None
     IncompleteWriteError
         If a group above is being replaced.
     """
-    look = Look(store) if look is None else look
+    look = DocumentView(store) if look is None else look
     hierarchy = format.hierarchy_documents()
     look.fetch([*hierarchy, *(key for above in ancestors(path) for key in format.defining_keys(above))])
     missing = groups_missing(look, format, path)
@@ -60,11 +60,11 @@ def make_groups_above(store: Store, format: Format, path: str, look: Look | None
             raise _array_above(store, path, above)
         return False
 
-    made = spread(make, missing[::-1], store.concurrency)
+    made = parallel_map(make, missing[::-1], store.concurrency)
     return [above for above, done in zip(missing[::-1], made, strict=True) if done]
 
 
-def groups_missing(look: Look, format: Format, path: str) -> list[str]:
+def groups_missing(look: DocumentView, format: Format, path: str) -> list[str]:
     """The missing groups above a node, from the bottom up.
 
     Raises
@@ -95,7 +95,7 @@ def make_node(
     meta: NodeMetadata,
     *,
     overwrite: bool,
-    look: Look | None = None,
+    look: DocumentView | None = None,
 ) -> None:
     """Create a node, and the groups above it; the caller has checked the path.
 
@@ -108,7 +108,7 @@ def make_node(
     overwrite : bool
         Erase an existing node first.
     look : Look, optional
-        :meth:`Look.around` the path, if the caller has it already.
+        :meth:`DocumentView.around` the path, if the caller has it already.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def make_node(
     check_names(store, format, path)
     is_array = isinstance(meta, ArrayMetadata)
     if look is None:
-        look = Look.around(store, path)
+        look = DocumentView.around(store, path)
     look.fetch(format.documents(meta, path))
     # The lock keeps one thread from erasing what another has just created.
     with document_lock(store) if overwrite else nullcontext():
@@ -144,7 +144,7 @@ def make_node(
         refresh_consolidated(store, format, [*made, path])
 
 
-def _has_no_lease(look: Look) -> bool:
+def _has_no_lease(look: DocumentView) -> bool:
     """Whether the listing of the root, which is needed anyway, shows no lease of a writer."""
     return lease_key("") not in look.list_dir("")[0]
 
@@ -156,7 +156,7 @@ def _there_is_one(store: Store, path: str) -> NodeExistsError:
 
 
 def _check_room(
-    store: Store, look: Look, path: str, for_group_of: Format | None, orphans: Collection[str]
+    store: Store, look: DocumentView, path: str, for_group_of: Format | None, orphans: Collection[str]
 ) -> None:
     """Raise if there is a node at a path, or keys that a new array would read as its chunks.
 

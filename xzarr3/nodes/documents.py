@@ -20,7 +20,7 @@ from xzarr3.formats.base import Held, node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import changes, revalidation
 from xzarr3.nodes.find import (
-    Look,
+    DocumentView,
     _is_implied,
     document_values,
     held_below,
@@ -30,7 +30,7 @@ from xzarr3.nodes.find import (
     read_metadata,
 )
 from xzarr3.nodes.node import ancestors
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import ABSENT, UNCHANGED, Unchanged, joined
 
@@ -248,7 +248,7 @@ def store_documents(
 
 
 def create_documents(
-    look: Look,
+    look: DocumentView,
     store: Store,
     format: Format,
     path: str,
@@ -364,7 +364,7 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
         # document afterwards, if it holds consolidated metadata; the compare-and-set then fails and this runs
         # again.
         before, metadata = _group_with(store, format, path, key, stored)
-        below = held_below(Look(store), format, path)
+        below = held_below(DocumentView(store), format, path)
         written[:] = [(before, metadata, below)]
         document = format.documents(metadata, path, below)[key]
         return [documents.encode(document, path) + documents.mark_of(stored)]
@@ -374,7 +374,7 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
         before, metadata, below = written[0]
         # Without consolidated metadata before, a simultaneous change has not touched the document: read
         # again.
-        if before or held_below(Look(store), format, path) == below:
+        if before or held_below(DocumentView(store), format, path) == below:
             return metadata, below
 
 
@@ -430,9 +430,9 @@ def nodes_now(
     """Metadata of nodes, read after the document that holds their copies; None for nodes that are gone."""
     known = {} if before is None else before.nodes
     # a Look bypasses caches
-    read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
+    read = partial(read_metadata, DocumentView(store), format, consolidated=False, again=True)
     unknown = [path for path in paths if path not in known]
-    found = dict(zip(unknown, spread(read, unknown, store.concurrency), strict=True))
+    found = dict(zip(unknown, parallel_map(read, unknown, store.concurrency), strict=True))
     return [known[path] if path in known else found[path] for path in paths]
 
 

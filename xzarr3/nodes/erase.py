@@ -15,8 +15,8 @@ from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.documents import drop_from_consolidated
-from xzarr3.nodes.find import Look, _draft, _held, exists
-from xzarr3.parallel import spread
+from xzarr3.nodes.find import DocumentView, _draft, _held, exists
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 
 
@@ -54,7 +54,7 @@ def erase_node(
         If a key may be a chunk of a node whose documents cannot be read, or cannot stay beside the new node.
         Nothing is erased then.
     """
-    look = Look.around(store, path)
+    look = DocumentView.around(store, path)
     formats = formats_in(look, path, format)
     found = keys_at(look, formats, path)
     if not found:
@@ -141,7 +141,7 @@ def keys_at(store: Store, formats: Sequence[Format], path: str) -> set[str]:
     prefixes = tuple({prefix for format in formats for prefix in format.prefixes(path)})
     keys = {key for format in formats for key in format.document_keys(path)}
     elsewhere = [key for key in keys if not key.startswith(prefixes)]
-    there = spread(store.exists, elsewhere, store.concurrency)
+    there = parallel_map(store.exists, elsewhere, store.concurrency)
     found = set(itertools.compress(elsewhere, there))
     for prefix in prefixes:
         found.update(store.list_prefix(prefix))

@@ -19,12 +19,12 @@ from xzarr3.model.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes.node import ancestors
 from xzarr3.nodes.revalidation import note_all
 from xzarr3.options import max_document_bytes
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import ABSENT, OversizedError, check_key, cut
 
 
-class Look(Store):
+class DocumentView(Store):
     """A read-only view of a store that reads each document once, many in one batch.
 
     Parameters
@@ -58,7 +58,7 @@ class Look(Store):
         if self.concurrency == 1 and self._store._has("reader"):  # checking the size takes no request there
             for key in wanted:
                 _check_size(self._store, key)
-        found = spread(self._store.get_versioned, wanted, self.concurrency)
+        found = parallel_map(self._store.get_versioned, wanted, self.concurrency)
         self._found.update(zip(wanted, found, strict=True))
 
     def found(self, key: str) -> tuple[Buffer | None, object]:
@@ -85,7 +85,7 @@ class Look(Store):
         return self._store.list_prefix(prefix)
 
     @classmethod
-    def around(cls, store: Store, path: str, *, listed: bool = False) -> Look:
+    def around(cls, store: Store, path: str, *, listed: bool = False) -> DocumentView:
         """A look that has read all documents which tell what there is at a path and above it.
 
         With ``listed``, in a store with slow answers, one listing shows whether there is nothing at the path
@@ -101,7 +101,7 @@ class Look(Store):
         looks: list[Callable[[], object]] = [partial(look.fetch, above)]
         if listed and store.listable and store.concurrency > 1:
             looks.append(partial(look.list_dir, node_prefix(path)))
-        spread(lambda ask: ask(), looks, store.concurrency)
+        parallel_map(lambda ask: ask(), looks, store.concurrency)
         if not any(look._listed.get(node_prefix(path), ("fetch",))):
             look._found.update((key, (None, ABSENT)) for key in own)
         look.fetch(own)
@@ -125,7 +125,7 @@ def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
     MetadataError
         If a document is too large. It is not loaded into memory if the store can tell its size.
     """
-    if isinstance(store, Look):
+    if isinstance(store, DocumentView):
         return store.values(keys)
     limit = max_document_bytes()
 
@@ -135,7 +135,7 @@ def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
         except OversizedError as error:
             raise _oversized(key, error.size) from error
 
-    values = spread(read, keys, store.concurrency)
+    values = parallel_map(read, keys, store.concurrency)
     note_all(store, zip(keys, values, strict=True))
     return values
 
@@ -193,7 +193,7 @@ def _is_implied(store: Store, format: Format, path: str) -> bool:
 
 def exists(store: Store, format: Format, path: str) -> bool:
     """Whether there is a node."""
-    if any(spread(store.exists, format.defining_keys(path), store.concurrency)):
+    if any(parallel_map(store.exists, format.defining_keys(path), store.concurrency)):
         return True
     return _is_implied(store, format, path)
 
@@ -315,8 +315,8 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
     MetadataError
         If the groups above are stored in another format, which would hide them.
     """
-    if not isinstance(store, Look):
-        store = Look.around(store, path)
+    if not isinstance(store, DocumentView):
+        store = DocumentView.around(store, path)
     found = None
     for above in [*ancestors(path)][::-1]:
         found = find_format(store, above)
@@ -366,7 +366,7 @@ def children(store: Store, format: Format, path: str) -> list[str]:
     keys = [key for each in asked.values() for key in each]
     there = {
         key
-        for key, is_there in zip(keys, spread(store.exists, keys, store.concurrency), strict=True)
+        for key, is_there in zip(keys, parallel_map(store.exists, keys, store.concurrency), strict=True)
         if is_there
     }
     return [name for name in names if name in sure or not there.isdisjoint(asked[name])]
@@ -408,7 +408,7 @@ def load_below(
             raise MetadataError(
                 "groups within groups", path=level[0], accepted=f"paths of at most {MAX_NAMES} names"
             )
-        listings = spread(
+        listings = parallel_map(
             store.list_dir, [format.listing_prefix(above) for above in level], store.concurrency
         )
         wanted: dict[str, tuple[str, ...]] = {}

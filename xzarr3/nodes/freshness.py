@@ -25,7 +25,7 @@ from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import changes, revalidation
 from xzarr3.nodes.find import metadata_of, read_held
 from xzarr3.nodes.node import ancestors
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 
 if TYPE_CHECKING:
     from xzarr3.array import Array
@@ -142,7 +142,7 @@ def _read_and_look(read: Callable[[], int], due: Sequence[Array], leaves: bool) 
             return error
 
     works: list[Callable[[], object]] = [read, *(partial(_look, array) for array in due)]
-    found = spread(tried, works, 1 + len(due), leaves=leaves)
+    found = parallel_map(tried, works, 1 + len(due), leaves=leaves)
     for outcome in (*found[1:], found[0]):  # a replaced array may be unreadable: report the change first
         if isinstance(outcome, Xzarr3Error):
             raise outcome
@@ -332,11 +332,11 @@ def _stamps(array: Array) -> object:
     # Storage transformers may keep the values under other keys, or somewhere else.
     counts, key, store = array.cdata_shape, array.engine.key, array.engine.store
     if math.prod(counts) <= MOST_STAMPED:
-        return store.stamp(_Made(lambda: map(key, _sample(counts, MOST_STAMPED))))
+        return store.stamp(_LazyKeys(lambda: map(key, _sample(counts, MOST_STAMPED))))
     many = math.prod(counts[:-1]) > MOST_STAMPED
     rows = _sample(counts[:-1], _SOME if many else MOST_STAMPED)
-    folders = _Made(lambda: dict.fromkeys(key((*at, 0)).rpartition("/")[0] for at in rows))
-    stamps = [store.stamp(folders), store.stamp(_Made(lambda: map(key, _sample(counts, _SOME))))]
+    folders = _LazyKeys(lambda: dict.fromkeys(key((*at, 0)).rpartition("/")[0] for at in rows))
+    stamps = [store.stamp(folders), store.stamp(_LazyKeys(lambda: map(key, _sample(counts, _SOME))))]
     if not all(isinstance(stamp, list) for stamp in stamps):
         return stamps
     looked_at: Any = stamps[0]
@@ -374,7 +374,7 @@ def _sample(counts: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:
         yield tuple(reversed(coords))
 
 
-class _Made(Sequence[str]):
+class _LazyKeys(Sequence[str]):
     """Keys that are made on first access; most stores do not need them for a stamp."""
 
     def __init__(self, make: Callable[[], Iterable[str]]) -> None:

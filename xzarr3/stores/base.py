@@ -30,7 +30,7 @@ from xzarr3.errors import (
     StoreError,
     shorten,
 )
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.readers import (
     UNCHANGED,
@@ -463,7 +463,7 @@ class Store(Closing):
     def _get_partial_values(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer | None]:
         if not self._has("get"):
             self._lacks("get_partial_values", "'get' or 'get_partial_values'")
-        return spread(lambda each: self.get(*each), wanted, self.concurrency)
+        return parallel_map(lambda each: self.get(*each), wanted, self.concurrency)
 
     def get_values(self, keys: Iterable[str]) -> list[Buffer | None]:
         """Several values, read concurrently where that helps; None for a key without a value.
@@ -474,7 +474,7 @@ class Store(Closing):
         >>> MemoryStore({"a": b"1"}).get_values(["a", "b"])
         [b'1', None]
         """
-        return spread(self.get, keys, self.concurrency)
+        return parallel_map(self.get, keys, self.concurrency)
 
     def exists(self, key: str) -> bool:
         """Whether ``key`` has a value."""
@@ -692,7 +692,7 @@ class Store(Closing):
         """
         self._check_writable()
         wanted = [(check_key(key), value) for key, value in items]
-        spread(lambda item: self.set(*item), wanted, self.concurrency)
+        parallel_map(lambda item: self.set(*item), wanted, self.concurrency)
 
     def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
         """Overwrite parts of values; each triple names a key, the first byte and the new bytes.
@@ -760,7 +760,7 @@ class Store(Closing):
                 raise StoreError(f"cannot copy key '{pair[0]}' of {self}: it has no value")
             self.set(pair[1], value)
 
-        spread(copy, pairs, min(self.concurrency, _MOST_COPIED))
+        parallel_map(copy, pairs, min(self.concurrency, _MOST_COPIED))
 
     def erase(self, key: str) -> None:
         """Remove ``key`` and its value if it exists."""
@@ -783,7 +783,7 @@ class Store(Closing):
     def _erase_values(self, keys: Sequence[str]) -> None:
         if not self._has("erase"):
             self._cannot_erase("erase_values")
-        spread(self.erase, keys, self.concurrency)
+        parallel_map(self.erase, keys, self.concurrency)
 
     def erase_prefix(self, prefix: str) -> None:
         """Remove every key that begins with ``prefix``, which must not be empty."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
 
 
-class _Writer:
+class _Accessor:
     """Base class of the accessors."""
 
     def __init__(self, data: Dataset | DataArray | DataTree) -> None:
@@ -59,17 +59,17 @@ class _Writer:
 
 
 @register_dataset_accessor("xzarr3")  # type: ignore[no-untyped-call]
-class DatasetAccessor(_Writer):
+class DatasetAccessor(_Accessor):
     """``ds.xzarr3``"""
 
 
 @register_dataarray_accessor("xzarr3")  # type: ignore[no-untyped-call]
-class DataArrayAccessor(_Writer):
+class DataArrayAccessor(_Accessor):
     """``da.xzarr3``"""
 
 
 @register_datatree_accessor("xzarr3")  # type: ignore[no-untyped-call]
-class DataTreeAccessor(_Writer):
+class DataTreeAccessor(_Accessor):
     """``dt.xzarr3``"""
 
     def to_zarr(  # type: ignore[override]

@@ -63,14 +63,16 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     # xarray names dask's tasks after a path's modification time; the token of a store shows more changes.
     opened = open_store(store, options.pop("storage_options", None))
     engine: Any = Xzarr3BackendEntrypoint
-    place: Any = opened if opened.tells_changes else _Place(opened)  # Any: xarray's types allow neither.
+    place: Any = (
+        opened if opened.tells_changes else _UnwatchedStore(opened)
+    )  # Any: xarray's types allow neither.
     dataset: Dataset = xr.open_dataset(place, engine=engine, chunks=chunks, **options)
     if opened.folder is not None and opened is not store:
         dataset.encoding.setdefault("source", opened.folder)
     return dataset
 
 
-class _Place:
+class _UnwatchedStore:
     """A store that cannot detect changes; its dask token is the identity of the store.
 
     Parameters
@@ -270,7 +272,7 @@ def _groups(path: str, group: Group) -> Iterator[tuple[str, Group]]:
 
 
 def _open(
-    store: StoreLike | _Place,
+    store: StoreLike | _UnwatchedStore,
     path: str | None,
     mode: str,
     consolidated: bool | None,
@@ -281,7 +283,7 @@ def _open(
     """Open a group, from the consolidated metadata of the root if there are any."""
     if mode not in ("r", "r+"):
         raise ValueError(f"mode {mode!r} cannot be used to open a dataset; accepted: 'r', 'r+'")
-    place = store.store if isinstance(store, _Place) else store
+    place = store.store if isinstance(store, _UnwatchedStore) else store
     opened, path = open_store(place, storage_options), (path or "").strip("/")
     try:
         return open_group(

@@ -23,10 +23,10 @@ from xzarr3.array import Array
 from xzarr3.commit.lease import Lease, LeaseLostError, release_together
 from xzarr3.commit.replace import Replacement
 from xzarr3.commit.resume import Resumption, Settings
-from xzarr3.commit.stage import Room
+from xzarr3.commit.stage import Attempt
 from xzarr3.commit.swap import sweep
-from xzarr3.dask.journal import Journal, Written, fingerprint
-from xzarr3.dask.write import Job
+from xzarr3.dask.journal import Journal, WrittenArray, fingerprint
+from xzarr3.dask.write import BlockWrite
 from xzarr3.errors import (
     ChangedError,
     ConflictError,
@@ -51,7 +51,7 @@ from xzarr3.nodes.documents import (
 from xzarr3.nodes.find import depth_first, find_consolidated, read_held
 from xzarr3.nodes.freshness import same, stored_metadata
 from xzarr3.nodes.resize import at_first, erase_beyond, resized
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.compare import Change, ChangedGroup, Plan
 from xzarr3.xarray.encode import is_lazy
@@ -133,7 +133,9 @@ class Placement:
         """Identifies this write, if it can be resumed."""
         if resume:
             written = [
-                Written(places[name], each.metadata, each.write_empty_chunks, each.metadata.shape, each.data)
+                WrittenArray(
+                    places[name], each.metadata, each.write_empty_chunks, each.metadata.shape, each.data
+                )
                 for name, each in sorted(arrays.items())
             ]
             plan = fingerprint("create", format, path, written)
@@ -153,7 +155,8 @@ class Placement:
             is_alone=bool(groups),
         )
         self.jobs = [
-            Job(each.data, self._target(places[relative], each), ...) for relative, each in arrays.items()
+            BlockWrite(each.data, self._target(places[relative], each), ...)
+            for relative, each in arrays.items()
         ]
 
     def _target(self, path: str, planned: PlannedArray) -> Array:
@@ -199,7 +202,7 @@ class Placement:
 
 
 @dataclass(eq=False)
-class _Begun:
+class _OpenWrite:
     """State of a write that has begun and must be finished or discarded."""
 
     lengths: dict[str, SharedLength] = field(default_factory=dict)
@@ -207,7 +210,7 @@ class _Begun:
     """Whether all values past the end of the arrays are from this write."""
     unplaced: set[str] = field(default_factory=set)
     """Paths of staged nodes that are not in place yet, and are removed if the write fails."""
-    rooms: list[Room] = field(default_factory=list)
+    rooms: list[Attempt] = field(default_factory=list)
     """The rooms of the staged nodes."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -230,9 +233,9 @@ class Commit:
         self._groups = plan.changed
         self._consolidated = plan.consolidated
         self._keep_empty = bool(plan.asked.write_empty_chunks)
-        self.jobs: list[Job] = []
+        self.jobs: list[BlockWrite] = []
         """The jobs that dask writes."""
-        self._eager: list[Job] = []
+        self._eager: list[BlockWrite] = []
         self._lengths: dict[str, SharedLength] = {}
         self.settings: list[tuple[Change, Array]] = []
         """Changes of existing arrays, each with the array that it is written through."""
@@ -304,7 +307,7 @@ class Commit:
         self._write(*placement.jobs)
         placement.jobs = []
 
-    def _write(self, *jobs: Job) -> None:
+    def _write(self, *jobs: BlockWrite) -> None:
         for job in jobs:
             if is_lazy(job.source):
                 self.jobs.append(job)
@@ -328,7 +331,7 @@ class Commit:
         )
         if isinstance(target, Growing):
             target.grown_from = array.shape
-        self._write(Job(change.data, target, change.region, in_place=not change.grows))
+        self._write(BlockWrite(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
     def _resume(self) -> None:
@@ -362,14 +365,14 @@ class Commit:
         """Whether the write changes no existing group: it creates groups, or replaces one as a whole."""
         return not self._groups
 
-    def begin(self) -> _Begun:
+    def begin(self) -> _OpenWrite:
         """Take leases and make stages, before any value is stored.
 
         The result is passed to :meth:`room`, :meth:`finish` and :meth:`discard`.
         """
-        begun = _Begun()
+        begun = _OpenWrite()
 
-        def begin(placement: Placement) -> Room:
+        def begin(placement: Placement) -> Attempt:
             room = placement.replacement.begin()
             begun.unplaced.add(placement.path)
             return room
@@ -382,13 +385,13 @@ class Commit:
                 self._take(begun)
             if resumed is not None and not resumed.is_done:
                 resumed.begin(length.lease for length in begun.lengths.values())
-            begun.rooms = spread(begin, self._placed, self.store.concurrency)
+            begun.rooms = parallel_map(begin, self._placed, self.store.concurrency)
         except BaseException as error:
             self.discard(begun, error)
             raise
         return begun
 
-    def _take(self, begun: _Begun) -> None:
+    def _take(self, begun: _OpenWrite) -> None:
         """Take the leases of arrays that grow or are rewritten, and check that no length has changed.
 
         The first lease is taken alone, so that of two writers that want the same arrays only one gets any.
@@ -403,7 +406,7 @@ class Commit:
                 mine.lease.ends_with(begun)
 
         for paths in (wanted[:1], wanted[1:]):
-            spread(take, paths, self.store.concurrency)
+            parallel_map(take, paths, self.store.concurrency)
         for group in self._groups:
             for change in group.changes:
                 if change.array.path in begun.lengths:
@@ -427,28 +430,30 @@ class Commit:
                 "was appended; accepted: the same call again"
             )
 
-    def room(self, begun: _Begun) -> str:
+    def room(self, begun: _OpenWrite) -> str:
         """Identifies the stages and leases of this attempt; later ones at the same place have other ids."""
         terms = [length.lease.term for _, length in sorted(begun.lengths.items())]
         return " ".join([*(room.id for room in begun.rooms), *terms])
 
-    def _enter(self, begun: _Begun) -> None:
+    def _enter(self, begun: _OpenWrite) -> None:
         for placement, room in zip(self._placed, begun.rooms, strict=False):  # Fewer rooms if begin() failed.
             placement.replacement.enter(room)
 
-    def finish(self, begun: _Begun) -> None:
+    def finish(self, begun: _OpenWrite) -> None:
         """Write the values that are not in dask arrays, and then all documents."""
         self._enter(begun)
         try:
             if self.journal is not None:
                 self.journal.flush()
             # Mostly small coordinates, each with the latency of the store.
-            spread(lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency)
+            parallel_map(
+                lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency
+            )
             if self._resumed is not None:
                 self._resumed.check()
             replaced = [begun.lengths[each.path] for each in self._placed if each.path in begun.lengths]
-            spread(SharedLength.verify, replaced, self.store.concurrency)
-            spread(Placement.store_documents, self._placed, self.store.concurrency)
+            parallel_map(SharedLength.verify, replaced, self.store.concurrency)
+            parallel_map(Placement.store_documents, self._placed, self.store.concurrency)
             for placement in self._placed:
                 begun.unplaced.discard(placement.path)  # put() cleans up after its own errors.
                 placement.replacement.put(placement.nodes(), consolidate=placement.consolidated)
@@ -481,7 +486,7 @@ class Commit:
             )
         resumed.end()  # Last: after this the same call would count as a new one and append again.
 
-    def _grow(self, begun: _Begun, before: Before | None) -> None:
+    def _grow(self, begun: _OpenWrite, before: Before | None) -> None:
         """Store the new shapes of the arrays that grow, all together."""
         growing = [(change, begun.lengths[change.array.path]) for change, _ in self.settings if change.grows]
 
@@ -504,7 +509,7 @@ class Commit:
             return None
 
         try:
-            outcomes = spread(grow, growing, self.store.concurrency)
+            outcomes = parallel_map(grow, growing, self.store.concurrency)
         except BaseException as interruption:  # Any of the documents may have changed already.
             self._take_back([change for change, _ in growing], interruption)
             self.discard(begun, interruption)
@@ -542,12 +547,12 @@ class Commit:
 
         change_document(self.store, self.format, array.path, array._key, changed)
 
-    def _release(self, begun: _Begun) -> None:
+    def _release(self, begun: _OpenWrite) -> None:
         """Release the leases of all lengths."""
         lengths = list(begun.lengths.values())
         with suppress(StoreError):  # A lease that is still held raises its error below.
             release_together([length.lease for length in lengths if length.is_exclusive])
-        spread(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
+        parallel_map(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
         begun.lengths.clear()
 
     def _follow(self, before: Before | None = None) -> None:
@@ -601,7 +606,7 @@ class Commit:
             return False
         return isinstance(root, GroupMetadata) and root.consolidated is not None
 
-    def discard(self, begun: _Begun, error: BaseException) -> None:
+    def discard(self, begun: _OpenWrite, error: BaseException) -> None:
         """Remove what was written before ``error``; a write that can be resumed keeps it instead."""
         self._enter(begun)
         if self.journal is not None:
@@ -663,13 +668,13 @@ class Commit:
         return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
 
 
-def _written(job: Job, grown: Change | None) -> Written:
+def _written(job: BlockWrite, grown: Change | None) -> WrittenArray:
     """The entry of a job in the fingerprint; appended values are at "end", whatever the length is."""
     target, where = job.target, [job.target.shape, [[part.start, part.stop] for part in job.region]]
     if grown is not None:
         ends = zip(job.region, grown.array.shape, strict=True)
         where = [[at.stop - at.start, "end" if at.start == end else at.start] for at, end in ends]
-    return Written(target.path, target.metadata, target.write_empty_chunks, where, job.source)
+    return WrittenArray(target.path, target.metadata, target.write_empty_chunks, where, job.source)
 
 
 def _with_copies(

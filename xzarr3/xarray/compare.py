@@ -37,14 +37,14 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_format, format_for_new
 from xzarr3.nodes.freshness import stored_metadata
 from xzarr3.nodes.resize import resized
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.encode import encode_attributes
 from xzarr3.xarray.plan import (
-    Node,
+    DatasetNode,
     PlannedArray,
     PlannedGroup,
-    Request,
+    WriteOptions,
     encoded_coordinates,
     growing_dimensions,
     naming,
@@ -120,13 +120,13 @@ class Plan:
     store: Store
     path: str
     format: Format
-    asked: Request
+    asked: WriteOptions
     changed: list[ChangedGroup]
     new: dict[str, dict[str, PlannedGroup]]
     consolidated: bool
 
 
-def compare(nodes: Mapping[str, Node], store: Store, path: str, asked: Request) -> Plan:
+def compare(nodes: Mapping[str, DatasetNode], store: Store, path: str, asked: WriteOptions) -> Plan:
     """Plan the write of datasets, given by path relative to ``path``, to a store.
 
     Raises
@@ -160,7 +160,7 @@ def compare(nodes: Mapping[str, Node], store: Store, path: str, asked: Request) 
 
 
 @contextmanager
-def _about(nodes: Mapping[str, Node], relative: str) -> Iterator[Node]:
+def _about(nodes: Mapping[str, DatasetNode], relative: str) -> Iterator[DatasetNode]:
     """Context manager that adds a note with the group to errors, if there are several groups."""
     try:
         yield nodes[relative]
@@ -170,7 +170,7 @@ def _about(nodes: Mapping[str, Node], relative: str) -> Iterator[Node]:
         raise
 
 
-def _changed_groups(nodes: Mapping[str, Node], store: Store) -> dict[str, ChangedGroup]:
+def _changed_groups(nodes: Mapping[str, DatasetNode], store: Store) -> dict[str, ChangedGroup]:
     """The changes of existing groups, by relative path, from the top down."""
     if store.read_only:
         raise ReadOnlyError(f"cannot write to {store}, which is read-only")
@@ -184,7 +184,7 @@ def _changed_groups(nodes: Mapping[str, Node], store: Store) -> dict[str, Change
     for _, level in groupby(nodes, lambda relative: relative.count("/") + bool(relative)):
         # Groups below an absent one are absent, too.
         there = [relative for relative in level if _above(relative, absent) is None]
-        for relative, found in zip(there, spread(changes_of, there, store.concurrency), strict=True):
+        for relative, found in zip(there, parallel_map(changes_of, there, store.concurrency), strict=True):
             if found is None:
                 absent.add(relative)
             else:
@@ -221,7 +221,7 @@ def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: 
     return (not path or store.listable) if asked is None else asked  # Other nodes are found by listing.
 
 
-def _changes(node: Node, store: Store) -> ChangedGroup | None:
+def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     """The changes of an existing group; None if there is none and one may be made."""
     dataset, path, asked = node.dataset, node.path, node.asked
     mode, append_dim = asked.mode, asked.append_dim
@@ -264,7 +264,7 @@ def _changes(node: Node, store: Store) -> ChangedGroup | None:
     return ChangedGroup(group, changes, added, encoded)
 
 
-def _found(node: Node, store: Store) -> tuple[Group, dict[str, Array], list[str]] | None:
+def _found(node: DatasetNode, store: Store) -> tuple[Group, dict[str, Array], list[str]] | None:
     """The group at a path, its arrays by name, and the names of other nodes; None if there is no group.
 
     If arrays have several lengths along ``append_dim``, another append is just storing its documents, or was
@@ -288,7 +288,9 @@ def _found(node: Node, store: Store) -> tuple[Group, dict[str, Array], list[str]
         if append_dim is None or len(set(seen[-1].values())) <= 1:
             return found
     grown = [arrays[name] for name in seen[-1]]
-    if not node.asked.from_copies and (seen[-1] != seen[-2] or any(spread(_grows, grown, store.concurrency))):
+    if not node.asked.from_copies and (
+        seen[-1] != seen[-2] or any(parallel_map(_grows, grown, store.concurrency))
+    ):
         raise ConflictError(
             f"another write appends to '/{node.path}' in {store} along {append_dim!r}: variables have the "
             f"lengths {seen[-1]} now; nothing was appended; accepted: the same call again"
@@ -302,7 +304,7 @@ def _grows(array: Array) -> bool:
     return Lease(array.store, key, "resize").there().is_dead is False
 
 
-def _find_group(store: Store, path: str, asked: Request) -> Group | None:
+def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
     """The group to write to; None if there is none and one may be made.
 
     It is opened from its documents, or from the consolidated copy if ``mode`` or ``from_copies`` permit that.
@@ -358,7 +360,7 @@ def _as_stored(arrays: Mapping[str, Array], wanted: Iterable[str], store: Store)
     Values are packed and placed by the attributes, so an outdated ``scale_factor`` would store wrong numbers.
     """
     names = [name for name in wanted if name in arrays]
-    metas = spread(stored_metadata, [arrays[name] for name in names], store.concurrency)
+    metas = parallel_map(stored_metadata, [arrays[name] for name in names], store.concurrency)
     return {
         name: Array(arrays[name].store, arrays[name].path, meta, format=arrays[name].format)
         for name, meta in zip(names, metas, strict=True)
@@ -439,7 +441,7 @@ def _check_labels(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Has
             return np.allclose(there, given, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True)
         return np.array_equal(there, given)
 
-    same = spread(are_same, kept, next(iter(arrays.values())).store.concurrency)
+    same = parallel_map(are_same, kept, next(iter(arrays.values())).store.concurrency)
     others = [name for name, is_same in zip(kept, same, strict=True) if not is_same]
     if others:
         raise ValueError(

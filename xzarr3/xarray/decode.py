@@ -117,7 +117,7 @@ def _set_places(arrays: Mapping[Hashable, LazyArray], mask: bool, options: Mappi
     coords = {name: lazy.array for name, lazy in arrays.items() if lazy.array.dimension_names == (name,)}
     decode = partial(_decoded_variable, mask=mask, options=options)
     for lazy in arrays.values():
-        lazy.places = Places(lazy.array.dimension_names or (), coords, decode)
+        lazy.places = RegionLabels(lazy.array.dimension_names or (), coords, decode)
 
 
 def _decoded_variable(name: Hashable, array: Array, *, mask: bool, options: Mapping[str, Any]) -> Variable:
@@ -215,7 +215,7 @@ def _is_plain(var: Variable, mask: bool) -> bool:
 _Decode = Callable[[Hashable, Array], Variable]
 
 
-class Places:
+class RegionLabels:
     """Describes regions of a variable by its index coordinates, for messages.
 
     Parameters

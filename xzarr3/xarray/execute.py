@@ -23,8 +23,8 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.array import Array
 from xzarr3.dask.cleanup import Writing, fetched
-from xzarr3.dask.sources import Place, Places
-from xzarr3.dask.write import Job, Writes, plan_writes
+from xzarr3.dask.sources import Place, ReadLocations
+from xzarr3.dask.write import BlockWrite, Writes, plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
 from xzarr3.stores import Store, in_flight
@@ -118,7 +118,7 @@ def templated(write: Commit, opened: Store | None) -> Delayed:
     write.finish(write.begin())
     if opened is not None and opened.publishes_at_close:
         cast("Any", opened).flush()
-    placed = [Job(job.source, target, ...) for job, target in zip(jobs, targets, strict=True)]
+    placed = [BlockWrite(job.source, target, ...) for job, target in zip(jobs, targets, strict=True)]
     return _ending(plan_writes(placed) if placed else None, partial(_closed, opened))
 
 
@@ -140,7 +140,7 @@ def _finished(opened: Store | None, write: Commit, begun: Begun, stored: object 
         begun.finish(write, stored)
 
 
-def _workers(store: Store, jobs: list[Job]) -> dict[str, int]:
+def _workers(store: Store, jobs: list[BlockWrite]) -> dict[str, int]:
     """The option ``num_workers`` for a store with latency; empty if the user has configured threads."""
     set_up = dask.config.get("num_workers", None) or dask.config.get("pool", None)
     if store.concurrency <= 1 or set_up or get_scheduler() not in (None, dask.threaded.get):
@@ -241,7 +241,7 @@ class Abandoning:
 
 def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
     """For each dask array, whether it is known to read from a node or from nodes below it."""
-    places = Places()
+    places = ReadLocations()
     where, top = places.at(store, path)
 
     def is_below(place: Place) -> bool:

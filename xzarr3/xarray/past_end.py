@@ -37,7 +37,7 @@ class Growing(Array):
         """Check the document. With the lease held and a store with latency, a recent check is reused."""
         keys = (self._key,)
         seen = revalidation.last(self.store, keys)
-        is_held = cast("BehindStore", self.store)._length.is_exclusive
+        is_held = cast("PastEndStore", self.store)._length.is_exclusive
         if not (is_held and self.store.concurrency > 1 and seen is not None and seen.is_recent):
             seen = revalidation.look(self.store, keys, partial(freshness.parsed, self), to_write=True)
         self._check_shape(freshness.same(self, seen.metadata))
@@ -53,7 +53,7 @@ class Growing(Array):
         super().__setstate__(rest)
 
 
-class BehindStore(GuardedStore):
+class PastEndStore(GuardedStore):
     """A store for values past the end of an array; its identity marks it as not read by others."""
 
     @property
@@ -66,7 +66,7 @@ class SharedLength(Length):
 
     def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
         super().__init__(store, prefix, key, deadline)
-        self.store = BehindStore(store, self)
+        self.store = PastEndStore(store, self)
         self._is_copy = False
         self.shared = False
         """Whether it was pickled, so that other processes may have copies."""

@@ -38,7 +38,7 @@ _UNNAMED = "__values__"  # The name under which xarray stores a variable whose n
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Request:
+class WriteOptions:
     """The settings of a call of :func:`xzarr3.to_zarr`, which documents them."""
 
     mode: str
@@ -57,15 +57,15 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class DatasetNode:
     """A dataset, the path of its group, and the settings for this group alone."""
 
     path: str
     dataset: Dataset
-    asked: Request
+    asked: WriteOptions
 
 
-def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: Request) -> dict[str, Node]:
+def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOptions) -> dict[str, DatasetNode]:
     """The datasets to write at ``path`` and below, by path relative to ``path``, from the top down.
 
     Raises
@@ -74,7 +74,7 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: Request) ->
         If the settings do not fit the data.
     """
     if not isinstance(data, DataTree):
-        return {"": Node(path, as_dataset(data), asked)}
+        return {"": DatasetNode(path, as_dataset(data), asked)}
     unknown = set(asked.encoding) - set(data.groups)
     if unknown:
         raise ValueError(
@@ -92,7 +92,7 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: Request) ->
             append_dim=asked.append_dim if asked.append_dim in dataset.dims else None,
             region=_region_of(dataset, asked.region),
         )
-        nodes[relative] = Node(place, dataset, own)
+        nodes[relative] = DatasetNode(place, dataset, own)
     if isinstance(asked.region, Mapping):
         dims = {dim for node in nodes.values() for dim in node.dataset.dims}
         beyond = [dim for dim in asked.region if dim not in dims]
@@ -176,7 +176,7 @@ def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> 
     return frozenset((found | ({append_dim} - {None})) & set(dataset.dims))
 
 
-def plan_group(node: Node, format: Format) -> PlannedGroup:
+def plan_group(node: DatasetNode, format: Format) -> PlannedGroup:
     """Plan a new group: its attributes, and its variables with encoded values and documents."""
     dataset = node.dataset
     growing = growing_dimensions(dataset, node.asked.append_dim)
@@ -204,7 +204,7 @@ def encoded_coordinates(
 
 
 def plan_arrays(
-    variables: Mapping[Any, Variable], node: Node, format: Format, growing: Collection[Hashable]
+    variables: Mapping[Any, Variable], node: DatasetNode, format: Format, growing: Collection[Hashable]
 ) -> list[PlannedArray]:
     """Plan the new variables of a group; chunks leave room along ``growing`` dimensions."""
     planned = []
@@ -262,7 +262,7 @@ def check_reserved(name: str) -> None:
 
 
 def _plan_array(
-    variable: Variable, key: Hashable, group: Node, format: Format, growing: Collection[Hashable]
+    variable: Variable, key: Hashable, group: DatasetNode, format: Format, growing: Collection[Hashable]
 ) -> PlannedArray:
     name = stored_name(key)
     node, explicit = node_prefix(group.path) + name, key in group.asked.encoding
@@ -305,7 +305,7 @@ def _check_dimensions(variable: Variable, name: str) -> None:
         )
 
 
-def _keeps_empty(own: bool | None, asked: Request, name: str, explicit: bool) -> bool:
+def _keeps_empty(own: bool | None, asked: WriteOptions, name: str, explicit: bool) -> bool:
     """Whether to store empty chunks; the setting of the call overrides that of the variable."""
     everywhere = asked.write_empty_chunks
     if explicit and None not in (own, everywhere) and own != everywhere:

@@ -19,7 +19,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.errors import StoreError, Xzarr3Error
 from xzarr3.io.selection import DimChoice, DimSelection, Points
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 
 if TYPE_CHECKING:
     from xzarr3.xarray.lazy import LazyArray
@@ -167,7 +167,7 @@ class Ahead:
 
     def _fetch(self, wanted: Iterable[tuple[LazyArray, _Box]]) -> None:
         new = [(lazy, box) for lazy, box in wanted if not self._has(lazy, box)]
-        for (lazy, _), block in zip(new, spread(_read, new, self._concurrency), strict=True):
+        for (lazy, _), block in zip(new, parallel_map(_read, new, self._concurrency), strict=True):
             if block is not None:
                 self._kept.setdefault(id(lazy), []).append(block)
 
@@ -220,7 +220,7 @@ class InTurn:
         if not wanted:
             return None
         boxes = [(each, _whole(each)) for each in (lazy, *wanted)]
-        blocks = spread(_read, boxes, min(self._concurrency, len(boxes)))
+        blocks = parallel_map(_read, boxes, min(self._concurrency, len(boxes)))
         found, *others = [None if block is None else block.values for block in blocks]
         with self._lock:
             valid_until = time.monotonic() + _VALID

@@ -21,7 +21,7 @@ from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.io.missing import Describe
 from xzarr3.io.selection import DimChoice, Points
-from xzarr3.parallel import available_threads, cores, spread
+from xzarr3.parallel import available_threads, cores, parallel_map
 
 _ELEMENTS = 2**16  # Elements of a piece that is unpacked at once.
 
@@ -128,5 +128,5 @@ def read_unpacked(
         here = slice(*bounds)
         context.copy().run(unpack.into, target[here], source[here])
 
-    spread(part, itertools.pairwise(edges), threads, pool=cores)
+    parallel_map(part, itertools.pairwise(edges), threads, pool=cores)
     return out

@@ -19,7 +19,7 @@ from xzarr3.formats.fill_value_attribute import decode_fill_value, fill_value_is
 from xzarr3.grid import Edges, Steps
 from xzarr3.group import Group
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.xarray.encode import kept_codecs
 from xzarr3.xarray.lazy import LazyArray
 
@@ -92,7 +92,7 @@ class Xzarr3DataStore(AbstractDataStore):
     def _named(self, names: Iterable[str]) -> Iterator[tuple[str, Array | Group | MetadataError]]:
         """The nodes of these names that exist, found concurrently."""
         wanted = [name for name in names if name not in self._dropped and name and "/" not in name]
-        found = spread(self._find, wanted, self.group.store.concurrency)
+        found = parallel_map(self._find, wanted, self.group.store.concurrency)
         return ((name, node) for name, node in zip(wanted, found, strict=True) if node is not None)
 
     def _find(self, name: str) -> Array | Group | MetadataError | None:

@@ -28,7 +28,7 @@ from xzarr3.stores import MemoryStore, Store, StoreLike, open_store
 from xzarr3.xarray.commit import Commit, OutdatedPlanError
 from xzarr3.xarray.compare import compare
 from xzarr3.xarray.execute import Started, templated, written_later
-from xzarr3.xarray.plan import Request, check_group_path, nodes_of
+from xzarr3.xarray.plan import WriteOptions, check_group_path, nodes_of
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
 ReplaceHow: TypeAlias = Literal["staged", "in place"]
@@ -319,7 +319,7 @@ def to_zarr(
     if zarr_format is not None:
         parse_format(zarr_format)
     path = normal_path(group or "")
-    asked = Request(
+    asked = WriteOptions(
         mode=mode,
         encoding=encoding or {},
         consolidated=consolidated,
@@ -352,13 +352,13 @@ def to_zarr(
     return started.write.group()
 
 
-def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: Request) -> Commit:
+def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: WriteOptions) -> Commit:
     with Telling():
         nodes = nodes_of(data, path, asked)
         return Commit(compare(nodes, store, path, asked))
 
 
-def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: Request) -> Started:
+def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: WriteOptions) -> Started:
     """Plan a write, and begin it.
 
     An append to a store with latency is planned from the consolidated metadata, which saves a request for

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from xzarr3.errors import MetadataError, UnknownExtensionError
-from xzarr3.formats.base import Document, Format, Place, node_prefix
+from xzarr3.formats.base import Document, DocumentKey, Format, node_prefix
 from xzarr3.formats.draft.arrays import EarlyArrayMetadata, array_document, parse_array
 from xzarr3.formats.draft.json import check_extensions, members
 from xzarr3.model.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
@@ -164,7 +164,7 @@ class DraftFormat(Format):
     def chunk_prefix(self, path: str) -> str:
         return self._below("data", path)
 
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> DocumentKey | None:
         """The meaning of the key of a document; None for other keys.
 
         Examples
@@ -179,12 +179,12 @@ class DraftFormat(Format):
         kinds: tuple[Literal["array", "group"], ...] = ("array", "group")
         for kind in kinds:
             if key == self._key("", kind):
-                return Place("", kind)
+                return DocumentKey("", kind)
             prefix, ending = self._below("meta", ""), f".{kind}{self.suffix}"
             path = key[len(prefix) : -len(ending)]
             names = path.split("/")
             if key.startswith(prefix) and key.endswith(ending) and all(name.strip(".") for name in names):
-                return Place(path, kind)
+                return DocumentKey(path, kind)
         return None
 
     def prefixes(self, path: str) -> tuple[str, ...]:

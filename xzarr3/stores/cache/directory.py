@@ -40,7 +40,7 @@ from isal import isal_zlib
 
 from xzarr3._types import Buffer
 from xzarr3.errors import StoreError, StorePermissionError, shorten
-from xzarr3.stores.cache.memory import HEAD, WHOLE, Entry, Kept, Part
+from xzarr3.stores.cache.memory import HEAD, WHOLE, CachedValues, Entry, Part
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.platform import Folder
 from xzarr3.stores.sharing import is_plain
@@ -67,7 +67,7 @@ _TEMPORARY, _LEDGER = "t-new", "ledger"
 _IS_VALUE = re.compile(r"v-[0-9a-f]{40}(-[0-9a-z-]+)?", re.ASCII)
 
 
-class DirectoryKept(Kept):
+class DirectoryKept(CachedValues):
     """Values in a directory. The least recently used values make room for new ones.
 
     Parameters

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     """Time at which the value was certainly current: just before it was requested."""
 
 
-class Kept:
+class CachedValues:
     """The kept values and the hit counts of a store, shared by all unpickled copies of the store.
 
     Parameters
@@ -61,7 +61,7 @@ class Kept:
             self.misses += misses
 
 
-class MemoryKept(Kept):
+class MemoryKept(CachedValues):
     """Values in the memory of this process. The least recently used values make room for new ones.
 
     Parameters

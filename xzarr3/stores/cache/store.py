@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ChangedError, StoreError, printable
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import Parts, cut, negative_length
 from xzarr3.stores.cache.directory import DirectoryKept, check_place
 from xzarr3.stores.cache.memory import HEAD, WHOLE, Entry, MemoryKept, Part
@@ -304,7 +304,7 @@ class CacheStore(WrapperStore, hands_on=True):
         ranges: dict[str, list[ByteRange]] = {}
         for key, byte_range in wanted:
             ranges.setdefault(key, []).append(byte_range)
-        values = spread(lambda key: self._values(key, ranges[key]), ranges, self.concurrency)
+        values = parallel_map(lambda key: self._values(key, ranges[key]), ranges, self.concurrency)
         parts = dict(zip(ranges, map(iter, values), strict=True))
         return [next(parts[key]) for key, _ in wanted]
 

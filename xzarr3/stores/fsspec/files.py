@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from xzarr3._types import Buffer
 from xzarr3.errors import StorePermissionError
-from xzarr3.parallel import spread, undisturbed
+from xzarr3.parallel import parallel_map, undisturbed
 from xzarr3.stores.base import cut
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.local.folders import TEMPORARY
@@ -80,7 +80,7 @@ class WrongBytesError(Exception):
     """A file system returned something other than what was requested."""
 
 
-class Look(NamedTuple):
+class FileInfo(NamedTuple):
     """The properties of a value, without its bytes."""
 
     size: int
@@ -88,7 +88,7 @@ class Look(NamedTuple):
     """Different for each version of the value; None if nothing tells versions apart."""
 
 
-def look_of(info: Mapping[str, Any], size: int) -> Look:
+def info_of(info: Mapping[str, Any], size: int) -> FileInfo:
     """The version of a value in the ``info`` of a file system.
 
     Only a tag counts. Two versions may have the same time, because times are coarse.
@@ -96,8 +96,8 @@ def look_of(info: Mapping[str, Any], size: int) -> Look:
     for name in _TAGS:
         tag = info.get(name)
         if tag and isinstance(tag, (str, int)) and not str(tag).startswith("W/"):
-            return Look(size, (name, tag))
-    return Look(size, None)
+            return FileInfo(size, (name, tag))
+    return FileInfo(size, None)
 
 
 # Interpretation of failures
@@ -296,7 +296,7 @@ class Files:
         look = self.look(path) if self.names & (NEAR | _ARCHIVES) else None
         return None if look is None else look.size
 
-    def look(self, path: str) -> Look | None:
+    def look(self, path: str) -> FileInfo | None:
         """The size and the version of a value; None if it does not exist."""
         self._forget()
         info = self._found(self._ask, self.fs.info, path)
@@ -304,14 +304,18 @@ class Files:
             return None
         size = info.get("size")
         if isinstance(size, int):
-            return look_of(info, size)
+            return info_of(info, size)
         value = self._bytes(path)
-        return None if value is None else Look(len(value), None)
+        return None if value is None else FileInfo(len(value), None)
 
-    def parts(self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look) -> list[Buffer] | None:
+    def parts(
+        self, path: str, ranges: Sequence[tuple[int, int | None]], look: FileInfo
+    ) -> list[Buffer] | None:
         """Parts of one version of a value; None if the value has been changed or removed since ``look``."""
         try:
-            found = spread(lambda wanted: self._within(path, *wanted, look.size), ranges, self.concurrency)
+            found = parallel_map(
+                lambda wanted: self._within(path, *wanted, look.size), ranges, self.concurrency
+            )
         except Exception:
             if self._is_now(path, look):
                 raise
@@ -319,7 +323,7 @@ class Files:
         parts = [part for part in found if part is not None]
         return parts if len(parts) == len(found) and self._is_now(path, look) else None
 
-    def _is_now(self, path: str, look: Look) -> bool:
+    def _is_now(self, path: str, look: FileInfo) -> bool:
         """Whether a value still has the given version."""
         return self.look(path) == look
 
@@ -465,7 +469,9 @@ class Files:
     def _walk(self, path: str) -> Iterator[str]:
         waiting = [""]
         while waiting:
-            found = spread(lambda above: self.entries(self.path(path, above)), waiting, self.concurrency)
+            found = parallel_map(
+                lambda above: self.entries(self.path(path, above)), waiting, self.concurrency
+            )
             deeper = []
             for above, names in zip(waiting, found, strict=True):
                 for name, is_folder in names:

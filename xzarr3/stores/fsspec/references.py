@@ -19,9 +19,9 @@ from xzarr3.stores.base import cut
 from xzarr3.stores.fsspec.files import (
     LOCAL,
     NEAR,
+    FileInfo,
     Files,
     FileSystem,
-    Look,
     WrongBytesError,
     checked,
     clipped,
@@ -31,7 +31,7 @@ from xzarr3.stores.fsspec.files import (
 )
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """Target of a reference: a whole file, or ``size`` bytes of it."""
 
     files: Files
@@ -69,7 +69,7 @@ class ReferenceFiles(Files):
     def path(self, root: str, key: str) -> str:
         return f"{root.strip('/')}/{key}".lstrip("/")
 
-    def _reference(self, path: str) -> bytes | _Place | None:
+    def _reference(self, path: str) -> bytes | _Target | None:
         """The value of a key: bytes, a target, or None."""
         references = self.fs.references
         if self._in_tables and path == ".zmetadata":  # The document in the tables does not name its format.
@@ -95,7 +95,7 @@ class ReferenceFiles(Files):
             return None  # An empty row.
         return self._place(self.fs.target if found[0] is None else found[0], *found[1:])
 
-    def _place(self, url: Any, *numbers: Any) -> _Place:
+    def _place(self, url: Any, *numbers: Any) -> _Target:
         counted = all(isinstance(number, SupportsIndex) and index(number) >= 0 for number in numbers)
         if not isinstance(url, str) or not counted:
             raise _malformed()
@@ -105,16 +105,16 @@ class ReferenceFiles(Files):
                 f"it refers to '{url}', for which no file system is named; accepted: remote_protocol or fs, "
                 "which references from elsewhere need for local files as well"
             )
-        return _Place(files, url, *map(index, numbers))
+        return _Target(files, url, *map(index, numbers))
 
     def known_size(self, path: str) -> int | None:
         found = self._reference(path)
         return len(found) if isinstance(found, bytes) else None if found is None else found.size
 
-    def look(self, path: str) -> Look | None:
+    def look(self, path: str) -> FileInfo | None:
         found = self._reference(path)
-        if not isinstance(found, _Place):
-            return None if found is None else Look(len(found), None)
+        if not isinstance(found, _Target):
+            return None if found is None else FileInfo(len(found), None)
         look = found.files.look(found.url)
         if look is None:
             raise found.gone()
@@ -122,7 +122,7 @@ class ReferenceFiles(Files):
 
     def part(self, path: str, start: int, length: int | None) -> Buffer | None:
         found = self._reference(path)
-        if not isinstance(found, _Place):
+        if not isinstance(found, _Target):
             return None if found is None else cut(found, (start, length))
         if found.size is not None:
             start, length = clipped(start, length, found.size)

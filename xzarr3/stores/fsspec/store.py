@@ -28,9 +28,9 @@ from xzarr3.stores.fsspec import files as fsspec_files
 from xzarr3.stores.fsspec.files import (
     CACHES,
     HTTP,
+    FileInfo,
     Files,
     FileSystem,
-    Look,
     WrongBytesError,
     causes,
     inner,
@@ -429,7 +429,7 @@ class _FileSystemReader(Reader):
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
         store = self._store
-        if isinstance(version, Look):
+        if isinstance(version, FileInfo):
             return _PartsReader(store, key, version)
         if not store._filesystem().in_memory:
             look = store._do("read", check_key(key), lambda files, path: files.look(path))
@@ -452,7 +452,7 @@ class _PartsReader(ValueReader):
         The properties of the value before any part of it was read.
     """
 
-    def __init__(self, store: FsspecStore, key: str, look: Look) -> None:
+    def __init__(self, store: FsspecStore, key: str, look: FileInfo) -> None:
         self._store, self._key, self._look = store, key, look
         self.size: int = look.size
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from xzarr3._types import Buffer
 from xzarr3.errors import StoreOptionError, listed
 from xzarr3.stores.base import Store
-from xzarr3.stores.fsspec.files import Files, FileSystem, Look
+from xzarr3.stores.fsspec.files import FileInfo, Files, FileSystem
 
 
 def is_web(fs: FileSystem) -> bool:
@@ -63,7 +63,7 @@ class WebFiles(Files):
             self._stores[place] = web_store(self.fs, place, concurrency=self.concurrency)
         return self._stores[place], unquote(parts.path).lstrip("/")
 
-    def look(self, path: str) -> Look | None:
+    def look(self, path: str) -> FileInfo | None:
         if "?" in path:
             return super().look(path)
         store, key = self._at(path)
@@ -71,7 +71,7 @@ class WebFiles(Files):
         if reader is None:
             return None
         size = len(reader.read(0)) if reader.size is None else reader.size
-        return Look(size, None if reader.version is None else (reader.version,))
+        return FileInfo(size, None if reader.version is None else (reader.version,))
 
     def _bytes(self, path: str, start: int = 0, end: int | None = None) -> Buffer | None:
         if "?" in path:

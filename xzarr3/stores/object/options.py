@@ -181,7 +181,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, repr=False)
-class Place:
+class Location:
     """The meaning of a URL and its options.
 
     Parameters
@@ -198,7 +198,7 @@ class Place:
     settings: Mapping[str, Any]
 
 
-def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
+def parse(url: str, options: Mapping[str, Any] | None = None) -> Location:
     """The place that a URL names.
 
     Raises
@@ -247,7 +247,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
         raise _differ(kind, "account_name")
     if login:
         wanted["headers"] = login | wanted.get("headers", {})
-    return Place(_recipe(kind, place, wanted), _prefix(prefix, url), settings)
+    return Location(_recipe(kind, place, wanted), _prefix(prefix, url), settings)
 
 
 def accepted(kind: str) -> str:

@@ -31,7 +31,7 @@ from xzarr3.errors import (
     printable,
     shorten,
 )
-from xzarr3.parallel import spread
+from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import ABSENT, KeySet, Store, check_key, negative_length
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.object import client as object_client
@@ -455,7 +455,7 @@ class ObjectStore(Store):
         if not wanted:
             answer = self._head(key, path)
             return None if answer is None else (answer.size, [])
-        readers = spread(lambda part: self._open(key, path, *part), wanted, self.concurrency)
+        readers = parallel_map(lambda part: self._open(key, path, *part), wanted, self.concurrency)
         first = readers[0]
         for reader in readers:
             if (first is None) is not (reader is None) or (first and reader and reader.mark != first.mark):
@@ -622,7 +622,7 @@ class ObjectStore(Store):
             if isinstance(found, Failure):  # The service may not support copies.
                 plainly([pair])
 
-        spread(copy, pairs, self.concurrency)
+        parallel_map(copy, pairs, self.concurrency)
 
     def _erase(self, key: str) -> None:
         path = self._path(key)
@@ -641,7 +641,7 @@ class ObjectStore(Store):
     def _erase_values(self, keys: Sequence[str]) -> None:
         wanted = {key: self._path(key) for key in keys}
         if self._recipe.kind != "s3" or len(wanted) < 2:
-            spread(self.erase, wanted, self.concurrency)
+            parallel_map(self.erase, wanted, self.concurrency)
             return
         paths = list(wanted.values())
 
@@ -651,7 +651,7 @@ class ObjectStore(Store):
             if isinstance(found, Failure):
                 self._settle("", found)
 
-        spread(erase, range(0, len(paths), _BULK), self.concurrency)
+        parallel_map(erase, range(0, len(paths), _BULK), self.concurrency)
 
     # Listable
 
@@ -736,7 +736,7 @@ class ObjectStore(Store):
         empty = [path for path in inside if found[path] == 0]
         if not empty:
             return inside
-        there = spread(lambda path: self._head(path, path) is not None, empty, self.concurrency)
+        there = parallel_map(lambda path: self._head(path, path) is not None, empty, self.concurrency)
         gone = {path for path, is_there in zip(empty, there, strict=True) if not is_there}
         return [path for path in inside if path not in gone]
 
@@ -904,7 +904,7 @@ class ObjectReader(ValueReader):
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         wanted = list(zip(starts, lengths, strict=True))
-        return spread(lambda part: self.read(*part), wanted, self._store.concurrency)
+        return parallel_map(lambda part: self.read(*part), wanted, self._store.concurrency)
 
 
 def _setting(name: str, value: Any) -> Any:

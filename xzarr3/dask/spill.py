@@ -26,14 +26,14 @@ from xzarr3.commit.leftovers import now
 from xzarr3.commit.renames import remove
 from xzarr3.commit.stage import BEGUN, StagedKeys
 from xzarr3.dask.ending import Gate
-from xzarr3.dask.tasks import Cuts, Region, Rooms, Sink, rooms_of, write_tile
+from xzarr3.dask.tasks import Attempts, Cuts, Region, Sink, attempts_of, write_tile
 from xzarr3.dask.tiles import AxisTiles, block_edges, distinct
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local.folders import STAGED
 
 
-class Aside:
+class Spill:
     """A temporary array for spilled values. Calling it with an error removes them.
 
     Each task that writes to it makes the directory if it does not exist. If one task made it first, blocks
@@ -104,12 +104,12 @@ class Aside:
         """Remove all values after an error."""
         self.remove()
 
-    def held(self, begun: Sequence[Any]) -> Aside:
+    def held(self, begun: Sequence[Any]) -> Spill:
         """Itself: it needs no results of other tasks."""
         return self
 
 
-def write_aside(aside: Aside, gate: Gate, region: Region, cuts: Cuts, *given: Any) -> Rooms:
+def write_spill(aside: Spill, gate: Gate, region: Region, cuts: Cuts, *given: Any) -> Attempts:
     """Spill a tile."""
     with gate.passing():
         aside.make()
@@ -117,14 +117,14 @@ def write_aside(aside: Aside, gate: Gate, region: Region, cuts: Cuts, *given: An
 
 
 def copy_tile(
-    sink: Sink, aside: Aside, starts: tuple[int, ...], region: Region, cuts: Cuts, *after: object
-) -> Rooms:
+    sink: Sink, aside: Spill, starts: tuple[int, ...], region: Region, cuts: Cuts, *after: object
+) -> Attempts:
     """Copy a spilled tile to the target."""
     there = tuple(
         slice(part.start - start, part.stop - start) for part, start in zip(region, starts, strict=True)
     )
     sink.write(region, aside.array.get(there, threads=1))
-    return rooms_of(after)
+    return attempts_of(after)
 
 
 _made: set[tuple[int, str]] = set()
@@ -137,7 +137,7 @@ def _remove_left() -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def aside_axes(
+def spill_axes(
     blocks: Sequence[Sequence[int]], tiles: Sequence[AxisTiles], itemsize: int, limit: float
 ) -> tuple[list[AxisTiles], list[AxisTiles]]:
     """The pieces in which values are spilled, of whole blocks, and those read back, of whole tiles.
