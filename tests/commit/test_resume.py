@@ -350,7 +350,8 @@ def test_a_cluster_killed_at_random_moments(tmp_path: Path) -> None:
     wanted = uninterrupted(LocalStore(tmp_path / "wanted"), log, mode, None)
     target = tmp_path / "target"
     old(LocalStore(target))
-    paths = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(xzarr3.__file__))]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent), os.path.dirname(os.path.dirname(xzarr3.__file__))]
     script = tmp_path / "write.py"
     given = {"ready": ready, "target": target, "log": log, "done": done}
     script.write_text(_CLUSTER.format(paths=paths, mode=mode, **{k: str(v) for k, v in given.items()}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -66,6 +67,9 @@ def dates(n: int = 3, start: int = 0) -> xr.Dataset:
 def only_a(n: int = 3, start: int = 0) -> xr.Dataset:
     return base(n, start)[["a"]]
 
+
+IMPORTS = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+"""The environment of processes that import this file."""
 
 # What is there, what is written to it, and how.
 CASES: dict[str, tuple[Made | None, Made, dict[str, Any]]] = {
@@ -364,10 +368,12 @@ def test_processes_that_append_at_once(tmp_path: Path) -> None:
         "    except xzarr3.ConflictError:\n"
         "        pass\n"
     )
-    folder = Path(__file__).parent
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(k), str(tmp_path)], stdout=subprocess.PIPE, cwd=folder, text=True
+            [sys.executable, "-c", code, str(k), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=IMPORTS,
         )
         for k in (1, 2, 3)
     ]
@@ -709,8 +715,7 @@ def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
         "    xzarr3.to_zarr(timed(1, k), sys.argv[2], region='auto')\n"
     )
     command = [sys.executable, "-c", code]
-    folder = Path(__file__).parent
-    running = [subprocess.Popen([*command, str(k), str(tmp_path)], cwd=folder) for k in range(3)]
+    running = [subprocess.Popen([*command, str(k), str(tmp_path)], env=IMPORTS) for k in range(3)]
     assert [process.wait() for process in running] == [0, 0, 0]
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
 
@@ -828,9 +833,7 @@ def test_after_a_killed_append_nobody_waits_on_the_same_host(tmp_path: Path) -> 
         "more['a'] = more.a.copy(data=more.a.data.map_blocks(last, dtype='f8'))\n"
         "xzarr3.to_zarr(more, sys.argv[1], append_dim='time', resume=True)\n"
     )
-    assert (
-        subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parent).returncode == 3
-    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=IMPORTS).returncode == 3
     assert (tmp_path / "a" / ".xzarr3-lease").exists()
     started = time.monotonic()
     with pytest.warns(UserWarning, match="cut off that is not the same"):
