@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -35,12 +36,30 @@ SLOW_FOLDERS = frozenset(("cluster", "faults", "interop", "remote"))
 SLOW_FIXTURES = frozenset(("azure_server", "gcs_server", "http_server", "s3_server"))
 
 
+CASES = 6
+"""Of a parametrized test the default run takes so many cases, spread evenly."""
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as slow by their folder and by the servers that they use."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests as slow by their folder and by their servers, and sample the cases of the default run."""
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
+    asked = config.option.keyword or any(os.path.splitext(arg)[1] or "::" in arg for arg in config.args)
+    if config.option.markexpr != "not slow" or asked:  # Who names tests wants all of them.
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {
+        item
+        for each in cases.values()
+        for item in (each[at * len(each) // CASES] for at in range(CASES) if len(each) > CASES)
+    }
+    left_out = [item for each in cases.values() if len(each) > CASES for item in each if item not in kept]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item in kept or len(cases[item.nodeid.partition("[")[0]]) <= CASES]
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; children would inherit it.

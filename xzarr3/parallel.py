@@ -384,7 +384,7 @@ def parallel_map(
 
     Examples
     --------
-    >>> spread(len, ["a", "bcd", ""], 3)
+    >>> parallel_map(len, ["a", "bcd", ""], 3)
     [1, 3, 0]
     """
     waiting = list(items)

@@ -356,6 +356,7 @@ def test_gzip_with_garbage_behind(garbage: bytes) -> None:
     refused(lambda: read_chunk([LITTLE, GZIP], (1000,), member + garbage), "gzip", (0,), "c/0")
 
 
+@pytest.mark.slow
 def test_gzip_that_is_not() -> None:
     _, data = small()
     member = gzip.compress(data)
@@ -496,6 +497,7 @@ def test_zstd_that_is_not(codec: Any, size: int) -> None:
     refused(lambda: read_chunk([LITTLE, codec], (size,), frame(data[:-1])), "bytes", (0,), "c/0")
 
 
+@pytest.mark.slow
 def test_truncated_zstd() -> None:
     _, data = numbers(1000)
     for good in (frame(data), frame(data, write_content_size=False), frame(data[:9]) + frame(data[9:])):
@@ -504,6 +506,7 @@ def test_truncated_zstd() -> None:
                 read_chunk([LITTLE, ZSTD], (1000,), good[:size])
 
 
+@pytest.mark.slow
 def test_damaged_zstd_with_a_checksum_is_always_found() -> None:
     _, data = numbers(1000)
     good = frame(data, write_checksum=True)
@@ -607,6 +610,7 @@ def test_blosc_that_is_not(cname: str, size: int) -> None:
             read_chunk([LITTLE, codec], (size,), blosc_header(good, nbytes=nbytes))
 
 
+@pytest.mark.slow
 def test_truncated_blosc() -> None:
     values, data = numbers(1000)
     for cname in CNAMES:
@@ -1148,6 +1152,7 @@ def test_empty_stored_value_is_never_the_fill_value(encoded: dict[str, Any]) -> 
 # Round trips of everything through every codec
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_any_bits_through_any_chain(data: st.DataObject) -> None:
@@ -1315,6 +1320,7 @@ def test_big_endian_times_of_no_unit(zarr_format: Any) -> None:
     assert array[...].tobytes() == values.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [b"", b"x"], ids=["empty", "a byte"])
 def test_gzip_of_very_many_members(data: bytes) -> None:
     """In time that grows with their number, and not with its square."""

@@ -197,6 +197,7 @@ def test_what_is_not_compressed() -> None:
 # Against others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("size", [1, 10, 127, 128, 129, 1000, 4096, 5003, 40005, 300001])
 def test_others_read_ours_and_we_theirs(size: int, shuffle: str, peer: Library, tmp_path: Path) -> None:
@@ -387,6 +388,7 @@ def test_numcodecs_where_it_has_snappy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (array[...] == 1).all()
 
 
+@pytest.mark.slow
 def test_the_library_is_imported_for_snappy_alone() -> None:
     code = (
         "import sys, numpy, xzarr3; from xzarr3.codecs import BloscCodec; "
@@ -510,6 +512,7 @@ def good_containers() -> tuple[bytes, ...]:
     return tuple(found)
 
 
+@pytest.mark.slow
 @settings(max_examples=1500)
 @given(
     st.integers(0, 11),
@@ -541,6 +544,7 @@ def test_each_bit_of_the_head_and_each_length(index: int) -> None:
         check_any(bytes(data), 4096)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(
     st.sampled_from([0, 1, 2, 4, 5, 8, 16, 17, 18, 20, 21]),

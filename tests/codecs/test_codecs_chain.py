@@ -588,6 +588,7 @@ def test_entries_that_cannot_be_true(lie: str, nested: bool) -> None:
     assert array[0:8].tolist() == [1, 2, 3, 4, 9, 9, 9, 9]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), nested=st.booleans())
 def test_there_is_one_answer(data: st.DataObject, nested: bool) -> None:

@@ -235,6 +235,7 @@ def nearest(value: Fraction, step: Fraction) -> Fraction:
     return round(value / step) * step
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(INTEGERS).flatmap(
@@ -364,6 +365,7 @@ def integer_cases(draw: st.DrawFn) -> tuple[str, list[int], int, int]:
     return name, draw(st.lists(near, min_size=1, max_size=5)), draw(near), draw(scale)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(integer_cases())
 @example(("uint32", [2**32 - 1], 0, 2**32 - 1))

@@ -515,6 +515,7 @@ def test_shard_index(location: str, inner: str | None) -> None:
     check_shard(location, inner, good[::-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("location", ["start", "end"])
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), inner=st.sampled_from([None, "gzip"]), gap=st.sampled_from([0, 1, 100]))

@@ -121,6 +121,7 @@ def run(site: Path, *arguments: str, code: str) -> str:
     return child.stdout
 
 
+@pytest.mark.slow
 def test_end_to_end(site: Path, tmp_path: Path) -> None:
     written = run(site, str(tmp_path), code="""
         import sys, numpy as np, xzarr3
@@ -156,6 +157,7 @@ def test_end_to_end(site: Path, tmp_path: Path) -> None:
         xzarr3.open_array(str(tmp_path), "a")
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_before_it_is_named(site: Path, tmp_path: Path) -> None:
     printed = run(site, str(tmp_path), code="""
         import sys, numpy as np, xzarr3
@@ -212,6 +214,7 @@ def test_packages_that_are_wrong(site: Path, name: str, reason: str, cause: str 
     assert (name == "example.twice") == ("another-package" in printed)
 
 
+@pytest.mark.slow
 def test_names_of_this_package_are_not_replaced(site: Path) -> None:
     printed = run(site, code="""
         from xzarr3.codecs import parse_codec

@@ -412,6 +412,7 @@ def test_several_streams() -> None:
         assert to_bytes(coder(config).decode(b"".join(map(compress, parts)), 200_000)) == b"".join(parts)
 
 
+@pytest.mark.slow
 def test_many_empty_streams_are_read_in_linear_time() -> None:
     value = bz2.compress(b"") * 300_000 + bz2.compress(b"end")
     assert to_bytes(coder({"id": "bz2"}).decode(value, 10)) == b"end"
@@ -685,6 +686,7 @@ def test_configurations_that_are_not_valid(config: Any) -> None:
             assert str(caught.value.field).startswith("configuration.")
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_arbitrary_configurations(data: st.DataObject) -> None:

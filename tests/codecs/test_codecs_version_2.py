@@ -139,6 +139,7 @@ def test_base64_that_is_too_long_takes_no_memory() -> None:
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_categories_both_ways(data: st.DataObject) -> None:

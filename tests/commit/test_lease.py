@@ -385,6 +385,7 @@ def test_a_lease_that_could_not_be_taken_away_is_taken_away_later(monkeypatch: p
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_write_that_goes_on_elsewhere_keeps_its_lease(world: World) -> None:
     """As tasks of dask do, of which the first one may have run in another process than the last one."""
 
@@ -451,6 +452,7 @@ def test_a_task_that_is_repeated_elsewhere_gets_the_lease_of_the_one_that_was_lo
         assert not leased(plan._store).take()
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_taken_again_does_not_end_with_what_it_ended_with_before(world: World) -> None:
     class Begun:
         """What refers to the lease."""
@@ -489,6 +491,7 @@ def test_of_two_attempts_at_one_write_that_is_given_up_which_has_failed() -> Non
     assert given_up == [first._begun] != [second._begun]
 
 
+@pytest.mark.slow
 def test_a_write_that_nothing_refers_to_any_more_is_in_nobodys_way() -> None:
     store = MemoryStore()
 
@@ -587,6 +590,7 @@ def test_who_took_a_lease_away_cannot_be_overtaken_by_the_one_who_had_it(world: 
     assert store.get("zarr.json") == bytes(store.get("zarr.json") or b"").strip(), "no blanks stay"
 
 
+@pytest.mark.slow
 def test_eight_processes_append_and_nothing_is_lost(tmp_path: Path) -> None:
     xzarr3.create_array(tmp_path, data=np.zeros(3, "i4"), chunks=4)
 

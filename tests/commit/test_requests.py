@@ -89,6 +89,7 @@ def test_requests_for_an_array(place: Counted) -> None:
     assert array[:].tolist() == np.arange(1.0, 21.0).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazily", [False, True])
 def test_requests_for_a_dataset_of_10_variables_and_20_chunks(
     place: Counted, monkeypatch: pytest.MonkeyPatch, lazily: bool
@@ -200,6 +201,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, n: int, act: Callable[[], object]
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_write_killed_at_any_request_leaves_the_old_the_new_or_a_swap_that_can_be_ended(
     fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch, group: str | None

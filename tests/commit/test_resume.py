@@ -198,6 +198,7 @@ def _kill_at_random(store_in: Path, log: Path, mode: str, group: str | None, see
     return len(kills)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     kills = 0
     for number, (mode, group) in enumerate(itertools.product(["w-", "w"], [None, "deep/below"])):
@@ -302,6 +303,7 @@ def test_data_that_zarr_python_reads_are_looked_at(tmp_path: Path) -> None:
     assert before != after
 
 
+@pytest.mark.slow
 def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: str) -> None:
     """In the middle of what puts the values in their place, too."""
     assert _kill_at_each_change(tmp_path, mode, 7) > 20
@@ -937,6 +939,7 @@ def test_a_system_that_was_started_anew_may_have_lost_values(tmp_path: Path) -> 
         assert ["fsync=True keeps them" in str(each.message) for each in told] == [True] * is_told
 
 
+@pytest.mark.slow
 def test_pages_are_not_many_and_not_large(tmp_path: Path) -> None:
     """However long a write takes: a page is stored again until it is full."""
     store = MemoryStore()
@@ -1195,6 +1198,7 @@ def _append_cut_off(tmp_path: Path, number: int, *, eager: bool) -> tuple[Mortal
     return target, log, whole
 
 
+@pytest.mark.slow
 def test_appending_that_is_cut_off_anywhere_is_not_done_twice(tmp_path: Path, at_once: None) -> None:
     reference = MemoryStore()
     _begun(reference)
@@ -1287,6 +1291,7 @@ def test_what_was_appended_while_it_was_taken_up_is_not_appended_again(tmp_path:
     assert not left(store)
 
 
+@pytest.mark.slow
 def test_what_others_stored_behind_an_array_is_not_taken_for_its_own(tmp_path: Path, at_once: None) -> None:
     """Others were killed when they appended, too, and then this one, wherever it was, when it went on."""
     other = xr.Dataset({"t": ("x", da.full(20, 5.0, chunks=2))}, coords={"x": np.arange(20) + 0.25})

@@ -490,6 +490,7 @@ OLD = {"t": [1.0] * 4, "u": [1.0] * 4}
 NEW = {"t": [2.0] * 4, "v": [2.0] * 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [None, "deep/below"])
 @pytest.mark.parametrize(
     ("zarr_format", "consolidated"), [(3, True), (3, False), (2, True), (2, False), ("3-draft", False)]
@@ -852,6 +853,7 @@ def test_foreign_files_are_copied_where_files_have_no_second_names(
 _CHANGES = ("rename", "replace", "link", "symlink", "unlink", "rmdir", "mkdir", "open")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_write_killed_at_any_change_of_the_disk_loses_no_foreign_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None
@@ -955,6 +957,7 @@ REPLACED: dict[str, tuple[Callable[[Path], object], Callable[[Path], object], Ca
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     ("how", "then"),
@@ -998,6 +1001,7 @@ def test_a_write_to_a_directory_killed_at_any_change_leaves_the_old_or_the_new(
         assert set(seen) == {"old", "new"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("how", ["root", "group"])
 def test_who_finishes_a_swap_may_be_killed_anywhere(tmp_path: Path, how: str) -> None:
@@ -1207,6 +1211,7 @@ def test_what_cannot_be_removed_after_a_swap_blocks_nobody(
         xzarr3.open_group(tmp_path, "g")["zzz"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_who_may_not_write_is_told_who_finishes_a_swap(tmp_path: Path) -> None:
     def open_it(base: Path) -> str:

@@ -381,6 +381,7 @@ def test_auto_chunks_are_of_a_size_that_is_worth_a_task() -> None:
 MILLION = [((1000, 1000), "units"), ((100, 100, 100), "units"), ((10**6,), "auto"), ((1000, 1000), "auto")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["memory", "local"])
 @pytest.mark.parametrize(("shape", "chunks"), MILLION, ids=str)
 def test_a_million_chunks_are_no_work(
@@ -421,6 +422,7 @@ def test_graphs_pickle_small(where: str, tmp_path: Path) -> None:
 # Names
 
 
+@pytest.mark.slow
 def test_name_is_the_same_in_every_process(local_store: LocalStore) -> None:
     array = _make(local_store, "a/b", attributes={"z": 1, "a": {"b": [1.5, None]}})
     expected = from_zarr(array).name
@@ -495,6 +497,7 @@ def test_name_changes_with_the_content_of_a_memory_store(change: str) -> None:
     assert from_zarr(array).name != before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["here", "elsewhere"])
 def test_name_changes_with_any_chunk_of_many(process: str, local_store: LocalStore) -> None:
     """Two arrays computed together must not be taken for one because the change was not looked at."""
@@ -535,6 +538,7 @@ def test_store(layout: dict[str, Any], scheduler: str, store: Store) -> None:
     np.testing.assert_array_equal(xzarr3.open_array(store)[...], _values(30, 40))
 
 
+@pytest.mark.slow
 def test_store_in_other_processes(local_store: LocalStore) -> None:
     target = _make(local_store, "x", data=np.zeros((30, 40)))
     other = _make(local_store, "y", data=np.zeros((30, 40)))
@@ -951,6 +955,7 @@ def test_empty_blocks_write_nothing_and_disturb_nobody(lengths: tuple[int, ...])
     np.testing.assert_array_equal(part[3:], _values(30, 40))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=3),

@@ -383,6 +383,7 @@ def test_annotated_cloned_and_bound() -> None:
         np.testing.assert_array_equal((lazy[1:] - lazy[:-1]).compute(**SYNC), np.diff(values, axis=0))
 
 
+@pytest.mark.slow
 def test_query_planning_of_dask_is_refused_in_words(tmp_path: Path) -> None:
     _made(10, where=tmp_path, chunks=5)
     program = """
@@ -503,6 +504,7 @@ def test_names_tell_what_is_selected(local_store: LocalStore) -> None:
     assert mine[::-1][::-1].name == "mine"
 
 
+@pytest.mark.slow
 def test_the_name_of_a_selection_is_the_same_in_every_process(local_store: LocalStore) -> None:
     array, _ = _made(30, 40, where=local_store, path="a/air", chunks=10)
     program = "import sys, xzarr3; print(xzarr3.from_zarr(sys.argv[1], 'a/air', chunks=7)[5, ::-3].name)"

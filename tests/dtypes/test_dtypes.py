@@ -501,6 +501,7 @@ def test_hexadecimal_digits_are_counted_in_the_message(name: str) -> None:
         from_json(name, "0x1")
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.sampled_from(DATA_TYPES), JSON_VALUES)
 @example("float64", 10**400)

@@ -495,6 +495,7 @@ def test_every_unit_and_scale_factor(cls: Any, unit: str, scale_factor: int, sig
 UNITS = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     st.sampled_from("Mm"), st.sampled_from(UNITS), st.sampled_from([1, 2, 25]), st.sampled_from(UNITS),

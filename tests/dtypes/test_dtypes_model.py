@@ -65,6 +65,7 @@ def names_nan(form: Any) -> Any:
 # Every class
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(data_types(small=bool(SMALL)), st.sampled_from(FORMATS))
 def test_data_type_and_json_belong_together(data_type: ZDType, zarr_format: ZarrFormat) -> None:
@@ -86,6 +87,7 @@ def test_data_type_and_json_belong_together(data_type: ZDType, zarr_format: Zarr
         assert type(data_type).from_json(decode(text), zarr_format=zarr_format) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(st.data(), st.sampled_from(FORMATS))
 def test_scalar_and_json_belong_together(data: st.DataObject, zarr_format: ZarrFormat) -> None:
@@ -104,6 +106,7 @@ def test_scalar_and_json_belong_together(data: st.DataObject, zarr_format: ZarrF
         assert type(back) is type(scalar)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_scalars_are_taken_as_they_are(data: st.DataObject) -> None:
@@ -118,6 +121,7 @@ def test_scalars_are_taken_as_they_are(data: st.DataObject) -> None:
         assert data_type.bits(data_type.cast_scalar(other.cast_scalar(scalar))) == data_type.bits(scalar)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_arrays_hold_the_fill_value_only(data: st.DataObject) -> None:
@@ -138,6 +142,7 @@ def test_arrays_hold_the_fill_value_only(data: st.DataObject) -> None:
         assert data_type.holds_only(array, other) is (array.size == 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_own_arrays_are_cast_as_they_are(data: st.DataObject) -> None:
@@ -206,6 +211,7 @@ def test_types_differ_from_each_other() -> None:
 CLASSES = list(dict.fromkeys(registry.contents.values()))
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(
     st.sampled_from(CLASSES),
@@ -229,6 +235,7 @@ def test_any_json_is_a_data_type_or_refused(cls: type[ZDType], spec: Any, zarr_f
         assert isinstance(found, ZDType) if error is None else str(error)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(st.one_of(st.sampled_from(ALL), data_types(small=bool(SMALL))), JSON_VALUES, st.sampled_from(FORMATS))
 def test_any_json_is_a_scalar_or_refused(data_type: ZDType, form: Any, zarr_format: ZarrFormat) -> None:
@@ -243,6 +250,7 @@ def test_any_json_is_a_scalar_or_refused(data_type: ZDType, form: Any, zarr_form
         assert str(error)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(
     st.one_of(st.sampled_from(ALL), data_types(small=bool(SMALL))),
@@ -399,6 +407,7 @@ def test_a_class_replaces_another_of_its_name(own: DataTypeRegistry) -> None:
         own.register("x")  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_matches_are_remembered_and_bounded(own: DataTypeRegistry) -> None:
     for length in range(1, 3000):
         own.match_dtype(np.dtype(f"V{length}"))
@@ -563,6 +572,7 @@ print(len(registry.names))
 """
 
 
+@pytest.mark.slow
 def test_without_ml_dtypes_its_types_name_the_extra() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, " ".join(SMALL_NAMES)], capture_output=True, text=True, check=False
@@ -571,6 +581,7 @@ def test_without_ml_dtypes_its_types_name_the_extra() -> None:
     assert done.stdout.strip() == str(len(registry.names))
 
 
+@pytest.mark.slow
 def test_ml_dtypes_is_not_imported_unasked() -> None:
     text = (
         "import sys, numpy as np, xzarr3, xzarr3.dtypes as d\n"

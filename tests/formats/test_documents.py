@@ -764,6 +764,7 @@ def check_outcome(data: bytes) -> None:
                 assert document[field] == given[field]
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(changed_documents())
 def test_any_change_is_read_or_refused(document: Any) -> None:
@@ -820,6 +821,7 @@ def test_errors_of_opening_name_the_node() -> None:
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON_VALUES))
 @example({"a": float("nan"), "b": [float("inf"), {}], "c": []})
 @example({"größe": 'x: {"a", [b]}\\', "\ud800": "\udfff", "n": 2**70, "z": -0.0})
@@ -898,6 +900,7 @@ def inflating(path: Path, size: int) -> None:
         file.write(b"}")
 
 
+@pytest.mark.slow
 def test_a_document_that_inflates_is_refused_before_it_does(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     inflating(path, 300 * 2**20)

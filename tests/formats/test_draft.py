@@ -1079,6 +1079,7 @@ def test_a_shard_of_the_text() -> None:
     assert bytes(parse(document).chain.encode(expected)) == shard
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=1000, deadline=None)
 def test_any_json_in_an_array(data: st.DataObject) -> None:

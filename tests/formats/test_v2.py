@@ -984,6 +984,7 @@ def text(document: Any) -> str:
     return json.dumps(document, sort_keys=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(changed_documents())
 @example({".zarray": zarray(dtype=[[""] * 2]), ".zattrs": {}})

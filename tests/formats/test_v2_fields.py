@@ -93,6 +93,7 @@ def dtypes(draw: st.DrawFn, depth: int = 2) -> np.dtype[Any]:
     return np.dtype([("first", "<i2", (2,)), *((f"f{at}", *field) for at, field in enumerate(fields))])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(dtypes(), st.integers(0, 2**32 - 1))
 def test_any_fields(dtype: np.dtype[Any], seed: int) -> None:

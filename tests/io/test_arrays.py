@@ -106,6 +106,7 @@ def ways(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ways")
 @SLOW
 @given(st.data())
@@ -133,6 +134,7 @@ def test_what_is_written_is_read(data: st.DataObject) -> None:
         assert task.shape == expected[task.selection].shape
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ways")
 @SLOW
 @given(st.data())
@@ -177,6 +179,7 @@ def check_stored_keys(array: xzarr3.Array, expected: np.ndarray[Any, Any]) -> No
             assert part.tobytes() != fill * part.size, f"chunk {key} holds only the fill value"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ways")
 @settings(SLOW, max_examples=60)
 @given(st.data())
@@ -521,6 +524,7 @@ def test_one_bad_value_among_many_stops_the_write() -> None:
     assert same_bits(array[...], before)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(NUMERIC), st.sampled_from(NUMERIC), st.data())
 def test_values_of_other_types(source: str, target: str, data: st.DataObject) -> None:
@@ -677,6 +681,7 @@ def sum_of(task: xzarr3.ChunkTask) -> int:
     return int(task().sum())
 
 
+@pytest.mark.slow
 def test_tasks_run_in_other_processes(tmp_path: Path) -> None:
     data = np.arange(1000, dtype="int64").reshape(10, 100)
     local = xzarr3.create_array(tmp_path / "a.zarr", "x", data=data, chunks=(4, 30), shards=(8, 60))
@@ -1308,6 +1313,7 @@ def of_objects(items: list[Any], dtype: Any) -> np.ndarray[Any, Any]:
     return result.astype(dtype) if dtype is not object else result
 
 
+@pytest.mark.slow
 @SLOW
 @given(st.data())
 def test_elements_of_any_size(data: st.DataObject) -> None:
@@ -1431,6 +1437,7 @@ def test_codecs_that_are_equal_and_not_the_same(offsets: tuple[float, float], za
         assert repr(codec.offset) == repr(offset)
 
 
+@pytest.mark.slow
 def test_chains_of_large_fill_values_are_not_kept() -> None:
     assert metadata._MAX_KEPT_FILL < 10**6
     metadata._chain.cache_clear()

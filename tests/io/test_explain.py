@@ -152,6 +152,7 @@ def small(*, windows: bool) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @THOROUGH
 @given(st.data())
 def test_what_is_explained_is_what_is_asked_for(data: st.DataObject) -> None:

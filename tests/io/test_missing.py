@@ -154,6 +154,7 @@ def test_errors_pickle() -> None:
 # Which units
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_what_is_reported_is_what_is_selected_and_absent(data: st.DataObject) -> None:
@@ -509,6 +510,7 @@ def test_a_dataset_warns_once_for_each_read(stored: Callable[..., xzarr3.LocalSt
     assert not np.isnan(values[2, :2]).any()
 
 
+@pytest.mark.slow
 def test_a_dataset_of_dask_arrays(stored: Callable[..., xzarr3.LocalStore]) -> None:
     store = stored()
     ds = xr.open_dataset(store, engine=OURS, missing="error", chunks={})

@@ -342,6 +342,7 @@ def spread(data: st.DataObject, name: Any, shape: tuple[int, ...]) -> np.ndarray
 THREADS = st.sampled_from([1, 2, 5])
 
 
+@pytest.mark.slow
 @every_way
 @THOROUGH
 @given(st.data())
@@ -365,6 +366,7 @@ def test_as_numpy_has_it(data: st.DataObject) -> None:
     same(xzarr3.open_array(array.store).get(threads=3), model)
 
 
+@pytest.mark.slow
 @every_way
 @THOROUGH
 @given(st.data())
@@ -394,6 +396,7 @@ def test_orthogonal(data: st.DataObject) -> None:
     same(array.get(), model)
 
 
+@pytest.mark.slow
 @every_way
 @THOROUGH
 @given(st.data())
@@ -660,6 +663,7 @@ ANYTHING = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(THOROUGH, max_examples=400)
 @given(st.one_of(ANYTHING, st.lists(ANYTHING, max_size=4).map(tuple)))
 def test_anything_else_is_a_selection_error(selection: Any) -> None:
@@ -787,6 +791,7 @@ def test_masks_and_indices_take_no_more_memory_than_they_must(
     assert peak < 50 * len(at)
 
 
+@pytest.mark.slow
 def test_slices_beside_points_are_not_multiplied_with_them() -> None:
     array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(10**6,) * 3, chunks=(100,) * 3, dtype="u1")
     found, peak = peak_of(lambda: array.vindex[[1, 500_000], [1, 500_000], :])

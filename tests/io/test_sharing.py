@@ -79,6 +79,7 @@ def test_a_read_in_every_thread_of_the_pool_that_asks_for_more_threads() -> None
     assert [future.result(TOO_LONG) for future in futures] == [True] * 8
 
 
+@pytest.mark.slow
 def test_an_array_is_read_while_the_interpreter_shuts_down(tmp_path: Path) -> None:
     code = (
         "import atexit, numpy as np, xzarr3\n"

@@ -232,6 +232,7 @@ JUNK: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(JUNK, st.sampled_from([(), (0,), (6,), (3, 5)]))
 def test_any_chunk_shapes_open_or_are_refused(chunk_shapes: Any, shape: tuple[int, ...]) -> None:
@@ -454,6 +455,7 @@ def cases(draw: st.DrawFn) -> tuple[xzarr3.Array, list[Any]]:
     return stored(document), chunk_shapes
 
 
+@pytest.mark.slow
 @SLOW
 @given(st.data())
 def test_reads_and_writes_are_numpys(data: st.DataObject) -> None:
@@ -787,6 +789,7 @@ def test_dask_has_the_chunks_of_the_grid() -> None:
     assert grown.chunks == ((0,), (4, 2))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_dask_reads_and_writes(data: st.DataObject) -> None:
@@ -861,6 +864,7 @@ def zarr(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield module
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
@@ -886,6 +890,7 @@ def test_other_libraries_read_what_is_written_here(zarr: Any, data: st.DataObjec
         assert np.array_equal(zarr.open_array(folder, mode="r")[...], values)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_what_other_libraries_write_is_read_here(zarr: Any, data: st.DataObject) -> None:
@@ -936,6 +941,7 @@ def test_points_where_chunks_reach_beyond_what_64_bits_count(many: int) -> None:
     assert dataset.t.isel(x=x[:0], y=y[:0]).shape == (0,)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size))), st.data())
 def test_the_runs_within_a_dimension_tell_the_chunk_of_each_element(
     case: tuple[int, Any], data: st.DataObject

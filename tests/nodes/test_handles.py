@@ -151,6 +151,7 @@ def test_a_replaced_array_is_found_out_where_answers_are_waited_for(
             array[...]
 
 
+@pytest.mark.slow
 def test_what_looking_at_a_document_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     _, here, array = far_handles(np.arange(40))
     now = time.monotonic()
@@ -367,6 +368,7 @@ def test_consolidated_groups_are_pickled(place: xzarr3.Store, mode: Any, zarr_fo
         assert dict(again.members(None)).keys() == {"b", "b/a"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_consolidated_groups_in_memory_go_to_other_processes(zarr_format: Any) -> None:
     root = xzarr3.create_group(MemoryStore(), zarr_format=zarr_format)

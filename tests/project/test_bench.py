@@ -45,6 +45,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
             del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_small_run_writes_page(tmp_path: Path) -> None:
     page = tmp_path / "RESULTS.md"
     finished = run_bench("--libraries", LIBRARIES, "--only", "uncompressed, 64 KiB", "--out", str(page))
@@ -64,6 +65,7 @@ def test_small_run_writes_page(tmp_path: Path) -> None:
         assert full_read[3] == ("met" if float(full_read[2].split()[0]) >= 1 else "missed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("only", "cases"),
     [
@@ -86,6 +88,7 @@ def test_row_with_arrays_of_its_own(only: str, cases: list[str], tmp_path: Path)
     assert not list(stores.iterdir())
 
 
+@pytest.mark.slow
 def test_partial_run_leaves_recorded_results_alone() -> None:
     results = BENCH / "RESULTS.md"
     before = results.read_bytes() if results.exists() else None
@@ -95,6 +98,7 @@ def test_partial_run_leaves_recorded_results_alone() -> None:
     assert (results.read_bytes() if results.exists() else None) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -176,6 +180,7 @@ def test_memory_may_be_result_and_64_mib(mib: float, verdict: str, bench: Simple
     assert [bar.verdict for bar in judged.values()] == [verdict]
 
 
+@pytest.mark.slow
 def test_slow_library_sits_out(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.timing, "LIMIT_S", 0.0)
 
@@ -190,6 +195,7 @@ def test_slow_library_sits_out(bench: SimpleNamespace, monkeypatch: pytest.Monke
     assert len(figure.samples) == 7
 
 
+@pytest.mark.slow
 def test_cases_that_alternate_keep_their_own_samples(bench: SimpleNamespace) -> None:
     runs: list[str] = []
 

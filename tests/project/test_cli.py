@@ -241,6 +241,7 @@ def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_module_is_the_command(store: Path) -> None:
     done = run("info", store)
     assert (done.returncode, done.stderr) == (0, "")
@@ -249,6 +250,7 @@ def test_module_is_the_command(store: Path) -> None:
     assert run("info").returncode == 2
 
 
+@pytest.mark.slow
 def test_info_imports_neither_xarray_nor_dask(store: Path) -> None:
     code = (
         "import sys; from xzarr3.cli import main; main(['info', sys.argv[1]]);"
@@ -260,6 +262,7 @@ def test_info_imports_neither_xarray_nor_dask(store: Path) -> None:
     assert done.stdout.endswith("slow: set()\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a closed pipe is reported differently elsewhere")
 def test_reader_that_leaves_early_is_no_traceback(store: Path) -> None:
     read, write = os.pipe()

@@ -192,6 +192,7 @@ def png_size(path: Path) -> tuple[int, int]:
     return width, height
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [1, -1])
 def test_map_is_drawn(tmp_path: Path, sign: int) -> None:
     maps = sign * demo.warming(demo.period_means(trend().tas))

@@ -47,6 +47,7 @@ def test_import_loads_no_large_library() -> None:
     assert {"dask", "distributed", "matplotlib", "pandas", "xarray", "zarr"} & set(loaded) == set()
 
 
+@pytest.mark.slow
 def test_import_is_quick(tmp_path: Path) -> None:
     """With compiled modules, which an installed package has; what else the machine does takes no part."""
     code = (
@@ -106,6 +107,7 @@ def _module(source: Path) -> str:
     return ".".join(source.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@pytest.mark.slow
 def test_layers_hold_and_the_readme_shows_them() -> None:
     spec = importlib.util.spec_from_file_location("layers", ROOT / "ci" / "layers.py")
     assert spec is not None
@@ -116,6 +118,7 @@ def test_layers_hold_and_the_readme_shows_them() -> None:
     assert layers.readme_with(README, layers.table()) == README, "run: python ci/layers.py --write"
 
 
+@pytest.mark.slow
 def test_zarr_is_no_runtime_dependency() -> None:
     assert [source for source in SOURCES if "zarr" in imported(source)] == []
     assert not any(requirement.startswith("zarr") for requirement in PROJECT["dependencies"])
@@ -147,6 +150,7 @@ def test_readme_commands_and_links_exist() -> None:
     assert [name for name in scripts | links if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.slow
 def test_readme_examples_run(tmp_path: Path) -> None:
     """They run in order, in one process that has only what an ordinary installation has."""
     blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)

@@ -16,6 +16,7 @@ from xzarr3.codecs import registry
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
+@pytest.mark.slow
 def test_blocks_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +62,7 @@ def _run(place: str, names: dict[str, Any], replaced: dict[str, str]) -> None:
     exec(compile(block, "README.md", "exec"), names)
 
 
+@pytest.mark.slow
 def test_block_of_s3(names: dict[str, Any], s3_server: Any) -> None:
     options = '{"key": "...", "secret": "...", "region": "eu-central-1"}'
     url = f"s3://{s3_server.bucket()}/"
@@ -68,6 +70,7 @@ def test_block_of_s3(names: dict[str, Any], s3_server: Any) -> None:
     xr.testing.assert_equal(names["daily"].compute(), names["ds"])
 
 
+@pytest.mark.slow
 def test_block_of_azure(names: dict[str, Any], azure_server: Any) -> None:
     url, options = f"az://{azure_server.container()}/", azure_server.storage_options
     words = '{"account_name": "...", "account_key": "..."}'
@@ -75,6 +78,7 @@ def test_block_of_azure(names: dict[str, Any], azure_server: Any) -> None:
     xr.testing.assert_equal(xzarr3.open_dataset(f"{url}daily.zarr", storage_options=options), names["ds"])
 
 
+@pytest.mark.slow
 def test_block_of_google(names: dict[str, Any], gcs_server: Any) -> None:
     url, options = f"gs://{gcs_server.bucket()}/", gcs_server.storage_options
     xzarr3.to_zarr(names["ds"], f"{url}daily.zarr", storage_options=options)

@@ -666,6 +666,7 @@ def test_uses(request):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True], ids=["ended", "killed"])
 def test_servers_end_with_the_session(tmp_path: Path, killed: bool) -> None:
     """Also if it is killed and can stop nothing itself; the last lines say what there was."""
@@ -714,6 +715,7 @@ def test_servers_end_with_the_session(tmp_path: Path, killed: bool) -> None:
         assert sum(line.endswith("ran for 1 test") for line in lines) == len(ports)
 
 
+@pytest.mark.slow
 def test_a_server_ends_at_its_limit(tmp_path: Path) -> None:
     """Without anybody to stop it."""
     process = Process(["sleep", "60"], tmp_path, limit=0.3)
@@ -723,6 +725,7 @@ def test_a_server_ends_at_its_limit(tmp_path: Path) -> None:
         assert server.process.wait(120) == 0
 
 
+@pytest.mark.slow
 def test_a_stubborn_server_is_killed(tmp_path: Path) -> None:
     """One that does not listen to a request to terminate, when the watch on it is killed."""
     if sys.platform != "linux":

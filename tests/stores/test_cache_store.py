@@ -307,6 +307,7 @@ def test_values_of_a_store_without_versions(place: dict[str, Any]) -> None:
     assert cache.get("a") == b"new"
 
 
+@pytest.mark.slow
 def test_local_files_are_compared_by_their_version(tmp_path: Path, place: dict[str, Any]) -> None:
     local = LocalStore(tmp_path / "store")
     local.set("a", VALUE)
@@ -650,6 +651,7 @@ def test_slow_read_of_a_part_does_not_bring_back_the_old_value(place: dict[str, 
     assert cache.get("a", (0, 10)) == b"2" * 10
 
 
+@pytest.mark.slow
 def test_who_has_written_never_reads_the_old_value_again(place: dict[str, Any]) -> None:
     """Also not from another thread that asked before and whose answer is still on its way."""
     inner = Remote({f"k{at}": b"0" for at in range(3)})
@@ -893,6 +895,7 @@ def _work(directory: Path, root: Path, seed: int, results: Any, steps: int = sys
         raise
 
 
+@pytest.mark.slow
 def test_processes_share_a_directory(tmp_path: Path) -> None:
     """Four of them, with random reads and writes: no wrong value, and no more bytes than allowed."""
     context = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "fork")
@@ -1099,6 +1102,7 @@ def test_value_that_cannot_be_forgotten_is_not_replaced() -> None:
     assert run_unprivileged(work).checked() == [VALUE, VALUE]
 
 
+@pytest.mark.slow
 def test_killed_processes_leave_nothing_wrong(tmp_path: Path) -> None:
     """Killed at any time, while they fill and change the directory."""
     root, directory = tmp_path / "store", tmp_path / "cache"
@@ -1152,6 +1156,7 @@ input()
             process.kill()
 
 
+@pytest.mark.slow
 def test_suspended_process_stops_no_reader(tmp_path: Path) -> None:
     inner = Remote({f"k/{at}": bytes([at]) * 100 for at in range(50)})
     cache, clock = cached(inner, directory=tmp_path, max_age=60)
@@ -1251,6 +1256,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
             CacheStore(MemoryStore(), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_it_survives_fork(place: dict[str, Any]) -> None:
     """While other threads are in the middle of everything."""
     inner = Remote({f"k{at}": bytes([at]) * 500 for at in range(20)})
@@ -1479,6 +1485,7 @@ ARRAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_over_s3(s3_server: S3Server, place: dict[str, Any]) -> None:
     url = f"s3://{s3_server.bucket()}/store"
     far = ObjectStore(url, storage_options=s3_server.storage_options)

@@ -751,6 +751,7 @@ def test_parts_of_open_values_cost_a_look_before_and_after(tmp_path: Path) -> No
 # Other processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ready", [True, False])
 def test_a_forked_child_can_use_the_store(tmp_path: Path, ready: bool) -> None:
     options = {"place": str(tmp_path), "latency": 0.001}
@@ -1591,6 +1592,7 @@ def _read_elsewhere(pickled: bytes) -> tuple[bytes | None, object]:
     return bytes(store.get("c/0", (3, 40))), store.identity
 
 
+@pytest.mark.slow
 def test_the_web_in_other_processes(fault_server: Any) -> None:
     pytest.importorskip("aiohttp")
     pytest.importorskip("obstore")

@@ -269,6 +269,7 @@ def test_comparing_and_setting_has_one_winner(store: LocalStore) -> None:
 # Locks
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 def test_processes_and_threads_lose_no_change(tmp_path: Path) -> None:
     """By whatever root, link or path they come; directories come and go meanwhile."""
@@ -424,6 +425,7 @@ def test_who_forks_in_the_middle_of_a_change_has_one_that_goes_on(store: LocalSt
     assert files(store.root) == {"a/b": b"by the parent"}
 
 
+@pytest.mark.slow
 def test_children_forked_at_any_moment_hold_no_lock(store: LocalStore) -> None:
     stop = threading.Event()
 

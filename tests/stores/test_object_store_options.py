@@ -352,6 +352,7 @@ def test_the_environment_names_a_plain_endpoint(
     assert not fault_server.log()[-1]["signed"]
 
 
+@pytest.mark.slow
 def test_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is where is settled when a store is made."""
     signed = {"key": "k", "secret": "s", "region": "us-east-1"}
@@ -590,6 +591,7 @@ def run_python(code: str, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_or_started_before_the_first_request(fault_server: FaultServer) -> None:
     fault_server.put("/b/x/a", b"value")
     options = {"key": "test", "secret": "test-secret", "endpoint_url": fault_server.url}
@@ -614,6 +616,7 @@ def test_nothing_is_loaded_or_started_before_the_first_request(fault_server: Fau
     assert len(fault_server.log()) == 1
 
 
+@pytest.mark.slow
 def test_obstore_is_not_installed() -> None:
     out = run_python(
         """
@@ -631,6 +634,7 @@ def test_obstore_is_not_installed() -> None:
     assert "pip install 'xzarr3[object]'" in out
 
 
+@pytest.mark.slow
 def test_children_end_in_good_order(fault_server: FaultServer) -> None:
     """Also those that take everything apart at their end, what their parent had made among it."""
     fault_server.put("/b/x/a", b"value")
@@ -663,6 +667,7 @@ def test_children_end_in_good_order(fault_server: FaultServer) -> None:
     assert out.split() == ["3", "3", "True"]
 
 
+@pytest.mark.slow
 def test_a_child_uses_what_its_parent_has_not(fault_server: FaultServer) -> None:
     """A store may be made before the fork; what others have loaded is noticed, too."""
     fault_server.put("/b/x/a", b"value")

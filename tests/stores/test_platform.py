@@ -58,6 +58,7 @@ def test_without_what_only_posix_has(name: str, outcomes: dict[str, str]) -> Non
     assert outcomes[name] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="making links needs a right there")
 def test_links_without_what_only_posix_has() -> None:
     with own_directory() as base:
@@ -135,6 +136,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not platform.HAS_OFD, reason="what Linux has is made less of")
 def test_as_on_macos(tmp_path: Path) -> None:
     """Large reads and writes are refused, locks are of whole files, and the disk is told more."""
@@ -144,6 +146,7 @@ def test_as_on_macos(tmp_path: Path) -> None:
 # One place
 
 
+@pytest.mark.slow
 def test_one_place_knows_the_platform() -> None:
     root = Path(xzarr3.__file__).parent
     found = set()

@@ -532,6 +532,7 @@ class TestLocalStore(StoreConformance):
         answers = run_child(work).checked()
         assert set(answers) <= {"None", "error"}
 
+    @pytest.mark.slow
     def test_descriptors_are_not_left_open(self, tmp_path: Path) -> None:
         store = LocalStore(tmp_path / "store")
         store.set("a/b", VALUE)

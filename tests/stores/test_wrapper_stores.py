@@ -646,6 +646,7 @@ def test_records_do_not_travel() -> None:
     assert twin.logger is store.logger
 
 
+@pytest.mark.slow
 def test_logging_survives_fork() -> None:
     store = logged(a=b"12345")
     stop = threading.Event()

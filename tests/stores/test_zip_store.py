@@ -327,6 +327,7 @@ def test_zip_made_in_one_go_is_read(path: Path, compression: int) -> None:
 # Many and large members
 
 
+@pytest.mark.slow
 def test_more_members_than_two_bytes_can_count(path: Path) -> None:
     number = 70_000
     with ZipStore(path, mode="w") as store:
@@ -599,6 +600,7 @@ def test_zip_written_to_an_object_store(fault_server: FaultServer) -> None:
 # One writer
 
 
+@pytest.mark.slow
 def test_second_writer_is_refused(path: Path) -> None:
     with ZipStore(path, mode="w") as store:
         store.set("a", b"x")
@@ -834,6 +836,7 @@ def run_script(text: str, *arguments: object, ok: bool = True) -> subprocess.Com
     return done
 
 
+@pytest.mark.slow
 def test_closed_at_exit(path: Path) -> None:
     script = """
 import sys
@@ -852,6 +855,7 @@ assert not __import__("os").path.exists(sys.argv[1])
     assert contents(ZipStore(path)) == {"a": b"x", "b": b"y"}
 
 
+@pytest.mark.slow
 def test_value_closed_at_exit(path: Path, tmp_path: Path) -> None:
     script = """
 import sys
@@ -864,6 +868,7 @@ store.set("a", b"x")
     assert contents(ZipStore(LocalStore(tmp_path), "x.zip")) == {"a": b"x"}
 
 
+@pytest.mark.slow
 def test_value_closed_where_its_store_is_locked() -> None:
     """A store in a cycle is forgotten while another thread, or this one, writes to the store around it."""
     memory = MemoryStore()
@@ -886,6 +891,7 @@ def test_value_closed_where_its_store_is_locked() -> None:
     assert contents(ZipStore(memory, "x.zip")) == {"a": b"x"}
 
 
+@pytest.mark.slow
 def test_closed_when_it_is_forgotten(path: Path) -> None:
     store = ZipStore(path, mode="w")
     store.set("a", b"x")
@@ -1055,6 +1061,7 @@ def generation_of(path: Path) -> int:
     return number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["new", "copied"])
 def test_killed_at_any_time(path: Path, way: str) -> None:
     kill_at_any_time(path, way, rounds_=8, least=1, most_seconds=120)
@@ -1116,6 +1123,7 @@ def kill_at_any_time(path: Path, way: str, rounds_: int, least: int, most_second
     assert os.listdir(path.parent) == [path.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["new", "copied"])
 def test_opened_while_it_gets_its_place(path: Path, way: str) -> None:
     """Whoever opens the zip at any time finds one generation, never a mixture and never an error."""
@@ -1141,6 +1149,7 @@ def test_opened_while_it_gets_its_place(path: Path, way: str) -> None:
     assert len(set(seen)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["new", "copied"])
 def test_full_disk_loses_nothing(path: Path, way: str) -> None:
     """The system lets no file grow any more, at each size that one of them reaches."""
@@ -1232,6 +1241,7 @@ def forget(stores: list[ZipStore], monkeypatch: pytest.MonkeyPatch) -> str:
     return str(found.exc_value)
 
 
+@pytest.mark.slow
 def test_what_cannot_get_to_its_place_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2):
         ZipStore.pack(MemoryStore({"a": b"0"}), path)
@@ -1247,6 +1257,7 @@ def test_what_cannot_get_to_its_place_is_kept(path: Path, monkeypatch: pytest.Mo
         assert sorted(os.listdir(path.parent)) == sorted([path.name, left.name])
 
 
+@pytest.mark.slow
 def test_file_of_a_draft_that_somebody_removes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stores = [ZipStore(path, mode="w")]
     stores[0].set("a", b"1" * 100)
@@ -1257,6 +1268,7 @@ def test_file_of_a_draft_that_somebody_removes(path: Path, monkeypatch: pytest.M
     assert os.listdir(path.parent) == []
 
 
+@pytest.mark.slow
 def test_value_that_cannot_get_to_its_place_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = MemoryStore()
     stores = [ZipStore(memory, "x", mode="a")]
@@ -1269,6 +1281,7 @@ def test_value_that_cannot_get_to_its_place_is_kept(monkeypatch: pytest.MonkeyPa
     assert memory.get("x") == b"of somebody else"
 
 
+@pytest.mark.slow
 def test_full_disk_at_exit_keeps_what_was_written(path: Path) -> None:
     script = """
 import resource, sys
@@ -1324,6 +1337,7 @@ sys.exit(3)
     assert contents(ZipStore(path)) == {"a": b"x"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_closed_where_a_process_of_multiprocessing_ends(path: Path, tmp_path: Path, method: str) -> None:
     script = f"""
@@ -1356,6 +1370,7 @@ if __name__ == "__main__":
     assert not other.exists()
 
 
+@pytest.mark.slow
 def test_upload_at_exit_is_waited_for(tmp_path: Path) -> None:
     script = """
 import sys, time
@@ -1968,6 +1983,7 @@ def test_key_that_a_zip_cannot_name(path: Path) -> None:
     assert zipfile.ZipFile(path).testzip() is None
 
 
+@pytest.mark.slow
 def test_part_of_a_deflated_value_takes_no_memory_for_all_of_it(path: Path) -> None:
     """A value of 64 MiB that deflates to 64 KiB: a part at its end, and one of a value that says too much."""
     size = 2**26

@@ -95,6 +95,7 @@ def test_local_schedulers(scheduler: str) -> None:
     assert len(calls.said) == 21
 
 
+@pytest.mark.slow
 def test_default_scheduler_and_that_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xzarr3.progress._INTERVAL", 0)
     for settings in ({}, {"scheduler": "sync"}, {"scheduler": "threads"}):
@@ -232,6 +233,7 @@ def client() -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.slow
 def test_cluster(client: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     calls, begun, heard = Calls(), tmp_path / "begun", tmp_path / "heard"
     begun.mkdir()
@@ -272,6 +274,7 @@ def _is_forgotten(client: Any) -> None:
     assert client.futures == {}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_each_call")
 def test_progress_of_a_dataset_never_runs_backwards_on_a_cluster(client: Any, tmp_path: Path) -> None:
     def slowly(block: Any) -> Any:

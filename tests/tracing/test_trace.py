@@ -554,6 +554,7 @@ def _stored(path: Path, number: int = 8) -> xzarr3.Array:
     return xzarr3.create_array(LocalStore(path), "air", data=values, chunks=(1, 50))
 
 
+@pytest.mark.slow
 def test_processes_that_are_started(tmp_path: Path) -> None:
     """Those of dask's scheduler, and others that may end as they like."""
     array = _stored(tmp_path / "a.zarr")
@@ -618,6 +619,7 @@ def client() -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.slow
 def test_workers(client: Any, tmp_path: Path) -> None:
     array = _stored(tmp_path / "a.zarr")
     with xzarr3.trace() as outer:

@@ -274,6 +274,7 @@ def test_shards_that_were_opened_are_saved_as_shards(stores: Stores, tmp_path: P
     xr.testing.assert_identical(found.load(), theirs(stores("sharded")).load())
 
 
+@pytest.mark.slow
 def test_every_dataset_of_the_corpus_in_a_loop(tmp_path: Path, stores: Stores) -> None:
     """As xarray's ``save_mfdataset`` is used: many writes that are computed together."""
     names = ["cmip_noleap", "blocks", "sharded", "numbers"]

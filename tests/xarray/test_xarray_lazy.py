@@ -222,6 +222,7 @@ def indices(size: int) -> st.SearchStrategy[Any]:
     return kinds | st.integers(-size, size - 1) if size else kinds
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_selections_of_selections(data: st.DataObject) -> None:
@@ -580,6 +581,7 @@ def test_loading_asynchronously_takes_one_round() -> None:
     assert quickest(load, enough, times=len(opened)) < enough
 
 
+@pytest.mark.slow
 def test_loading_one_after_the_other_reads_ahead() -> None:
     source = xzarr3.MemoryStore()
     data = xr.Dataset({f"v{i:02}": ("x", np.arange(4.0) + i) for i in range(40)})
@@ -665,6 +667,7 @@ def _packed_store(
     return store
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     dtype=st.sampled_from(["i1", "u1", "i2", "u2", "i4", "i8", "u8", "f2", "f4", "f8"]),
@@ -722,6 +725,7 @@ def _outer(values: np.ndarray[Any, Any], index: tuple[Any, ...]) -> np.ndarray[A
     return np.asarray(values)
 
 
+@pytest.mark.slow
 def test_unpacked_in_pieces_by_several_threads(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     values = 250 + 50 * rng.random((512, 128, 64))

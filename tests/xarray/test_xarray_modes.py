@@ -384,6 +384,7 @@ def test_processes_that_append_at_once(tmp_path: Path) -> None:
     assert len(added) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pickled", [False, True])
 def test_append_later(tmp_path: Path, pickled: bool) -> None:
     to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
@@ -720,6 +721,7 @@ def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
 
 
+@pytest.mark.slow
 def test_many_variables_are_appended_together() -> None:
     def wide(n: int, start: int) -> xr.Dataset:
         values = {f"v{k}": ("time", np.arange(start, start + n)) for k in range(40)}
@@ -821,6 +823,7 @@ def test_what_lies_behind_an_array_is_not_shown_by_the_next_append(tmp_path: Pat
         assert not xzarr3.open_array(tmp_path, "i")[6:].any()
 
 
+@pytest.mark.slow
 def test_after_a_killed_append_nobody_waits_on_the_same_host(tmp_path: Path) -> None:
     to_zarr(timed(3, 0), tmp_path)
     code = (

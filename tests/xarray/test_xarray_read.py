@@ -501,6 +501,7 @@ def test_what_other_versions_of_xarray_wrote(expected: Path) -> None:
     xr.testing.assert_equal(found["packed"] * 1, theirs(path)["packed"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_groups_and_trees(tmp_path: Path, zarr_format: Any) -> None:
     path = str(tmp_path / "tree.zarr")

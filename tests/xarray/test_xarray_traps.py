@@ -550,6 +550,7 @@ def test_a_dataset_is_appended_to_itself(tmp_path: Path, chunks: Any) -> None:
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"].values, [*range(5), *range(5)[::-1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"region": {"x": slice(None)}}, {"mode": "r+"}], ids=["new", "region", "itself"]
 )

@@ -191,6 +191,7 @@ def test_only_the_root(tmp_path: Path) -> None:
         xr.testing.assert_identical(ours(tmp_path / str(number)), theirs(tmp_path / f"theirs-{number}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
 def test_compute_later(tmp_path: Path, scheduler: str) -> None:
     later = xzarr3.to_zarr(mixed_tree().chunk(), tmp_path / "a", compute="later")
@@ -501,6 +502,7 @@ def test_accessor_of_trees(tmp_path: Path) -> None:
     assert "x" in xzarr3.open_group(tmp_path, "group/a/b")
 
 
+@pytest.mark.slow
 def test_accessor_is_there_when_it_is_needed() -> None:
     program = """
 import os, sys, xzarr3

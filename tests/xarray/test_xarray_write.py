@@ -244,6 +244,7 @@ def test_from_each_format_to_each(tmp_path: Path, source: Any, target: Any) -> N
                 check_same_storage(found[variable].encoding, dataset[variable].encoding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", FORMATS)
 @pytest.mark.parametrize("source", [3, 2])
 @pytest.mark.parametrize("chunks", [None, {}])
@@ -1358,6 +1359,7 @@ class FlakyStore(RecordingStore):
             raise xzarr3.StoreError(f"not now: '{key}'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zarr_format", FORMATS)
 @pytest.mark.parametrize("group", [None, "deep/below"])
 def test_a_failed_write_leaves_what_was_there_or_can_be_ended(group: str | None, zarr_format: Any) -> None:
@@ -1410,6 +1412,7 @@ def _fail_at(monkeypatch: pytest.MonkeyPatch, n: int, many: int) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:what was written to .* is in its place")
 @pytest.mark.parametrize(
     ("zarr_format", "group", "many", "beside"),
@@ -1500,6 +1503,7 @@ print(k)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(("group", "zarr_format"), [("", 3), ("g", 3), ("", 2), ("g", "3-draft")])
 def test_a_write_killed_anywhere_can_be_repeated(tmp_path: Path, group: str, zarr_format: Any) -> None:

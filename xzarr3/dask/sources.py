@@ -53,7 +53,7 @@ class ReadLocations:
     >>> from xzarr3 import MemoryStore, ReadOnlyStore, create_array, from_zarr, open_array
     >>> store = MemoryStore()
     >>> array = create_array(store, "a", shape=3, dtype="i4")
-    >>> places = Places()
+    >>> places = ReadLocations()
     >>> places.of(array) == places.of(open_array(ReadOnlyStore(store), "a"))
     True
     >>> places.read_in((from_zarr(array) + 1).dask.layers) == {places.of(array)}

@@ -170,9 +170,9 @@ class DraftFormat(Format):
         Examples
         --------
         >>> DRAFT.place("meta/foo/bar.group.json")
-        Place(path='foo/bar', kind='group')
+        DocumentKey(path='foo/bar', kind='group')
         >>> DRAFT.place("meta/array.json")
-        Place(path='', kind='array')
+        DocumentKey(path='', kind='array')
         >>> DRAFT.place("data/foo/bar/c0/0") is None
         True
         """
