@@ -53,7 +53,8 @@ from xzarr3.io.stored_units import FEW, stored_units
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import freshness, pickling
 from xzarr3.nodes import resize as resizing
-from xzarr3.nodes.documents import change_document, refresh_copies, with_attributes
+from xzarr3.nodes.consolidated import refresh_copies
+from xzarr3.nodes.documents import change_document, with_attributes
 from xzarr3.nodes.freshness import note_values, read_steadily, same
 from xzarr3.nodes.node import Node
 from xzarr3.nodes.pickling import Known

@@ -19,14 +19,9 @@ from xzarr3.formats.base import Held, node_prefix
 from xzarr3.io.missing import Missing
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.new_array import make_array
+from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
-from xzarr3.nodes.documents import (
-    change_document,
-    gone,
-    refresh_copies,
-    with_attributes,
-    write_consolidated,
-)
+from xzarr3.nodes.documents import change_document, gone, with_attributes
 from xzarr3.nodes.erase import erase_node
 from xzarr3.nodes.find import (
     DocumentView,

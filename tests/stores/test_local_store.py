@@ -42,7 +42,7 @@ from xzarr3 import (
     StorePermissionError,
 )
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.nodes import folding
+from xzarr3.nodes import case_folding
 from xzarr3.stores.base import UNCHANGED, OversizedError, Scratch
 from xzarr3.stores.local import locks as local_locks
 from xzarr3.stores.local import platform
@@ -1234,8 +1234,8 @@ def folds(
     if request.param == "vfat":
         yield request.getfixturevalue("vfat"), "T"
         return
-    monkeypatch.setattr(folding, "_folding_of", lambda root: folding.Folding(case=True, forms=True))
-    monkeypatch.setattr(folding, "_may_be_there", lambda folder, name: True)
+    monkeypatch.setattr(case_folding, "_folding_of", lambda root: case_folding.Folding(case=True, forms=True))
+    monkeypatch.setattr(case_folding, "_may_be_there", lambda folder, name: True)
     yield tmp_path / "store", "E\u0301"
 
 
@@ -1282,8 +1282,10 @@ def test_only_names_that_a_file_system_folds_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: bool, forms: bool, refused: list[str]
 ) -> None:
     """Some, as Apple's with a setting, tell cases apart, and not how a letter with an accent is spelled."""
-    monkeypatch.setattr(folding, "_is_found", lambda folder, name, other: case if name[-1] == "a" else forms)
-    folding._folding.clear()
+    monkeypatch.setattr(
+        case_folding, "_is_found", lambda folder, name, other: case if name[-1] == "a" else forms
+    )
+    case_folding._folding.clear()
     group = xzarr3.create_group(tmp_path / "store")
     for name, alike in (("T", "t"), ("e\u0301", "\u00e9")):
         group.create_array(name, data=np.arange(4.0))
@@ -1292,15 +1294,15 @@ def test_only_names_that_a_file_system_folds_are_refused(
                 to_zarr(xr.Dataset({name: ("x", [1]), alike: ("y", [2])}), tmp_path / "store", mode="w")
         else:
             group.create_array(alike, data=np.arange(3.0))
-    folding._folding.clear()
+    case_folding._folding.clear()
 
 
 def test_names_that_differ_in_case_are_two_where_they_are(tmp_path: Path) -> None:
     """What is tried to find that out leaves nothing behind."""
-    folding._folding.clear()
+    case_folding._folding.clear()
     both = xr.Dataset({"T": ("x", np.arange(4.0)), "t": ("y", np.arange(3.0))})
     to_zarr(both, tmp_path / "a.zarr")
-    if folding._folding_of(str(tmp_path / "a.zarr")).case:
+    if case_folding._folding_of(str(tmp_path / "a.zarr")).case:
         pytest.skip("the file system of temporary files folds names")
     xzarr3.create_array(tmp_path / "a.zarr", "other/T", data=np.arange(2))
     xzarr3.create_array(tmp_path / "a.zarr", "other/t", data=np.arange(3))

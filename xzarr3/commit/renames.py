@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from xzarr3.commit.foreign_files import ForeignFiles, carry
+from xzarr3.commit.carry_files import ForeignFiles, carry
 from xzarr3.commit.lease import Holder, lease_key
 from xzarr3.commit.leftovers import ABANDONED
 from xzarr3.commit.stage import NEW, OLD, NodeKeys, foreign_keys, staging_folders, taken_up

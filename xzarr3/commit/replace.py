@@ -59,11 +59,12 @@ from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import changes, revalidation
+from xzarr3.nodes.case_folding import check_names
+from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.create import groups_missing
-from xzarr3.nodes.documents import drop_from_consolidated
-from xzarr3.nodes.erase import chunks_of, documents_among, erase_stages, keys_at
+from xzarr3.nodes.erase import erase_stages, keys_at
 from xzarr3.nodes.find import DocumentView
-from xzarr3.nodes.folding import check_names
+from xzarr3.nodes.foreign_keys import chunks_of, documents_among
 from xzarr3.nodes.node import document_lock
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store

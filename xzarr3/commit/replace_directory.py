@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 
 from xzarr3._types import Buffer
-from xzarr3.commit.foreign_files import ForeignFiles, carry
+from xzarr3.commit.carry_files import ForeignFiles, carry
 from xzarr3.commit.lease import NAME
 from xzarr3.commit.renames import remove, remove_at_once, remove_partial
 from xzarr3.commit.resume import Resumption

@@ -19,13 +19,8 @@ from xzarr3.commit.leftovers import ABANDONED
 from xzarr3.errors import NodeExistsError, StoreError, listed
 from xzarr3.formats import Format
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
-from xzarr3.nodes.erase import (
-    documents_among,
-    foreign_among,
-    formats_in,
-    keys_at,
-    leaving_stages,
-)
+from xzarr3.nodes.erase import formats_in, keys_at, leaving_stages
+from xzarr3.nodes.foreign_keys import documents_among, foreign_among
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.local.folders import STAGED

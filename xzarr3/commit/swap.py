@@ -74,13 +74,9 @@ from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import changes
+from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated, write_consolidated
 from xzarr3.nodes.create import make_groups_above
-from xzarr3.nodes.documents import (
-    drop_from_consolidated,
-    refresh_consolidated,
-    store_documents,
-    write_consolidated,
-)
+from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.erase import erase_stages, formats_in
 from xzarr3.nodes.find import find_format, held_below, read_metadata
 from xzarr3.nodes.node import ancestors

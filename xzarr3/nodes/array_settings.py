@@ -6,7 +6,6 @@ it. Nothing is read from or written to a store here.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,23 +27,7 @@ from xzarr3.grid import Grid, RegularGrid, as_lengths, grid_for
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, check_shape
 from xzarr3.model.storage_transformers import StorageTransformer, storage_transformer
-
-_AUTO_CHUNK = 4 * 2**20  # bytes of a chunk whose shape the user leaves open
-
-
-def auto_chunks(shape: tuple[int, ...], itemsize: int, limit: int = _AUTO_CHUNK) -> tuple[int, ...]:
-    """A chunk shape of at most ``limit`` bytes: the longest dimension is halved until it fits.
-
-    Examples
-    --------
-    >>> auto_chunks((8760, 721, 1440), 4)
-    (69, 91, 90)
-    """
-    chunks = [max(1, length) for length in shape]
-    while math.prod(chunks) * itemsize > limit and max(chunks) > 1:
-        longest = chunks.index(max(chunks))
-        chunks[longest] = -(-chunks[longest] // 2)
-    return tuple(chunks)
+from xzarr3.nodes.auto_chunks import auto_chunks, divided
 
 
 def array_metadata(
@@ -102,7 +85,7 @@ def array_metadata(
         from xzarr3.codecs.sharding import ShardingCodec
 
         units = grid_for(shards, sizes, "shards")
-        lengths = _divided(grid.chunk_shape, units) if is_auto(chunks) else grid.chunk_shape
+        lengths = divided(grid.chunk_shape, units) if is_auto(chunks) else grid.chunk_shape
         codecs = (ShardingCodec(lengths, codecs),)
         grid = units
     grid.check(sizes)
@@ -244,15 +227,6 @@ def chosen_serializer(
             accepted="a codec from arrays to bytes",
         )  # fmt: skip
     return codec
-
-
-def _divided(lengths: tuple[int, ...], units: Grid) -> tuple[int, ...]:
-    """The largest chunk lengths, each at most ``lengths``, that divide all shards evenly."""
-    divided = []
-    for length, axis in zip(lengths, units.axes, strict=True):
-        unit = math.gcd(*axis.distinct)
-        divided.append(next(n for n in range(min(length, unit), 0, -1) if unit % n == 0))
-    return tuple(divided)
 
 
 def _chunk_key_encoding(

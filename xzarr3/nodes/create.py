@@ -12,10 +12,11 @@ from xzarr3.commit.lease import check_complete, lease_key
 from xzarr3.errors import NodeExistsError, NodeTypeError
 from xzarr3.formats import Format, documents
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes.documents import _create, create_documents, refresh_consolidated, write_documents
+from xzarr3.nodes.case_folding import check_names
+from xzarr3.nodes.consolidated import refresh_consolidated
+from xzarr3.nodes.documents import _create, create_documents, write_documents
 from xzarr3.nodes.erase import erase_node, orphans_of
 from xzarr3.nodes.find import DocumentView, find_format, held_of, read_held
-from xzarr3.nodes.folding import check_names
 from xzarr3.nodes.node import ancestors, document_lock
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store

@@ -1,4 +1,4 @@
-"""Writes the documents of nodes and keeps consolidated copies of them up to date.
+"""Writes the documents of nodes.
 
 An existing document changes by compare-and-set, so that no change by another writer is lost. This module
 knows nothing of chunks.
@@ -6,31 +6,23 @@ knows nothing of chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar
 
 from xzarr3._types import Buffer
 from xzarr3.commit.length import Length
 from xzarr3.errors import OutcomeUnknownError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
-from xzarr3.formats.base import Held, node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import changes, revalidation
 from xzarr3.nodes.find import (
     DocumentView,
     _is_implied,
     document_values,
-    held_below,
     held_of,
-    read_documents,
-    read_held,
-    read_metadata,
 )
-from xzarr3.nodes.node import ancestors
-from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import ABSENT, UNCHANGED, Unchanged, joined
 
@@ -280,181 +272,3 @@ def _create(store: Store, key: str, version: object, value: bytes) -> bool:
     except StoreCapabilityError:  # the store cannot write conditionally: store without a check
         store.set(key, value)
         return True
-
-
-def refresh_consolidated(
-    store: Store,
-    format: Format,
-    paths: Sequence[str],
-    metas: Mapping[str, NodeMetadata | None] | None = None,
-    *,
-    holders: Iterable[str] | None = None,
-    besides: Container[str] = (),
-    before: Before | None = None,
-) -> None:
-    """Bring consolidated copies up to date, in the nodes themselves and in the groups above.
-
-    Nodes are read after the version of the document that holds their copies. So of several simultaneous
-    changes, the last one stays in the copy as it does in the node.
-
-    Parameters
-    ----------
-    store : Store
-    format : Format
-    paths : sequence of str
-        Paths of the changed nodes.
-    metas : mapping of str to metadata, optional
-        Metadata of the nodes, if no other process can have changed them. None for a node that is removed with
-        all nodes below it.
-    holders : iterable of str, optional
-        Groups whose copies are brought up to date; by default all.
-    besides : container of str
-        Groups whose copies are up to date already.
-    before : Before, optional
-        The document of the root with copies, as read before the nodes changed.
-    """
-    if holders is None:
-        above = [place for path in paths for place in ancestors(path)]
-        holders = [*above, *(path for path in paths if metas is None and _holds_own(format, path))]
-    holders = [
-        each for each in dict.fromkeys(holders) if format.consolidated_key(each) and each not in besides
-    ]
-    if before is not None:
-        changed = partial(_refreshed, store, format, "", before.key, paths, metas, before)
-        if "" in holders and before.update(store, changed):
-            holders.remove("")
-    keys = [str(format.consolidated_key(place)) for place in holders]
-    found, holds = read_documents(store, keys), format.zarr_format
-    for holder, key, document in zip(holders, keys, found, strict=True):
-        prefix = node_prefix(holder)
-        below = [path for path in paths if path == holder or path.startswith(prefix)]
-        if document is not None and any(
-            format.update_consolidated(document, path[len(prefix) :], GroupMetadata(zarr_format=holds))
-            for path in below
-        ):
-            store.update(key, partial(_refreshed, store, format, holder, key, below, metas, None))
-
-
-def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMetadata, dict[str, Held]]:
-    """Copy the documents of all nodes below a group into its consolidated metadata.
-
-    Returns
-    -------
-    GroupMetadata
-        The group.
-    dict
-        The copied documents, by relative path.
-
-    Raises
-    ------
-    MetadataError
-        If the format has no consolidated metadata.
-    StoreError
-        If there is no group.
-    """
-    key = format.consolidated_key(path)
-    if key is None:
-        raise format.refuse(
-            path, "consolidated_metadata", "consolidate()", "listing the store, or format 3 or 2"
-        )
-    written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
-
-    def change(stored: Buffer | None) -> list[Buffer]:
-        # Read the nodes after the document that will hold them. A writer that changes a node updates that
-        # document afterwards, if it holds consolidated metadata; the compare-and-set then fails and this runs
-        # again.
-        before, metadata = _group_with(store, format, path, key, stored)
-        below = held_below(DocumentView(store), format, path)
-        written[:] = [(before, metadata, below)]
-        document = format.documents(metadata, path, below)[key]
-        return [documents.encode(document, path) + documents.mark_of(stored)]
-
-    while True:
-        store.update(key, change)
-        before, metadata, below = written[0]
-        # Without consolidated metadata before, a simultaneous change has not touched the document: read
-        # again.
-        if before or held_below(DocumentView(store), format, path) == below:
-            return metadata, below
-
-
-def _group_with(
-    store: Store, format: Format, path: str, key: str, stored: Buffer | None
-) -> tuple[bool, GroupMetadata]:
-    """Whether there are consolidated metadata, and the metadata of the group, given its document ``key``."""
-    held = None
-    if not format.one_document:
-        held, before = read_held(store, format, path, consolidated=False), stored is not None
-    elif stored is not None:
-        found = held_of(format, path, {key: stored})
-        held = format.without_consolidated(found)
-        before = held != found
-    metadata = None if held is None else format.parse_again(held, path)
-    if not isinstance(metadata, GroupMetadata):
-        raise gone(store, path)
-    return before, metadata
-
-
-def _holds_own(format: Format, path: str) -> bool:
-    """Whether the format keeps consolidated copies in a document that does not define the node."""
-    key = format.consolidated_key(path)
-    return key is not None and key not in format.defining_keys(path)
-
-
-def _refreshed(
-    store: Store,
-    format: Format,
-    holder: str,
-    key: str,
-    paths: Sequence[str],
-    metas: Mapping[str, NodeMetadata | None] | None,
-    before: Before | None,
-    stored: Buffer | None,
-) -> list[Buffer] | Unchanged:
-    if stored is None:
-        return UNCHANGED
-    found = document = documents.decode(stored, holder, key.rpartition("/")[2])
-    if metas is None:
-        metas = dict(zip(paths, nodes_now(store, format, paths, before), strict=True))
-    for path in paths:
-        relative = path[len(node_prefix(holder)) :]
-        document = format.update_consolidated(document, relative, metas[path]) or document
-    if document == found:
-        return UNCHANGED
-    return [documents.encode(document, holder) + documents.mark_of(stored)]
-
-
-def nodes_now(
-    store: Store, format: Format, paths: Sequence[str], before: Before | None
-) -> list[NodeMetadata | None]:
-    """Metadata of nodes, read after the document that holds their copies; None for nodes that are gone."""
-    known = {} if before is None else before.nodes
-    # a Look bypasses caches
-    read = partial(read_metadata, DocumentView(store), format, consolidated=False, again=True)
-    unknown = [path for path in paths if path not in known]
-    found = dict(zip(unknown, parallel_map(read, unknown, store.concurrency), strict=True))
-    return [known[path] if path in known else found[path] for path in paths]
-
-
-@contextmanager
-def copies_to_follow(path: str) -> Iterator[None]:
-    """Add a note to errors in a ``with`` statement: only consolidated copies of a node may be unchanged."""
-    try:
-        yield
-    except StoreError as error:
-        error.add_note(
-            f"'/{path}' itself is changed; consolidated metadata that hold a copy of it may not be, until "
-            "the next change of it or consolidate_metadata()"
-        )
-        raise
-
-
-def refresh_copies(store: Store, format: Format, path: str) -> None:
-    """Bring the consolidated copies of a node up to date, after its own document was changed."""
-    with copies_to_follow(path):
-        refresh_consolidated(store, format, [path])
-
-
-def drop_from_consolidated(store: Store, format: Format, path: str) -> None:
-    """Remove a node, and all nodes below it, from the consolidated copies above."""
-    refresh_consolidated(store, format, [path], {path: None})

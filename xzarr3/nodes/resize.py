@@ -25,7 +25,7 @@ from xzarr3.grid import Grid, as_lengths
 from xzarr3.io.selection import basic_selection
 from xzarr3.io.stored_units import are_few, stored_units
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
-from xzarr3.nodes.documents import refresh_copies
+from xzarr3.nodes.consolidated import refresh_copies
 from xzarr3.nodes.find import document_values, metadata_of
 from xzarr3.nodes.freshness import same
 

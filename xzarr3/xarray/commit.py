@@ -40,14 +40,8 @@ from xzarr3.formats.base import Held, node_prefix
 from xzarr3.group import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import revalidation
-from xzarr3.nodes.documents import (
-    Before,
-    change_document,
-    copies_to_follow,
-    nodes_now,
-    refresh_consolidated,
-    store_documents,
-)
+from xzarr3.nodes.consolidated import copies_to_follow, nodes_now, refresh_consolidated
+from xzarr3.nodes.documents import Before, change_document, store_documents
 from xzarr3.nodes.find import depth_first, find_consolidated, read_held
 from xzarr3.nodes.freshness import same, stored_metadata
 from xzarr3.nodes.resize import at_first, erase_beyond, resized

@@ -31,7 +31,7 @@ from xzarr3.errors import DataTypeValidationError, MetadataError, listed
 from xzarr3.formats import Format, nonfinite
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.formats.v2 import ARRAY
-from xzarr3.nodes.array_settings import auto_chunks
+from xzarr3.nodes.auto_chunks import auto_chunks
 
 _T = TypeVar("_T")
 _NAT = np.iinfo(np.int64).min
