@@ -23,7 +23,7 @@ import xzarr3
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from xzarr3.io import byte_ranges, executor, plan
 from xzarr3.io.explain import Explanation
-from xzarr3.io.read import _indexes
+from xzarr3.io.shards import _indexes
 from xzarr3.stores.local import files
 from xzarr3.stores.object.store import ObjectStore
 

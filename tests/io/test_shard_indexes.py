@@ -14,7 +14,7 @@ from _unprivileged import run_child
 
 import xzarr3
 from xzarr3.codecs.sharding import Shard
-from xzarr3.io import read
+from xzarr3.io import shards
 from xzarr3.stores.local import files
 
 Decoded = list[int]
@@ -31,7 +31,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
         return decode(self, data)
 
     monkeypatch.setattr(Shard, "decode_index", counting)
-    monkeypatch.setattr(read, "_indexes", read._Indexes())
+    monkeypatch.setattr(shards, "_indexes", shards._Indexes())
     monkeypatch.setattr(files, "_SETTLED", 0)
     return found
 
@@ -90,14 +90,14 @@ def test_a_changed_shard_is_seen(how: str, tmp_path: Path, decoded: Decoded) -> 
 
 
 def test_what_is_kept_is_bounded(tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "_MAX_INDEXES", 4000)  # Bytes: three indexes of 256, and what they take beside.
+    monkeypatch.setattr(shards, "_MAX_INDEXES", 4000)  # Bytes: three indexes and their overhead.
     data = np.arange(10 * 64, dtype="int32").reshape(80, 8)
     array = xzarr3.open_array(sharded(tmp_path / "a", data).store)
     for _ in range(2):
         for row in range(0, 80, 8):
             assert array[row, 0] == data[row, 0]
-    assert read._indexes._size <= 4000
-    assert len(read._indexes._kept) == 3
+    assert shards._indexes._size <= 4000
+    assert len(shards._indexes._kept) == 3
     decoded.clear()
     assert array[72, 0] == data[72, 0]
     assert not decoded
@@ -134,7 +134,7 @@ def test_threads_share_what_is_kept(tmp_path: Path, decoded: Decoded) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(read._indexes._kept) == 40
+    assert len(shards._indexes._kept) == 40
 
 
 def test_an_index_is_not_taken_for_that_of_another_layout(tmp_path: Path, decoded: Decoded) -> None:
@@ -153,5 +153,5 @@ def test_an_index_is_not_taken_for_that_of_another_layout(tmp_path: Path, decode
 
 def test_a_forked_child_reads_while_its_parent_looks_into_the_cache(tmp_path: Path, decoded: Decoded) -> None:
     array = xzarr3.open_array(sharded(tmp_path / "a").store)
-    with read._indexes._lock:
+    with shards._indexes._lock:
         assert run_child(lambda: int(array[3, 5])).checked() == 29

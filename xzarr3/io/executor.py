@@ -21,8 +21,9 @@ from xzarr3.errors import ChunkError
 from xzarr3.io.byte_ranges import Price
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
-from xzarr3.io.read import OpenShards, UnitReader
+from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
+from xzarr3.io.shards import OpenShards
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_threads, waiters

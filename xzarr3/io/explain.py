@@ -22,7 +22,7 @@ from xzarr3.errors import ChunkError, printable
 from xzarr3.io.byte_ranges import windows
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ChunkProjection, Inner
-from xzarr3.io.read import Index, Within, shard_index
+from xzarr3.io.shards import Index, Within, shard_index
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import ValueReader
 

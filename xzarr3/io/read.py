@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
@@ -23,20 +21,16 @@ from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.io.byte_ranges import ElementRanges, Price, windows
 from xzarr3.io.plan import InnerChunks, ReadPlan, Span
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
+from xzarr3.io.shards import Index, OpenShards, forget_index, index_lock, index_version, shard_index, within
 from xzarr3.stores import ValueReader
-from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch
 from xzarr3.tracing.counters import add, for_array, process
 
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine, Runs
 
-_MAX_INDEXES = 2**25  # Bytes
 _KEPT_SCRATCH = 2**25  # Bytes
 _ATTEMPTS = 3  # Attempts to read a shard that another writer keeps replacing.
-_ENTRY = 1024  # Bytes that a kept index takes besides its numbers.
-
-Index: TypeAlias = npt.NDArray[np.uint64]
 
 
 class _Local(threading.local):
@@ -55,97 +49,6 @@ def leased() -> Iterator[Scratch]:
     finally:
         if len(scratch.memory) <= _KEPT_SCRATCH:
             _local.scratch = scratch
-
-
-class _Indexes:
-    """The shard indexes that this process read last, by store, key and version."""
-
-    def __init__(self) -> None:
-        self._lock = fork_safe(threading.Lock())
-        self._kept: OrderedDict[object, tuple[object, Index]] = OrderedDict()
-        self._size = 0
-
-    def get(self, key: object, version: object) -> Index | None:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is None or found[0] != version:
-                return None
-            self._kept.move_to_end(key)
-        if process.collectors:
-            add({"indexes_kept": 1})
-        return found[1]
-
-    def version(self, key: object) -> object | None:
-        """The version of the kept index, None if none is kept."""
-        with self._lock:
-            found = self._kept.get(key)
-            return None if found is None else found[0]
-
-    def forget(self, key: object) -> None:
-        with self._lock:
-            old = self._kept.pop(key, None)
-            if old is not None:
-                self._size -= old[1].nbytes + _ENTRY
-
-    def keep(self, key: object, version: object, index: Index) -> None:
-        with self._lock:
-            old = self._kept.pop(key, None)
-            self._size += (0 if old else _ENTRY) + index.nbytes - (old[1].nbytes if old else 0)
-            self._kept[key] = version, index
-            while self._size > _MAX_INDEXES:
-                _, (_, dropped) = self._kept.popitem(last=False)
-                self._size -= dropped.nbytes + _ENTRY
-
-
-_indexes = _Indexes()
-
-
-class OpenShards:
-    """Open shards that several threads read pieces of. Each is opened, and its index read, only once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._keys: dict[str, threading.Lock] = {}
-        self._open: dict[str, tuple[ValueReader, Index] | None] = {}
-        self._readers = contextlib.ExitStack()
-
-    def get(
-        self, key: str, opening: Callable[[], tuple[ValueReader, Index] | None]
-    ) -> tuple[ValueReader, Index] | None:
-        """An open shard and its index, None if the shard is absent."""
-        with self._lock:
-            lock = self._keys.setdefault(key, threading.Lock())
-        with lock:
-            if key not in self._open:
-                found = self._open[key] = opening()
-                if found is not None:
-                    self._readers.callback(found[0].close)
-            return self._open[key]
-
-    def forget(self, key: str) -> None:
-        """Forget a shard that was replaced, so that the next :meth:`get` opens it again."""
-        with self._lock:
-            self._keys.pop(key, None)
-            self._open.pop(key, None)
-
-    def close(self) -> None:
-        """Close all shards."""
-        self._readers.close()
-
-
-class Within(ValueReader):
-    """A part of a stored value, with the interface of a whole value."""
-
-    def __init__(self, reader: ValueReader, offset: int, size: int) -> None:
-        self._reader = reader
-        self._offset = offset
-        self.size: int = size
-
-    def read(self, start: int, length: int | None = None) -> Buffer:
-        if start < 0:
-            start = max(self.size + start, 0)
-        left = max(self.size - start, 0)
-        return self._reader.read(self._offset + start, left if length is None else min(length, left))
 
 
 def _size_error(chain: CodecChain, found: int) -> ChunkDecodeError:
@@ -367,11 +270,9 @@ class UnitReader:
         """Open a shard and read its index unless it is kept; None if the shard is absent."""
         if not self._engine.waiting:
             return self._indexed(shard, self._reader.open(key), key)
-        name = _index_name(shard, self._engine.store_identity, key)
-        known = _indexes.version(name)
-        # Several threads may want the same shard. Only the first one requests the index.
-        with key_lock(name, key) if known is None else contextlib.nullcontext():
-            version = known or _indexes.version(name)
+        store = self._engine.store_identity
+        with index_lock(shard, store, key):
+            version = index_version(shard, store, key)
             reader = self._reader.open(key, (shard.index_start, shard.index_size), version)
             return self._indexed(shard, reader, key)
 
@@ -404,7 +305,7 @@ class UnitReader:
             entries, units = [[*entry] for entry, _ in scattered], [unit for _, unit in scattered]
         if chain.shard is not None or (chain.is_plain and not in_memory):
             for (offset, size), unit in zip(entries, units, strict=True):
-                self._part(shard, _within(reader, offset, size), unit, out)
+                self._part(shard, within(reader, offset, size), unit, out)
             return
         decode, into, shape, slices = chain.decode, chain.decode_into, chain.spec.shape, self._slices
         direct, take = chain.is_direct(len(units)), self._plan.addressing.take
@@ -466,39 +367,6 @@ class UnitReader:
         self._inner_chunks(shard, reader, index, wanted, place)
         if not np.may_share_memory(place, out):  # Points in any order are not a view of ``out``.
             out[outer] = place
-
-
-def shard_index(shard: Shard, reader: ValueReader, store: object, key: str) -> Index:
-    """The index of a shard. It is kept and read again only after the version of the shard has changed.
-
-    ``store`` is the identity of the store. Where the store tells no versions, the index is always read.
-    """
-    version = reader.version
-    if version is None:
-        return shard.decode_index(reader.read(shard.index_start, shard.index_size))
-    name = _index_name(shard, store, key)
-    index = _indexes.get(name, version)
-    if index is None:
-        index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
-        index.flags.writeable = False
-        _indexes.keep(name, version, index)
-    return index
-
-
-def forget_index(shard: Shard, store: object, key: str) -> None:
-    """Forget the index of a shard that has changed."""
-    _indexes.forget(_index_name(shard, store, key))
-
-
-def _index_name(shard: Shard, store: object, key: str) -> object:
-    # The layout is part of the name: another document may describe the same bytes differently.
-    return store, key, shard.index_layout
-
-
-def _within(reader: ValueReader, offset: int, size: int) -> ValueReader:
-    if isinstance(reader, BytesReader) and offset + size <= reader.size:
-        return BytesReader(reader.read(offset, size))
-    return Within(reader, offset, size)
 
 
 def _all_of(reader: ValueReader) -> Buffer:

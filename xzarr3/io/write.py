@@ -20,7 +20,8 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.io.projection import Addressing, Inner, Slices
-from xzarr3.io.read import forget_index, leased
+from xzarr3.io.read import leased
+from xzarr3.io.shards import forget_index
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.readers import UNCHANGED, OversizedError, Unchanged, Writer
 from xzarr3.tracing.counters import for_array
