@@ -371,8 +371,8 @@ def test_of_two_delayed_writes_to_one_zip_none_removes_what_the_other_has_stored
     """No lease tells there that the other one is still going on."""
     begin, others = Beside.begin, []
 
-    def begun(self: Beside) -> None:
-        begin(self)
+    def begun(self: Beside, shared: bool = False) -> None:
+        begin(self, shared)
         while others:  # From its begin to its end between two steps of the first one.
             others.pop().compute(scheduler="sync")
 

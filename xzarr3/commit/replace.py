@@ -202,8 +202,13 @@ class Replacement:
                 "replace what is there"
             )
 
-    def begin(self) -> Attempt:
+    def begin(self, *, shared: bool = False) -> Attempt:
         """Prepare the place before the first value is stored; returns the argument for :meth:`enter`.
+
+        Parameters
+        ----------
+        shared : bool
+            Other attempts may begin the same write at the same time, as tasks of dask can run twice.
 
         Raises
         ------
@@ -211,7 +216,7 @@ class Replacement:
             If another writer has written to the place since the replacement was planned.
         """
         with self.discarding():
-            self._staging.begin()
+            self._staging.begin(shared)
         if self._resumed is not None:
             self._resumed.has_begun = True
         return self._staging.room
@@ -326,7 +331,7 @@ class InPlace(Staging):
         """Whether existing keys are to be erased."""
         return self._seen is not None and not self._seen[0] <= self._seen[1]
 
-    def begin(self) -> None:
+    def begin(self, shared: bool = False) -> None:
         self._is_mixed = self._whole = False
         if self._lease is None:
             self._make_room(DocumentView(self.store))

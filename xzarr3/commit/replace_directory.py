@@ -169,7 +169,7 @@ class Directories(Staged):
         formats, path = self._places.formats, self._places.path
         return any(each.listing_prefix(path) == f"{folder}/" for each in formats)
 
-    def begin(self) -> None:
+    def begin(self, shared: bool = False) -> None:
         store, path = self._target, self._places.path
         if os.path.lexists(os.path.join(self._folder, SWAP)):  # an earlier attempt had begun its swap
             finish_swap(store, lease_at(store, self._places).key, path)
@@ -184,7 +184,7 @@ class Directories(Staged):
                 folders.make(f"{self._top}{NEW}")
         except OSError as error:
             raise StoreError(f"cannot write to {store}: {error.strerror or error}") from error
-        self._note_begin()
+        self._note_begin(shared)
 
     def _failed(self, error: OSError) -> StoreError:
         place = f"'/{self._places.path}' in {self._target}"

@@ -213,8 +213,13 @@ class Staging(ABC):
     """Whether this write brings the documents above up to date; otherwise its caller does."""
 
     @abstractmethod
-    def begin(self) -> None:
+    def begin(self, shared: bool = False) -> None:
         """Prepare the place before the first value is stored, or resume; sets ``room``.
+
+        Parameters
+        ----------
+        shared : bool
+            Other attempts may begin the same write at the same time, as tasks of dask can run twice.
 
         Raises
         ------

@@ -397,19 +397,25 @@ class Staged(Staging):
         self._given = self._lease = lease
         self._swapping = False
         self._is_ending = False
+        self._is_shared = False
         self._others: list[str] = []
         self._copied: list[str] | None = None  # keys to remove at the end; None for all
         self._hidden: tuple[str, ...] = (
             self._top,
         )  # removed from messages, so that keys have their final names
 
-    def _note_begin(self) -> None:
-        """Note the beginning of the write, or join the attempt noted before."""
+    def _note_begin(self, shared: bool) -> None:
+        """Note the beginning of the write; of a shared write, join the attempt noted before."""
         self._is_ending = self._swapping = False
+        self._is_shared = shared
         if self._resumed is not None:
             self._note(BEGUN, now(staged=True, lease=self._key))
             return
         room = uuid.uuid4().hex
+        if not shared:
+            self._note(BEGUN, self._begun(room))
+            self.room = Attempt(room, self._lease)
+            return
 
         def change(stored: Buffer | None) -> list[Buffer]:
             nonlocal room
@@ -468,8 +474,12 @@ class Staged(Staging):
         return ends
 
     def _claim(self) -> None:
-        """Make sure that no other attempt puts the values in place or removes them."""
-        if self._resumed is None:
+        """Make sure that no other attempt puts the values in place or removes them.
+
+        A write in a directory that shares its values with no other attempt needs no claim: the directory is
+        removed as a whole, so the swap would notice.
+        """
+        if self._resumed is None and (self._is_shared or not self._target.renames_trees):
             self._is_ending = self._end()
             if not self._is_ending:
                 raise gone(self._target)
@@ -573,11 +583,11 @@ class Beside(Staged):
             self._lease = lease_at(store, places, None if resumed is None else resumed.plan, self._top)
         self.store: StagedKeys = StagedKeys(store, f"{self._top}{NEW}/", places.formats[0])
 
-    def begin(self) -> None:
+    def begin(self, shared: bool = False) -> None:
         if self._lease is not None and self._given is None:
             take(self._lease, self._target, self._places, self._resumed, staged=True)
         before = self.room.id
-        self._note_begin()
+        self._note_begin(shared)
         if self.room.id != before:
             self.store.forget()
 

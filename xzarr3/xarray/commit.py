@@ -359,15 +359,16 @@ class Commit:
         """Whether the write changes no existing group: it creates groups, or replaces one as a whole."""
         return not self._groups
 
-    def begin(self) -> _OpenWrite:
+    def begin(self, *, shared: bool = False) -> _OpenWrite:
         """Take leases and make stages, before any value is stored.
 
+        ``shared`` says that other attempts may begin the same write, as tasks of dask can run twice.
         The result is passed to :meth:`room`, :meth:`finish` and :meth:`discard`.
         """
         begun = _OpenWrite()
 
         def begin(placement: Placement) -> Attempt:
-            room = placement.replacement.begin()
+            room = placement.replacement.begin(shared=shared)
             begun.unplaced.add(placement.path)
             return room
 

@@ -157,7 +157,7 @@ class Begun:
         self.attempt = uuid.uuid4().hex
         """Identifies this attempt; if the same write is begun again, that has another id."""
         self._write: Commit | None = write
-        self._begun = write.begin()
+        self._begun = write.begin(shared=True)
         self.room = write.room(self._begun)
         self._is_over = False
         self._guard = threading.Lock()
