@@ -128,7 +128,7 @@ def _need(document: Mapping[str, Any], field: str, accepted: str) -> Any:
 def _choice(document: Mapping[str, Any], field: str, choices: tuple[str, ...], default: Any = ...) -> str:
     value = _need(document, field, listed(choices)) if default is ... else document.get(field, default)
     if not isinstance(value, str) or value not in choices:
-        raise MetadataError("not a valid value", field=field, found=value, accepted=listed(choices))
+        raise MetadataError("not a valid value", field=field, found=value, accepted=choices)
     return value
 
 
@@ -179,7 +179,7 @@ def _object_codec(stages: Iterable[_Stage]) -> str:
         if stage.id in _NO_OBJECT_CODECS:
             raise UnknownExtensionError(
                 f"codec '{stage.id}' is not read: {_NO_OBJECT_CODECS[stage.id]}", field=f"{stage.field}.id",
-                found=stage.id, accepted=listed(_OBJECT_CODECS),
+                found=stage.id, accepted=_OBJECT_CODECS,
             )  # fmt: skip
     raise UnknownExtensionError(
         "no filter says what the objects are", field="dtype", found=_OBJECTS,
