@@ -284,6 +284,14 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
+def contended(key: str, store: object, how: str) -> ConflictError:
+    """The error for a value that other writers keep changing."""
+    return ConflictError(
+        f"cannot change key '{key}' of {store}: {how}; reduce the number of its writers, or raise "
+        "conflict_deadline"
+    )
+
+
 def one_of(found: object, names: Iterable[object], label: str = "accepted") -> str:
     """The end of a message about an unknown name: the nearest known name, then at most ten of them.
 

@@ -117,7 +117,7 @@ def storage_transformer(name: str, configuration: Mapping[str, JSON]) -> Storage
     if cls is None:
         raise UnknownExtensionError(
             "unknown storage transformer", field="name", found=name,
-            accepted=storage_transformer_names() or "none",
+            accepted=storage_transformer_names(),
         )  # fmt: skip
     try:
         return cls.from_configuration(configuration)
