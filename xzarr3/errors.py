@@ -83,7 +83,7 @@ class MetadataError(Xzarr3Error, ValueError):
         self.found = found
         if accepted is not None and not isinstance(accepted, str):
             names = list(accepted)
-            accepted, advice = _ten(names), advice or did_you_mean(found, names)
+            accepted, advice = some(names), advice or did_you_mean(found, names)
         self.accepted = accepted
         self.advice = advice
 
@@ -112,11 +112,10 @@ class MetadataError(Xzarr3Error, ValueError):
         text = f"{text}: {self.reason}" if text else self.reason
         if self.found is not ...:
             text += f"; found {shorten(self.found)}"
-        if self.advice:
-            text += f"; {self.advice}"
-        if self.accepted is not None:
-            text += f"{'' if text.endswith('?') else ';'} accepted: {self.accepted}"
-        return printable(text)
+        accepted = "" if self.accepted is None else f"accepted: {self.accepted}"
+        if self.advice and self.advice.endswith("?"):
+            return printable(f"{text}; {self.advice} {accepted}")
+        return printable("; ".join(filter(None, (text, accepted, self.advice))))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -301,10 +300,11 @@ def one_of(found: object, names: Iterable[object], label: str = "accepted") -> s
     "did you mean 'float32'? accepted: 'int8', 'float32'"
     """
     known = list(names)
-    return " ".join(filter(None, (did_you_mean(found, known), f"{label}: {_ten(known)}")))
+    return " ".join(filter(None, (did_you_mean(found, known), f"{label}: {some(known)}")))
 
 
-def _ten(names: list[Any]) -> str:
+def some(names: list[Any]) -> str:
+    """At most ten names enumerated for a message, and the number of the others."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(shorten(name) for name in names[:_MOST_NAMES]) + more or "none"
 
