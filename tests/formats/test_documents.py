@@ -907,7 +907,9 @@ def test_a_document_that_inflates_is_refused_before_it_does(tmp_path: Path) -> N
     assert path.stat().st_size < 2**20
     for opener in (xzarr3.open_group, xzarr3.open, xzarr3.create_group):
         tracemalloc.start()
-        with pytest.raises(MetadataError, match=r"too large.*67108864 bytes; xzarr3.set_options"):
+        with pytest.raises(
+            MetadataError, match=r"too large.*67108864 bytes; raise the limit with xzarr3.set_options"
+        ):
             opener(xzarr3.ZipStore(path))
         assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
         tracemalloc.stop()
