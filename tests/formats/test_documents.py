@@ -465,7 +465,7 @@ def test_fill_value_that_is_not_permitted(data_type: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "place", "accepted"),
     [
-        ({"data_type": "datetime64"}, "data_type", "'float64'"),
+        ({"data_type": "datetime64"}, "data_type", "'int64'"),
         ({"data_type": {"name": "urn:example:datetime", "configuration": {"unit": "ns"}}}, "data_type",
          "'int8'"),
         ({"data_type": {"name": "int16", "configuration": {"x": 1}}}, "data_type", "'int16'"),

@@ -1154,7 +1154,7 @@ def test_documents_nested_too_deeply() -> None:
 def test_what_the_draft_cannot_say(changes: dict[str, Any], field: str) -> None:
     meta = replace(parse(array_document()), **changes)
     error = refused(lambda: DRAFT.hold(meta, "a/b"), field)
-    assert "3-draft cannot say this" in str(error)
+    assert "3-draft cannot express this" in str(error)
 
 
 def test_other_orders_of_dimensions_than_two() -> None:

@@ -141,13 +141,13 @@ class ZDType(ABC, Generic[DType, Scalar]):
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
         raise DataTypeValidationError(
-            f"Zarr format 2 has no data type '{cls._zarr_v3_name}'", found=data, advice="use zarr_format=3"
+            f"Zarr format 2 has no data type '{cls._zarr_v3_name}'", found=data, accepted="zarr_format=3"
         )
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
         raise DataTypeValidationError(
-            f"Zarr format 3 has no data type '{cls._zarr_v3_name}'", found=data, advice="use zarr_format=2"
+            f"Zarr format 3 has no data type '{cls._zarr_v3_name}'", found=data, accepted="zarr_format=2"
         )
 
     @classmethod
@@ -180,12 +180,12 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
     def _to_json_v2(self) -> Any:
         raise DataTypeValidationError(
-            f"Zarr format 2 has no data type '{self.name}'", found=self.name, advice="use zarr_format=3"
+            f"Zarr format 2 has no data type '{self.name}'", found=self.name, accepted="zarr_format=3"
         )
 
     def _to_json_v3(self) -> Any:
         raise DataTypeValidationError(
-            f"Zarr format 3 has no data type '{self.name}'", found=self.name, advice="use zarr_format=2"
+            f"Zarr format 3 has no data type '{self.name}'", found=self.name, accepted="zarr_format=2"
         )
 
     def to_json(self, zarr_format: ZarrFormat) -> Any:

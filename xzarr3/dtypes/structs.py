@@ -110,7 +110,7 @@ class FieldArray(ZDType[np.dtype[Any], AnyArray]):
         check_format(zarr_format)
         raise DataTypeValidationError(
             "only fields of Zarr format 2 hold arrays", found=self.name,
-            advice="use a field for each of its elements, or a dimension of the array instead",
+            accepted="a field for each of its elements, or a dimension of the array",
         )  # fmt: skip
 
     def default_scalar(self) -> AnyArray:

@@ -215,7 +215,7 @@ class JSONObjects(_Objects):
 
     def _to_json_v3(self) -> Any:
         raise DataTypeValidationError(
-            "only Zarr format 2 has data type 'json2'", found=self.name, advice="use zarr_format=2"
+            "only Zarr format 2 has data type 'json2'", found=self.name, accepted="zarr_format=2"
         )
 
     def default_scalar(self) -> None:
