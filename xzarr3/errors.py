@@ -9,13 +9,14 @@ Each class also derives from the builtin exception that a caller would expect (`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _MOST_NAMES = 10
 _LONGEST_NAME = 100
+_MOST_COMPARED = 1000
 
 
 def printable(text: str) -> str:
@@ -83,7 +84,7 @@ class MetadataError(Xzarr3Error, ValueError):
         self.found = found
         if accepted is not None and not isinstance(accepted, str):
             names = list(accepted)
-            accepted, advice = some(names), advice or did_you_mean(found, names)
+            accepted, advice = some(names, found), advice or did_you_mean(found, names)
         self.accepted = accepted
         self.advice = advice
 
@@ -300,24 +301,30 @@ def one_of(found: object, names: Iterable[object], label: str = "accepted") -> s
     "did you mean 'float32'? accepted: 'int8', 'float32'"
     """
     known = list(names)
-    return " ".join(filter(None, (did_you_mean(found, known), f"{label}: {some(known)}")))
+    return " ".join(filter(None, (did_you_mean(found, known), f"{label}: {some(known, found)}")))
 
 
-def some(names: list[Any]) -> str:
-    """At most ten names enumerated for a message, and the number of the others."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(shorten(name) for name in names[:_MOST_NAMES]) + more or "none"
+def some(names: Sequence[Any], found: object = None) -> str:
+    """Names enumerated for a message: of many, the ten nearest to ``found`` and the number of others."""
+    left = len(names) - _MOST_NAMES
+    if left <= 0:
+        return listed(names) or "none"
+    return f"{listed(_nearest(found, names, _MOST_NAMES, 0) or names[:_MOST_NAMES])} and {left} more"
 
 
-def did_you_mean(found: object, names: Iterable[Any]) -> str:
+def did_you_mean(found: object, names: Sequence[Any]) -> str:
     """The question that proposes the name nearest to ``found``, or an empty string."""
+    near = _nearest(found, names, 1, 0.6)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def _nearest(found: object, names: Sequence[Any], most: int, similarity: float) -> list[str]:
     if isinstance(found, Mapping):
         found = found.get("name")
-    if not isinstance(found, str) or len(found) > _LONGEST_NAME:
-        return ""
+    if not isinstance(found, str) or not 0 < len(found) <= _LONGEST_NAME or len(names) > _MOST_COMPARED:
+        return []
     lower = {name.lower(): name for name in names if isinstance(name, str)}
-    near = get_close_matches(found.lower(), lower, n=1)
-    return f"did you mean {lower[near[0]]!r}?" if near else ""
+    return [lower[name] for name in get_close_matches(found.lower(), lower, most, similarity)]
 
 
 def _rebuild(cls: type[Exception], args: tuple[object, ...], state: dict[str, object]) -> Exception:

@@ -92,6 +92,6 @@ def unknown_fields(
                 field=f"{within}.{name}".strip("."),
                 found=value,
                 accepted=accepted,
-                advice=did_you_mean(name, known),
+                advice=did_you_mean(name, [*known]),
             )
     return unknown

@@ -39,7 +39,7 @@ def parse_codec(codec: Any) -> Codec:
             raise MetadataError(
                 f"codec '{codec}' has parameters without defaults",
                 found=codec,
-                advice="pass the codec itself or its JSON",
+                accepted="the codec itself, or its JSON",
             ) from error
     if isinstance(codec, Mapping):
         codec = dict(codec)

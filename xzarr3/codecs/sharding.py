@@ -139,6 +139,7 @@ class Shard:
                 f"shards={sizes} is not a multiple of chunks={lengths}",
                 field="configuration.chunk_shape",
                 found=list(lengths),
+                accepted=f"chunks that divide shards={sizes} evenly",
                 advice=_try_shards(sizes, lengths),
             )
         self.counts = self.grid.counts(spec.shape)

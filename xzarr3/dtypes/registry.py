@@ -246,7 +246,7 @@ class DataTypeRegistry:
             return found[0]
         if not found:
             none.found = what
-            none.accepted = some(self._names)
+            none.accepted = some(self._names, what)
             raise none
         raise DataTypeValidationError(
             f"several data types match: {listed(t.name for t in found)}",
@@ -317,7 +317,7 @@ class DataTypeRegistry:
             raise DataTypeValidationError(
                 "not a data type",
                 found=spec,
-                accepted=f"a numpy dtype, {some(self._names)}",
+                accepted=f"a numpy dtype, {some(self._names, spec)}",
                 advice=did_you_mean(spec, self._names),
             ) from error
 

@@ -140,7 +140,7 @@ class TypedFilter(Filter):
             )
         if dtype.itemsize > _MAX_ITEM_SIZE:
             raise Configuration(self.name, {}).error(
-                field, value, f"elements of at most {_MAX_ITEM_SIZE} bytes", "too large an element"
+                field, value, f"elements of at most {_MAX_ITEM_SIZE} bytes", "an element is too large"
             )
         return dtype
 
