@@ -305,26 +305,27 @@ def one_of(found: object, names: Iterable[object], label: str = "accepted") -> s
 
 
 def some(names: Sequence[Any], found: object = None) -> str:
-    """Names enumerated for a message: of many, the ten nearest to ``found`` and the number of others."""
+    """Names enumerated for a message: ten at most, those near to ``found`` first."""
     left = len(names) - _MOST_NAMES
     if left <= 0:
         return listed(names) or "none"
-    return f"{listed(_nearest(found, names, _MOST_NAMES, 0) or names[:_MOST_NAMES])} and {left} more"
+    near = dict.fromkeys((*_nearest(found, names, _MOST_NAMES), *names))
+    return f"{listed([*near][:_MOST_NAMES])} and {left} more"
 
 
 def did_you_mean(found: object, names: Sequence[Any]) -> str:
     """The question that proposes the name nearest to ``found``, or an empty string."""
-    near = _nearest(found, names, 1, 0.6)
+    near = _nearest(found, names, 1)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def _nearest(found: object, names: Sequence[Any], most: int, similarity: float) -> list[str]:
+def _nearest(found: object, names: Sequence[Any], most: int) -> list[str]:
     if isinstance(found, Mapping):
         found = found.get("name")
     if not isinstance(found, str) or not 0 < len(found) <= _LONGEST_NAME or len(names) > _MOST_COMPARED:
         return []
     lower = {name.lower(): name for name in names if isinstance(name, str)}
-    return [lower[name] for name in get_close_matches(found.lower(), lower, most, similarity)]
+    return [lower[name] for name in get_close_matches(found.lower(), lower, most)]
 
 
 def _rebuild(cls: type[Exception], args: tuple[object, ...], state: dict[str, object]) -> Exception:
