@@ -266,7 +266,7 @@ def _of_web(url: str) -> tuple[str, dict[str, str]]:
     if not parts.hostname or parts.port == 0 or parts.query or parts.fragment:
         raise StoreError(
             "not the URL of a directory: it has a query, a fragment or no host; accepted: 'https://', a "
-            "host and a path; write '?' and '#' in it as '%3F' and '%23'; pass signatures of requests as "
+            "host and a path; write '?' and '#' in it as '%3F' and '%23'; give signatures of requests as "
             "headers={...}"
         )
     login = {}
@@ -352,7 +352,7 @@ def _settle_token(wanted: dict[str, Any]) -> None:
     elif not isinstance(token, str) or token in ("cache", "browser"):
         raise StoreError(
             "storage_options of Google Cloud Storage: 'token' is not text, 'cache' or 'browser'; accepted: "
-            "'anon', the path of a file with credentials, its content, 'google_default'; pass a token as "
+            "'anon', the path of a file with credentials, its content, 'google_default'; give a token as "
             "bearer_token="
         )
     elif token.lstrip().startswith("{"):
