@@ -17,7 +17,7 @@ from xzarr3.array import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError
+from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError, one_of
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.group import Group, bind, make_group
 from xzarr3.io.missing import Missing, check_missing
@@ -34,7 +34,7 @@ Mode = Literal["r", "r+", "a", "w", "w-"]
 
 def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
     if mode not in accepted:
-        raise ValueError(f"mode {mode!r} is not one of {accepted}")
+        raise ValueError(f"mode={mode!r}; {one_of(mode, accepted)}")
 
 
 def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: Any) -> Array | Group | None:
@@ -99,7 +99,7 @@ def _there(
             "the group holds no consolidated metadata",
             path=path,
             field="consolidated_metadata",
-            accepted="use_consolidated=None or False, or consolidate_metadata() first",
+            advice="call consolidate_metadata() first, or pass use_consolidated=None or False",
         )
     return bind(
         store,
@@ -142,7 +142,7 @@ def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | Non
         hint = "; there is no such directory"
     if zarr_format is not None and not hint and find_node(store, path) is not None:
         hint = f"; there is one of another format than {zarr_format}"
-    return NodeNotFoundError(f"no {what} at '/{path}' in {store}: there is no {' or '.join(keys)}{hint}")
+    return NodeNotFoundError(f"no {what} at '/{path}' in {store}: found no {' or '.join(keys)}{hint}")
 
 
 def open(

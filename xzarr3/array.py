@@ -26,7 +26,7 @@ from xzarr3.dtypes.structs import FieldArray
 from xzarr3.errors import (
     MetadataError,
     SelectionError,
-    listed,
+    one_of,
     printable,
     shorten,
 )
@@ -487,10 +487,10 @@ class Array(Node):
         for at, name in enumerate(named):
             if name not in self.dtype.names:
                 raise SelectionError(
-                    f"array '{self.name}' has no field {name!r}; accepted: {listed(self.dtype.names)}"
+                    f"array '{self.name}' has no field {name!r}; {one_of(name, self.dtype.names)}"
                 )
             if name in named[:at]:
-                raise SelectionError(f"array '{self.name}': field {name!r} is named twice; accepted: once")
+                raise SelectionError(f"array '{self.name}': field {name!r} is named twice; name it once")
         return fields, elements
 
     def read_selected(
@@ -549,12 +549,12 @@ class Array(Node):
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         if copy is False:
-            raise ValueError("an array in a store cannot be had without a copy")
+            raise ValueError("an array in a store cannot be converted without a copy; leave out copy=False")
         return self.get().astype(dtype or self.dtype, copy=False)
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of an array of no dimensions")
+            raise TypeError("len() of an array without dimensions")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
@@ -591,7 +591,7 @@ class Array(Node):
             found = as_lengths(coords)
         except TypeError as error:
             raise SelectionError(
-                f"not coordinates of a chunk of array '{self.name}': {coords!r}; accepted: integers"
+                f"not the coordinates of a chunk of array '{self.name}': {coords!r}; accepted: integers"
             ) from error
         if len(found) != len(counts) or not all(0 <= at < n for at, n in zip(found, counts, strict=True)):
             raise SelectionError(f"no chunk {found} in array '{self.name}', whose grid has {counts} chunks")
@@ -727,7 +727,8 @@ class Array(Node):
             return np.broadcast_to(given, shape)
         except ValueError as error:
             raise SelectionError(
-                f"cannot write values of shape {given.shape} to a selection of shape {shape}"
+                f"cannot write values of shape {given.shape} to a selection of shape {shape} of array "
+                f"'{self.name}'"
             ) from error
 
     def resize(self, shape: int | tuple[int, ...]) -> None:

@@ -29,7 +29,7 @@ def _demo(arguments: argparse.Namespace) -> None:
     if not _DEMO.is_file():
         raise Xzarr3Error(
             f"the demonstration is part of a checkout, not of the installed package: no file {_DEMO}; "
-            "accepted: bash ci/demo.sh in a checkout"
+            "run bash ci/demo.sh in a checkout"
         )
     options = [("--data", arguments.data), ("--keep", arguments.keep)]
     given = [text for name, value in options if value is not None for text in (name, value)]

@@ -250,8 +250,8 @@ def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
             place = node.format.place(key)
             if place is not None and place.kind != "other" and place.path not in known:
                 raise MetadataError(
-                    f"a group above it has no document, so that '{node.name}' does not lead to it",
-                    path=place.path, accepted="groups from the root on, which create_group() makes",
+                    f"'{node.name}' cannot be reached: a group above it has no document",
+                    path=place.path, advice="create the groups above it with create_group()",
                 )  # fmt: skip
     return nodes
 
@@ -261,8 +261,8 @@ def _check_apart(node: Array | Group, store: Store, path: str) -> None:
     one, other = _location(node.store, node.path), _location(store, path)
     if one[0] == other[0] and (one[1].startswith(other[1]) or other[1].startswith(one[1])):
         raise NodeExistsError(
-            f"'{node.name}' of {node.store} cannot be copied to '/{path}' of {store}, one of which is in the "
-            "other; accepted: another path, or another store"
+            f"'{node.name}' of {node.store} cannot be copied to '/{path}' of {store}: one of the two "
+            "contains the other; choose another path, or another store"
         )
 
 
@@ -288,7 +288,10 @@ class _Recoding:
     def __post_init__(self) -> None:
         if self.shards is not None and not _is_keep(self.shards):
             raise MetadataError(
-                "not a way to copy shards", field="shards", found=self.shards, accepted="None"
+                "not a way to copy shards",
+                field="shards",
+                found=self.shards,
+                accepted="None, or leave it out",
             )
 
     def __call__(self, array: Array, format: Format) -> ArrayMetadata:
@@ -384,9 +387,11 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
     except MetadataError as error:
         error.at(path=node.path)
         if isinstance(node, Array) and node.shards is not None and recoding.shards is not None:
-            error.accepted = f"{error.accepted}; shards=None stores the chunks of shards one by one"
+            error.advice = "pass shards=None to store the chunks of shards one by one"
         if isinstance(node, Array) and _is_keep(recoding.filters) and _is_about(error, node.filters):
-            error.accepted = f"{error.accepted}; filters=None leaves them out"
+            error.advice = (
+                f"{error.advice}, or " if error.advice else "pass "
+            ) + "filters=None to leave the filters out"
         raise
 
 
@@ -407,8 +412,8 @@ def _in_native_order(meta: ArrayMetadata, format: Format) -> ArrayMetadata:
 
 def _warn_of_ignored(node: Array | Group) -> None:
     warnings.warn(
-        f"'{printable(node.name)}' of {node.store} has fields that need not be understood and mean "
-        f"nothing in another format, which its copy lacks: {listed(node.metadata.ignored)}",
+        f"'{printable(node.name)}' of {node.store} has fields that have no meaning in another format; "
+        f"its copy lacks them: {listed(node.metadata.ignored)}",
         stacklevel=4,
     )
 

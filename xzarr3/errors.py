@@ -1,6 +1,7 @@
 """Every exception and warning of xzarr3.
 
-Each message says where the error happened (path, key or field), what was found and what would be accepted.
+Each message says where the error happened (path, key or field), what was found, what was expected and what
+to do. "accepted:" precedes values or kinds of values only; what to do is an imperative.
 Each class also derives from the builtin exception that a caller would expect (``ValueError``,
 ``FileNotFoundError``, ...), so that code written for other libraries keeps working.
 """
@@ -8,9 +9,14 @@ Each class also derives from the builtin exception that a caller would expect (`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_MOST_NAMES = 10
+_LONGEST_NAME = 100
+_MOST_COMPARED = 1000
 
 
 def printable(text: str) -> str:
@@ -55,8 +61,10 @@ class MetadataError(Xzarr3Error, ValueError):
         The field of the document, as in ``chunk_grid.configuration.chunk_shape[0]``.
     found : object, optional
         The offending value.
-    accepted : str, optional
-        What would be accepted.
+    accepted : str or iterable of str, optional
+        What would be accepted; of an iterable of names, the one nearest to ``found`` is proposed.
+    advice : str, optional
+        What to do, as an imperative.
     """
 
     def __init__(
@@ -66,14 +74,19 @@ class MetadataError(Xzarr3Error, ValueError):
         path: str | None = None,
         field: str | None = None,
         found: object = ...,
-        accepted: str | None = None,
+        accepted: str | Iterable[str] | None = None,
+        advice: str | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.path = path
         self.field = field
         self.found = found
+        if accepted is not None and not isinstance(accepted, str):
+            names = list(accepted)
+            accepted, advice = some(names, found), advice or did_you_mean(found, names)
         self.accepted = accepted
+        self.advice = advice
 
     def at(self, path: str | None = None, field: str | None = None) -> None:
         """Add the place where the error happened. A path that is already known is kept.
@@ -100,9 +113,10 @@ class MetadataError(Xzarr3Error, ValueError):
         text = f"{text}: {self.reason}" if text else self.reason
         if self.found is not ...:
             text += f"; found {shorten(self.found)}"
-        if self.accepted is not None:
-            text += f"; accepted: {self.accepted}"
-        return printable(text)
+        accepted = "" if self.accepted is None else f"accepted: {self.accepted}"
+        if self.advice and self.advice.endswith("?"):
+            return printable(f"{text}; {self.advice} {accepted}")
+        return printable("; ".join(filter(None, (text, accepted, self.advice))))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -268,6 +282,50 @@ def shorten(value: object, limit: int = 120) -> str:
 def listed(names: Iterable[object]) -> str:
     """Names enumerated for a message: ``'a', 'b', 'c'``."""
     return ", ".join(repr(name) for name in names)
+
+
+def contended(key: str, store: object, how: str) -> ConflictError:
+    """The error for a value that other writers keep changing."""
+    return ConflictError(
+        f"cannot change key '{key}' of {store}: {how}; reduce the number of its writers, or raise "
+        "conflict_deadline"
+    )
+
+
+def one_of(found: object, names: Iterable[object], label: str = "accepted") -> str:
+    """The end of a message about an unknown name: the nearest known name, then at most ten of them.
+
+    Examples
+    --------
+    >>> one_of("flaot32", ["int8", "float32"])
+    "did you mean 'float32'? accepted: 'int8', 'float32'"
+    """
+    known = list(names)
+    return " ".join(filter(None, (did_you_mean(found, known), f"{label}: {some(known, found)}")))
+
+
+def some(names: Sequence[Any], found: object = None) -> str:
+    """Names enumerated for a message: ten at most, those near to ``found`` first."""
+    left = len(names) - _MOST_NAMES
+    if left <= 0:
+        return listed(names) or "none"
+    near = dict.fromkeys((*_nearest(found, names, _MOST_NAMES), *names))
+    return f"{listed([*near][:_MOST_NAMES])} and {left} more"
+
+
+def did_you_mean(found: object, names: Sequence[Any]) -> str:
+    """The question that proposes the name nearest to ``found``, or an empty string."""
+    near = _nearest(found, names, 1)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def _nearest(found: object, names: Sequence[Any], most: int) -> list[str]:
+    if isinstance(found, Mapping):
+        found = found.get("name")
+    if not isinstance(found, str) or not 0 < len(found) <= _LONGEST_NAME or len(names) > _MOST_COMPARED:
+        return []
+    lower = {name.lower(): name for name in names if isinstance(name, str)}
+    return [lower[name] for name in get_close_matches(found.lower(), lower, most)]
 
 
 def _rebuild(cls: type[Exception], args: tuple[object, ...], state: dict[str, object]) -> Exception:

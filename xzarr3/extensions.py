@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from xzarr3._types import JSON
-from xzarr3.errors import MetadataError, UnknownExtensionError
+from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean
 
 EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
 
@@ -88,6 +88,10 @@ def unknown_fields(
     for name, value in unknown.items():
         if not is_optional(value):
             raise UnknownExtensionError(
-                "unknown field", field=f"{within}.{name}".strip("."), found=value, accepted=accepted
+                "unknown field",
+                field=f"{within}.{name}".strip("."),
+                found=value,
+                accepted=accepted,
+                advice=did_you_mean(name, [*known]),
             )
     return unknown

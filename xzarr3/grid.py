@@ -318,7 +318,7 @@ class Edges:
 def _listed_count(count: int) -> int:
     if count > _MOST_CHUNKS:
         raise MetadataError(
-            "too many chunks along a dimension to list their lengths", field=_FIELD, found=count,
+            "too many chunks of several lengths along a dimension", field=_FIELD, found=count,
             accepted=f"at most {_MOST_CHUNKS}",
         )  # fmt: skip
     return count
@@ -497,7 +497,7 @@ class RegularGrid(Grid):
         for length, size in zip(self.chunk_shape, shape, strict=True):
             if length < 1 and (size > 0 or length < 0):
                 raise MetadataError(
-                    "a chunk has no length along a dimension",
+                    "a chunk of length 0 does not fit a dimension of another length",
                     field=field,
                     found=list(self.chunk_shape),
                     accepted="integers of at least 1",
@@ -592,7 +592,7 @@ class RectilinearGrid(Grid):
         for at, (axis, size) in enumerate(zip(self.axes, shape, strict=True)):
             if isinstance(axis, Edges) and axis.total < size:
                 raise MetadataError(
-                    f"the chunks have {axis.total} elements together, along a dimension of {size}",
+                    f"the chunk lengths add up to {axis.total}, less than the dimension's {size}",
                     field=f"{field}[{at}]",
                     found=axis.to_json(),
                     accepted=f"lengths whose sum is at least {size}",
@@ -653,12 +653,7 @@ def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ..
     xzarr3.errors.MetadataError: field 'chunk_grid.configuration.chunk_shapes[0]': the chunks have 7 ...
     """
     if name not in GRIDS:
-        raise UnknownExtensionError(
-            "unknown chunk grid",
-            field=f"{_FIELD}.name",
-            found=name,
-            accepted=", ".join(f"'{known}'" for known in GRIDS),
-        )
+        raise UnknownExtensionError("unknown chunk grid", field=f"{_FIELD}.name", found=name, accepted=GRIDS)
     grid = GRIDS[name].from_configuration(configuration)
     grid.check(shape)
     return grid
@@ -737,7 +732,7 @@ def _wanted_axis(value: Any, size: int, field: str) -> int | tuple[Run, ...]:
     total = sum(length * count for length, count in runs)
     if total < size:
         raise MetadataError(
-            f"the chunks have {total} elements together, along a dimension of {size}",
+            f"the chunk lengths add up to {total}, less than the dimension's {size}",
             field=field,
             found=value,
             accepted=f"lengths whose sum is at least {size}",

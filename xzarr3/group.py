@@ -13,7 +13,7 @@ from typing import Any, cast
 from xzarr3.array import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
-from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, printable
+from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, one_of, printable
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.io.missing import Missing
@@ -239,7 +239,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         if found is None:
             there = ""
             if self._documents is not None or self.store.listable:
-                there = f"; there are: {', '.join(self) or 'none'}"
+                there = f"; {one_of(path, self, 'the group has')}"
             full = node_prefix(self.path) + normal_path(path)
             if settle(self.store, full):
                 meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
@@ -354,7 +354,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self._check_writable()
         relative = normal_path(name)
         if not relative:
-            raise InvalidKeyError(f"{self!r} cannot be deleted through itself; accepted: a path below it")
+            raise InvalidKeyError(f"{self!r} cannot delete itself; give a path below it")
         full = node_prefix(self.path) + relative
         settle(self.store, full)  # an unfinished swap completed later would bring the node back
         if name not in self:

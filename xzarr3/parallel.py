@@ -64,9 +64,9 @@ def positive(name: str, value: object, accepted: str = "an integer of at least 1
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ValueError(f"{name}={value!r}: accepted: {accepted}") from error
+        raise ValueError(f"{name}={value!r}; accepted: {accepted}") from error
     if number < 1:
-        raise ValueError(f"{name}={value!r}: accepted: {accepted}")
+        raise ValueError(f"{name}={value!r}; accepted: {accepted}")
     return number
 
 

@@ -39,7 +39,7 @@ def check_asked(progress: object) -> None:
     """
     if not isinstance(progress, bool) and not callable(progress):
         raise TypeError(
-            f"progress={progress!r}: accepted: True, False, or a function of the bytes done and their total"
+            f"progress={progress!r}; accepted: True, False, or a function of the bytes done and their total"
         )
 
 

@@ -480,7 +480,7 @@ def test_claims_take_no_memory() -> None:
 
 
 def test_larger_than_the_chunk() -> None:
-    with pytest.raises(ChunkDecodeError, match="128 bytes, at most 127"):
+    with pytest.raises(ChunkDecodeError, match="128 bytes; at most 127"):
         BloscCodec().decode(container([[STREAM]], 128, 128, flags=WHOLE), 127)
     assert not BloscCodec().decode_into(b"\2\1\x50\1" + bytes(4) + b"\0\0\0\0" + b"\x0d", memoryview(b""))
 

@@ -96,9 +96,9 @@ def test_what_does_not_get_smaller_is_stored_as_it_is() -> None:
     [
         (b"", "found 0 bytes, the header takes 2"),
         (b"\0", "found 1 bytes, the header takes 2"),
-        (b"\4\0", "names a codec behind the 2"),
-        (b"\0\1", "names a codec behind the 2"),
-        (b"\0\x80" + b"x" * 8, "names a codec behind the 2"),
+        (b"\4\0", "names a codec past the last of the 2"),
+        (b"\0\1", "names a codec past the last of the 2"),
+        (b"\0\x80" + b"x" * 8, "names a codec past the last of the 2"),
         (b"\0\0" + b"x" * 9, "decodes to 9 bytes, at most 8"),
         (b"\1\0" + b"x" * 8, "gzip"),
         (b"\1\0", "gzip"),
@@ -231,5 +231,5 @@ def test_python_values_that_are_not_valid() -> None:
     for codecs in ((), None, [BytesCodec()], "transpose", 5):
         with pytest.raises(MetadataError):
             ConditionalCodec(codecs)  # type: ignore[arg-type]
-    with pytest.raises(MetadataError, match="needs a configuration"):
+    with pytest.raises(MetadataError, match="has parameters without defaults"):
         parse_codec("conditional")

@@ -176,7 +176,7 @@ def chain_of(labels: list[str], dtype: str = "|O", astype: str = "|u1") -> Codec
 
 def test_integers_that_stand_for_no_label() -> None:
     for astype, chunk in (("|u1", b"\0\1\2\3"), ("|i1", b"\0\1\2\xff"), ("|u1", b"\xff\0\0\0")):
-        with pytest.raises(ChunkDecodeError, match="at most 2 expected"):
+        with pytest.raises(ChunkDecodeError, match="expected at most 2"):
             chain_of(["a", "b"], astype=astype).decode(chunk)
     assert chain_of(["a", "b"]).decode(b"\0\1\2\1").tolist() == ["", "a", "b", "a"]
     for size in (0, 3, 5):
@@ -189,7 +189,7 @@ def test_labels_that_the_array_cannot_hold() -> None:
     assert chain.decode(b"\1\1\0\0").tolist() == ["a", "a", "", ""]
     with pytest.raises(ChunkDecodeError, match="label of 4 characters"):
         chain.decode(b"\1\2\0\0")
-    with pytest.raises(ChunkDecodeError, match="label is no text"):
+    with pytest.raises(ChunkDecodeError, match="label is not valid text"):
         chain_of(["\ud800"]).decode(b"\1\0\0\0")
     with pytest.raises(ChunkEncodeError, match="none of the 1 labels"):
         chain_of(["\ud800"]).encode(np.array(["a", "", "", ""], np.dtypes.StringDType()))
@@ -201,7 +201,7 @@ def test_more_labels_than_integers() -> None:
     values = np.array(["l0", "l254", "", "l7"], np.dtypes.StringDType())
     assert chain.decode(chain.encode(values)).tolist() == values.tolist()
     values[1] = "l255"
-    with pytest.raises(ChunkEncodeError, match="cannot hold the place"):
+    with pytest.raises(ChunkEncodeError, match="cannot hold the number"):
         chain.encode(values)
 
 
@@ -210,7 +210,7 @@ def test_a_long_label_many_times_takes_little_memory() -> None:
     codec = CategorizeCodec("|O", "|u1", ("x" * 1000,))
     chain = CodecChain((codec, BytesCodec()), spec)
     tracemalloc.start()
-    with pytest.raises(ChunkDecodeError, match="characters, at most"):
+    with pytest.raises(ChunkDecodeError, match="characters; at most"):
         chain.decode(b"\1" * 3_000_000)
     assert tracemalloc.get_traced_memory()[1] < 200_000_000
     tracemalloc.stop()

@@ -237,7 +237,7 @@ def test_a_release_takes_no_lease_of_a_successor_away(world: World) -> None:
             assert fast.take()
         slow.release()
         assert fast.holds()
-        with pytest.raises(LeaseLostError, match="another writer has taken it"):
+        with pytest.raises(LeaseLostError, match="another writer replaced it"):
             slow.verify("a")
         fast.release()
         assert list(store.list()) == []

@@ -412,7 +412,7 @@ def test_query_planning_of_dask_is_refused_in_words(tmp_path: Path) -> None:
     )  # fmt: skip
     *said, total = out.stdout.splitlines()
     assert len(said) == 4
-    assert all("'array.query-planning': True" in each and "accepted: False" in each for each in said)
+    assert all("'array.query-planning': True" in each and "set it to False" in each for each in said)
     assert total == "3.0"
 
 

@@ -1328,7 +1328,7 @@ def test_a_planted_list_of_a_swap_moves_nothing_from_or_to_outside(name: str) ->
 
         run_unprivileged(_swap_all, prepare=plant).checked()
         outcome = run_unprivileged(_recovered, prepare=plant)
-        assert "no list of what is left to do" in outcome.checked()
+        assert "does not list what is left to do" in outcome.checked()
 
 
 def _recovered(base: Path) -> str:
@@ -1342,7 +1342,7 @@ def _recovered(base: Path) -> str:
 def test_a_planted_lease_names_nothing_outside(top: str) -> None:
     run_unprivileged(_swap_all, prepare=lambda base: _plant_swap(base, top=top)).checked()
     outcome = run_unprivileged(_recovered, prepare=lambda base: _plant_swap(base, top=top))
-    assert "no prefix of what a write has staged" in outcome.checked()
+    assert "not a prefix of values that a write staged" in outcome.checked()
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc", "a/../../outside", "..", "t\0"])

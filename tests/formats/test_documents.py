@@ -394,7 +394,7 @@ INVALID: list[tuple[str, Any, str, Any]] = [
     ("codecs", [sharding(codecs="bytes")], "codecs[0].configuration.codecs", "array"),
     ("codecs", [sharding(codecs=["bytes"])],
      "codecs[0].configuration.codecs[0].configuration.endian", "'little'"),
-    ("codecs", [sharding(codecs=[LITTLE, "nope"])], "codecs[0].configuration.codecs[1].name", "'zstd'"),
+    ("codecs", [sharding(codecs=[LITTLE, "nope"])], "codecs[0].configuration.codecs[1].name", "'gzip'"),
     ("codecs", [sharding(codecs=[GZIP])], "codecs[0].configuration.codecs", "array to bytes"),
     ("codecs", [sharding(codecs=[sharding([3, 3])])],
      "codecs[0].configuration.codecs[0].configuration.chunk_shape", "divide"),
@@ -465,12 +465,12 @@ def test_fill_value_that_is_not_permitted(data_type: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "place", "accepted"),
     [
-        ({"data_type": "datetime64"}, "data_type", "'float64'"),
+        ({"data_type": "datetime64"}, "data_type", "'int64'"),
         ({"data_type": {"name": "urn:example:datetime", "configuration": {"unit": "ns"}}}, "data_type",
          "'int8'"),
         ({"data_type": {"name": "int16", "configuration": {"x": 1}}}, "data_type", "'int16'"),
         ({"data_type": {"name": "int16", "x": {"must_understand": True}}}, "data_type.x", "'name'"),
-        ({"data_type": "r7"}, "data_type", "r<N>"),
+        ({"data_type": "r7"}, "data_type", "'int8'"),
         ({"chunk_grid": {"name": "hexagonal", "configuration": {}}}, "chunk_grid.name", "'regular'"),
         ({"chunk_grid": "rectangular"}, "chunk_grid.name", "'regular'"),
         ({"chunk_grid": grid([2, 3], origin=[0, 0])}, "chunk_grid.configuration.origin", "chunk_shape"),
@@ -479,15 +479,15 @@ def test_fill_value_that_is_not_permitted(data_type: str) -> None:
         ({"chunk_key_encoding": {"name": "default", "configuration": {"order": "C"}}},
          "chunk_key_encoding.configuration.order", "separator"),
         ({"chunk_key_encoding": {"name": "v2", "x": None}}, "chunk_key_encoding.x", "'configuration'"),
-        ({"codecs": [LITTLE, "lzma"]}, "codecs[1].name", "'zstd'"),
+        ({"codecs": [LITTLE, "lzma"]}, "codecs[1].name", "'gzip'"),
         ({"codecs": [LITTLE, {"name": "https://example.com/c", "configuration": {"a": 1}}]},
          "codecs[1].name", "'blosc'"),
         ({"codecs": [LITTLE, {"name": "lzma", "must_understand": True}]}, "codecs[1].name", "'gzip'"),
         ({"codecs": [LITTLE, {**CRC, "level": 3}]}, "codecs[1].level", "'configuration'"),
         ({"codecs": [LITTLE, {**CRC, "configuration": {"x": 1}}]}, "codecs[1].configuration.x", "no such"),
         ({"codecs": [{"name": "bytes", "configuration": {"endian": "little", "x": {}}}]},
-         "codecs[0].configuration.x", "no such"),
-        ({"codecs": [sharding(x=1)]}, "codecs[0].configuration.x", "no such"),
+         "codecs[0].configuration.x", "'endian'"),
+        ({"codecs": [sharding(x=1)]}, "codecs[0].configuration.x", "'chunk_shape'"),
         ({"storage_transformers": ["cache"]}, "storage_transformers[0].name", "none"),
         ({"storage_transformers": [{"name": "a", "must_understand": False}, {"name": "b"}]},
          "storage_transformers[1].name", "none"),
@@ -907,7 +907,9 @@ def test_a_document_that_inflates_is_refused_before_it_does(tmp_path: Path) -> N
     assert path.stat().st_size < 2**20
     for opener in (xzarr3.open_group, xzarr3.open, xzarr3.create_group):
         tracemalloc.start()
-        with pytest.raises(MetadataError, match=r"too large.*67108864 bytes; xzarr3.set_options"):
+        with pytest.raises(
+            MetadataError, match=r"too large.*67108864 bytes; raise the limit with xzarr3.set_options"
+        ):
             opener(xzarr3.ZipStore(path))
         assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
         tracemalloc.stop()

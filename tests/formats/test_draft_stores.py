@@ -198,7 +198,7 @@ def test_what_the_draft_cannot_say_is_refused_before_anything_is_written() -> No
         {"dtype": [("a", "i4")]}, {"chunk_key_encoding": "v2"}, {"chunk_key_encoding": "default"},
     ):  # fmt: skip
         store = MemoryStore()
-        with pytest.raises(MetadataError, match="cannot say this") as caught:
+        with pytest.raises(MetadataError, match="cannot express this") as caught:
             xzarr3.create_array(
                 store, "a", **{"shape": (4, 6), "dtype": "i4", "chunks": (2, 3), **options}, zarr_format=DRAFT
             )

@@ -184,7 +184,7 @@ def test_fields_of_arrays_are_fields() -> None:
     assert (field.has_byte_order, field.item_size, field.numpy_swaps) == (True, 8, True)
     assert field.bits(np.array([-0.0, 0.0], "f4")) != field.bits(np.array([0.0, 0.0], "f4"))
     for spec in (("<f4", (2,)), np.dtype(("<f4", (2,)))):
-        with pytest.raises(DataTypeValidationError, match="an array within each element"):
+        with pytest.raises(DataTypeValidationError, match="each element is an array"):
             parse_dtype(spec)
     with pytest.raises(DataTypeValidationError, match="no fixed size"):
         FieldArray(parse_dtype("string"), (2,))

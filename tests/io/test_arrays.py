@@ -1284,7 +1284,7 @@ def test_fields_are_selected_as_numpy_does(options: dict[str, Any]) -> None:
         array["z"]
     with pytest.raises(SelectionError, match=r"no field 'z'"):
         array[["x", "z"]]
-    with pytest.raises(SelectionError, match="not one selection of fields"):
+    with pytest.raises(SelectionError, match="not a selection of fields"):
         array["x", "y"]
     array["x"] = 3
     array[1:3, ["y", "name"]] = np.array([(1.5, "a"), (2.5, "b")], [("y", "f8"), ("name", "U3")])

@@ -97,7 +97,7 @@ def test_an_error_names_what_is_absent() -> None:
     array = opened(some())
     expected = (
         f"array '/a/b' of {array.store}: 2 of the 6 chunks to be read are absent: 'a/b/c/1/0', 'a/b/c/1/1', "
-        "where the array is [2:4, 0:5]; accepted: missing='fill' or 'warn' to read the fill value "
+        "where the array is [2:4, 0:5]; pass missing='fill' or 'warn' to read the fill value "
     )
     with pytest.raises(MissingChunksError, match=re.escape(expected)):
         array[...]
@@ -489,7 +489,7 @@ def test_a_dataset_names_coordinates(stored: Callable[..., xzarr3.LocalStore]) -
     assert float(ds["t2m"][0, 0, 0]) == 1
     expected = (
         "2 of the 36 chunks to be read are absent: 't2m/c/2/1/0', 't2m/c/2/2/0', where the array is "
-        "time 1979-03-01 to 1979-03-01, lat -5.0 to 25.0, x[0:4]; accepted: "
+        "time 1979-03-01 to 1979-03-01, lat -5.0 to 25.0, x[0:4]; pass "
     )
     with pytest.raises(MissingChunksError, match=re.escape(expected)):
         ds["t2m"].load()

@@ -604,8 +604,12 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("get", (slice(None), [-7, 0]), r"axis 1: index -7 is out of bounds for length 6"),
     ("get", (np.array([2**63], "u8"),), r"axis 0: index 9223372036854775808 is out of bounds"),
     ("get", ([0, 1], [0, 1, 2]), r"index arrays of shapes \[\(2,\), \(3,\)\] do not fit"),
-    ("get", (np.ones((4, 5), bool),), r"axis 0: a mask of shape \(4, 5\) for dimensions of shape \(4, 6\)"),
-    ("get", (0, np.ones(4, bool)), r"axis 1: a mask of shape \(4,\) for dimensions of shape \(6,\)"),
+    (
+        "get",
+        (np.ones((4, 5), bool),),
+        r"axis 0: a mask of shape \(4, 5\) does not fit dimensions of shape \(4, 6\)",
+    ),
+    ("get", (0, np.ones(4, bool)), r"axis 1: a mask of shape \(4,\) does not fit dimensions of shape \(6,\)"),
     ("get", ([0.5],), r"index 0: not an index: an array of float64; accepted: integers, slices"),
     ("get", (["2020"],), r"index 0: not an index: an array of <U4; accepted"),
     ("get", ([[0], [1, 2]],), r"not an index: \[\[0\], \[1, 2\]\]; accepted"),
@@ -626,7 +630,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("vindex", (np.ones((4, 5), bool),), r"a mask of shape"),
     ("vindex", (slice(None, None, 0), [1]), r"axis 0: slice step cannot be zero"),
     ("blocks", (2,), r"axis 0: index 2 is out of bounds for length 2"),
-    ("blocks", (slice(None, None, -1),), r"axis 0: blocks can only be selected with a step of 1"),
+    ("blocks", (slice(None, None, -1),), r"axis 0: blocks can be selected with a step of 1 only"),
     ("blocks", ([0],), r"axis 0: not a basic selection: list; accepted: integers, slices and one Ellipsis"),
     ("blocks", (0, 0, 0), r"too many indices"),
 ]

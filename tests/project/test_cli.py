@@ -75,7 +75,7 @@ def test_recover_of_what_is_not_there_says_so(
 ) -> None:
     place = str(tmp_path / "no.zarr") if where == "directory" else f"memory://{tmp_path.name}/no.zarr"
     with pytest.raises(
-        xzarr3.NodeNotFoundError, match=r"nothing is stored in .*no\.zarr.*; accepted: the path"
+        xzarr3.NodeNotFoundError, match=r"nothing is stored in .*no\.zarr.*; correct the path"
     ):
         xzarr3.recover(place)
     assert cli.main(["recover", place]) == 1
@@ -92,7 +92,7 @@ def test_the_demo_of_an_installed_package_says_where_it_is(
 ) -> None:
     monkeypatch.setattr(cli, "_DEMO", tmp_path / "demo.py")
     assert cli.main(["demo"]) == 1
-    assert "accepted: bash ci/demo.sh in a checkout" in capsys.readouterr().err
+    assert "run bash ci/demo.sh in a checkout" in capsys.readouterr().err
     (tmp_path / "demo.py").write_text("import sys\nprint(*sys.argv[1:])\nsys.exit(3)\n")
     with pytest.raises(SystemExit) as ended:
         cli.main(["demo", "--keep", str(tmp_path)])
@@ -197,7 +197,7 @@ def test_options_may_stand_anywhere(
         (("0, 12",), "axis 1: index 12 is out of bounds for length 12"),
         (("0, 0, 0",), "too many indices: 3 for an array of 2 dimensions"),
         (("'x'",), "not a basic selection: str"),
-        (("--blocks", "::-1"), "axis 0: blocks can only be selected with a step of 1"),
+        (("--blocks", "::-1"), "axis 0: blocks can be selected with a step of 1 only"),
         (("--node", "a", "0"), "'/a' .* is a group, not an array"),
         (("--node", "no/such", "0"), "no/such"),
     ],

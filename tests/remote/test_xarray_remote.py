@@ -702,7 +702,7 @@ def test_a_web_server_without_consolidated_metadata(http_server: Any) -> None:
         each.chmod(0o755 if each.is_dir() else 0o644)
     url = f"{http_server.url}/{name}/a.zarr"
     options = {"allow_http": True}
-    words = r"cannot list.*accepted: consolidated metadata.*in xarray: a store written with consolidated=True"
+    words = r"cannot list.*; consolidate the metadata .*for xarray, write the store with consolidated=True"
     for read in (xr.open_dataset, xr.open_datatree, xr.open_groups):
         with pytest.raises(xzarr3.StoreCapabilityError, match=words):
             read(url, engine=OURS, storage_options=options)  # type: ignore[operator]

@@ -427,7 +427,7 @@ def test_store_that_opens_whatever_version_there_is(place: dict[str, Any]) -> No
     inner.set("a", b"2" * 1000)
     with cache.reader().open("a", (0, 10)) as reader:  # type: ignore[union-attr]
         assert reader.read(0, 10) == b"1" * 10
-        with pytest.raises(ChangedError, match="was replaced or erased"):
+        with pytest.raises(ChangedError, match="was replaced or removed"):
             reader.read(10, 10)
     assert cache.get("a", (0, 10)) == b"2" * 10
 
@@ -1023,7 +1023,7 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     for mode in (0o755, 0o770, 0o702):
         (tmp_path / FOLDER).mkdir(exist_ok=True)
         (tmp_path / FOLDER).chmod(mode)
-        with pytest.raises(StorePermissionError, match=r"accepted: one of this user, with mode 0o700"):
+        with pytest.raises(StorePermissionError, match=r"give a directory of this user with mode 0o700"):
             CacheStore(MemoryStore(), directory=tmp_path)
     if os.geteuid() == 0:
         (tmp_path / FOLDER).chmod(0o700)

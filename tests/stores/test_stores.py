@@ -762,7 +762,7 @@ def test_operations_that_a_store_lacks(
             assert isinstance(caught.value, NotImplementedError)
             asked = "get" if name in READ and name != "get_partial_values" else name
             assert f"cannot {asked};" in str(caught.value)
-        assert "accepted: a store with '" in str(caught.value)
+        assert "use a store with '" in str(caught.value)
         assert store.values == {"a/b": b"y"}
     assert store.stamp(["a/b"]) != store.stamp(["a/b"])
 

@@ -958,7 +958,7 @@ def test_what_is_not_known_can_be_left_out(field: str, value: Any, consolidated:
         document["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": held}
         store.set("zarr.json", json.dumps(document).encode())
     with pytest.raises(
-        xzarr3.UnknownExtensionError, match=rf"node '/a', field '{field}.*; or drop_variables=\['a'\]"
+        xzarr3.UnknownExtensionError, match=rf"node '/a', field '{field}.*; pass drop_variables=\['a'\]"
     ):
         ours(store)
     xr.testing.assert_identical(ours(store, drop_variables=["a"]), CORPUS["bare"]().drop_vars("a"))

@@ -699,7 +699,7 @@ def test_no_region_by_values_that_are_there_twice() -> None:
     to_zarr(xr.Dataset({"v": ("x", [1, 2, 3])}, coords={"x": [0, 0, 1]}), store)
     before = contents(store)
     for x in ([0, 1], [1]):
-        with pytest.raises(ValueError, match="more than once"):
+        with pytest.raises(ValueError, match="repeated values"):
             to_zarr(xr.Dataset({"v": ("x", [9] * len(x))}, coords={"x": x}), store, region="auto")
     assert contents(store) == before
 
@@ -752,7 +752,7 @@ def test_a_region_is_not_found_without_a_coordinate(tmp_path: Path) -> None:
 def test_another_format_than_that_of_the_store_is_named(tmp_path: Path, options: dict[str, Any]) -> None:
     data = xr.Dataset({"v": ("time", np.arange(3.0))})
     xzarr3.to_zarr(data, tmp_path)
-    with pytest.raises(ValueError, match="is of Zarr format 3, and zarr_format=2 was asked for"):
+    with pytest.raises(ValueError, match="has Zarr format 3, but zarr_format=2 was passed"):
         xzarr3.to_zarr(data, tmp_path, zarr_format=2, **options)
     assert xzarr3.open_array(tmp_path, "v").shape == (3,)
 
@@ -813,9 +813,7 @@ def test_values_are_not_decoded_by_attributes_that_have_changed_since(
     np.testing.assert_array_equal(read["v"].isel(x=slice(0, 2)), data["v"][:2])
     change(place, zarr_format)
     for found in (old, read, pickle.loads(sent), old.isel(x=slice(1, 4)), old.chunk(x=1)):
-        with pytest.raises(
-            ChangedError, match=r"'/v' of .* replaced since it was opened.*; accepted: opening it again"
-        ):
+        with pytest.raises(ChangedError, match=r"'/v' of .* replaced since it was opened.*; open it again"):
             found["v"].compute()
     assert old["whole"].values.tolist() == [0, 1, 2, 3]
     assert open_dataset(place, consolidated=False)["v"].compute().shape == (4,)
@@ -920,7 +918,7 @@ def test_variables_of_several_lengths_while_another_append_is_running() -> None:
     to_zarr(xr.Dataset({"a": ("t", [1, 2]), "b": ("t", [1, 2])}), store)
     more = xr.Dataset({"a": ("t", [3]), "b": ("t", [3])})
     xzarr3.open_array(store, "a", mode="r+").resize(3)
-    with pytest.raises(ValueError, match="cut off while it stored documents"):
+    with pytest.raises(ValueError, match="interrupted while it stored documents"):
         to_zarr(more, store, append_dim="t")
     lease = Lease(store, lease_key("b/"), "resize")
     assert lease.take()

@@ -32,6 +32,6 @@ def encoded_fill_value(codec: ArrayArrayCodec, spec: ChunkSpec) -> Scalar:
         raise MetadataError(
             f"codec '{codec.name}' cannot encode the fill value: {error.reason}",
             found=shorten(spec.fill_value),
-            accepted="a fill value that the codec can encode",
+            advice="choose another fill value",
         ) from error
     return cast("Scalar", np.asarray(encoded)[()])

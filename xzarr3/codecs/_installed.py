@@ -35,7 +35,9 @@ def installed_codec(name: str) -> type[Codec] | None:
     sources = " and ".join(_source(point) for point in points.values())
     if len(points) > 1:
         raise MetadataError(
-            f"codec '{name}' is in several packages: {sources}", found=name, accepted="one of them installed"
+            f"several packages have a codec '{name}': {sources}",
+            found=name,
+            advice="uninstall all but one of them",
         )
     (point,) = points.values()
     try:

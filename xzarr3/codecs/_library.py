@@ -35,7 +35,7 @@ class LibraryCodec(ArrayBytesCodec):
             raise UnknownExtensionError(
                 f"codec '{self.name}' needs the package '{self._library}'",
                 found=self.name,
-                accepted=f"this codec once '{self._library}' is installed: pip install 'xzarr3[codecs]'",
+                advice="install it with pip install 'xzarr3[codecs]'",
             ) from error
 
     def check(self, spec: ChunkSpec) -> None:
@@ -55,4 +55,4 @@ class LibraryCodec(ArrayBytesCodec):
         try:
             return self._coder.encode(values)  # type: ignore[no-any-return]
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-            raise ChunkEncodeError(f"cannot compress so: {error}", codec=self.name) from error
+            raise ChunkEncodeError(f"compression failed: {error}", codec=self.name) from error

@@ -46,9 +46,9 @@ class VLenCodec(ParameterCodec, ArrayBytesCodec):
             )
         if math.prod(spec.shape) > _MAX_NUMBER:
             raise MetadataError(
-                f"codec '{self.name}': too many elements in a chunk",
+                f"codec '{self.name}': a chunk has too many elements",
                 found=list(spec.shape),
-                accepted=f"at most {_MAX_NUMBER} elements",
+                accepted=f"chunks of at most {_MAX_NUMBER} elements",
             )
 
     def _holds(self, spec: ChunkSpec) -> bool:
@@ -71,7 +71,9 @@ class VLenCodec(ParameterCodec, ArrayBytesCodec):
             size = self._size(values.tolist())
             # numcodecs does not check that lengths fit into 31 bits.
             if size > MAX_VARIABLE:
-                raise ChunkEncodeError(f"{size} bytes, at most {MAX_VARIABLE} possible", codec=self.name)
+                raise ChunkEncodeError(
+                    f"the chunk takes {size} bytes; at most {MAX_VARIABLE} are possible", codec=self.name
+                )
             return self._coder.encode(values)  # type: ignore[no-any-return]
         except (TypeError, AttributeError, UnicodeEncodeError) as error:
             raise ChunkEncodeError(
@@ -91,16 +93,16 @@ class VLenCodec(ParameterCodec, ArrayBytesCodec):
         try:
             items = self._coder.decode(b"".join([head, memoryview(data)[LENGTH:], _LAST_ITEM]))
         except ValueError as error:  # includes UnicodeDecodeError
-            raise ChunkDecodeError(f"not valid: {error}", codec=self.name) from error
+            raise ChunkDecodeError(f"not valid data: {error}", codec=self.name) from error
         if items[-1] != self._last:
-            raise ChunkDecodeError(f"the {number} elements do not end with the data", codec=self.name)
+            raise ChunkDecodeError(f"bytes remain after the last of the {number} elements", codec=self.name)
         items = items[:-1]
         if not spec.data_type.is_variable:
             longest = max(map(len, items), default=0)
             # numpy would truncate longer elements.
             if longest > spec.dtype.itemsize // self._unit:
                 raise ChunkDecodeError(
-                    f"an element of length {longest} where '{spec.dtype}' is expected", codec=self.name
+                    f"found an element of length {longest}, expected '{spec.dtype}'", codec=self.name
                 )
         return items.reshape(spec.shape).astype(spec.dtype, copy=False)  # type: ignore[no-any-return]
 

@@ -37,7 +37,7 @@ def check_bits(codec: str, field: str, found: object, bits: int, dtype: np.dtype
     least = LEAST_BITS.get(dtype.name, 1)
     if bits < least:
         accepted = f"at least {least} bits for a block of '{dtype}'"
-        raise Configuration(codec, {}).error(field, found, accepted, f"{bits} bits for a block are too few")
+        raise Configuration(codec, {}).error(field, found, accepted, f"{bits} bits are too few for a block")
 
 
 _LARGEST = {"int32": 2**30, "int64": 2**62}
@@ -54,15 +54,16 @@ def check_lossy(values: AnyArray, codec: str) -> None:
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise ChunkEncodeError(
-                "zfp keeps NaN and infinity in mode 'reversible' only; accepted: finite numbers, and a "
-                "finite fill value, which stands beyond the edges of the array and where nothing is written",
+                "zfp keeps NaN and infinity in mode 'reversible' only; replace them with finite numbers, "
+                "and choose a finite fill value: it fills the parts of chunks past the edges of the array "
+                "and those not written",
                 codec=codec,
             )
         return
     most = _LARGEST[values.dtype.name]
     if values.size and (values.max() > most or values.min() < -most):
         raise ChunkEncodeError(
-            f"zfp keeps integers of '{values.dtype}' beyond {most} in mode 'reversible' only, found "
+            f"zfp keeps integers of '{values.dtype}' beyond {most} in mode 'reversible' only; found "
             f"{values.min()} to {values.max()}",
             codec=codec,
         )
@@ -84,8 +85,8 @@ def check_tolerance(values: AnyArray, tolerance: float, codec: str, decoded: Cal
     if error > tolerance:
         raise ChunkEncodeError(
             f"zfp does not keep the tolerance of {tolerance} beside numbers as large as {largest:g}: found "
-            f"an error of {error:g}; accepted: a larger tolerance, mode 'reversible', or a fill value as "
-            "small as the data, as it stands beyond the edges of the array",
+            f"an error of {error:g}; choose a larger tolerance, mode 'reversible', or a fill value as small "
+            "as the data, because it fills the parts of chunks past the edges of the array",
             codec=codec,
         )
 
@@ -133,7 +134,7 @@ def decompress(
         If the stream is not valid or ends early.
     """
     if len(value) > most:
-        raise ChunkDecodeError(f"found {len(value)} bytes, at most {most} possible", codec=codec)
+        raise ChunkDecodeError(f"found {len(value)} bytes; at most {most} are possible", codec=codec)
     # zfp reads beyond the end of data that are too short. So the data are padded with as many bytes as zfp
     # could read. It does not report whether it read the padding, so the data are decoded twice with different
     # padding: results that differ mean that the data are too short.
@@ -146,7 +147,7 @@ def decompress(
         try:
             found = zfpy.header(padded)
         except _FAILURES as error:
-            raise ChunkDecodeError(f"not zfp data: {error}", codec=codec) from error
+            raise ChunkDecodeError(f"not valid zfp data: {error}", codec=codec) from error
         _check_header(found, shape, dtype, most, codec)
         try:
             results.append(zfpy.decompress_numpy(padded))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -20,7 +20,7 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Buffer, Scalar
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError, listed
+from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError, did_you_mean, listed
 from xzarr3.extensions import unknown_fields
 
 MAX_VARIABLE = 2**31 - 1
@@ -193,7 +193,14 @@ class BytesBytesCodec(Codec):
     def too_large(self, limit: int, claimed: int | None = None) -> ChunkDecodeError:
         """The error for bytes that decode to more than ``limit`` bytes."""
         size = f"{claimed} bytes" if claimed is not None else "more"
-        return ChunkDecodeError(f"decodes to {size}, at most {limit} bytes expected", codec=self.name)
+        return ChunkDecodeError(f"decodes to {size}; at most {limit} bytes expected", codec=self.name)
+
+    def mismatch(self, stored: int, actual: int) -> ChunkDecodeError:
+        """The error for data that have another checksum than the one stored with them."""
+        kind = "CRC" if "crc" in self.name else "checksum"
+        return ChunkDecodeError(
+            f"{kind} mismatch: stored is {stored:#010x}, the data have {actual:#010x}", codec=self.name
+        )
 
 
 class Configuration:
@@ -217,9 +224,10 @@ class Configuration:
     def __init__(self, codec: str, fields: Mapping[str, JSON]) -> None:
         self._codec = codec
         self._left = dict(fields)
+        self._known: list[str] = []
 
     def error(
-        self, field: str, found: object, accepted: str, reason: str = "not a valid value"
+        self, field: str, found: object, accepted: str | Iterable[str], reason: str = "not a valid value"
     ) -> MetadataError:
         """The error for a field with a wrong value."""
         found = list(found) if isinstance(found, tuple) else found  # shown as JSON has it
@@ -229,12 +237,14 @@ class Configuration:
 
     def has(self, field: str, *, null: bool = False) -> bool:
         """Whether ``field`` is present; with ``null``, a null field is removed and counts as absent."""
+        self._known.append(field)
         if null and self._left.get(field, ...) is None:
             del self._left[field]
         return field in self._left
 
     def take(self, field: str, accepted: str, default: JSON = ...) -> JSON:  # type: ignore[assignment]
         """Remove ``field`` and return its value; ``default``, if given, stands in for an absent field."""
+        self._known.append(field)
         if field in self._left:
             return self._left.pop(field)
         if default is ...:  # type: ignore[comparison-overlap]
@@ -262,7 +272,7 @@ class Configuration:
         """One of the strings ``choices``."""
         value = self.take(field, listed(choices), ... if default is None else default)  # type: ignore[arg-type]
         if not isinstance(value, str) or value not in choices:
-            raise self.error(field, value, listed(choices))
+            raise self.error(field, value, choices)
         return value
 
     def integers(self, field: str, low: int) -> tuple[int, ...]:
@@ -292,6 +302,8 @@ class Configuration:
             unknown_fields(self._left, (), "no such field", within="configuration")
         except UnknownExtensionError as error:
             error.reason = f"codec '{self._codec}': {error.reason}"
+            error.accepted = listed(dict.fromkeys(self._known)) or error.accepted
+            error.advice = did_you_mean(str(error.field).rpartition(".")[2], self._known)
             raise
 
 

@@ -84,7 +84,9 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
     def encode(self, data: Buffer) -> Buffer:
         size = len(data)
         if size > _MAX_SIZE - _HEADER:
-            raise ChunkEncodeError(f"{size} bytes, blosc holds less than 2 GiB", codec=self.name)
+            raise ChunkEncodeError(
+                f"the chunk has {size} bytes; blosc holds less than 2 GiB", codec=self.name
+            )
         shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
         if self.cname == "snappy" and _lacks_snappy():
             return _blosc_snappy.compress(
@@ -109,7 +111,7 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
         size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")
         if stored != len(data) or stored < _HEADER:
             raise ChunkDecodeError(
-                f"found {len(data)} bytes, the header tells {stored}; the data are truncated or not blosc",
+                f"found {len(data)} bytes, the header says {stored}; the data are truncated or not blosc",
                 codec=self.name,
             )
         if size > limit:

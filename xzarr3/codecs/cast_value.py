@@ -94,11 +94,14 @@ class CastValueCodec(ArrayArrayCodec):
         number = _casting.number_of(parsed)
         if number is None:
             raise fields.error(
-                "data_type", parsed.name, f"data types {listed(NUMBERS)}", "not a type of numbers"
+                "data_type", parsed.name, f"data types {listed(NUMBERS)}", "not a data type of numbers"
             )
         if given == "wrap" and (number.has_nan or not number.is_integer):
             raise fields.error(
-                "out_of_range", given, "'clamp', or no such field", f"'{parsed.name}' is no type of integers"
+                "out_of_range",
+                given,
+                "'clamp', or no such field",
+                f"'{parsed.name}' is not a data type of integers",
             )
 
     @classmethod
@@ -145,9 +148,10 @@ class CastValueCodec(ArrayArrayCodec):
 
     def _lost_fill(self, spec: ChunkSpec, reason: str) -> MetadataError:
         return MetadataError(
-            f"codec '{self.name}': the fill value does not survive: {reason}",
+            f"codec '{self.name}': the fill value changes when it is encoded and decoded: {reason}",
             found=shorten(spec.fill_value),
-            accepted=f"a fill value that '{self.data_type.name}' holds, or a 'scalar_map' of it, both ways",
+            advice=f"choose a fill value that '{self.data_type.name}' holds, or add it to both lists of "
+            "'scalar_map'",
         )
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
@@ -268,7 +272,7 @@ def _way(
     bits = [scalar.tobytes() for scalar in found]
     if len(set(bits)) != len(bits):
         raise Configuration(codec.name, {}).error(
-            f"scalar_map.{way}", [list(pair) for pair in pairs], "each scalar once", "a scalar is there twice"
+            f"scalar_map.{way}", [list(pair) for pair in pairs], "each scalar once", "a scalar occurs twice"
         )
     return _Way(
         numbers[0],

@@ -79,10 +79,10 @@ class ConditionalCodec(BytesBytesCodec):
         codecs = codecs_from_json(given, "configuration.codecs")
         if len(codecs) != len(cast("list[JSON]", given)):
             raise UnknownExtensionError(
-                f"codec '{cls.name}': each codec has a bit of its own, none can be ignored",
+                f"codec '{cls.name}': each codec has a bit of its own, so none can be ignored",
                 field="configuration.codecs",
                 found=[codec.name for codec in codecs],
-                accepted="codecs that are known here",
+                accepted="codecs that this installation knows",
             )
         return cls(cast("tuple[BytesBytesCodec, ...]", codecs), bits)
 
@@ -136,7 +136,7 @@ class ConditionalCodec(BytesBytesCodec):
         applied = int.from_bytes(view[: self._header], "little")
         if applied >> len(self.codecs):
             raise ChunkDecodeError(
-                f"the header names a codec behind the {len(self.codecs)} that there are", codec=self.name
+                f"the header names a codec past the last of the {len(self.codecs)} codecs", codec=self.name
             )
         stages: list[tuple[BytesBytesCodec, int]] = []
         size = limit

@@ -36,14 +36,12 @@ class Crc32cCodec(ParameterCodec, BytesBytesCodec):
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
         if len(data) < _SIZE:
-            raise ChunkDecodeError(f"found {len(data)} bytes, at least {_SIZE} expected", codec=self.name)
+            raise ChunkDecodeError(f"found {len(data)} bytes, expected at least {_SIZE}", codec=self.name)
         if len(data) - _SIZE > limit:
             raise self.too_large(limit, len(data) - _SIZE)
         value = bytes(memoryview(data)[:-_SIZE])
         stored = int.from_bytes(data[-_SIZE:], "little")
         actual = google_crc32c.value(value)
         if stored != actual:
-            raise ChunkDecodeError(
-                f"checksum mismatch: stored {stored:#010x}, the data have {actual:#010x}", codec=self.name
-            )
+            raise self.mismatch(stored, actual)
         return value

@@ -62,7 +62,7 @@ class GzipCodec(ParameterCodec, BytesBytesCodec):
                 piece = view[at : at + size]
                 if not piece:
                     raise ChunkDecodeError(
-                        f"gzip data end early, after {at} stored bytes and {limit - left} decoded ones",
+                        f"gzip data end early, after {at} stored and {limit - left} decoded bytes",
                         codec=self.name,
                     )
                 value, failure = _decompress(member, piece, left + 1)

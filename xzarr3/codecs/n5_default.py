@@ -97,7 +97,7 @@ class N5DefaultCodec(ArrayBytesCodec):
             )
         if any(length >= 2**32 for length in spec.shape):
             raise MetadataError(
-                f"codec '{self.name}': N5 has no such blocks",
+                f"codec '{self.name}': N5 cannot hold blocks of this shape",
                 found=list(spec.shape),
                 accepted="lengths below 2^32",
             )

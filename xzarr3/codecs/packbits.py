@@ -86,7 +86,7 @@ class PackBitsCodec(ParameterCodec, ArrayBytesCodec):
             raise MetadataError(
                 f"codec '{self.name}' cannot pack data type '{spec.data_type.name}'",
                 found=self.name,
-                accepted="data types of truth values, of integers and of real and complex numbers",
+                accepted="data types of truth values, integers, real and complex numbers",
             )
         for field, value in (("first_bit", self.first_bit), ("last_bit", self.last_bit)):
             if value is not None and value >= component.width:
@@ -140,7 +140,8 @@ class PackBitsCodec(ParameterCodec, ArrayBytesCodec):
         lost = ((kept ^ numbers) << unused) >> unused >> numbers.dtype.type(first)
         if lost.any():
             raise ChunkEncodeError(
-                f"bit {first + bits} or a later one of an element is not what decoding takes it for",
+                f"bit {first + bits} of an element, or a later one, would be lost: decoding fills it in "
+                "differently",
                 codec=self.name,
             )
         if bits == 1:

@@ -10,7 +10,7 @@ import numpy as np
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.numcodecs import from_numcodecs
 from xzarr3.codecs.registry import codec_class, codec_from_json, codec_names
-from xzarr3.errors import MetadataError, UnknownExtensionError, listed
+from xzarr3.errors import MetadataError, UnknownExtensionError
 
 
 def parse_codec(codec: Any) -> Codec:
@@ -37,7 +37,9 @@ def parse_codec(codec: Any) -> Codec:
             return codec_class(codec)()
         except TypeError as error:
             raise MetadataError(
-                f"codec '{codec}' needs a configuration", found=codec, accepted="the codec itself"
+                f"codec '{codec}' has parameters without defaults",
+                found=codec,
+                accepted="the codec itself, or its JSON",
             ) from error
     if isinstance(codec, Mapping):
         codec = dict(codec)
@@ -51,7 +53,7 @@ def parse_codec(codec: Any) -> Codec:
         return from_numcodecs(_plain(codec))
     parsed = codec_from_json(_plain(codec))
     if parsed is None:
-        raise UnknownExtensionError("unknown codec", found=codec, accepted=listed(codec_names()))
+        raise UnknownExtensionError("unknown codec", found=codec, accepted=codec_names())
     return parsed
 
 

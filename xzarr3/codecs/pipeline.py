@@ -166,7 +166,7 @@ class CodecChain:
                 raise
             except FOREIGN_ERRORS as error:
                 raise MetadataError(
-                    f"codec '{given.name}' fails for such chunks: {type(error).__name__}: {error}",
+                    f"codec '{given.name}' cannot be used for these chunks: {type(error).__name__}: {error}",
                     field=f"codecs[{at}]",
                 ) from error
             evolved.append(codec)
@@ -245,7 +245,7 @@ class CodecChain:
                 array = codec.decode(array, spec)
             if self._shapes_array and array.shape != self.spec.shape:
                 raise ChunkDecodeError(
-                    f"decoded to shape {array.shape}, expected {self.spec.shape}", codec=codec.name
+                    f"decodes to shape {array.shape}, expected {self.spec.shape}", codec=codec.name
                 )
         except (Xzarr3Error, MemoryError):
             raise
@@ -366,7 +366,7 @@ class CodecChain:
                 # can get here.
                 if len(data) > limit:
                     raise ChunkEncodeError(
-                        f"{len(data)} bytes to encode, at most {limit} possible", codec=codec.name
+                        f"found {len(data)} bytes to encode; at most {limit} are possible", codec=codec.name
                     )
                 data = codec.encode(data)
         except (Xzarr3Error, MemoryError):
@@ -389,7 +389,7 @@ class CodecChain:
 
 def _order_error(codecs: tuple[Codec, ...]) -> MetadataError:
     return MetadataError(
-        f"codecs {listed(c.name for c in codecs)} are in no valid order",
+        f"the codecs {listed(c.name for c in codecs)} are in the wrong order",
         field="codecs",
         accepted="array to array codecs, then one array to bytes codec, then bytes to bytes codecs",
     )

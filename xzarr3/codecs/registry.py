@@ -16,7 +16,7 @@ from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayBytesCodec, Codec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, listed
+from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error
 from xzarr3.extensions import parse_extension
 
 # A class is loaded on first use, because its module imports the library that does its work.
@@ -110,9 +110,7 @@ def codec_class(name: str) -> type[Codec]:
 
             installed = installed_codec(name)
             if installed is None:
-                raise UnknownExtensionError(
-                    "unknown codec", field="name", found=name, accepted=listed(codec_names())
-                )
+                raise UnknownExtensionError("unknown codec", field="name", found=name, accepted=codec_names())
             _loaded[name] = installed
         else:
             _loaded[name] = loaded(place)
@@ -218,9 +216,9 @@ def default_serializer(data_type: ZDType) -> ArrayBytesCodec:
     name = _SERIALIZERS.get(data_type.name) if data_type.is_variable else "bytes"
     if name is None:
         raise MetadataError(
-            f"data type '{data_type.name}' has no codec of its own",
+            f"no default codec is known for data type '{data_type.name}'",
             field="serializer",
-            accepted="a codec from arrays to bytes",
+            advice="pass serializer=, a codec from arrays to bytes",
         )
     return cast("ArrayBytesCodec", codec_class(name)())
 

@@ -85,12 +85,14 @@ class ReshapeCodec(ArrayArrayCodec):
             others = -math.prod(lengths)
             lengths[lengths.index(-1)] = size // others if others and size % others == 0 else -1
         if -1 in lengths or math.prod(lengths) != size:
-            raise self._misfit(shape, f"no such shape has the {size} elements of the chunk")
+            raise self._misfit(shape, f"the chunk has {size} elements, which no such shape has")
         for at, item in enumerate(self.shape):
             if isinstance(item, tuple) and item:
                 before, after = math.prod(shape[: item[0]]), math.prod(shape[item[-1] + 1 :])
                 if math.prod(lengths[:at]) != before or math.prod(lengths[at + 1 :]) != after:
-                    raise self._misfit(shape, f"dimension {at} is not made of the dimensions it names")
+                    raise self._misfit(
+                        shape, f"dimension {at} has another length than the dimensions it is made of"
+                    )
         return tuple(lengths)
 
     def _misfit(self, shape: tuple[int, ...], reason: str) -> MetadataError:

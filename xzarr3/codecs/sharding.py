@@ -105,6 +105,16 @@ class ShardingCodec(ArrayBytesCodec):
         return self.bound(spec).decode(data)
 
 
+def _try_shards(sizes: tuple[int, ...], lengths: tuple[int, ...]) -> str:
+    """What to do about shards that are not whole multiples of their inner chunks."""
+    if len(sizes) != len(lengths):
+        return f"give both {len(sizes)} lengths"
+    pairs = list(zip(sizes, lengths, strict=True))
+    fewer = tuple(chunk * max(1, size // chunk) for size, chunk in pairs)
+    more = tuple(chunk * -(-size // chunk) for size, chunk in pairs)
+    return f"try shards={fewer}" + (f" or {more}" if more != fewer else "")
+
+
 class Shard:
     """The layout of the shards of one array: their index and inner chunks.
 
@@ -126,10 +136,11 @@ class Shard:
         lengths, sizes = codec.chunk_shape, spec.shape
         if len(lengths) != len(sizes) or any(s % c for s, c in zip(sizes, lengths, strict=True)):
             raise MetadataError(
-                "codec 'sharding_indexed': inner chunks do not fill the shard",
+                f"shards={sizes} is not a multiple of chunks={lengths}",
                 field="configuration.chunk_shape",
                 found=list(lengths),
-                accepted=f"{len(sizes)} integers that divide {list(sizes)} evenly",
+                accepted=f"chunks that divide shards={sizes} evenly",
+                advice=_try_shards(sizes, lengths),
             )
         self.counts = self.grid.counts(spec.shape)
         self.number = math.prod(self.counts)
@@ -183,7 +194,8 @@ class Shard:
         """
         if len(data) != self.index_size:
             raise ChunkDecodeError(
-                f"the shard index takes {self.index_size} bytes, found {len(data)}", codec="sharding_indexed"
+                f"the shard index takes {self.index_size} bytes, found {len(data)}: the shard is truncated",
+                codec="sharding_indexed",
             )
         counts = process.collectors and not here.coding
         if counts:
@@ -204,7 +216,7 @@ class Shard:
         """Decode the index of a whole shard."""
         if len(value) < self.index_size:
             raise ChunkDecodeError(
-                f"found {len(value)} bytes, the shard index alone takes {self.index_size}",
+                f"the shard is truncated: found {len(value)} bytes, its index alone takes {self.index_size}",
                 codec="sharding_indexed",
             )
         view = memoryview(value)
@@ -249,7 +261,7 @@ class Shard:
             if wrong.any():
                 at = int(wrong.argmax())
                 error = ChunkDecodeError(
-                    f"the shard index gives offset {entries[at, 0]} and size {entries[at, 1]} where an inner "
+                    f"the shard index says offset {entries[at, 0]} and size {entries[at, 1]}, but an inner "
                     f"chunk takes at most {self.max_inner_size} bytes",
                     codec="sharding_indexed",
                 )
@@ -286,7 +298,7 @@ class Shard:
     def outside(offset: int, size: int, found: int) -> ChunkDecodeError:
         """The error for an inner chunk that lies beyond the end of its shard."""
         return ChunkDecodeError(
-            f"the index places an inner chunk of {size} bytes at {offset}, where {found} bytes are left",
+            f"the shard index says {size} bytes at offset {offset}, but {found} bytes are left there",
             codec="sharding_indexed",
         )
 

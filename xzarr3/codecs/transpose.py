@@ -29,7 +29,7 @@ class TransposeCodec(ParameterCodec, ArrayArrayCodec):
         object.__setattr__(self, "order", tuple(self.order))
         if sorted(self.order) != list(range(len(self.order))):
             raise Configuration(self.name, {}).error(
-                "order", list(self.order), "each of 0 to the number of dimensions - 1, once"
+                "order", list(self.order), "each number from 0 to the number of dimensions - 1, once"
             )
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
@@ -38,7 +38,7 @@ class TransposeCodec(ParameterCodec, ArrayArrayCodec):
                 "order",
                 list(self.order),
                 f"{len(spec.shape)} integers",
-                "not the chunk's number of dimensions",
+                "the chunk has another number of dimensions",
             )
         return replace(spec, shape=tuple(spec.shape[axis] for axis in self.order))
 

@@ -124,7 +124,7 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
                 "mode",
                 self.mode,
                 "another mode",
-                f"not for integers as of data type '{spec.data_type.name}'",
+                f"not possible for integers such as data type '{spec.data_type.name}'",
             )
 
         shape, dtype = self._field(spec)
@@ -173,8 +173,8 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
             if maxprec == _MAX_PREC and dtype.kind == "f" and minexp != _LOSSLESS:
                 return {"tolerance": math.ldexp(1, minexp)}
         raise ChunkEncodeError(
-            f"zfpy does not compress in mode 'expert' with {self.configuration()}, only in one that is the "
-            "same as 'reversible', 'fixed_accuracy', 'fixed_rate' or 'fixed_precision'",
+            f"zfpy cannot compress in mode 'expert' with {self.configuration()}; use parameters that equal "
+            "those of mode 'reversible', 'fixed_accuracy', 'fixed_rate' or 'fixed_precision'",
             codec=self.name,
         )
 
@@ -187,7 +187,7 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
         try:
             data: bytes = self._coder.compress_numpy(values, write_header=False, **arguments)
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-            raise ChunkEncodeError(f"cannot compress so: {error}", codec=self.name) from error
+            raise ChunkEncodeError(f"compression failed: {error}", codec=self.name) from error
         if self.mode == "fixed_accuracy":
             check_tolerance(
                 values.astype(spec.dtype).astype(dtype), self.tolerance or 0.0, self.name,
@@ -204,7 +204,7 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
         if own.itemsize == dtype.itemsize:
             if values.max(initial=0) > np.iinfo(dtype).max:
                 raise ChunkEncodeError(
-                    f"{values.max()} is more than '{dtype}' can hold, as which zfp takes '{own}'",
+                    f"{values.max()} is more than '{dtype}' can hold, the type in which zfp stores '{own}'",
                     codec=self.name,
                 )
             return values.astype(dtype)

@@ -126,5 +126,5 @@ def _frame_end(data: memoryview) -> int:
                 break
         end += 4 if checksum else 0
     if end > len(data):
-        raise zstandard.ZstdError(f"data end early: {len(data)} bytes, at least {end} expected")
+        raise zstandard.ZstdError(f"data end early: found {len(data)} bytes, expected at least {end}")
     return end

@@ -483,8 +483,8 @@ class Lease:
         """
         if not self.take(until):
             raise NodeExistsError(
-                f"another writer is writing '/{path}' in {self._store}; accepted: another place, or waiting "
-                f"until that has ended; a writer that was killed is noticed within {PATIENCE:g} s"
+                f"another writer is writing '/{path}' in {self._store}; wait until it has ended, or choose "
+                f"another path; if it was killed, try again in {PATIENCE:g} s"
             )
 
     # Holding
@@ -526,8 +526,8 @@ class Lease:
         """
         if not self.holds():
             raise LeaseLostError(
-                f"cannot put '/{path}' in {self._store} in its place: another writer has taken it, as this "
-                f"write seemed to have been given up, or has removed key '{self.key}'; accepted: a new call"
+                f"cannot commit '/{path}' in {self._store}: another writer replaced it, because this write "
+                f"seemed to have been abandoned, or removed key '{self.key}'; write it again"
             )
 
     def renew(self) -> None:
@@ -576,7 +576,9 @@ class Lease:
             done = self._change(replace(self.said, state=state, top=self.said.top if top is None else top))
         if not done:
             self.verify(path)
-            raise LeaseLostError(f"cannot change key '{self.key}' of {self._store}: others keep changing it")
+            raise LeaseLostError(
+                f"cannot change key '{self.key}' of {self._store}: other writers keep changing it"
+            )
 
     @property
     def is_held(self) -> bool:
@@ -690,7 +692,7 @@ class Lease:
             stored, version = store.get_versioned(key)
             if not self._is_own(stored) or self._replace(version, None):
                 return
-        raise ConflictError(f"cannot remove key '{key}' of {store}: others kept changing it")
+        raise ConflictError(f"cannot remove key '{key}' of {store}: other writers kept changing it")
 
 
 def release_together(leases: Sequence[Lease]) -> None:
@@ -763,14 +765,14 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
     ended = "has failed" if found.left or is_here else "has ended"
     end = ended if is_dead else "is running" if is_dead is False else "may be running"
     if found.state not in SWAPS:
-        accepted = "waiting until it has ended" if not is_dead else "writing all of it again with mode 'w'"
+        advice = "wait until it has ended" if not is_dead else "write all of it again with mode 'w'"
     elif is_dead is False:
-        accepted = "waiting until it has ended"
+        advice = "wait until it has ended"
     else:
-        accepted = "xzarr3.recover(store), or another write with mode 'w', which finish what it began"
+        advice = "call xzarr3.recover(store), or write with mode 'w', which completes what it began"
     return (
         f"no {what} in {store} yet: its values are {doing} by {printable(who)}, which began at "
-        f"{printable(found.since)} and {end}, as key '{printable(key)}' says; accepted: {accepted}"
+        f"{printable(found.since)} and {end}, as key '{printable(key)}' says; {advice}"
     )
 
 

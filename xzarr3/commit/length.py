@@ -32,7 +32,14 @@ from typing import Any
 
 from xzarr3._types import Buffer
 from xzarr3.commit.lease import Lease, LeaseLostError, keeps_leases, lease_key
-from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
+from xzarr3.errors import (
+    ChangedError,
+    ConflictError,
+    OutcomeUnknownError,
+    StoreCapabilityError,
+    StoreError,
+    contended,
+)
 from xzarr3.formats.nonfinite import levels_to_caller
 from xzarr3.parallel import pause
 from xzarr3.stores.base import (
@@ -98,18 +105,18 @@ class Length:
         self.is_exclusive = keeps_leases(self._store)
         if not (self._store.writes_conditionally or self._store.publishes_at_close):
             warnings.warn(
-                f"{self._store} cannot tell whether other processes change a value meanwhile, so rows that "
-                f"they append at the same time as this one may be lost (key '{self._key}'); accepted: one "
-                "process that appends, or a store that writes conditionally, such as a LocalStore or an "
-                "ObjectStore",
+                f"{self._store} cannot detect changes by other processes, so rows that they append at the "
+                f"same time may be lost (key '{self._key}'); append from one process only, or use a store "
+                "with conditional writes, such as a LocalStore or an ObjectStore",
                 stacklevel=levels_to_caller(),
             )
         try:
             if self.is_exclusive and not self.lease.take(self._deadline):
-                raise ConflictError(
-                    f"cannot change key '{self._key}' of {self._store}: others were changing the length of "
-                    f"the array for {self._store.conflict_deadline:g} s, or replacing it; accepted: fewer "
-                    "writers of it, or a longer conflict_deadline"
+                raise contended(
+                    self._key,
+                    self._store,
+                    "other writers kept changing the length of the array or replacing it for "
+                    f"{self._store.conflict_deadline:g} s",
                 )
         except StoreCapabilityError:  # the store cannot keep other processes away; threads take turns
             self.is_exclusive = False
@@ -131,7 +138,7 @@ class Length:
         self.read_at = time.monotonic()
         value, self._version = self._store.get_versioned(self._key)
         if value is None:
-            raise ChangedError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
+            raise ChangedError(f"key '{self._key}' of {self._store} is gone; open the array again")
         self.document = value
 
     def _set_apart(self) -> Buffer:
@@ -145,16 +152,13 @@ class Length:
         for _ in range(_ATTEMPTS):
             value, version = self._store.get_versioned(self._key)
             if value is None:
-                raise ChangedError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
+                raise ChangedError(f"key '{self._key}' of {self._store} is gone; open the array again")
             other = format(secrets.randbits(64), "064b").translate({48: " ", 49: "\t"}).encode()
             said = bytes(value).rstrip(b" \t\r\n") + b"\n" + other + b"\n"  # JSON readers skip whitespace
             with contextlib.suppress(OutcomeUnknownError):
                 if self._store.compare_and_set(self._key, version, said):
                     return value
-        raise ConflictError(
-            f"cannot change key '{self._key}' of {self._store}: others changed it {_ATTEMPTS} times; "
-            "accepted: fewer writers of it"
-        )
+        raise contended(self._key, self._store, f"other writers changed it {_ATTEMPTS} times")
 
     def verify(self) -> None:
         """Ask the store whether the lease still holds.
@@ -166,7 +170,7 @@ class Length:
         """
         if self.is_exclusive and not self.lease.holds():
             raise LeaseLostError(
-                f"cannot change key '{self._key}' of {self._store}: another writer has changed the length of "
+                f"cannot change key '{self._key}' of {self._store}: another writer changed the length of "
                 "the array or replaced it at the same time"
             )
 
@@ -226,10 +230,10 @@ class Length:
                 if not isinstance(error, OutcomeUnknownError):
                     raise
             if time.monotonic() >= end or not pause(random.uniform(0, longest)):
-                raise ConflictError(
-                    f"cannot change key '{self._key}' of {self._store}: others kept changing it for "
-                    f"{self._store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
-                    "conflict_deadline"
+                raise contended(
+                    self._key,
+                    self._store,
+                    f"other writers kept changing it for {self._store.conflict_deadline:g} s",
                 )
             longest = min(2 * longest, _LONGEST_PAUSE)
             self._read()
@@ -263,9 +267,9 @@ class Length:
     def in_doubt(self) -> OutcomeUnknownError:
         """The error for an unknown outcome of a change of the document."""
         return OutcomeUnknownError(
-            f"key '{self._key}' of {self._store} was to be changed, but no answer came, and what is stored "
-            "now does not tell whether it was: rows may have been appended, or the shape changed; accepted: "
-            "looking at the array before that is done again"
+            f"no answer came to a change of key '{self._key}' of {self._store}, and what is stored now does "
+            "not show whether it was made: rows may have been appended, or the shape changed; read the "
+            "array before you repeat the change"
         )
 
     # The end

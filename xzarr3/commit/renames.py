@@ -134,7 +134,7 @@ def _moving(store: LocalStore) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot rename what is in {store}: {error.strerror or error}") from error
+        raise StoreError(f"cannot rename the files of {store}: {error.strerror or error}") from error
 
 
 def _is_there(folders: Folders, name: str) -> bool:
@@ -229,8 +229,8 @@ def bring_back(
         except NodeExistsError as error:  # appeared during the swap: it can only be kept
             kept = keep(store, top, source.removeprefix(top))
             warnings.warn(
-                f"what was replaced at '/{printable(path)}' in {store} is kept in '{kept}', as others have "
-                f"just written there: {error}",
+                f"what was replaced at '/{printable(path)}' in {store} is kept in '{kept}', because other "
+                f"writers have just written there: {error}",
                 stacklevel=2,
             )
             continue

@@ -124,7 +124,7 @@ class Replacement:
         is_alone: bool = True,
     ) -> None:
         if store.read_only:
-            raise ReadOnlyError(f"cannot write to {store}, which is read-only")
+            raise ReadOnlyError(f"{store} is read-only")
         names = None if names is None else list(names)
         self._target = store
         self._format = format
@@ -188,7 +188,7 @@ class Replacement:
         seen = there, foreign_keys(store, places, arrays, keys=there)
         if there and not store.erasable:
             raise StoreCapabilityError(
-                f"{store} cannot erase, so '/{self._path}' cannot be replaced; accepted: another place"
+                f"{store} cannot erase, so '/{self._path}' cannot be replaced; write to another path"
             )
         if in_place or (seen[1] == there and not (resumed is not None and resumed.is_staged)):
             return InPlace(store, places, names, arrays, resumed=resumed, lease=lease, seen=seen)
@@ -198,8 +198,8 @@ class Replacement:
         if not self._overwrite and is_occupied(self._target, self._places):
             check_complete(self._target, self._path, f"node '/{self._path}'")
             raise NodeExistsError(
-                f"'/{self._path}' in {self._target} is not empty; accepted: another place, or {self._how} to "
-                "replace what is there"
+                f"'/{self._path}' in {self._target} is not empty; write to another path, or pass "
+                f"{self._how} to replace what is stored there"
             )
 
     def begin(self, *, shared: bool = False) -> Attempt:
@@ -270,8 +270,8 @@ class Replacement:
             self._staging.clean()
         except StoreError as error:
             warnings.warn(
-                f"what was written to '/{printable(self._path)}' in {self._target} is in its place, but not "
-                f"all could be removed of what it replaced, or needed until then: {error}",
+                f"'/{printable(self._path)}' in {self._target} was written, but some values that it "
+                f"replaced, or that it needed while writing, could not be removed: {error}",
                 stacklevel=4,
             )
 
@@ -477,8 +477,8 @@ def _check_folders(store: LocalStore, folder: str, path: str) -> None:
         place = os.path.dirname(place)
     if os.path.exists(place) and not os.path.isdir(place):
         raise StoreError(
-            f"cannot write to '/{path}' in {store}: '{place}' is a file, not a directory; accepted: another "
-            "place, or removing the file by hand"
+            f"cannot write to '/{path}' in {store}: '{place}' is a file, not a directory; write to another "
+            "path, or remove the file"
         )
 
 
@@ -525,7 +525,6 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     with contextlib.nullcontext() if opened is store else opened:
         if opened is not store and _is_missing(opened):
             raise NodeNotFoundError(
-                f"nothing is stored in {opened}, so there is nothing to recover; accepted: the path or URL "
-                "of a store that was written to"
+                f"nothing is stored in {opened}, so there is nothing to recover; correct the path or URL"
             )
         return recover_swaps(opened)

@@ -81,7 +81,7 @@ class _StagedWriter(FileWriter):
         # Dask's threads finish their current task when another task has failed.
         if self._store._closed:
             raise StoreError(
-                f"cannot write key '{key}' of {self._store}: the write has failed and was given up"
+                f"cannot write key '{key}' of {self._store}: the write has failed and was abandoned"
             )
 
     def set(self, key: str, pieces: Sequence[Buffer]) -> None:

@@ -58,8 +58,8 @@ def check_resumable(store: Store) -> None:
     else:
         return
     raise StoreCapabilityError(
-        f"resume=True needs a journal beside the values, but {store} {lacks}; accepted: a directory, or "
-        "another store that can be read, listed, written and erased; or resume=False"
+        f"resume=True needs a journal in the store, but {store} {lacks}; write to a store that can be read, "
+        "listed, written and erased, such as a directory, or pass resume=False"
     )
 
 
@@ -168,9 +168,9 @@ def settled(
 def warn_of_another(path: str, store: Store) -> None:
     """Warn that a cut-off write of another plan is dropped at this place."""
     warnings.warn(
-        f"a write to '/{printable(path)}' in {store} was cut off that is not the same as this one, so "
-        "nothing of it is taken up: its data or encoding are others, or dask has given its arrays other "
-        "names, as it does for what it cannot name by its content; what it left is removed",
+        f"a different write to '/{printable(path)}' in {store} was interrupted, so none of it is resumed: "
+        "its data or encoding differ, or dask has given its arrays other names, as it does for sources "
+        "that it cannot hash; what that write left is removed",
         stacklevel=2,
     )
 
@@ -239,9 +239,9 @@ class Settings(Resumption):
                 same.append(_are_same(array[there], np.asarray(values)))
         if not same:
             raise ConflictError(
-                "a write of the same values was cut off when it was about to end, and the arrays have grown "
-                "since, by as much as it appends or more: it cannot be told whether these are its values; "
-                f"accepted: looking at them, and removing key '{self._about}' to append once more"
+                "a write of the same values was interrupted while it was being committed, and the arrays "
+                "have grown since by at least as much as it appends, so these may be its values or not; "
+                f"look at them, and remove key '{self._about}' to append once more"
             )
         self.is_done = all(same)
         return self.is_done

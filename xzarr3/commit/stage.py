@@ -279,7 +279,7 @@ def lease_at(store: Store, places: NodeKeys, plan: str | None = None, top: str =
 def occupied(store: Store, places: NodeKeys) -> NodeExistsError:
     return NodeExistsError(
         f"'/{places.path}' in {store} is not empty: another writer has written there since this write was "
-        "planned; accepted: another place, or replacing what is there with a new call"
+        "planned; write to another path, or call it again to replace what is stored there"
     )
 
 
@@ -298,12 +298,12 @@ def without(error: StoreError, *prefixes: str) -> StoreError:
     return error
 
 
-def gone(store: Store, how: str = "as another writer has removed them") -> StoreError:
+def gone(store: Store, how: str = "because another writer has removed them") -> StoreError:
     """The error for staged values that are gone."""
     return StoreError(
-        f"cannot write to {store}: values that this write stored before are gone, {how}; another write does "
-        f"that if nothing was stored for {ABANDONED / 3600:g} hours, and an earlier attempt at this one when "
-        "it is cleaned up late; accepted: the same again, or a new call"
+        f"cannot write to {store}: values that this write stored before are gone, {how}; another write "
+        f"removes them if nothing was stored for {ABANDONED / 3600:g} hours, and so does the late cleanup "
+        "of an earlier attempt at this one; repeat the write"
     )
 
 
@@ -359,8 +359,8 @@ class StagedKeys(Store):
         if lost:
             raise gone(
                 self,
-                f"as {len(lost)} are not listed, {listed(lost[:3])}, so that those of other processes may "
-                "not be either",
+                f"because {len(lost)} are not listed, {listed(lost[:3])}, and those of other processes may "
+                "not be listed either",
             )
         return there
 

@@ -151,9 +151,9 @@ class Swap:
             pass
         top = key.removesuffix(SWAP)
         raise StoreError(
-            f"key '{key}' is no list of what is left to do, so that a swap cannot be finished; accepted: "
-            f"looking at what begins with '{top}', moving what is good to its place, and removing the rest "
-            "and the lease"
+            f"key '{key}' does not list what is left to do, so the swap cannot be completed; look at the "
+            f"keys that begin with '{top}', copy good values to their final keys, and remove the rest and "
+            "the lease"
         )
 
     def _rename(
@@ -174,8 +174,8 @@ class Swap:
             if again:
                 kept = keep(store, top, NEW)
                 warnings.warn(
-                    f"what a killed process was putting at '/{printable(self.path)}' in {store} is kept in "
-                    f"'{kept}', as another writer has written there since",
+                    f"what a killed process was committing at '/{printable(self.path)}' in {store} is kept "
+                    f"in '{kept}', because another writer has written there since",
                     stacklevel=2,
                 )
             return False
@@ -424,8 +424,8 @@ class Staged(Staging):
                 found = {}  # a directory is removed as a whole, so the end of this attempt will notice
             elif found.get("ending") is True:
                 raise ConflictError(
-                    f"cannot write to {self._target}: an earlier attempt at this write is just being cleaned "
-                    "up; accepted: the same again in a moment, or a new call"
+                    f"cannot write to {self._target}: an earlier attempt at this write is being cleaned up; "
+                    "try again in a moment"
                 )
             room = str(found.get("room") or room)
             return [self._begun(room)]
@@ -602,7 +602,7 @@ class Beside(Staged):
         if not any(key in self.store.documents for key in format.defining_keys(path)):
             raise StoreError(
                 f"cannot replace '/{path}' in {store}: its new document is not among the "
-                f"{len(self.store.documents)} that were written; accepted: a new call"
+                f"{len(self.store.documents)} that were written; write it again"
             )
         self._claim()  # any attempt that removes values notes that first, so the list of values is complete
         there = self._places.keys(store)
@@ -635,8 +635,8 @@ class Beside(Staged):
         ):
             if found:
                 raise StoreError(
-                    f"cannot replace '/{self._places.path}' in {self._target}: key '{key}' is there, but not "
-                    "listed; accepted: a store that lists all of its keys"
+                    f"cannot replace '/{self._places.path}' in {self._target}: key '{key}' exists, but is "
+                    "not listed; use a store that lists all of its keys"
                 )
 
 
@@ -644,8 +644,8 @@ def check_top(store: Store, top: str) -> None:
     """Raise unless ``top`` is a prefix made by a write: nothing else may be removed."""
     if not is_top(top):
         raise StoreError(
-            f"nothing of {store} is removed: {printable(top)!r} is no prefix of what a write has staged; "
-            "accepted: a lease of xzarr3"
+            f"nothing of {store} is removed: {printable(top)!r} is not a prefix of values that a write "
+            "staged; remove the lease if xzarr3 has not written it"
         )
 
 
@@ -728,7 +728,7 @@ def _remove_left(store: Store, top: str) -> None:
         remove_staged(store, top)
     except StoreError as error:
         warnings.warn(
-            f"not all could be removed that a killed process has left in {store}: {error}", stacklevel=2
+            f"some of what a killed process left in {store} could not be removed: {error}", stacklevel=2
         )
 
 
@@ -787,8 +787,8 @@ def _finish(lease: Lease | None, store: Store, key: str, said: Holder) -> Swap |
         expected = place_key(store, swap.path, "") if store.renames_trees else key
         if (swap.renames, key) != (store.renames_trees, expected):
             raise StoreError(
-                f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but it is "
-                f"the lease '{key}' that names it; accepted: removing both by hand"
+                f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but "
+                f"the lease '{key}' names it; remove both keys"
             )
         format = _format_of(store, swap.zarr_format)
         say = partial(_say, store, key, swap.path, said.top, lease)

@@ -38,7 +38,7 @@ def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
     if any(extent(part)[1] > size for part, size in zip(parts, array.shape, strict=True)):
         raise StoreError(
             f"array '{array.name}' of {array.store} has shape {array.shape} now and was larger when its "
-            "dask array was made; accepted: making it again"
+            "dask array was made; make the dask array again"
         )
     return array.read_selected(basic_selection(parts, array.shape), threads=threads_of(array))
 

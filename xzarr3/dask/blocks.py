@@ -98,8 +98,8 @@ def check_dask() -> None:
     """
     if getattr(da, "ARRAY_EXPR_ENABLED", False):
         raise NotImplementedError(
-            "dask.config has 'array.query-planning': True, with which dask's arrays cannot be read from a "
-            "store or written to one; accepted: False, set before dask.array is imported"
+            "dask.config has 'array.query-planning': True; dask's arrays then cannot be read from a store or "
+            "written to one; set it to False before dask.array is imported"
         )
 
 

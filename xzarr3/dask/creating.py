@@ -27,7 +27,7 @@ def block_lengths(source: da.Array, path: str) -> tuple[int, ...]:
     if any(math.isnan(length) for length in source.shape):
         raise MetadataError(
             "the blocks of the data have unknown lengths", path=path, field="data", found=source.chunks,
-            accepted="known ones, which .compute_chunk_sizes() finds out in place",
+            advice="call .compute_chunk_sizes(), which finds them in place",
         )  # fmt: skip
     return tuple(max(1, *lengths) for lengths in source.chunks)
 

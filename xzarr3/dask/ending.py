@@ -66,7 +66,7 @@ class Gate:
         self._inside[id(busy)] = threading.get_ident(), busy
         try:
             if self._closed:
-                raise StoreError("the write has failed, so that nothing more is stored")
+                raise StoreError("the write has failed, so it stores nothing more")
             yield
         finally:
             del self._inside[id(busy)]

@@ -283,13 +283,13 @@ class Journal:
         pages = f"of {len(keys)} pages of the journal of a write in {self._store}"
         if bad:
             warnings.warn(
-                f"{bad} {pages} are damaged; the tiles that they name are written again", stacklevel=2
+                f"{bad} {pages} are damaged; the tiles that they list are written again", stacklevel=2
             )
         if crashed:
             warnings.warn(
-                f"the system was started anew since {crashed} {pages} were stored, and values may not have "
-                "reached the disk before; the tiles that they name are written again; a LocalStore with "
-                "fsync=True keeps them",
+                f"the system was restarted after {crashed} {pages} were stored, so values stored before may "
+                "not have reached the disk; the tiles that they list are written again; use a LocalStore "
+                "with fsync=True to keep them",
                 stacklevel=2,
             )
         return found

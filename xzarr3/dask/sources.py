@@ -175,7 +175,7 @@ def _opened(root: str, path: str) -> Array:
     store, path = open_store(root), normal_path(path)
     found = find_node(store, path)
     if found is None or not isinstance(found[1], ArrayMetadata):
-        raise NodeNotFoundError(f"no array at '/{path}' in {store} any more, which tasks of dask are to read")
+        raise NodeNotFoundError(f"array '/{path}' in {store}, which tasks of dask read, is no longer there")
     return Array(store, path, found[1], format=found[0], read_only=True)
 
 

@@ -102,6 +102,6 @@ def _part(target: Array, block: AnyArray, cuts: tuple[Cut, ...]) -> AnyArray:
 def _check_shape(target: Array, block: AnyArray, expected: tuple[int, ...]) -> None:
     if np.shape(block) != expected:
         raise SelectionError(
-            f"a block for array '{target.name}' has shape {np.shape(block)} where dask was told {expected}; "
-            "accepted: blocks of the shapes in .chunks"
+            f"a block for array '{target.name}' has shape {np.shape(block)}, but .chunks of the dask array "
+            f"says {expected}; correct .chunks"
         )

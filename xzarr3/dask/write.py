@@ -223,7 +223,8 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
         wanted = wanted[0]  # As in dask.array.store, which takes a list of regions for a single source.
     if not len(sources) == len(targets) == len(wanted):
         raise SelectionError(
-            f"{len(sources)} sources, {len(targets)} targets and {len(wanted)} regions do not pair up"
+            f"{len(sources)} sources, {len(targets)} targets and {len(wanted)} regions; give one of each "
+            "for each array"
         )
     return [BlockWrite(*each, in_place=True) for each in zip(sources, targets, wanted, strict=True)]
 
@@ -278,8 +279,8 @@ def _put_in_turn(jobs: Sequence[_TiledWrite], places: ReadLocations) -> None:
         len(early) < len(jobs) or any(job.aside is not None for job in early)
     ):
         raise ValueError(
-            "resume=True cannot take up a write of what is made of the arrays that it changes, as they "
-            "are not what they were then; accepted: resume=False, or a source that is stored elsewhere"
+            "resume=True cannot resume a write whose source reads the arrays that it changes, because their "
+            "values have changed; pass resume=False, or store the source elsewhere first"
         )
 
 
@@ -359,8 +360,8 @@ class Writes:
         """Dask arrays of the written values, each block of which is written and then read."""
         if any(job.goes_first for job in self._jobs):
             raise AlignmentError(
-                "a source reads what the same call writes, so that no block of it can be written alone; "
-                "accepted: another target, or compute=True"
+                "a source reads what the same call writes, so its blocks cannot be written one by one; "
+                "write to another target, or pass compute=True"
             )
         graph, _ = self._graph(None)
         whole = HighLevelGraph(graph.layers, graph.dependencies)
@@ -412,19 +413,20 @@ class _TiledWrite:
         target._check_writable()
         if any(map(math.isnan, source.shape)):
             raise SelectionError(
-                f"the blocks of the source for array '{target.name}' have unknown shapes; accepted: a source "
-                "after .compute_chunk_sizes()"
+                f"the blocks of the source for array '{target.name}' have unknown shapes; call "
+                ".compute_chunk_sizes() on the source"
             )
         self.source, self.target, self.place = source, target, places.of(target)
         self.selected = basic_selection(region, target.shape)
         if any(s.step != 1 or s.reverse or s.drop for s in self.selected):
             raise SelectionError(
-                f"not a region: {region!r}; accepted: slices without steps, one for a dimension"
+                f"not a region: {region!r}; accepted: slices without steps, one for each dimension"
             )
         shape = tuple(s.count for s in self.selected)
         if shape != source.shape:
             raise SelectionError(
-                f"a source of shape {source.shape} does not fit a region of shape {shape} of '{target.name}'"
+                f"a source of shape {source.shape} does not fit a region of shape {shape} of array "
+                f"'{target.name}'"
             )
         self.number, self.journal = number, journal
         self.name = f"{writing_label(target)}-{uuid.uuid4().hex}"
@@ -468,9 +470,8 @@ class _TiledWrite:
         warnings.warn(
             f"blocks of {shorten(source.chunksize)} for array '{printable(target.name)}', which is stored in "
             f"units of {shorten(target.write_chunks)}, would take up to {format_bytes(self.live)} of memory "
-            f"while they wait for others, and may take {format_bytes(int(most))}; they go through {way}. "
-            "A higher "
-            "memory_limit, or blocks of other shapes, would be quicker",
+            f"while they wait for others; the limit is {format_bytes(int(most))}; they go through {way}. "
+            "Raise memory_limit or rechunk the source to make the write faster",
             LargeWriteWarning,
             stacklevel=5,
         )
@@ -600,8 +601,8 @@ def _check_overlaps(jobs: Sequence[_TiledWrite]) -> None:
         for other in others:
             if _overlap(job.elements(), other.elements()):
                 raise AlignmentError(
-                    f"two sources write the same elements of array '{job.target.name}'; accepted: regions "
-                    "that share none, or one call after the other"
+                    f"two sources write the same elements of array '{job.target.name}'; give regions that "
+                    "do not overlap, or write one after the other"
                 )
             if _overlap(job.box(), other.box()):
                 job.follows.append(other.name)

@@ -141,13 +141,13 @@ class ZDType(ABC, Generic[DType, Scalar]):
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
         raise DataTypeValidationError(
-            f"Zarr format 2 has no data type '{cls._zarr_v3_name}'", found=data, accepted="format 3"
+            f"Zarr format 2 has no data type '{cls._zarr_v3_name}'", found=data, accepted="zarr_format=3"
         )
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
         raise DataTypeValidationError(
-            f"Zarr format 3 has no data type '{cls._zarr_v3_name}'", found=data, accepted="format 2"
+            f"Zarr format 3 has no data type '{cls._zarr_v3_name}'", found=data, accepted="zarr_format=2"
         )
 
     @classmethod
@@ -180,12 +180,12 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
     def _to_json_v2(self) -> Any:
         raise DataTypeValidationError(
-            f"Zarr format 2 has no data type '{self.name}'", found=self.name, accepted="format 3"
+            f"Zarr format 2 has no data type '{self.name}'", found=self.name, accepted="zarr_format=3"
         )
 
     def _to_json_v3(self) -> Any:
         raise DataTypeValidationError(
-            f"Zarr format 3 has no data type '{self.name}'", found=self.name, accepted="format 2"
+            f"Zarr format 3 has no data type '{self.name}'", found=self.name, accepted="zarr_format=2"
         )
 
     def to_json(self, zarr_format: ZarrFormat) -> Any:
@@ -364,7 +364,7 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
     if mask is not np.ma.nomask and (mask.any() if mask.dtype.names is None else any(mask.tobytes())):
         raise DataTypeValidationError(
             f"data type '{data_type.name}' cannot hold masked elements",
-            accepted="a masked array after .filled(value)",
+            advice="replace the masked elements by .filled(value)",
         )
     try:
         return np.asarray(values, dtype=dtype)
@@ -372,7 +372,7 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
         raise DataTypeValidationError(
             f"not values of data type '{data_type.name}': {error}",
             found=values,
-            accepted="an array, or what numpy makes one of",
+            accepted="an array, or values that numpy.asarray converts to one",
         ) from error
 
 

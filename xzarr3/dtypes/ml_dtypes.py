@@ -60,7 +60,7 @@ class _Small(PlainlyNamed):
             raise UnknownExtensionError(
                 f"data type '{cls._zarr_v3_name}' needs the package ml_dtypes with '{name}': {error}",
                 found=cls._zarr_v3_name,
-                accepted="pip install 'xzarr3[ml-dtypes]'",
+                advice="install it with pip install 'xzarr3[ml-dtypes]'",
             ) from error
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class _SmallReal(_Small):
     def _to_json_v2(self) -> Any:
         if self.byte_order == "big":
             raise DataTypeValidationError(
-                f"Zarr format 2 has no word for the byte order of data type '{self.name}'",
+                f"Zarr format 2 cannot express the byte order of data type '{self.name}'",
                 found="big",
                 accepted="little",
             )

@@ -26,7 +26,14 @@ from xzarr3.dtypes.specs import (
     split_v3,
     too_deep,
 )
-from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed
+from xzarr3.errors import (
+    DataTypeValidationError,
+    MetadataError,
+    UnknownExtensionError,
+    did_you_mean,
+    listed,
+    some,
+)
 
 _REMEMBERED = 1024  # most cached matches
 
@@ -110,7 +117,7 @@ class DataTypeRegistry:
         """
         if dtype.kind in "mM" and np.datetime_data(dtype)[1] == 0:
             raise DataTypeValidationError(
-                "times that do not pass", found=str(dtype), accepted="a scale factor from 1 to 2^31 - 1"
+                "a time unit of scale 0", found=str(dtype), accepted="a scale factor from 1 to 2^31 - 1"
             )
         # numpy crashes the process when it compares dtypes of times with a scale factor of 0. Such a dtype
         # may be in a field, so structured dtypes are not used as cache keys.
@@ -121,7 +128,7 @@ class DataTypeRegistry:
     def _match_dtype(self, dtype: np.dtype[Any]) -> ZDType:
         if dtype.kind == "O":
             raise DataTypeValidationError(
-                "numpy's dtype of objects does not tell what the objects are",
+                "numpy's dtype 'object' does not say what the objects are",
                 found=dtype,
                 accepted="'string' for text, 'bytes' for bytes, 'json2' for JSON (version 2 only)",
             )
@@ -152,7 +159,7 @@ class DataTypeRegistry:
         spelling = spelling_of(zarr_format)
         if too_deep(data, zarr_format):
             raise UnknownExtensionError(
-                "data type nested too deep", accepted=f"fewer than {MAX_DEPTH} structs within each other"
+                "data types nested too deeply", accepted=f"fewer than {MAX_DEPTH} structs within each other"
             )
         key = (zarr_format, _frozen(data))
         if spelling.numpy_names:
@@ -195,7 +202,7 @@ class DataTypeRegistry:
             why = ": it runs any code that a chunk holds" if codec == "pickle" else ""
             raise UnknownExtensionError(
                 f"codec {codec!r} of objects is not supported{why}" if codec is not None
-                else "a codec among the filters must tell what the objects are",
+                else "no filter says what the objects are",
                 found=name,
                 accepted=f"one of the codecs {', '.join(f'{c!r} for {t}' for c, t in OBJECT_CODECS.items())}",
             )  # fmt: skip
@@ -226,13 +233,11 @@ class DataTypeRegistry:
         return found, refusals
 
     def _unknown(self, data: object) -> UnknownExtensionError:
-        return UnknownExtensionError("unknown data type", found=data, accepted=self._known)
+        return UnknownExtensionError("unknown data type", found=data, accepted=self._names)
 
     @property
-    def _known(self) -> str:
-        names = [name for name, cls in self.contents.items() if cls._listed]
-        small = " and those of ml_dtypes" if len(names) < len(self.contents) else ""
-        return f"{listed(names)}{small}"
+    def _names(self) -> list[str]:
+        return sorted(self.contents, key=lambda name: not self.contents[name]._listed)
 
     def _only(
         self, found: list[ZDType], what: object, none: UnknownExtensionError | DataTypeValidationError
@@ -241,12 +246,12 @@ class DataTypeRegistry:
             return found[0]
         if not found:
             none.found = what
-            none.accepted = self._known
+            none.accepted = some(self._names, what)
             raise none
         raise DataTypeValidationError(
             f"several data types match: {listed(t.name for t in found)}",
             found=what,
-            accepted="a form that only one of them takes",
+            advice="name the data type in full",
         )
 
     def _remembered(self, key: object, match: Callable[[], ZDType]) -> ZDType:
@@ -303,14 +308,17 @@ class DataTypeRegistry:
     def _native(self, spec: Any) -> np.dtype[Any]:
         try:
             if spec is None:
-                raise TypeError("None is no data type")
+                raise TypeError("None is not a data type")
             if isinstance(spec, type) and issubclass(spec, np.dtype):
                 spec = spec()  # type: ignore[call-overload]
             dtype: np.dtype[Any] = np.dtype(spec)
             return dtype
         except (*FOREIGN_ERRORS, SyntaxError) as error:
             raise DataTypeValidationError(
-                "not a data type", found=spec, accepted=f"a numpy dtype, {self._known}"
+                "not a data type",
+                found=spec,
+                accepted=f"a numpy dtype, {some(self._names, spec)}",
+                advice=did_you_mean(spec, self._names),
             ) from error
 
 

@@ -91,7 +91,7 @@ def spelling_of(zarr_format: object) -> Spelling:
         return _SPELLINGS[zarr_format]
     except (KeyError, TypeError) as error:  # TypeError: the value is not hashable
         raise DataTypeValidationError(
-            "no such Zarr format", field="zarr_format", found=zarr_format, accepted="3, 2, '3-draft'"
+            "unknown Zarr format", field="zarr_format", found=zarr_format, accepted="3, 2, '3-draft'"
         ) from error
 
 

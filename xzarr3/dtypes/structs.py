@@ -36,6 +36,7 @@ from xzarr3.dtypes.specs import (
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed, shorten
 
 _NAMES = ("struct", "structured")
+_VARIABLE = "elements of a field have no fixed size"
 _FIELDS = "an array of objects with 'name' and 'data_type'"
 _MAX_FIELD_DIMENSIONS = 16
 _SHAPE = f"1 to {_MAX_FIELD_DIMENSIONS} integers of at least 1"
@@ -75,10 +76,10 @@ class FieldArray(ZDType[np.dtype[Any], AnyArray]):
         if not fits or not all(type(length) is int and length > 0 for length in self.shape):
             raise _refused("not a shape of a field", list(self.shape), _SHAPE)
         if self.item.is_variable:
-            raise _refused("elements of a field have no fixed size", self.item.name, "ones of a fixed size")
+            raise _refused(_VARIABLE, self.item.name, "data types of fixed size")
         size = math.prod(self.shape) * self.item.item_size
         if size > MAX_ITEM_SIZE:
-            raise _refused("too large an element", size, f"at most {MAX_ITEM_SIZE} bytes")
+            raise _refused("an element is too large", size, f"at most {MAX_ITEM_SIZE} bytes")
 
     @property
     def name(self) -> str:
@@ -109,7 +110,7 @@ class FieldArray(ZDType[np.dtype[Any], AnyArray]):
         check_format(zarr_format)
         raise DataTypeValidationError(
             "only fields of Zarr format 2 hold arrays", found=self.name,
-            accepted="a field for each of its elements, or a dimension of the array instead",
+            accepted="a field for each of its elements, or a dimension of the array",
         )  # fmt: skip
 
     def default_scalar(self) -> AnyArray:
@@ -184,22 +185,17 @@ class Struct(ZDType[np.dtype[Any], np.void]):
                 raise _refused("not a name of a field", name, "text that is not empty, each once", name)
             names.add(name)
             if data_type.is_variable:
-                raise _refused(
-                    "elements of a field have no fixed size",
-                    data_type.name,
-                    "a data type of fixed size",
-                    name,
-                )
+                raise _refused(_VARIABLE, data_type.name, "data types of fixed size", name)
         if not fields:
-            raise _refused("a data type without fields", [], "at least one field")
+            raise _refused("it has no fields", [], "at least one field")
         try:
             dtype = self.to_native_dtype()
         except (TypeError, ValueError) as error:
             raise _refused(
-                f"numpy has no dtype of these fields: {error}", sorted(names), "other fields"
+                f"numpy has no dtype with these fields: {error}", sorted(names), "other fields"
             ) from error
         if dtype.itemsize > MAX_ITEM_SIZE:
-            raise _refused("too large an element", dtype.itemsize, f"at most {MAX_ITEM_SIZE} bytes")
+            raise _refused("an element is too large", dtype.itemsize, f"at most {MAX_ITEM_SIZE} bytes")
 
     def to_native_dtype(self) -> np.dtype[Any]:
         return np.dtype([(name, data_type.to_native_dtype()) for name, data_type in self.fields])
@@ -211,14 +207,16 @@ class Struct(ZDType[np.dtype[Any], np.void]):
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
         if dtype.subdtype is not None:
-            raise _refused("an array within each element", dtype, "a dimension of the array instead")
+            raise _refused(
+                "each element is an array", dtype, "a dtype without a shape, and a dimension of the array"
+            )
         if dtype.names is None or dtype.fields is None:
             raise _refused("not a structured dtype", dtype, "a dtype with named fields")
         fields = []
         for name in dtype.names:
             inner, _, *title = dtype.fields[name]
             if title:
-                raise _refused("a field with a title", title[0], "fields that have a name only", name)
+                raise _refused("a field has a title", title[0], "fields that have a name only", name)
             of_arrays = inner.subdtype is not None
             try:
                 each = FieldArray.from_native_dtype(inner) if of_arrays else registry.match_dtype(inner)
@@ -379,7 +377,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         try:
             raw = from_base64(data)
             if len(raw) != self.item_size:
-                raise ValueError("another number of bytes")
+                raise ValueError(f"found {len(data)} bytes")
         except ValueError as error:
             raise DataTypeValidationError(
                 "fill value not permitted for data type 'struct'",
@@ -444,7 +442,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
                 error.at(field=name)
                 raise
             if cast.shape != place.shape:
-                raise self._cannot_hold(given, f"the field '{name}' has another shape")
+                raise self._cannot_hold(given, f"field '{name}' has another shape")
             place[...] = cast
         return result
 

@@ -89,7 +89,7 @@ class VariableLengthUTF8(_VariableLength):
         result = super().from_native_dtype(dtype)
         if hasattr(dtype, "na_object"):
             raise DataTypeValidationError(
-                "data type 'string' has no missing values", found=dtype, accepted="StringDType()"
+                "data type 'string' cannot hold missing values", found=dtype, advice="use StringDType()"
             )
         return result
 
@@ -211,11 +211,11 @@ class JSONObjects(_Objects):
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
         super()._from_json_v3(data)
-        raise UnknownExtensionError("data type 'json2' is known to Zarr format 2 only", found=data)
+        raise UnknownExtensionError("only Zarr format 2 has data type 'json2'", found=data)
 
     def _to_json_v3(self) -> Any:
         raise DataTypeValidationError(
-            "data type 'json2' is known to Zarr format 2 only", found=self.name, accepted="format 2"
+            "only Zarr format 2 has data type 'json2'", found=self.name, accepted="zarr_format=2"
         )
 
     def default_scalar(self) -> None:
@@ -234,7 +234,7 @@ class JSONObjects(_Objects):
             return data
         if not room:
             raise DataTypeValidationError(
-                "value nested too deep for data type 'json2'", accepted=f"at most {_MAX_LEVELS} levels"
+                "value nested too deeply for data type 'json2'", accepted=f"at most {_MAX_LEVELS} levels"
             )
         if isinstance(data, list):
             return [self._plain(item, whole, room - 1) for item in data]

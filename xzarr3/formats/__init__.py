@@ -30,7 +30,7 @@ def parse_format(zarr_format: object) -> Format:
     """
     if type(zarr_format) not in (int, str) or zarr_format not in FORMATS:
         raise MetadataError(
-            "not a format that can be read and written", field="zarr_format", found=zarr_format,
+            "unknown Zarr format", field="zarr_format", found=zarr_format,
             accepted="3, 2, '3-draft'",
         )  # fmt: skip
     return FORMATS[zarr_format]

@@ -168,8 +168,8 @@ class Format(ABC):
         if not name.strip(".") or name.startswith("__") or name in self._taken_names:
             taken = "".join(f" and are not '{each}'" for each in self._taken_names)
             raise InvalidKeyError(
-                f"no name for a node: {name!r} in path {path!r}; accepted: names that are not only periods, "
-                f"do not begin with '__'{taken}"
+                f"not a name for a node: {name!r} in path {path!r}; accepted: names that have other "
+                f"characters than periods and do not begin with '__'{taken}"
             )
 
     _taken_names: ClassVar[tuple[str, ...]] = ()
@@ -292,7 +292,7 @@ class Format(ABC):
     def refuse(self, path: str, field: str, found: object, accepted: str) -> MetadataError:
         """The error for metadata that the format cannot express."""
         return MetadataError(
-            f"Zarr format {self.zarr_format} cannot say this",
+            f"Zarr format {self.zarr_format} cannot express this",
             path=path or None,  # The caller sets the path of a root.
             field=field,
             found=found,

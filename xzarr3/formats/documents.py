@@ -97,7 +97,8 @@ def oversized(size: int, path: str = "", name: str | None = None) -> MetadataErr
     """The error for a document that is too large."""
     return MetadataError(
         "the document is too large", path=path, field=name, found=f"{size} bytes or more",
-        accepted=f"at most {max_document_bytes()} bytes; xzarr3.set_options(max_document_bytes=...) for more",
+        accepted=f"at most {max_document_bytes()} bytes",
+        advice="raise the limit with xzarr3.set_options(max_document_bytes=...)",
     )  # fmt: skip
 
 

@@ -160,7 +160,7 @@ def _warn(lines: list[str]) -> None:
     warnings.warn(
         "JSON has neither NaN nor Infinity: "
         + "; ".join(lines[:_MOST])
-        + (f"; and so are {more} more" if more > 0 else ""),
+        + (f"; and {more} more" if more > 0 else ""),
         stacklevel=levels_to_caller(),
     )
 

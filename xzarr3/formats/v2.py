@@ -128,7 +128,7 @@ def _need(document: Mapping[str, Any], field: str, accepted: str) -> Any:
 def _choice(document: Mapping[str, Any], field: str, choices: tuple[str, ...], default: Any = ...) -> str:
     value = _need(document, field, listed(choices)) if default is ... else document.get(field, default)
     if not isinstance(value, str) or value not in choices:
-        raise MetadataError("not a valid value", field=field, found=value, accepted=listed(choices))
+        raise MetadataError("not a valid value", field=field, found=value, accepted=choices)
     return value
 
 
@@ -179,7 +179,7 @@ def _object_codec(stages: Iterable[_Stage]) -> str:
         if stage.id in _NO_OBJECT_CODECS:
             raise UnknownExtensionError(
                 f"codec '{stage.id}' is not read: {_NO_OBJECT_CODECS[stage.id]}", field=f"{stage.field}.id",
-                found=stage.id, accepted=listed(_OBJECT_CODECS),
+                found=stage.id, accepted=_OBJECT_CODECS,
             )  # fmt: skip
     raise UnknownExtensionError(
         "no filter says what the objects are", field="dtype", found=_OBJECTS,
@@ -233,9 +233,9 @@ def _codecs(
             raise
         if in_bytes and not isinstance(codec, BytesBytesCodec):
             raise UnknownExtensionError(
-                f"codec '{stage.id}' encodes arrays, and all there is behind the others is bytes",
+                f"codec '{stage.id}' encodes arrays, but the codecs before it return bytes",
                 field=stage.field, found=dict(stage.config),
-                accepted="filters of arrays first, then those of bytes",
+                accepted="filters on arrays before filters on bytes",
             )  # fmt: skip
         if not in_bytes and isinstance(codec, BytesBytesCodec):
             codecs.append(BytesCodec(endian))
@@ -481,8 +481,8 @@ class V2Format(Format):
     def check_name(self, name: str, path: str) -> None:
         if name in ("", ".", "..") or "\\" in name or name in self._taken_names:
             raise InvalidKeyError(
-                f"no name for a node: {name!r} in path {path!r}; accepted: names that are not empty, '.' or "
-                f"'..', have no backslash and are none of {listed(self._taken_names)}"
+                f"not a name for a node: {name!r} in path {path!r}; accepted: names that are not empty, '.' "
+                f"or '..', have no backslash and are none of {listed(self._taken_names)}"
             )
 
     def reading_keys(
@@ -615,7 +615,7 @@ def _fill_value(meta: ArrayMetadata, stored: ZDType) -> JSON:
         raise _cannot_say("fill_value", meta.fill_value, f"a value of '{stored.name}'") from error
     again = _scalar_as(fill_value_from_json(stored, value, 2), meta.data_type)
     if meta.data_type.bits(again) != meta.data_type.bits(meta.fill_value):
-        raise _cannot_say("fill_value", meta.fill_value, f"a value that {value!r} stands for")
+        raise _cannot_say("fill_value", meta.fill_value, f"a value that is read back from {value!r}")
     return value
 
 
@@ -664,7 +664,7 @@ def _codec_words(
                     accepted = "the reverse order of all dimensions, before all other codecs"
                     raise _cannot_say(field, codec.to_json(), accepted)
                 if any(other.name == "numcodecs.json2" for other in codecs):
-                    raise _cannot_say(field, codec.to_json(), "no order but 'C' with the codec 'json2'")
+                    raise _cannot_say(field, codec.to_json(), "order 'C' with the codec 'json2'")
                 order = "F"
         elif isinstance(codec, BytesCodec):
             if codec.endian not in (None, endian) and spec.data_type.has_byte_order:

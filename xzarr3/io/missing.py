@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3.errors import MissingChunksError, MissingChunksWarning, listed, printable, shorten
+from xzarr3.errors import MissingChunksError, MissingChunksWarning, listed, one_of, printable, shorten
 from xzarr3.grid import Grid
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def check_missing(missing: str) -> Missing:
     'warn'
     """
     if missing not in _ACCEPTED:
-        raise ValueError(f"missing={missing!r} is not one of {_ACCEPTED}")
+        raise ValueError(f"missing={missing!r}; {one_of(missing, _ACCEPTED)}")
     return cast("Missing", missing)
 
 
@@ -83,7 +83,7 @@ def report(
     value = array.metadata.fill_value
     fill = shorten(value.item() if getattr(value, "dtype", np.dtype("V")).kind in "biufc" else value, 40)
     if array.missing == "error":
-        raise MissingChunksError(f"{text}; accepted: missing='fill' or 'warn' to read the fill value {fill}")
+        raise MissingChunksError(f"{text}; pass missing='fill' or 'warn' to read the fill value {fill}")
     warnings.warn(
         printable(f"{text}; read as the fill value {fill}"),
         MissingChunksWarning,

@@ -294,7 +294,9 @@ class UnitReader:
         """Read inner chunks of a shard into their places."""
         entries, units, absent = self._plan.present(shard, index, wanted)
         if len(entries) + len(absent) != len(wanted.units):
-            raise ChunkDecodeError("the shard index is that of another layout", codec="sharding_indexed")
+            raise ChunkDecodeError(
+                "the shard index has another layout than the array", codec="sharding_indexed"
+            )
         for unit in absent:
             out[unit.outer] = self._fill
         chain, in_memory = shard.inner, isinstance(reader, BytesReader)
@@ -374,7 +376,7 @@ def _all_of(reader: ValueReader) -> Buffer:
     size, data = reader.size, reader.read(0)
     if len(data) != size:
         raise ChunkDecodeError(
-            f"the index promises an inner chunk of {size} bytes, found {len(data)}", codec="sharding_indexed"
+            f"the shard index says {size} bytes, found {len(data)}", codec="sharding_indexed"
         )
     return data
 
@@ -408,6 +410,7 @@ def _elements(chain: CodecChain, ranges: ElementRanges, size: int | None, parts:
     found = sum(map(len, parts))
     if found != ranges.size:
         raise ChunkDecodeError(
-            f"found {found} bytes in ranges from {ranges.starts[0]} on, expected {ranges.size}", codec="bytes"
+            f"found {found} bytes in the ranges from byte {ranges.starts[0]} on, expected {ranges.size}",
+            codec="bytes",
         )
     return chain.settled(ranges.elements(parts, cast("np.dtype[np.generic]", chain.stored_dtype)))

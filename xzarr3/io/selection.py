@@ -157,9 +157,7 @@ def split_fields(selection: Selection) -> tuple[Fields | None, Selection]:
     if not fields:
         return None, selection
     if len(fields) > 1:
-        raise SelectionError(
-            f"not one selection of fields: {fields!r}; accepted: a name, or one list of names"
-        )
+        raise SelectionError(f"not a selection of fields: {fields!r}; accepted: a name, or one list of names")
     return fields[0], tuple(index for index in indices if not (isinstance(index, str) or _is_names(index)))
 
 
@@ -279,7 +277,7 @@ def block_selection(selection: object, shape: Sequence[int], grid: Grid) -> tupl
         zip(basic_selection(selection, counts), grid.axes, shape, strict=True)
     ):
         if blocks.count > 1 and (blocks.step != 1 or blocks.reverse):
-            raise SelectionError(f"axis {at}: blocks can only be selected with a step of 1")
+            raise SelectionError(f"axis {at}: blocks can be selected with a step of 1 only")
         start = axis.start(blocks.start) if blocks.count else 0
         last = blocks.stop - 1
         stop = min(axis.start(last) + axis.length_at(last), size) if blocks.count else 0
@@ -357,7 +355,7 @@ def _with_arrays(
             expected = tuple(shape[axis : axis + index.ndim])
             if index.shape != expected:
                 raise SelectionError(
-                    f"axis {axis}: a mask of shape {index.shape} for dimensions of shape {expected}"
+                    f"axis {axis}: a mask of shape {index.shape} does not fit dimensions of shape {expected}"
                 )
             found.extend(index.nonzero())
         else:
@@ -415,7 +413,7 @@ def _points(
         arrays = np.broadcast_arrays(*(np.asarray(indices[axis], np.intp) for axis in together))
     except ValueError as error:
         shapes = [np.shape(cast("Any", indices[axis])) for axis in together]
-        raise SelectionError(f"index arrays of shapes {shapes} do not fit each other") from error
+        raise SelectionError(f"index arrays of shapes {shapes} cannot be broadcast together") from error
     others = tuple(
         select_dimension(index, shape[axis], axis)
         for axis, index in enumerate(indices)

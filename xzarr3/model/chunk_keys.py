@@ -117,6 +117,6 @@ class DraftChunkKeyEncoding(ChunkKeyEncoding):
         MetadataError
         """
         raise MetadataError(
-            "only the draft of version 3 has such keys of chunks", field="chunk_key_encoding",
+            "only the draft of version 3 has chunk keys of this form", field="chunk_key_encoding",
             found="c0/0", accepted="'default', 'v2'",
         )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from xzarr3._types import JSON
 from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import MetadataError, UnknownExtensionError, listed
+from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.stores import Store
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def storage_transformer(name: str, configuration: Mapping[str, JSON]) -> Storage
     if cls is None:
         raise UnknownExtensionError(
             "unknown storage transformer", field="name", found=name,
-            accepted=listed(storage_transformer_names()) or "none",
+            accepted=storage_transformer_names(),
         )  # fmt: skip
     try:
         return cls.from_configuration(configuration)

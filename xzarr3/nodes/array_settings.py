@@ -21,7 +21,7 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.registry import default_serializer
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import DataTypeValidationError, MetadataError
+from xzarr3.errors import DataTypeValidationError, MetadataError, did_you_mean
 from xzarr3.formats import V3, Format, documents
 from xzarr3.grid import Grid, RegularGrid, as_lengths, grid_for
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
@@ -79,7 +79,7 @@ def array_metadata(
     if shards is not None:
         if not isinstance(grid, RegularGrid):
             raise MetadataError(
-                "the chunks in shards have one shape", field="chunks", found=chunks,
+                "chunks of several shapes cannot lie in shards", field="chunks", found=chunks,
                 accepted=f"{len(sizes)} integers; the shards may have several shapes",
             )  # fmt: skip
         from xzarr3.codecs.sharding import ShardingCodec
@@ -192,7 +192,7 @@ def chosen_filters(
     late = [codec.name for codec in parsed[first:] if not isinstance(codec, BytesBytesCodec)]
     if late:
         raise MetadataError(
-            f"codec '{late[0]}' comes after one of bytes", field="filters",
+            f"codec '{late[0]}' on arrays comes after one on bytes", field="filters",
             found=[codec.name for codec in parsed], accepted="filters on arrays before filters on bytes",
         )  # fmt: skip
     return (
@@ -248,7 +248,7 @@ def _chunk_key_encoding(
     if unknown:
         raise MetadataError(
             "unknown field", field=f"chunk_key_encoding.{min(unknown)}", found=value,
-            accepted="'name', 'separator'",
+            accepted="'name', 'separator'", advice=did_you_mean(min(unknown), ("name", "separator")),
         )  # fmt: skip
     separator = str(options.get("separator", ""))
     if "name" not in options:

@@ -74,9 +74,9 @@ def check_names(store: Store, format: Format, path: str, below: Iterable[str] = 
         if other != name and _folding_of(root).same(name, other):
             where = f"directory '{above}'" if above else "the root"
             raise NodeExistsError(
-                f"the file system of {store} takes '{name}' for '{other}' in {where}, so that both would be "
-                "the same node; nothing was written; accepted: names that differ in more than case and "
-                "composed letters, or another file system"
+                f"the file system of {store} does not distinguish '{name}' from '{other}' in {where}, so "
+                "both would be the same node; nothing was written; choose names that differ in more than "
+                "case and composed letters, or another file system"
             )
 
 

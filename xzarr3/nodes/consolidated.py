@@ -99,7 +99,7 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
     key = format.consolidated_key(path)
     if key is None:
         raise format.refuse(
-            path, "consolidated_metadata", "consolidate()", "listing the store, or format 3 or 2"
+            path, "consolidated_metadata", "consolidate()", "formats 3 and 2, or no consolidated metadata"
         )
     written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
 

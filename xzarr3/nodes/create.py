@@ -86,7 +86,7 @@ def groups_missing(look: DocumentView, format: Format, path: str) -> list[str]:
 
 
 def _array_above(store: Store, path: str, above: str) -> NodeTypeError:
-    return NodeTypeError(f"cannot make '/{path}' in {store}: '/{above}' is an array, not a group")
+    return NodeTypeError(f"cannot create '/{path}' in {store}: '/{above}' is an array, not a group")
 
 
 def make_node(
@@ -152,7 +152,7 @@ def _has_no_lease(look: DocumentView) -> bool:
 
 def _there_is_one(store: Store, path: str) -> NodeExistsError:
     return NodeExistsError(
-        f"there is a node at '/{path}' in {store} already; accepted: overwrite=True to replace it"
+        f"an array or group already exists at '/{path}' in {store}; pass overwrite=True to replace it"
     )
 
 
@@ -169,6 +169,6 @@ def _check_room(
         raise _there_is_one(store, path)
     if orphans:
         raise NodeExistsError(
-            f"there are {len(orphans)} keys at '/{path}' in {store} that the new array would take for its "
-            f"chunks, such as {min(orphans)!r}; accepted: overwrite=True to erase them, or another path"
+            f"{len(orphans)} keys at '/{path}' in {store}, such as {min(orphans)!r}, would become chunks of "
+            "the new array; pass overwrite=True to erase them, or choose another path"
         )

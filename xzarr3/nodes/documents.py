@@ -161,9 +161,7 @@ def with_attributes(meta: Kind, change: Callable[[dict[str, Any]], Mapping[str, 
 
 def gone(store: Store, path: str) -> StoreError:
     """The error for a node that was removed or replaced."""
-    return StoreError(
-        f"'/{path}' of {store} was removed or replaced since it was opened; accepted: opening it again"
-    )
+    return StoreError(f"'/{path}' of {store} was removed or replaced since it was opened; open it again")
 
 
 def write_documents(

@@ -332,11 +332,12 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
     wanted = parse_format(zarr_format)
     if found is not None and not found.answers_to(wanted.zarr_format):
         raise MetadataError(
-            f"the groups above are stored in format {found.zarr_format} and no other can be below",
+            f"the groups above it are stored in format {found.zarr_format}, so it must be too",
             path=path,
             field="zarr_format",
             found=zarr_format,
-            accepted=f"{found.zarr_format!r}, or another place",
+            accepted=f"{found.zarr_format!r}",
+            advice="choose another path, or the format of the groups",
         )
     return found or wanted
 
@@ -344,9 +345,9 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
 def _check_listable(store: Store, path: str) -> None:
     if not store.listable:
         raise StoreCapabilityError(
-            f"{store} cannot list, so what is in the group '/{path}' cannot be found; accepted: "
-            "consolidated metadata in the group, which xzarr3.consolidate_metadata() makes where its files "
-            "can be written; or the path of a node, as in open_array(store, path) and group[name]"
+            f"{store} cannot list, so the members of the group '/{path}' are unknown; consolidate the "
+            "metadata of the group where its files can be written (xzarr3.consolidate_metadata()), or open "
+            "nodes by path, as in open_array(store, path) and group[name]"
         )
 
 
@@ -406,7 +407,9 @@ def load_below(
     while level and (max_depth is None or depth <= max_depth):
         if level[0].count("/") >= MAX_NAMES:
             raise MetadataError(
-                "groups within groups", path=level[0], accepted=f"paths of at most {MAX_NAMES} names"
+                "too many groups within each other",
+                path=level[0],
+                accepted=f"paths of at most {MAX_NAMES} names",
             )
         listings = parallel_map(
             store.list_dir, [format.listing_prefix(above) for above in level], store.concurrency

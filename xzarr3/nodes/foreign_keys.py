@@ -76,15 +76,14 @@ def foreign_among(
     if doubtful:
         raise NodeExistsError(
             f"{place} holds {len(doubtful)} keys that may be chunks of arrays whose documents cannot be "
-            f"read, {listed(sorted(doubtful)[:5])}; {undone}; accepted: another place, or removing them by "
-            "hand"
+            f"read, {listed(sorted(doubtful)[:5])}; {undone}; remove them, or write to another path"
         )
     in_the_way = sorted(key for key in foreign if _is_in_the_way(key, owners))
     if in_the_way:
         raise NodeExistsError(
-            f"{place} holds {len(in_the_way)} keys that are no part of a Zarr hierarchy and cannot lie "
-            f"beside the new arrays, because one key would begin with another one and a '/', "
-            f"{listed(in_the_way[:5])}; {undone}; accepted: another place, or removing them by hand"
+            f"{place} holds {len(in_the_way)} keys that belong to no Zarr hierarchy and cannot coexist with "
+            "the new arrays, because one key would begin with another one and a '/', "
+            f"{listed(in_the_way[:5])}; {undone}; remove them, or write to another path"
         )
     return foreign
 

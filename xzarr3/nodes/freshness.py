@@ -90,7 +90,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
             return missing
     raise ChangedError(
         f"array '{array.name}' of {array.store} was replaced, or its document changed, each of the "
-        f"{_ATTEMPTS} times that it was read; accepted: the same again, once nobody writes to it"
+        f"{_ATTEMPTS} times that it was read; read it again when its writers have ended"
     )
 
 
@@ -252,9 +252,9 @@ def _check_coding(array: Array) -> None:
 
 def _decoded_otherwise(array: Array, how: str) -> ChangedError:
     return ChangedError(
-        f"array '{array.name}' of {array.store} was replaced since it was opened, and what is stored now "
-        f"would be decoded wrongly: {how}; accepted: opening it again, with consolidated=False if it was "
-        "opened from consolidated metadata that are out of date"
+        f"array '{array.name}' of {array.store} was replaced since it was opened, and the values stored now "
+        f"would be decoded wrongly: {how}; open it again, with consolidated=False if consolidated metadata "
+        "are out of date"
     )
 
 
@@ -263,15 +263,15 @@ def check_shape(array: Array, found: ArrayMetadata) -> None:
     if any(now < then for now, then in zip(found.shape, array.shape, strict=True)):
         raise StoreError(
             f"array '{array.name}' of {array.store} has shape {found.shape} now and had {array.shape} when "
-            "it was opened; accepted: opening it again"
+            "it was opened; open it again"
         )
 
 
 def _vanished(array: Array) -> Xzarr3Error:
     more = check_complete(array.store, array.path, f"array '{array.name}'")
     return ChangedError(
-        f"array '{array.name}' of {array.store} vanished: the document that was there when it was opened "
-        f"is gone{more}; accepted: opening it again once it has been written"
+        f"array '{array.name}' of {array.store} vanished: the document that it was opened from "
+        f"is gone{more}; open it again once it has been written"
     )
 
 
@@ -294,13 +294,13 @@ def same(array: Array, found: NodeMetadata | None, shape: tuple[int, ...] | None
     """Raise if metadata are no longer of this array, or of another shape than ``shape``, if given."""
     if not isinstance(found, ArrayMetadata) or not found.stores_as(array.metadata):
         raise ChangedError(
-            f"array '{array.name}' of {array.store} was removed or replaced since it was opened; "
-            "accepted: opening it again"
+            f"array '{array.name}' of {array.store} was removed or replaced since it was opened; open it "
+            "again"
         )
     if shape is not None and found.shape != shape:  # changed by a writer that takes no lease
         raise LeaseLostError(
             f"array '{array.name}' of {array.store} got shape {found.shape} while its shape {shape} was "
-            "being changed; accepted: one who changes it at a time"
+            "being changed; let one writer change it at a time"
         )
     return found
 

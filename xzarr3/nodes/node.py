@@ -85,10 +85,10 @@ class Node(ABC):
             self.store._check_writable()  # the store may give a more exact reason
             if not self.format.writable:
                 raise ReadOnlyError(
-                    f"'{self.name}' of {self.store} is stored as tools did before version 3 was final, which "
-                    "is only read; accepted: xzarr3.copy() to another format"
+                    f"'{self.name}' of {self.store} is stored in a format from before version 3 was final, "
+                    "which xzarr3 only reads; copy it to another format with xzarr3.copy()"
                 )
-            raise ReadOnlyError(f"'{self.name}' of {self.store} is open for reading only")
+            raise ReadOnlyError(f"'{self.name}' of {self.store} is read-only; open it with mode='r+'")
 
 
 def normal_path(path: str) -> str:

@@ -43,7 +43,7 @@ def resize(array: Array, shape: int | tuple[int, ...]) -> None:
     except TypeError as error:
         raise SelectionError(f"not a shape: {shape!r}; accepted: {array.ndim} integers") from error
     if len(new) != array.ndim or any(length < 0 for length in new):
-        raise SelectionError(f"array '{array.name}' of shape {array.shape} cannot get shape {new}")
+        raise SelectionError(f"array '{array.name}' of shape {array.shape} cannot be resized to {new}")
     _with_lease(array, partial(_resize, array, new))
 
 
@@ -101,7 +101,8 @@ def _append(array: Array, values: AnyArray, axis: int, length: Length) -> None:
     )
     if not fits:
         raise SelectionError(
-            f"cannot append shape {values.shape} to '{array.name}' of shape {old} along axis {axis}"
+            f"cannot append values of shape {values.shape} to array '{array.name}' of shape {old} along "
+            f"axis {axis}"
         )
     shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(old))
     grown = array._over(length, resized(stored, shape))

@@ -388,7 +388,7 @@ class Store(Closing):
         return not self._does_itself.isdisjoint(operations)
 
     def _lacks(self, operation: str, accepted: str) -> NoReturn:
-        raise StoreCapabilityError(f"{self} cannot {operation}; accepted: a store with {accepted}")
+        raise StoreCapabilityError(f"{self} cannot {operation}; use a store with {accepted}")
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -396,7 +396,7 @@ class Store(Closing):
 
     def _cannot_write(self) -> NoReturn:
         self._check_writable()
-        raise ReadOnlyError(f"{self} cannot be written; accepted: a store with 'set' or 'set_partial_values'")
+        raise ReadOnlyError(f"{self} cannot be written; use a store with 'set' or 'set_partial_values'")
 
     def _check_listable(self, operation: str) -> None:
         """Raise before the first key is requested, if this store cannot list."""
@@ -788,9 +788,7 @@ class Store(Closing):
     def erase_prefix(self, prefix: str) -> None:
         """Remove every key that begins with ``prefix``, which must not be empty."""
         if not check_prefix(prefix):
-            raise InvalidKeyError(
-                "the empty prefix names the whole store; accepted: erasing its keys by name"
-            )
+            raise InvalidKeyError("the empty prefix names the whole store; erase its keys by name")
         self._check_writable()
         with self._telling("erase_prefix", prefix):
             self._erase_prefix(prefix)
@@ -909,7 +907,8 @@ def sorted_parts(key_start_values: Iterable[tuple[str, int, Buffer]]) -> dict[st
             if piece.nbytes:
                 if start < end:
                     raise InvalidRangeError(
-                        f"parts to store under key '{key}' overlap at byte {start}; accepted: none that do"
+                        f"parts to store under key '{key}' overlap at byte {start}; give parts that do not "
+                        "overlap"
                     )
                 end = start + piece.nbytes
     return parts

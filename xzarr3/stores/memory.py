@@ -104,8 +104,8 @@ class MemoryStore(Store):
     def _check_writable(self) -> None:
         if self._is_copy or (self._pid != os.getpid() and is_child()):
             raise ReadOnlyError(
-                f"{self} is a copy in another process, which cannot be written; accepted: threads, or a "
-                "store that processes share, such as a directory"
+                f"{self} is a copy in another process, which cannot be written; use threads, or a store that "
+                "processes share, such as a directory"
             )
         super()._check_writable()
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from xzarr3.errors import StoreError, StoreOptionError, listed, shorten
+from xzarr3.errors import StoreError, StoreOptionError, listed, one_of, shorten
 from xzarr3.stores.base import Store
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.object.options import OBJECT_SCHEMES
@@ -82,7 +82,9 @@ def _package(cls: type) -> str:
 
 def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
     if not location:
-        raise StoreError("no store at the empty path; accepted: a path, '.' for the current directory")
+        raise StoreError(
+            "no store at the empty path; accepted: a path, such as '.' for the current directory"
+        )
     found = _SCHEME.match(location)
     scheme = None if found is None else found[1].lower()
     if found is not None and found[2] == "::":
@@ -121,8 +123,8 @@ def _path(location: str) -> str:
     url = urlsplit(location)
     if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
         raise StoreError(
-            f"not a URL of a directory: {location!r}; accepted: 'file:///' and an absolute path, '#' and '?' "
-            "in it spelled as '%23' and '%3F'"
+            f"not a URL of a directory: {location!r}; accepted: 'file:///' and an absolute path; write '#' "
+            "and '?' in it as '%23' and '%3F'"
         )
     return unquote(url.path)
 
@@ -133,7 +135,7 @@ def _keywords(options: dict[str, Any], path: str, *accepted: str) -> dict[str, A
     if unknown:
         raise StoreOptionError(
             f"storage_options {listed(unknown)} have no meaning for {shorten(path)}; "
-            f"accepted: {listed(accepted)}"
+            f"{one_of(unknown[0], accepted)}"
         )
     return options
 
@@ -142,5 +144,5 @@ def _refuse_options(store: object, options: dict[str, Any]) -> None:
     if options:
         raise StoreOptionError(
             f"storage_options {listed(sorted(options))} have no meaning for a {type(store).__name__}, "
-            "which has its own; accepted: none"
+            "which has its own; leave them out"
         )

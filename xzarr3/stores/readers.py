@@ -17,7 +17,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import ChangedError, ConflictError, InvalidRangeError, OutcomeUnknownError, StoreError
+from xzarr3.errors import (
+    ChangedError,
+    InvalidRangeError,
+    OutcomeUnknownError,
+    StoreError,
+    contended,
+)
 from xzarr3.parallel import pause
 from xzarr3.stores.locks import key_lock
 from xzarr3.tracing.events import Listener, Request, told
@@ -70,7 +76,7 @@ class Scratch:
 
 def negative_length(length: int) -> InvalidRangeError:
     """The error for a byte range with a length below 0."""
-    return InvalidRangeError(f"invalid length of a range {length}; accepted: None, 0 or more bytes")
+    return InvalidRangeError(f"length {length} of a byte range; accepted: None, 0 or more bytes")
 
 
 def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
@@ -172,7 +178,7 @@ class _RangeReader(ValueReader):
     def read(self, start: int, length: int | None = None) -> Buffer:
         value = self._store.get(self._key, (start, length))
         if value is None:
-            raise StoreError(f"key '{self._key}' of {self._store} vanished while it was read")
+            raise StoreError(f"key '{self._key}' of {self._store} was removed while it was read")
         return value
 
 
@@ -293,10 +299,10 @@ class Writer(Closing):
                 except OutcomeUnknownError:
                     in_doubt = value
                 if time.monotonic() >= end or not pause(random.uniform(0, longest)):
-                    raise ConflictError(
-                        f"cannot change key '{key}' of {store}: others changed it {attempts} times within "
-                        f"{store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
-                        "conflict_deadline"
+                    raise contended(
+                        key,
+                        store,
+                        f"other writers changed it {attempts} times within {store.conflict_deadline:g} s",
                     )
                 longest = min(2 * longest, _LONGEST_PAUSE)
 

@@ -92,7 +92,7 @@ class Trace:
 
     def __enter__(self) -> Self:
         if self._began is not None:
-            raise RuntimeError("a trace is used once; accepted: another one, of xzarr3.trace()")
+            raise RuntimeError("a trace can be used once; make another one with xzarr3.trace()")
         try:
             self._folder = tempfile.mkdtemp(prefix="xzarr3-trace-")
             name = os.path.basename(self._folder)

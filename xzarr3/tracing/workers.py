@@ -102,9 +102,7 @@ class Listening:
                         self._hear(Snapshot(*found))
                 self._client.unregister_worker_plugin(self._trace)
         except (OSError, TimeoutError, ValueError) as error:  # The cluster is closing at the same time.
-            warnings.warn(
-                f"not all workers could be asked what they have counted: {type(error).__name__}", stacklevel=4
-            )
+            warnings.warn(f"some workers did not report their counts: {type(error).__name__}", stacklevel=4)
         finally:
             self._forget()
 

@@ -282,7 +282,7 @@ def _open(
 ) -> Group:
     """Open a group, from the consolidated metadata of the root if there are any."""
     if mode not in ("r", "r+"):
-        raise ValueError(f"mode {mode!r} cannot be used to open a dataset; accepted: 'r', 'r+'")
+        raise ValueError(f"mode={mode!r} cannot open a dataset; accepted: 'r', 'r+'")
     place = store.store if isinstance(store, _UnwatchedStore) else store
     opened, path = open_store(place, storage_options), (path or "").strip("/")
     try:

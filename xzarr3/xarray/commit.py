@@ -109,8 +109,8 @@ class Placement:
         lazy = [array.data for array in arrays.values() if is_lazy(array.data)]
         if in_place and any(reads_below(lazy, store, path)):
             raise ValueError(
-                f"variables are made of what is in '/{path}' of {store}, which would be erased before it is "
-                "read; accepted: replace='staged', which keeps it until all is written"
+                f"the variables are computed from values in '/{path}' of {store}, which would be erased "
+                "before they are read; pass replace='staged', which keeps them until all is written"
             )
         self.path = path
         self.consolidated = consolidated
@@ -338,8 +338,8 @@ class Commit:
         """
         if self._placed:
             raise ValueError(
-                "resume=True goes with mode 'w-' and 'w', and with values of variables that are there; found "
-                "a write that adds variables to a group, or stores one anew in other units; accepted: "
+                "resume=True is possible with mode 'w-' or 'w', and with values of existing variables; "
+                "found a write that adds variables to a group, or stores one in other units; pass "
                 "resume=False"
             )
         grown = {change.array.path: change for change, _ in self.settings if change.grows}
@@ -422,7 +422,7 @@ class Commit:
             raise OutdatedPlanError(
                 f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
                 "when this write was planned, or other attributes: another writer appended to it; nothing "
-                "was appended; accepted: the same call again"
+                "was appended; repeat the call"
             )
 
     def room(self, begun: _OpenWrite) -> str:
@@ -475,8 +475,8 @@ class Commit:
             sweep(self.store)
         except StoreError as error:
             warnings.warn(
-                f"all is written to {self.store}, but not all could be removed that writes had left which "
-                f"were cut off: {error}",
+                f"all is written to {self.store}, but some of what interrupted writes left could not be "
+                f"removed: {error}",
                 stacklevel=4,
             )
         resumed.end()  # Last: after this the same call would count as a new one and append again.
@@ -517,7 +517,7 @@ class Commit:
         self._take_back(done, error)
         self.discard(begun, error)
         if isinstance(error, LeaseLostError) and not isinstance(error, OutcomeUnknownError):
-            raise ConflictError(f"{error}; nothing was appended; accepted: the same call again") from error
+            raise ConflictError(f"{error}; nothing was appended; repeat the call") from error
         raise error
 
     def _take_back(self, grown: Sequence[Change], error: BaseException) -> None:
@@ -527,8 +527,8 @@ class Commit:
                 self._shrink(change)
             except (StoreError, MetadataError) as another:
                 error.add_note(
-                    f"'{change.array.name}' may be {change.metadata.shape} already, and could not be made "
-                    f"{change.array.shape} again: {another}; accepted: .resize({change.array.shape}) of it"
+                    f"'{change.array.name}' may have shape {change.metadata.shape}, and could not be set "
+                    f"back to {change.array.shape}: {another}; call .resize({change.array.shape}) on it"
                 )
 
     def _shrink(self, change: Change) -> None:

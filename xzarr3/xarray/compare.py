@@ -28,6 +28,7 @@ from xzarr3.errors import (
     ReadOnlyError,
     StoreCapabilityError,
     listed,
+    one_of,
 )
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
@@ -173,7 +174,7 @@ def _about(nodes: Mapping[str, DatasetNode], relative: str) -> Iterator[DatasetN
 def _changed_groups(nodes: Mapping[str, DatasetNode], store: Store) -> dict[str, ChangedGroup]:
     """The changes of existing groups, by relative path, from the top down."""
     if store.read_only:
-        raise ReadOnlyError(f"cannot write to {store}, which is read-only")
+        raise ReadOnlyError(f"{store} is read-only")
 
     def changes_of(relative: str) -> ChangedGroup | None:
         with _about(nodes, relative) as node:
@@ -228,7 +229,7 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     there = _found(node, store)
     if there is None:
         if asked.region is not None:
-            raise NodeNotFoundError(f"there is no group '/{path}' in {store}, so it has no region")
+            raise NodeNotFoundError(f"no group at '/{path}' in {store}, so it has no region")
         return None
     group, arrays, other = there
     if mode == "r+" and group.copies is not None:
@@ -293,7 +294,7 @@ def _found(node: DatasetNode, store: Store) -> tuple[Group, dict[str, Array], li
     ):
         raise ConflictError(
             f"another write appends to '/{node.path}' in {store} along {append_dim!r}: variables have the "
-            f"lengths {seen[-1]} now; nothing was appended; accepted: the same call again"
+            f"lengths {seen[-1]} now; nothing was appended; repeat the call"
         )
     return found
 
@@ -322,8 +323,8 @@ def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
         other = None if zarr_format is None else find_format(store, path)
         if other is not None:
             raise ValueError(
-                f"what is at '/{path}' in {store} is of Zarr format {other.zarr_format}, and "
-                f"zarr_format={zarr_format!r} was asked for; accepted: {other.zarr_format!r} or None"
+                f"the node at '/{path}' in {store} has Zarr format {other.zarr_format}, but "
+                f"zarr_format={zarr_format!r} was passed; accepted: {other.zarr_format!r} or None"
             ) from error
         return None
 
@@ -397,27 +398,29 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     lengths = _lengths(arrays)
     if append_dim not in lengths:
         sizes = {dim: max(found.values()) for dim, found in lengths.items()}
-        raise ValueError(f"append_dim={append_dim!r} does not match any existing dataset dimensions {sizes}")
+        raise ValueError(
+            f"append_dim={append_dim!r} does not match any existing dataset dimensions {sizes}; "
+            f"{one_of(append_dim, sizes)}"
+        )
     along = lengths[str(append_dim)]
     if len(set(along.values())) > 1:
         shortest = min(along.values())
         longer = [name for name, size in along.items() if size != shortest]
         raise ValueError(
             f"variables have different lengths along {append_dim!r}, {along}, as after an append that was "
-            f"cut off while it stored documents; accepted: making them {shortest} long, by "
+            f"interrupted while it stored documents; make them {shortest} long with "
             f"xzarr3.open_array(store, name, mode='r+').resize(...) of {listed(longer)}"
         )
     given = [stored_name(name) for name, var in dataset.variables.items() if append_dim in var.dims]
     absent = [name for name in along if name not in given]
     if absent and given:
         raise ValueError(
-            f"variables {listed(absent)} have the dimension {append_dim!r} in the store and are not in "
-            f"the dataset, so that they would be shorter than {listed(given)}; accepted: a dataset with all "
-            "of them"
+            f"variables {listed(absent)} have the dimension {append_dim!r} in the store, but are not in "
+            f"the dataset, so they would be shorter than {listed(given)}; append all of them"
         )
     if not given:
         raise ValueError(
-            f"no variable of the dataset has the dimension {append_dim!r}; accepted: {listed(along)} with it"
+            f"no variable of the dataset has the dimension {append_dim!r}; append values of {listed(along)}"
         )
 
 
@@ -446,8 +449,8 @@ def _check_labels(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Has
     if others:
         raise ValueError(
             f"the coordinates {listed(others)} have other values than in the store, which has one of each "
-            f"for what is there and what is appended along {append_dim!r}; accepted: the same values, as "
-            f"after .reindex_like() or .interp_like(), or a dataset without them, .drop_vars({others!r})"
+            f"for all values along {append_dim!r}; give the same values, as after .reindex_like() or "
+            f".interp_like(), or leave the coordinates out with .drop_vars({others!r})"
         )
 
 
@@ -464,26 +467,26 @@ def _check_new(
     for name, var in new.items():
         if stored_name(name) in others:
             raise NodeExistsError(
-                f"there is a group '/{node_prefix(path)}{stored_name(name)}' where variable {name!r} would "
-                "be; accepted: another name, for instance by .rename()"
+                f"a group exists at '/{node_prefix(path)}{stored_name(name)}', where variable {name!r} "
+                "would be stored; give the variable another name, for instance with .rename()"
             )
         if append_dim is not None and append_dim in var.dims:
             raise ValueError(
-                f"variable {name!r} is not in the store and would be shorter along {append_dim!r} than those "
-                f"that are; accepted: a write of it for all of {append_dim!r} first, with mode='a'"
+                f"variable {name!r} is not in the store and would be shorter along {append_dim!r} than the "
+                f"others; write it first for all of {append_dim!r}, with mode='a'"
             )
         partly = [dim for dim in var.dims if dim in slices]
         if partly:
             raise ValueError(
-                f"variable {name!r} is not in the store, so that no region of it can be written along "
-                f"{listed(partly)}; accepted: a write of it for all of these first, with mode='a'"
+                f"variable {name!r} is not in the store, so no region of it can be written along "
+                f"{listed(partly)}; write it first for all of these dimensions, with mode='a'"
             )
         for dim, size in var.sizes.items():
             there = lengths.get(dim, {})
             if there and size not in there.values():
                 raise ValueError(
-                    f"conflicting sizes for dimension {dim!r}: length {size} on {name!r} and in the store "
-                    f"{there}; accepted: variables of the same lengths"
+                    f"conflicting sizes for dimension {dim!r}: length {size} on {name!r}, {there} in the "
+                    "store; give variables of the same lengths"
                 )
 
 

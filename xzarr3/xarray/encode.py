@@ -27,7 +27,7 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
-from xzarr3.errors import DataTypeValidationError, MetadataError, listed
+from xzarr3.errors import DataTypeValidationError, MetadataError, listed, one_of
 from xzarr3.formats import Format, nonfinite
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.formats.v2 import ARRAY
@@ -97,7 +97,8 @@ def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, 
                 path=path,
                 field=f"attributes.{key}",
                 found=value,
-                accepted=f"{_JSON_ACCEPTED}; or removing it by .attrs.pop({key!r})",
+                accepted=_JSON_ACCEPTED,
+                advice=f"convert it, or remove it with .attrs.pop({key!r})",
             ) from error
     return encoded
 
@@ -297,7 +298,8 @@ def _finite(name: str, encoded: AnyArray, source: AnyArray) -> AnyArray:
         raise DataTypeValidationError(
             f"value {source[lost][0]} of variable {name!r} does not fit data type {encoded.dtype}",
             found=source[lost][0].item(),
-            accepted=f"{info.min} to {info.max}, or another dtype",
+            accepted=f"{info.min} to {info.max}",
+            advice="choose another dtype",
         )
     return encoded
 
@@ -397,9 +399,11 @@ class _Fits:
         return DataTypeValidationError(
             f"{reason}, which the encoding of variable {self.name!r} asks for",
             found=found.item() if isinstance(found, np.generic) else found,
-            accepted=accepted
-            if self.exact  # Then the encoding is that of the store, so .drop_encoding() would not help.
-            else f"{accepted}; .drop_encoding() forgets what was kept from the file it was read from",
+            accepted=accepted,
+            # If exact, the encoding is that of the store, so .drop_encoding() would not help.
+            advice=None
+            if self.exact
+            else "call .drop_encoding() to ignore the encoding of the file it was read from",
         )
 
 
@@ -450,7 +454,7 @@ def array_settings(
     if format.configures_as_numcodecs and "compressor" in encoding:
         if explicit and "compressors" in encoding:
             raise ValueError(
-                f"encoding of variable {name!r} has 'compressor' and 'compressors'; accepted: one of them"
+                f"encoding of variable {name!r} has 'compressor' and 'compressors'; give one of them"
             )
         encoding.setdefault("compressors", encoding.pop("compressor"))
     known = [key for key in _STORAGE_KEYS if not (format.fill_value_is_mask and key == "fill_value")]
@@ -464,7 +468,7 @@ def array_settings(
             hint += f"; {listed(unused)} cannot be applied to values of dtype {variable.dtype}"
         raise ValueError(
             f"unexpected encoding parameters for variable {name!r}: {unknown!r}{hint}; "
-            f"accepted: {listed((*known, *_VALUE_KEYS))}"
+            f"{one_of(unknown[0], (*known, *_VALUE_KEYS))}"
         )
     settings = {key: encoding[key] for key in known if key in encoding}
     # Kept from an array of version 3; version 2 has no such settings.
@@ -549,7 +553,7 @@ class KeptCodec(dict[str, Any]):
             raise KeyError(key)
         raise TypeError(
             f"the encoding holds {dict(self)}, a codec of Zarr format 2, which xarray's own engine cannot "
-            "write in format 3; accepted: zarr_format=2, .drop_encoding() before, or xzarr3.to_zarr()"
+            "write in format 3; use zarr_format=2, call .drop_encoding() first, or use xzarr3.to_zarr()"
         )
 
     def _codec(self) -> Any:

@@ -107,8 +107,8 @@ def templated(write: Commit, opened: Store | None) -> Delayed:
     for job, is_replaced in zip(jobs, read, strict=True):
         if is_replaced:
             raise ValueError(
-                f"array '{job.target.name}' is made of what is in {store} and would be replaced before "
-                "it is read; accepted: compute='later', which keeps it until all is written"
+                f"array '{job.target.name}' is computed from values in {store} and would be replaced before "
+                "they are read; pass compute='later', which keeps them until all is written"
             )
     targets = [
         Array(store, at.path, at.metadata, format=at.format, write_empty_chunks=at.write_empty_chunks)
@@ -190,9 +190,8 @@ class Begun:
 
     def _given_up(self, write: Commit) -> ConflictError:
         error = ConflictError(
-            "values are gone that this write had stored before a worker was lost, or it was computed again: "
-            "an earlier attempt at it was cleaned up since; nothing was put in its place; accepted: the same "
-            "again, or a new call"
+            "values that this write stored before a worker was lost, or before it was computed again, are "
+            "gone: an earlier attempt at it was cleaned up since; nothing was committed; repeat the write"
         )
         self.abandon(error, write)
         return error

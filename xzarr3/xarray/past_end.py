@@ -30,7 +30,7 @@ class Growing(Array):
             raise ChangedError(
                 f"array '{self.name}' of {self.store} got shape {found.shape} while its shape "
                 f"{self.grown_from} was appended to: it was replaced, or another writer has changed its "
-                "length; accepted: opening it again"
+                "length; open it again"
             )
 
     def _check_to_write(self) -> None:

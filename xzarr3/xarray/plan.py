@@ -16,7 +16,7 @@ from xarray import DataArray, Dataset, DataTree, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, shorten
+from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, one_of, shorten
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.fill_value_attribute import encode_fill_value, fill_value_is_mask
@@ -78,7 +78,7 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
     unknown = set(asked.encoding) - set(data.groups)
     if unknown:
         raise ValueError(
-            f"unexpected encoding group name(s) provided: {unknown}; accepted: {listed(data.groups)}"
+            f"unexpected encoding group name(s) provided: {unknown}; {one_of(min(unknown), data.groups)}"
         )
     nodes = {}
     for name, node in data.subtree_with_keys:  # The top of a subtree gets all that it inherits.
@@ -97,9 +97,9 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
         dims = {dim for node in nodes.values() for dim in node.dataset.dims}
         beyond = [dim for dim in asked.region if dim not in dims]
         if beyond:
-            raise ValueError(f"dimensions {listed(beyond)} in ``region`` are those of no node of the tree")
+            raise ValueError(f"no node of the tree has the dimensions {listed(beyond)} of ``region``")
     if asked.append_dim is not None and all(node.asked.append_dim is None for node in nodes.values()):
-        raise ValueError(f"append_dim={asked.append_dim!r} is no dimension of any node of the tree")
+        raise ValueError(f"no node of the tree has the dimension append_dim={asked.append_dim!r}")
     return nodes
 
 
@@ -154,7 +154,7 @@ class PlannedGroup:
 def check_group_path(path: str) -> None:
     """Refuse a path that no new group may have in any format."""
     if "\\" in path:
-        raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
+        raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: names without '\\'")
     for part in path.split("/"):
         check_reserved(part)
 
@@ -169,7 +169,8 @@ def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> 
     """
     if append_dim is not None and append_dim not in dataset.dims:
         raise ValueError(
-            f"append_dim={append_dim!r} does not match any existing dataset dimensions {dict(dataset.sizes)}"
+            f"append_dim={append_dim!r} does not match any existing dataset dimensions "
+            f"{dict(dataset.sizes)}; {one_of(append_dim, dataset.sizes)}"
         )
     unlimited = dataset.encoding.get("unlimited_dims", ())
     found = {unlimited} if isinstance(unlimited, str) else set(unlimited or ())
@@ -195,7 +196,7 @@ def encoded_coordinates(
     for name in encoding:
         if name not in dataset.variables:
             raise KeyError(
-                f"encoding for {name!r}, which is no variable; accepted: {listed(dataset.variables)}"
+                f"encoding for {name!r}, which is not a variable; {one_of(name, dataset.variables)}"
             )
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     for name, given in encoding.items():
@@ -239,8 +240,8 @@ def check_name(name: Any, format: Format) -> None:
         raise TypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
     if not name.strip(".") or {"/", "\\", "\0"} & set(name):
         raise ValueError(
-            f"invalid name {name!r} of a variable; accepted: a string that is not empty, has no '/' and no "
-            "'\\' and is not only periods; .rename() gives variables other names"
+            f"invalid name {name!r} of a variable; accepted: text that is not empty, has no '/' and no "
+            "'\\' and is not only periods; rename the variable with .rename()"
         )
     check_reserved(name)
     # The format reserves names that begin with "__", but xarray uses some.
@@ -248,7 +249,7 @@ def check_name(name: Any, format: Format) -> None:
         format.check_name(name.lstrip("_") or "_", name)
     except InvalidKeyError as error:
         raise ValueError(
-            f"invalid name {name!r} of a variable: {error}; .rename() gives variables other names"
+            f"invalid name {name!r} of a variable: {error}; rename the variable with .rename()"
         ) from error
 
 
@@ -257,7 +258,7 @@ def check_reserved(name: str) -> None:
         if name.startswith(prefix):
             raise ValueError(
                 f"invalid name {name!r} of a variable or group: names that begin with {prefix!r} are "
-                "reserved and would not be found again; accepted: another name, for instance by .rename()"
+                "reserved; give it another name, for instance with .rename()"
             )
 
 
@@ -300,8 +301,8 @@ def _check_dimensions(variable: Variable, name: str) -> None:
             raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
     if any(np.isnan(length) for lengths in variable.chunks or () for length in lengths):
         raise ValueError(
-            f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; accepted: "
-            f"known ones, which ds[{name!r}].data.compute_chunk_sizes() finds out in place"
+            f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; call "
+            f"ds[{name!r}].data.compute_chunk_sizes(), which finds them in place"
         )
 
 
@@ -325,7 +326,8 @@ def _data_type(dtype: np.dtype[Any], name: str, node: str, format: Format) -> ZD
             path=node,
             field="data_type",
             found=error.found,
-            accepted=f"{error.accepted}; .drop_vars([{name!r}]) leaves the variable out",
+            accepted=error.accepted,
+            advice=f"leave the variable out with .drop_vars([{name!r}])",
         ) from error
 
 

@@ -155,7 +155,7 @@ def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -
     if not differ and new.kind in kinds and not _stores_times(stored):
         raise ValueError(
             f"variable {name!r} is stored as numbers of dtype {old} without units of time, and would hold "
-            f"{kinds[new.kind]}; accepted: numbers, or a dataset written anew with mode='w'"
+            f"{kinds[new.kind]}; give numbers, or write the dataset anew with mode='w'"
         )
     if differ or (new.kind in kinds and (new.kind == "m") != (old.kind == "m")):
         raise ValueError(
@@ -174,8 +174,8 @@ def _check_calendar(variable: Variable, name: str, encoding: Mapping[str, Any]) 
         own = str(getattr(first, "calendar", own)).lower()
     if own != calendar and not {own, calendar} <= _STANDARD:
         raise ValueError(
-            f"dates of variable {name!r} are of the calendar {own!r}, and those stored of {calendar!r}; "
-            f"accepted: dates of the latter, for instance after .convert_calendar({calendar!r})"
+            f"dates of variable {name!r} have the calendar {own!r}, those stored have {calendar!r}; "
+            f"convert the dates, for instance with .convert_calendar({calendar!r})"
         )
 
 
@@ -184,9 +184,9 @@ def _check_raw_times(variable: Variable, name: str, encoding: Mapping[str, Any])
     units = variable.attrs.get("units", variable.encoding.get("units"))
     if units != encoding.get("units") and variable.size:
         raise ValueError(
-            f"variable {name!r} is stored as times in units {encoding.get('units')!r}, and the values given "
-            f"are numbers of dtype {variable.dtype} with units {units!r}; accepted: dates, or numbers whose "
-            "attribute 'units' says the same"
+            f"variable {name!r} is stored as times in units {encoding.get('units')!r}, but the values given "
+            f"are numbers of dtype {variable.dtype} with units {units!r}; give dates, or numbers with the "
+            "same attribute 'units'"
         )
 
 
@@ -205,17 +205,17 @@ def _check_times(variable: Variable, encoded: Variable, name: str, encoding: Map
 def _inexact(
     name: str, units: Any, dtype: np.dtype[Any], needed: str | None, first: Any = None
 ) -> InexactTimesError:
-    fix = "times that can"
+    advice = "give times that can"
     if needed is not None:
-        fix = (
-            f"widen_units=True, which stores all of the variable anew in {needed!r}; or such units from the "
-            f"first write on, encoding={{{name!r}: {{'units': {needed!r}}}}}"
+        advice = (
+            f"pass widen_units=True, which stores all of the variable anew in {needed!r}; or use such units "
+            f"from the first write on, encoding={{{name!r}: {{'units': {needed!r}}}}}"
         )
     error = InexactTimesError(
-        f"times of variable {name!r} cannot be said exactly in the units {units!r} and the data type {dtype} "
-        "that it is stored in",
+        f"times of variable {name!r} cannot be expressed exactly in the units {units!r} and the data type "
+        f"{dtype} in which it is stored",
         found=needed if first is None else str(first),
-        accepted=fix,
+        advice=advice,
     )
     error.units = needed
     return error

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from xarray import Dataset, Variable, conventions
 
-from xzarr3.errors import listed
+from xzarr3.errors import listed, one_of
 from xzarr3.xarray.encode import is_auto
 
 
@@ -48,7 +48,7 @@ def find_region(
     if unknown:
         raise ValueError(
             f"all keys in ``region`` are not in Dataset dimensions, got {list(found)} and "
-            f"{list(dataset.dims)}; not among them: {listed(unknown)}"
+            f"{list(dataset.dims)}; unknown: {listed(unknown)}; {one_of(unknown[0], dataset.dims)}"
         )
     if any(is_auto(part) for part in found.values()) and mode not in ("r+", "a"):
         raise ValueError(f"``mode`` must be 'r+' or 'a' when using ``region='auto'``, got {mode!r}")
@@ -82,27 +82,27 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
         there = _stored_length(dataset, dim, stored)
         if there not in (size, None):
             raise ValueError(
-                f"the dataset has no coordinate {dim!r} to find the region by, and {size} of {there} "
-                f"elements along it; accepted: the coordinate, or region={{{dim!r}: slice(...)}}"
+                f"the dataset has {size} of {there} elements along {dim!r}, but no coordinate {dim!r} to "
+                f"find the region with; add the coordinate, or pass region={{{dim!r}: slice(...)}}"
             )
         return slice(0, size)
     variable = stored(dim)
     if variable is None:
         raise KeyError(
-            f"there is no coordinate {dim!r} in the store to find the region by; accepted: "
+            f"the store has no coordinate {dim!r} to find the region with; pass "
             f"region={{{dim!r}: slice(...)}}"
         )
     if variable.dims != (dim,):
         raise ValueError(
-            f"the coordinate {dim!r} in the store has dimensions {listed(variable.dims)}; accepted: "
-            f"region={{{dim!r}: slice(...)}}"
+            f"the coordinate {dim!r} in the store has dimensions {listed(variable.dims)}, so no region can "
+            f"be found with it; pass region={{{dim!r}: slice(...)}}"
         )
     decoded = conventions.decode_cf_variable(dim, variable)
     index = pd.Index(decoded.values)
     if not index.is_unique:
         raise ValueError(
-            f"the coordinate {dim!r} in the store has values more than once, so that no region can be found "
-            f"by them; accepted: region={{{dim!r}: slice(...)}}"
+            f"the coordinate {dim!r} in the store has repeated values, so no region can be found with it; "
+            f"pass region={{{dim!r}: slice(...)}}"
         )
     places = index.get_indexer(pd.Index(dataset[dim].values))
     if (places == -1).any():

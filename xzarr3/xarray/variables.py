@@ -83,8 +83,7 @@ class Xzarr3DataStore(AbstractDataStore):
         for name, node in nodes:
             if isinstance(node, MetadataError):
                 if isinstance(node, UnknownExtensionError):
-                    hint = f"drop_variables=[{name!r}] to open the other variables"
-                    node.accepted = hint if node.accepted is None else f"{node.accepted}; or {hint}"
+                    node.advice = f"pass drop_variables=[{name!r}] to open the other variables"
                 raise node
             if isinstance(node, Array):
                 yield name, node
@@ -133,7 +132,8 @@ def as_variable(array: Array, mask: bool) -> Variable:
             path=array.path,
             field="dimension_names",
             found=meta.dimension_names,
-            accepted=f"{len(shape)} names, or drop_variables=[{array.basename!r}]",
+            accepted=f"{len(shape)} names",
+            advice=f"pass drop_variables=[{array.basename!r}] to leave the array out",
         )
     attributes = _own(meta.attributes)
     units = _lengths(meta)
@@ -173,7 +173,7 @@ def for_xarray() -> Iterator[None]:
         yield
     except StoreCapabilityError as error:
         raise StoreCapabilityError(
-            f"{error}; in xarray: a store written with consolidated=True, or variables made of arrays that "
+            f"{error}; for xarray, write the store with consolidated=True, or make variables of arrays that "
             "xzarr3.open_array() opens by their paths"
         ) from error
 

@@ -18,7 +18,7 @@ from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.commit.resume import check_resumable
-from xzarr3.errors import ChangedError, listed
+from xzarr3.errors import ChangedError, one_of
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.formats.nonfinite import Telling
 from xzarr3.group import Group
@@ -311,7 +311,7 @@ def to_zarr(
     if isinstance(compute, str) and compute != "later":
         raise ValueError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False, 'later'")
     if resume and compute is not True:
-        raise ValueError("resume=True needs a write that is carried out now; accepted: compute=True")
+        raise ValueError("resume=True needs a write that is carried out now; pass compute=True")
     if replace not in ("staged", "in place"):
         raise ValueError(f"replace={replace!r} is not supported by to_zarr; accepted: 'staged', 'in place'")
     if replace == "in place" and mode != "w":
@@ -384,7 +384,7 @@ def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -
     if mode is None:
         mode = "a" if append_dim is not None else "r+" if region is not None else "w-"
     if mode not in _MODES:
-        raise ValueError(f"mode {mode!r} is not supported by to_zarr; accepted: {listed(_MODES)}")
+        raise ValueError(f"mode={mode!r} is not supported by to_zarr; {one_of(mode, _MODES)}")
     if append_dim is not None and mode not in ("a", "a-"):
         raise ValueError(f"cannot set append_dim unless mode='a' or mode=None; found mode={mode!r}")
     if region is not None and mode not in ("a", "a-", "r+"):

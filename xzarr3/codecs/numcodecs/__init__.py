@@ -16,7 +16,7 @@ from typing import Any, cast
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ChunkSpec, Codec
 from xzarr3.codecs.registry import NUMCODECS, codec_class, configured, loaded
-from xzarr3.errors import MetadataError, UnknownExtensionError, listed
+from xzarr3.errors import MetadataError, UnknownExtensionError
 
 # numcodecs writes the same bytes as these codecs of version 3, so these are used in its place.
 _SAME = ("blosc", "crc32c", "gzip", "vlen-bytes", "vlen-utf8", "zstd")
@@ -70,7 +70,7 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
         return _with_byte_order(configured(loaded(_VERSION_2[name]), _given(fields)), endian)
     if name not in _SAME and f"numcodecs.{name}" not in NUMCODECS:
         reason = f"unknown codec: {_REFUSED[name]}" if name in _REFUSED else "unknown codec"
-        raise UnknownExtensionError(reason, field="id", found=name, accepted=listed(numcodecs_ids()))
+        raise UnknownExtensionError(reason, field="id", found=name, accepted=numcodecs_ids())
     if name in ("vlen-utf8", "vlen-bytes"):
         return configured(codec_class(name), fields)
     fields = _given(fields)
@@ -161,7 +161,7 @@ def to_numcodecs(codec: Codec, spec: ChunkSpec, endian: str | None = None) -> di
     name = codec.name.removeprefix("numcodecs.")
     if codec.name not in NUMCODECS and codec.name not in _SAME and name not in _VERSION_2:
         raise MetadataError(
-            "Zarr format 2 has no such codec", field="id", found=codec.name, accepted=listed(numcodecs_ids())
+            "Zarr format 2 has no such codec", field="id", found=codec.name, accepted=numcodecs_ids()
         )
     config: dict[str, JSON] = {"id": name, **codec.configuration()}
     if codec.name == "blosc":

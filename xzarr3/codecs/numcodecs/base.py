@@ -17,7 +17,7 @@ class NumcodecsCodec(ParameterCodec):
         if self.only_in_version_2:
             raise UnknownExtensionError(
                 f"only Zarr format 2 has the codec '{self.name.removeprefix('numcodecs.')}'",
-                field="codecs", found=self.name, accepted="format 2, or another codec",
+                field="codecs", found=self.name, accepted="zarr_format=2, or another codec",
             )  # fmt: skip
         # zarr-python requires a configuration even if it is empty.
         return {"name": self.name, "configuration": self.configuration()}

@@ -47,7 +47,7 @@ class _Checksum(NumcodecsCodec, BytesBytesCodec):
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
         if len(data) < _SIZE:
-            raise ChunkDecodeError(f"found {len(data)} bytes, at least {_SIZE} expected", codec=self.name)
+            raise ChunkDecodeError(f"found {len(data)} bytes, expected at least {_SIZE}", codec=self.name)
         if len(data) - _SIZE > limit:
             raise self.too_large(limit, len(data) - _SIZE)
         view = memoryview(data)
@@ -55,9 +55,7 @@ class _Checksum(NumcodecsCodec, BytesBytesCodec):
         value, stored = (view[_SIZE:], view[:_SIZE]) if at_start else (view[:-_SIZE], view[-_SIZE:])
         expected, actual = int.from_bytes(stored, "little"), self.checksum(value)
         if expected != actual:
-            raise ChunkDecodeError(
-                f"checksum mismatch: stored {expected:#010x}, the data have {actual:#010x}", codec=self.name
-            )
+            raise self.mismatch(expected, actual)
         return value
 
 
@@ -140,7 +138,7 @@ class JenkinsLookup3Codec(_Checksum):
     def _read(cls, given: Configuration) -> dict[str, Any]:
         prefix = given.take("prefix", "null", None)
         if prefix is not None:
-            raise given.error("prefix", prefix, "null", "JSON cannot hold the bytes that this has to be")
+            raise given.error("prefix", prefix, "null", "JSON cannot hold bytes")
         return super()._read(given)
 
     def checksum(self, data: Buffer) -> int:

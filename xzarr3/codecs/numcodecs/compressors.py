@@ -144,7 +144,7 @@ class ZlibCodec(NumcodecsCodec, BytesBytesCodec):
             raise ChunkDecodeError(f"zlib data end early, after {len(data)} bytes", codec=self.name)
         if stream.unused_data:
             raise ChunkDecodeError(
-                f"{len(stream.unused_data)} bytes are left behind the zlib data", codec=self.name
+                f"{len(stream.unused_data)} bytes remain after the zlib data", codec=self.name
             )
         return value
 
@@ -251,7 +251,7 @@ class LzmaCodec(NumcodecsCodec, BytesBytesCodec):
         try:
             return lzma.compress(data, self.format, self.check, self.preset, self._chain)
         except (lzma.LZMAError, ValueError, TypeError, MemoryError) as error:
-            raise ChunkEncodeError(f"cannot compress so: {error}", codec=self.name) from error
+            raise ChunkEncodeError(f"compression failed: {error}", codec=self.name) from error
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
         # Without a container, the start of another stream cannot be recognized.
@@ -264,7 +264,7 @@ class LzmaCodec(NumcodecsCodec, BytesBytesCodec):
                 return lzma.LZMADecompressor(self.format, filters=self._chain)
             return lzma.LZMADecompressor(self.format, memlimit=_MEMORY)
         except (lzma.LZMAError, ValueError, TypeError, MemoryError) as error:
-            raise ChunkDecodeError(f"cannot decompress so: {error}", codec=self.name) from error
+            raise ChunkDecodeError(f"not valid data: {error}", codec=self.name) from error
 
 
 def _is_preset(preset: int) -> bool:
@@ -292,7 +292,9 @@ class Lz4Codec(NumcodecsCodec, BytesBytesCodec):
 
     def encode(self, data: Buffer) -> Buffer:
         if len(data) > 0x7E000000:
-            raise ChunkEncodeError(f"{len(data)} bytes, LZ4 holds less than 2 GiB", codec=self.name)
+            raise ChunkEncodeError(
+                f"the chunk has {len(data)} bytes; LZ4 holds less than 2 GiB", codec=self.name
+            )
         return lz4.compress(data, self.acceleration)  # type: ignore[no-any-return]
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
@@ -300,7 +302,9 @@ class Lz4Codec(NumcodecsCodec, BytesBytesCodec):
         if size > limit:
             raise self.too_large(limit, size)
         if len(data) < 5 or size > 255 * len(data):  # a byte of LZ4 data decodes to at most 255 bytes
-            raise ChunkDecodeError(f"found {len(data)} bytes, too few for {size}", codec=self.name)
+            raise ChunkDecodeError(
+                f"found {len(data)} bytes, too few for {size} decoded ones", codec=self.name
+            )
         if size == 0 and data[4:] == b"\0":  # numcodecs encodes empty data to this but cannot decode it
             return b""
         try:
@@ -346,7 +350,7 @@ class ShuffleCodec(NumcodecsCodec, BytesBytesCodec):
         if size == 1:
             return data
         if len(data) % size:
-            raise failure(f"{len(data)} bytes are no elements of {size} bytes", codec=self.name)
+            raise failure(f"{len(data)} bytes are not whole elements of {size} bytes", codec=self.name)
         coder = Shuffle(size)
         return memoryview(coder.encode(data) if encode else coder.decode(data))
 
@@ -381,4 +385,4 @@ def _decompress(
         if at == len(view):
             return b"".join(values)
         if not several:
-            raise ChunkDecodeError(f"{len(view) - at} bytes are left behind the data", codec=codec.name)
+            raise ChunkDecodeError(f"{len(view) - at} bytes remain after the data", codec=codec.name)

@@ -135,10 +135,12 @@ class TypedFilter(Filter):
         except (TypeError, ValueError) as error:
             raise Configuration(self.name, {}).error(field, value, accepted) from error
         if dtype.kind not in kinds:
-            raise Configuration(self.name, {}).error(field, value, accepted, "not a dtype it can work on")
+            raise Configuration(self.name, {}).error(
+                field, value, accepted, "the codec cannot use this dtype"
+            )
         if dtype.itemsize > _MAX_ITEM_SIZE:
             raise Configuration(self.name, {}).error(
-                field, value, f"elements of at most {_MAX_ITEM_SIZE} bytes", "too large an element"
+                field, value, f"elements of at most {_MAX_ITEM_SIZE} bytes", "an element is too large"
             )
         return dtype
 
@@ -180,7 +182,7 @@ class TypedFilter(Filter):
         ):
             raise Configuration(self.name, {}).error(
                 self.decoded_field, self.dtype, f"'{spec.dtype.str}', or numbers of the same size",
-                f"data type '{spec.data_type.name}' cannot be looked at as this dtype",
+                f"elements of data type '{spec.data_type.name}' have another size than this dtype",
             )  # fmt: skip
         return self._encoded_dtype
 

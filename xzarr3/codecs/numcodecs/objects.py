@@ -132,7 +132,9 @@ class Json2Codec(NumcodecsCodec, ArrayBytesCodec):
         except (TypeError, ValueError, RecursionError) as error:
             raise ChunkEncodeError(f"an element is not JSON: {error}", codec=self.name) from error
         if len(data) > MAX_VARIABLE:
-            raise ChunkEncodeError(f"{len(data)} bytes, at most {MAX_VARIABLE} possible", codec=self.name)
+            raise ChunkEncodeError(
+                f"the chunk takes {len(data)} bytes; at most {MAX_VARIABLE} are possible", codec=self.name
+            )
         return data
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
@@ -141,7 +143,9 @@ class Json2Codec(NumcodecsCodec, ArrayBytesCodec):
         except (ValueError, RecursionError) as error:
             raise ChunkDecodeError(f"not valid JSON: {error}", codec=self.name) from error
         if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-2], str):
-            raise ChunkDecodeError("not an array of elements, dtype and shape", codec=self.name)
+            raise ChunkDecodeError(
+                "expected an array of the elements, the dtype and the shape", codec=self.name
+            )
         shape = items[-1]
         if not isinstance(shape, list) or shape != list(spec.shape):
             raise ChunkDecodeError(f"found elements of shape {shape}, expected {spec.shape}", codec=self.name)
@@ -251,14 +255,14 @@ class CategorizeCodec(TypedFilter):
             ) from error
         except OverflowError as error:
             raise ChunkEncodeError(
-                f"'{self.astype}' cannot hold the place of a label: {error}", codec=self.name
+                f"'{self.astype}' cannot hold the number of a label: {error}", codec=self.name
             ) from error
 
     def decode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
         codes, places, number = np.unique(array, return_inverse=True, return_counts=True)
         if codes.size and not 0 <= codes[0] <= codes[-1] <= len(self.labels):
             raise ChunkDecodeError(
-                f"found integers from {codes[0]} to {codes[-1]}, at most {len(self.labels)} expected",
+                f"found codes from {codes[0]} to {codes[-1]}, expected at most {len(self.labels)}",
                 codec=self.name,
             )
         words = [self.labels[code - 1] if code else "" for code in codes.tolist()]
@@ -268,16 +272,16 @@ class CategorizeCodec(TypedFilter):
             total = sum(n * length for n, length in zip(number.tolist(), lengths, strict=True))
             if total > MAX_VARIABLE:
                 raise ChunkDecodeError(
-                    f"decodes to {total} characters, at most {MAX_VARIABLE} possible", codec=self.name
+                    f"decodes to {total} characters; at most {MAX_VARIABLE} are possible", codec=self.name
                 )
         elif max(lengths, default=0) > spec.dtype.itemsize // 4:
             raise ChunkDecodeError(
-                f"a label of {max(lengths)} characters where '{spec.dtype}' is expected", codec=self.name
+                f"found a label of {max(lengths)} characters, expected '{spec.dtype}'", codec=self.name
             )
         try:
             return np.array(words, spec.dtype)[places].reshape(spec.shape)
         except UnicodeEncodeError as error:  # half of a surrogate pair
-            raise ChunkDecodeError(f"a label is no text: {error}", codec=self.name) from error
+            raise ChunkDecodeError(f"a label is not valid text: {error}", codec=self.name) from error
 
 
 @dataclass(frozen=True)

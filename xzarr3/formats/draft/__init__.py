@@ -270,7 +270,12 @@ class DraftFormat(Format):
         return {self._key(path, kind): document for kind, document in self.hold(meta, path).items()}
 
     def _read_only(self, path: str) -> MetadataError:
-        return self.refuse(path, "metadata_encoding", "that of earlier tools", "to be read only")
+        return self.refuse(
+            path,
+            "metadata_encoding",
+            "that of earlier tools",
+            "documents of this draft; earlier ones are only read",
+        )
 
 
 def _minor_version(uri: object) -> int:

@@ -157,8 +157,8 @@ def _fill_value_or_default(named: Named, value: object) -> tuple[Scalar, bool, s
 def _warn(path: str, named: Named, remark: str) -> None:
     unknown = named.instead_of if isinstance(named.instead_of, Mapping) else {}
     warnings.warn(
-        f"node '/{printable(path)}': data type {unknown.get('type')!r} of {unknown.get('extension')!r} is "
-        f"not known and read as its fallback '{named.data_type.name}'{remark}",
+        f"node '/{printable(path)}': unknown data type {unknown.get('type')!r} of "
+        f"{unknown.get('extension')!r}, read as its fallback '{named.data_type.name}'{remark}",
         FallbackWarning,
         stacklevel=levels_to_caller(),
     )
@@ -187,7 +187,7 @@ def _as_read(document: Mapping[str, Any], meta: ArrayMetadata) -> dict[str, JSON
 
 
 def _cannot_say(field: str, found: object, accepted: str) -> MetadataError:
-    return MetadataError("cannot be said in the draft", field=field, found=found, accepted=accepted)
+    return MetadataError("the draft cannot express this", field=field, found=found, accepted=accepted)
 
 
 def array_document(meta: ArrayMetadata, refuse: Refuse, *, lenient: bool = False) -> Document:

@@ -125,7 +125,7 @@ def codecs_from_json(document: Mapping[str, Any], named: Named, ndim: int) -> tu
             "chunk_memory_layout",
             layout,
             "'C', or no codec 'transpose'",
-            "the order is there twice",
+            "the order is given twice",
         )
     filters = [codec for codec in codecs if isinstance(codec, ArrayArrayCodec)]
     if not any(isinstance(codec, ArrayBytesCodec) for codec in codecs):
@@ -179,7 +179,7 @@ def _codec_to_json(codec: Codec, meta: ArrayMetadata, refuse: Refuse) -> list[JS
         numbers = {shuffle: number for number, shuffle in _SHUFFLES.items()}
         configuration["shuffle"] = numbers[configuration.get("shuffle")]  # type: ignore[index]
         if configuration.pop("typesize", size) != size:
-            raise refuse("codecs", codec.to_json(), f"a typesize of {size}, the size of an element")
+            raise refuse("codecs", codec.to_json(), f"typesize={size}, the size of an element")
     elif name != "gzip":
         raise refuse("codecs", codec.to_json(), "'gzip', 'blosc', 'bytes', and one 'transpose' before them")
     return [{"type": f"{_CODECS}/{name}/1.0", "configuration": configuration}]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from xzarr3.errors import MetadataError, UnknownExtensionError, listed
+from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.formats import v2
 from xzarr3.formats.base import lengths_of
 from xzarr3.formats.draft.codecs import chunk_grid_from_json, with_shards
@@ -104,7 +104,7 @@ def _early_compressor(value: object) -> object:
     match = _EARLY_URI.fullmatch(uri)
     if match is None or match[1] not in _EARLY_CODECS:
         raise UnknownExtensionError(
-            "unknown codec", field="compressor.codec", found=uri, accepted=listed(_EARLY_CODECS)
+            "unknown codec", field="compressor.codec", found=uri, accepted=_EARLY_CODECS
         )
     configuration = found.get("configuration", {})
     if not isinstance(configuration, dict):

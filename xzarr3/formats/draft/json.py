@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from xzarr3._types import JSON
-from xzarr3.errors import MetadataError, UnknownExtensionError, listed
+from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean, listed
 
 Refuse: TypeAlias = Callable[[str, object, str], MetadataError]
 """Makes an error from a field, the value found and the accepted values."""
@@ -67,7 +67,7 @@ def members(
         if not lenient:
             raise UnknownExtensionError(
                 "unknown field", field=f"{field}.{name}".strip("."), found=item,
-                accepted=listed([*required, *optional]),
+                accepted=listed([*required, *optional]), advice=did_you_mean(name, [*required, *optional]),
             )  # fmt: skip
     return {name: item for name, item in value.items() if name not in unknown}, unknown
 

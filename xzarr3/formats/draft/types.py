@@ -151,7 +151,7 @@ def data_type_from_json(value: object) -> Named:
             continue
         return replace(known, core=False, instead_of=known.instead_of or dict(value))
     raise UnknownExtensionError(
-        "unknown data type, and none that may stand in for it is known", found=dict(value),
+        "unknown data type without a known fallback", found=dict(value),
         accepted=f"{_CORE_TYPES}, the times of {_TIMES_URI}, or one of these as 'fallback'",
     )  # fmt: skip
 

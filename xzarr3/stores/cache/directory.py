@@ -104,15 +104,15 @@ class DirectoryKept(CachedValues):
         except OSError as error:
             kind = StorePermissionError if isinstance(error, PermissionError) else StoreError
             raise kind(
-                f"cannot keep a cache in '{folder}': {error.strerror or error}; accepted: a directory that "
-                "can be written, and no link"
+                f"cannot keep a cache in '{folder}': {error.strerror or error}; give a directory that this "
+                "user may write, not a link"
             ) from error
         info = os.stat(opened)
         if not platform.is_own(info):
             platform.close_folder(opened)
             raise StorePermissionError(
                 f"cannot keep a cache in '{folder}', which belongs to user {info.st_uid} with mode "
-                f"{stat.S_IMODE(info.st_mode):#o}; accepted: one of this user, with mode 0o700"
+                f"{stat.S_IMODE(info.st_mode):#o}; give a directory of this user with mode 0o700"
             )
         self._folder: Folder = opened
         self._closing = weakref.finalize(self, platform.close_folder, opened)
@@ -251,8 +251,8 @@ class DirectoryKept(CachedValues):
 
     def _failed(self, what: str, error: OSError) -> StoreError:
         return StoreError(
-            f"cannot {what} the cache in '{self.path}': {error.strerror or error}; accepted: a "
-            "directory that can be written and locked"
+            f"cannot {what} the cache in '{self.path}': {error.strerror or error}; give a directory that "
+            "can be written and locked"
         )
 
     @contextlib.contextmanager

@@ -124,9 +124,9 @@ class CacheStore(WrapperStore, hands_on=True):
         super().__init__(store)
         self.max_bytes = index(max_bytes)
         if self.max_bytes < 1:
-            raise ValueError(f"max_bytes={max_bytes!r}: accepted: an integer of at least 1")
+            raise ValueError(f"max_bytes={max_bytes!r}; accepted: an integer of at least 1")
         if max_age is not None and not 0 <= max_age < math.inf:
-            raise ValueError(f"max_age={max_age!r}: accepted: None or a number of seconds, 0 or more")
+            raise ValueError(f"max_age={max_age!r}; accepted: None or a number of seconds, 0 or more")
         self.max_age = max_age
         self.directory = None if directory is None else check_place(directory)
         self._token = uuid.uuid4().hex
@@ -504,7 +504,7 @@ class _PartReader(ValueReader):
                 if reader is not None:
                     reader.close()
                 raise ChangedError(
-                    f"key '{self._key}' of {self._store} was replaced or erased while parts of it were read"
+                    f"key '{self._key}' of {self._store} was replaced or removed while it was read"
                 )
             self._inner = reader
         return self._inner

@@ -423,7 +423,7 @@ class Files:
         own = getattr(type(self.fs), "_rm_file", None)
         takes_patterns = self.fs.async_impl and own is not None and own.__module__ == "fsspec.asyn"
         if takes_patterns and set("*?[") & set(path):
-            raise WrongBytesError("this file system would take that for a pattern")
+            raise WrongBytesError("this file system would read that key as a pattern")
         self._found(self._change, self.fs.rm_file, path)
 
     def prune(self, root: str, folder: str) -> None:

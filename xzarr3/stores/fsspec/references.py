@@ -41,7 +41,7 @@ class _Target(NamedTuple):
 
     def gone(self) -> WrongBytesError:
         """The error for a target that does not exist."""
-        return WrongBytesError(f"it refers to '{self.url}', which is not there")
+        return WrongBytesError(f"it refers to '{self.url}', which does not exist")
 
 
 class ReferenceFiles(Files):
@@ -102,8 +102,8 @@ class ReferenceFiles(Files):
         files = self._targets.get(url.partition("://")[0] if "://" in url else None)
         if files is None:
             raise WrongBytesError(
-                f"it refers to '{url}', for which no file system is named; accepted: remote_protocol or fs, "
-                "which references from elsewhere need for local files as well"
+                f"it refers to '{url}' without a file system; pass remote_protocol or fs, also if the "
+                "references lead to local files"
             )
         return _Target(files, url, *map(index, numbers))
 

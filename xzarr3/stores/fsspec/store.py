@@ -131,19 +131,19 @@ class FsspecStore(Store):
         if isinstance(filesystem, (str, os.PathLike)):
             fs, root = self._open_url(os.fspath(filesystem), options)
         elif options:
-            raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
+            raise TypeError("storage_options have no meaning for a ready file system; leave them out")
         else:
             fs, root = _ready(filesystem)
             self._secrets = secrets_in([fs])
             fs = _synchronous(fs) if _is_asynchronous(fs) else fs
         if _is_asynchronous(fs):
             raise StoreError(
-                "found a file system made with asynchronous=True, which is for one event loop; accepted: one "
-                "made with asynchronous=False"
+                "found a file system made with asynchronous=True, which belongs to one event loop; make it "
+                "with asynchronous=False"
             )
         if innermost(fs) & HTTP:
             raise StoreError(
-                "found a file system for HTTP; accepted: open_store(...) of a URL or a mapper, an ObjectStore"
+                "found a file system for HTTP; use open_store(...) of a URL or a mapper, or an ObjectStore"
             )
         path = path.rstrip("/")
         self._root = str(fs._strip_protocol(f"{root.rstrip('/')}/{path}" if root and path else root or path))
@@ -152,8 +152,8 @@ class FsspecStore(Store):
         if "memory" in innermost(fs):
             if not all(getattr(layer, "global_store", True) for layer in layers(fs)):
                 raise StoreError(
-                    "found a memory file system made with global_store=False; accepted: one made without, or "
-                    "a MemoryStore"
+                    "found a memory file system made with global_store=False; make it without, or use a "
+                    "MemoryStore"
                 )
             self._home = fsspec_files.PROCESS
             self._token += f"-{self._home}"
@@ -233,11 +233,11 @@ class FsspecStore(Store):
         try:
             return _unwrapped(*url_to_fs(url, **options))
         except Exception as error:  # noqa: BLE001 - of any kind, and reported without secrets
-            accepted = "a URL that fsspec knows, of something that is there"
+            advice = "correct the URL: its protocol must be one that fsspec knows, its target must exist"
             if isinstance(error, ImportError):
-                accepted = "an environment with the package that is named"
+                advice = "install the package that is named"
             name = without_secrets(url, self._secrets)
-            failure, cause = self._told(f"cannot open {shorten(name)}", error, accepted=accepted)
+            failure, cause = self._told(f"cannot open {shorten(name)}", error, advice=advice)
         raise failure from cause
 
     def _filesystem(self) -> Files:
@@ -251,8 +251,8 @@ class FsspecStore(Store):
         """Make the file system in this process."""
         if self._home not in (None, fsspec_files.PROCESS):
             raise StoreError(
-                f"{self} is in the memory of another process; accepted: a MemoryStore, a copy of which "
-                "travels, or a store that processes share, such as a directory"
+                f"{self} is in the memory of another process; use a MemoryStore, which is copied when "
+                "pickled, or a store that processes share, such as a directory"
             )
         try:
             self._fs = pickle.loads(self._pickled or pickle.dumps(self._fs, 5))
@@ -270,7 +270,7 @@ class FsspecStore(Store):
         error: BaseException,
         handled: BaseException | None = None,
         *,
-        accepted: str | None = None,
+        advice: str | None = None,
     ) -> tuple[StoreError, BaseException | None]:
         """Translate an error of a file system; also returns that error, if it contains no secrets."""
         told = without_secrets(str(error), self._secrets)
@@ -282,8 +282,8 @@ class FsspecStore(Store):
         if is_refusal(error, handled):
             if isinstance(error, StorePermissionError):
                 return StorePermissionError(text), cause
-            return StorePermissionError(f"{text}; accepted: credentials that permit it"), cause
-        return StoreError(text if accepted is None else f"{text}; accepted: {accepted}"), cause
+            return StorePermissionError(f"{text}; pass credentials that permit it"), cause
+        return StoreError(text if advice is None else f"{text}; {advice}"), cause
 
     def _do(self, doing: str, key: str, call: Callable[[Files, str], Result]) -> Result:
         """Call a function with the file system and the path of a key, and translate its errors."""
@@ -388,8 +388,8 @@ def files_of(fs: FileSystem, concurrency: int | None = None) -> Files:
         return ReferenceFiles(fs, {name: targets[id(target)] for name, target in fs.fss.items()})
     if names & CACHES:
         raise StoreError(
-            "found a cache of fsspec, which may take what it could not fetch for fetched; accepted: "
-            "CacheStore(open_store(...), directory=...) of what is below it"
+            "found a cache of fsspec, which may mistake values that it could not fetch for fetched ones; use "
+            "CacheStore(open_store(...), directory=...) of the file system below it"
         )
     return WebFiles(fs, concurrency) if is_web(fs) else Files(fs, concurrency)
 
@@ -482,7 +482,7 @@ class _PartsReader(ValueReader):
 
 def _checked_number(concurrency: int | None) -> int | None:
     if concurrency is not None and (not isinstance(concurrency, Integral) or concurrency < 1):
-        raise ValueError(f"concurrency={concurrency!r}: accepted: an integer of at least 1")
+        raise ValueError(f"concurrency={concurrency!r}; accepted: an integer of at least 1")
     return concurrency
 
 

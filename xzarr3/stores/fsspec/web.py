@@ -38,7 +38,7 @@ def web_store(fs: FileSystem, url: str, **settings: Any) -> Store:
     if unknown:
         raise StoreOptionError(
             f"options {listed(unknown)} of fsspec's file system for HTTP have no meaning here; accepted: "
-            "headers; or an https:// URL, with what else there is among the storage_options of ObjectStore"
+            "headers; or use an https:// URL, with other settings in the storage_options of ObjectStore"
         )
     headers = {**(fs.client_kwargs.get("headers") or {}), **(fs.kwargs.get("headers") or {})}
     options = {"headers": {str(name): str(value) for name, value in headers.items()}} if headers else {}

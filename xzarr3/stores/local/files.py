@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3._types import Buffer
-from xzarr3.errors import ConflictError, StoreError
+from xzarr3.errors import StoreError, contended
 from xzarr3.stores.base import check_key, flat, negative_length
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.erase import Eraser
@@ -265,10 +265,10 @@ class FileWriter(Writer):
             while not self._persistently(key, lambda: self._attempt(key, change, end)):
                 conflicts += 1
                 if time.monotonic() >= end:
-                    raise ConflictError(
-                        f"cannot change key '{key}' of {store}: others replaced it {conflicts} times within "
-                        f"{store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
-                        "conflict_deadline"
+                    raise contended(
+                        key,
+                        store,
+                        f"other writers replaced it {conflicts} times within {store.conflict_deadline:g} s",
                     )
 
     def _persistently(self, key: str, act: Callable[[], T]) -> T:
@@ -375,15 +375,13 @@ class FileWriter(Writer):
         try:
             self._lock.acquire(folder, name, end)
         except LockTimeoutError as error:
-            raise ConflictError(
-                f"cannot change key '{key}' of {self._store}: another writer held its lock for "
-                f"{self._store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
-                "conflict_deadline"
+            raise contended(
+                key, self._store, f"another writer held its lock for {self._store.conflict_deadline:g} s"
             ) from error
         except LockingError as error:
             raise StoreError(
-                f"cannot lock key '{key}' of {self._store}: {error.strerror}; accepted: a file system with "
-                "locks, or LocalStore(..., locks=False) if no other process writes to it"
+                f"cannot lock key '{key}' of {self._store}: {error.strerror}; use a file system with locks, "
+                "or LocalStore(..., locks=False) if no other process writes to it"
             ) from error
         except OSError as error:
             raise self._retry("lock", key, error) from error
@@ -391,8 +389,8 @@ class FileWriter(Writer):
     def _check_lock(self, key: str) -> None:
         if self._lock is not None and not self._lock.held:
             raise StoreError(
-                f"cannot change key '{key}' of {self._store}: the process was forked in the middle of it; "
-                "accepted: to fork at another time"
+                f"cannot change key '{key}' of {self._store}: the process was forked while it changed the "
+                "key; fork before or after writing"
             )
 
     def _release(self) -> None:

@@ -160,7 +160,7 @@ class FileLock:
     def _share(self, folder: Folder, mode: int) -> None:
         """Check that it is a regular file, and let every writer of the directory lock it."""
         if not stat.S_ISREG(mode):
-            raise FileExistsError(errno.EEXIST, f"there is a '{self._file_name}' that is no file")
+            raise FileExistsError(errno.EEXIST, f"'{self._file_name}' exists and is not a file")
         missing = os.stat(folder).st_mode & 0o222 & ~mode
         if missing:
             with contextlib.suppress(OSError):  # It belongs to another user, whose process will do the same.

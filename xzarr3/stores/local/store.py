@@ -133,8 +133,8 @@ class LocalStore(Store):
         super()._check_writable()
         if self._was_there and not os.path.isdir(self.root):
             raise StoreError(
-                f"the directory of {self} was there when the store was pickled and is not there for process "
-                f"{os.getpid()} of {socket.gethostname()}; accepted: a directory that all processes share"
+                f"the directory of {self} existed when the store was pickled, but does not exist for process "
+                f"{os.getpid()} of {socket.gethostname()}; use a directory that all processes share"
             )
 
     def _options(self) -> dict[str, bool]:
@@ -169,7 +169,7 @@ class LocalStore(Store):
     def _path(self, key: str) -> str:
         if TEMPORARY in key and is_taken(key):
             raise InvalidKeyError(
-                f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
+                f"invalid key {shorten(key)}: names that begin with '{TEMPORARY}' are reserved"
             )
         if not platform.is_key(key):
             raise InvalidKeyError(f"invalid key {shorten(key)}; accepted: text that the file system can name")
@@ -202,11 +202,11 @@ class LocalStore(Store):
         if isinstance(error, StoreError):  # The message is complete already.
             raise error
         if isinstance(error, LeadsOutError):
-            text = f"key '{key}' leads out of {self} through a link; accepted: a link within it"
+            text = f"key '{key}' leads out of {self} through a link; keep links within the store"
             raise InvalidKeyError(text) from error
         text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
         if isinstance(error, PermissionError):
-            raise StorePermissionError(f"{text}; accepted: a path this user may {doing}") from error
+            raise StorePermissionError(f"{text}; use a path that this user may {doing}") from error
         raise StoreError(text) from error
 
     # Readable

@@ -48,9 +48,9 @@ def _refuse_forked() -> None:
     """Raise if obstore was loaded before this process was forked: its threads do not exist here."""
     if is_forked():
         raise StoreError(
-            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads are not here, "
-            "so that no request would ever be answered; accepted: processes started by the method 'spawn' or "
-            "'forkserver' of multiprocessing, or a parent that uses no object store before it forks"
+            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads do not "
+            "survive a fork, so requests would never be answered; start processes by the method 'spawn' or "
+            "'forkserver' of multiprocessing, or use no object store before forking"
         )
 
 
@@ -67,7 +67,7 @@ def _usable() -> Any:
         import obstore.store
     except ImportError as error:
         raise StoreError(
-            "object storage and HTTP need the package obstore, which cannot be imported; accepted: "
+            "object storage and HTTP need the package obstore, which cannot be imported; install it with "
             "pip install 'xzarr3[object]'"
         ) from error
     return obstore
@@ -267,7 +267,7 @@ class Client:
                 return None
             raise StoreError(
                 f"{self.recipe.address}: a profile of AWS needs the package boto3, which is not installed; "
-                "accepted: pip install boto3, or 'key' and 'secret' in storage_options"
+                "install boto3, or pass 'key' and 'secret' in storage_options"
             ) from error
         try:
             return Boto3CredentialProvider(boto3.Session(profile_name=profile))
@@ -275,9 +275,7 @@ class Client:
             if profile is None and isinstance(error, ValueError):
                 return None
             text = scrub(str(error), self.recipe.secrets)
-        raise StoreError(
-            f"no credentials for {self.recipe.address}: {text}; accepted: a profile that is there"
-        )
+        raise StoreError(f"no credentials for {self.recipe.address}: {text}; correct the name of the profile")
 
     def once(
         self,
@@ -374,7 +372,7 @@ class Client:
                 and not path.endswith((".html", ".htm", ".xhtml"))
             ):
                 raise AnswerError(
-                    Failure("the answer is an HTML page, as of a server that asks to log in", 200)
+                    Failure("the answer is an HTML page, as from a server that asks for a login", 200)
                 )
             meta = result.meta
             first, stop = result.range
@@ -394,7 +392,7 @@ class Client:
                 if len(body) != size:
                     raise AnswerError(
                         Failure(
-                            f"the body has {len(body)} bytes, {size} were promised",
+                            f"found {len(body)} bytes in the body, expected {size}",
                             passing=True,
                             ambiguous=True,
                         )

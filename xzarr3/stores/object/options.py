@@ -228,8 +228,8 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Location:
             (place, login), prefix = _of_web(url), ""
         except ValueError:
             raise StoreError(
-                f"not a URL: what follows '{scheme}://' is no host with a path and a port; accepted: as in "
-                "https://example.org/era5.zarr, https://[::1]:8080/era5.zarr"
+                f"not a URL: what follows '{scheme}://' is not a host with a path and a port; accepted: "
+                "URLs such as https://example.org/era5.zarr, https://[::1]:8080/era5.zarr"
             ) from None
     else:
         place, _, prefix = rest.partition("/")
@@ -265,8 +265,9 @@ def _of_web(url: str) -> tuple[str, dict[str, str]]:
     parts = urlsplit(url)
     if not parts.hostname or parts.port == 0 or parts.query or parts.fragment:
         raise StoreError(
-            "not the URL of a directory: it has a query, a fragment or no host; accepted: 'https://', a host "
-            "and a path, '?' and '#' in it spelled as '%3F' and '%23'; headers={...} for what signs requests"
+            "not the URL of a directory: it has a query, a fragment or no host; accepted: 'https://', a "
+            "host and a path; write '?' and '#' in it as '%3F' and '%23'; give signatures of requests as "
+            "headers={...}"
         )
     login = {}
     if parts.username is not None:
@@ -305,7 +306,7 @@ def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differ(kind: str, name: str) -> StoreError:
-    return StoreError(f"storage_options of {TITLES[kind]}: '{name}' has two values; accepted: one of them")
+    return StoreError(f"storage_options of {TITLES[kind]}: '{name}' has two values; give one of them")
 
 
 def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -315,8 +316,8 @@ def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise StoreError(
-            f"'{name}' of an object store is no dictionary with names for keys: {type(value).__name__}; "
-            "accepted: as in {'anon': True}"
+            f"'{name}' of an object store is a {type(value).__name__}; accepted: a dictionary with names for "
+            "keys, such as {'anon': True}"
         )
     return value
 
@@ -350,9 +351,9 @@ def _settle_token(wanted: dict[str, Any]) -> None:
         wanted["skip_signature"] = True
     elif not isinstance(token, str) or token in ("cache", "browser"):
         raise StoreError(
-            "storage_options of Google Cloud Storage: 'token' is no text, 'cache' or 'browser'; accepted: "
-            "'anon', the path of a file with credentials, its content, 'google_default'; bearer_token= for a "
-            "token"
+            "storage_options of Google Cloud Storage: 'token' is not text, 'cache' or 'browser'; accepted: "
+            "'anon', the path of a file with credentials, its content, 'google_default'; give a token as "
+            "bearer_token="
         )
     elif token.lstrip().startswith("{"):
         wanted["service_account_key"] = token
@@ -382,7 +383,7 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
     if kind == "http":
         if wanted:
             raise StoreError(
-                f"storage_options of HTTP: {listed(sorted(wanted))} not known; accepted: {accepted(kind)}"
+                f"unknown storage_options of HTTP: {listed(sorted(wanted))}; accepted: {accepted(kind)}"
             )
         arguments["url"] = address = place
     else:
@@ -416,7 +417,7 @@ def settled(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any
     for option in _of_environment(kind, config).keys() - {"region"}:
         raise StoreError(
             f"the environment names the {option.replace('_', ' ')} of {address} now, but did not when the "
-            f"store was made; accepted: '{option}' in storage_options, or the same environment"
+            f"store was made; pass '{option}' in storage_options, or use the same environment"
         )
     complete = dict(config)
     if kind == "s3" and "endpoint" in complete:
@@ -440,7 +441,7 @@ def _address(kind: str, place: str, endpoint: object, config: Mapping[str, Any])
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https"):
-        raise StoreError("an endpoint is no URL; accepted: as in https://example.org:9000")
+        raise StoreError("an endpoint is not a URL; accepted: URLs such as https://example.org:9000")
     return f"{kind}://{place} at {parts.scheme}://{_server(parts)}{parts.path.rstrip('/')}"
 
 

@@ -28,6 +28,7 @@ from xzarr3.errors import (
     StoreError,
     StoreOptionError,
     StorePermissionError,
+    contended,
     printable,
     shorten,
 )
@@ -282,13 +283,14 @@ class ObjectStore(Store):
         super()._check_writable()
         if self._is_web:
             raise ReadOnlyError(
-                f"{self} cannot be written: it is a web server; accepted: s3://, gs://, az://"
+                f"{self} cannot be written, because it is a web server; use s3://, gs:// or az://"
             )
 
     def _check_listable(self, operation: str) -> None:
         if self._is_web:
             raise StoreCapabilityError(
-                f"{self} cannot be listed: it is a web server; accepted: consolidated metadata, keys by name"
+                f"{self} cannot be listed, because it is a web server; use consolidated metadata, or keys "
+                "by name"
             )
 
     # Requests
@@ -330,28 +332,26 @@ class ObjectStore(Store):
         kind: type[StoreError] = StoreError
         if failure.status in (401, 403) or failure.bad_credentials or failure.sort == "credentials":
             kind = StorePermissionError
-            text += f"; accepted: storage_options with credentials that may {doing} it, "
-            text += "headers={'Authorization': ...}" if self._is_web else "anon=True for public data"
+            text += f"; pass credentials in storage_options that may {doing} it, "
+            text += "as headers={'Authorization': ...}" if self._is_web else "or anon=True for public data"
             if failure.status == 403 and doing == "read":
-                text += ", absent_status=(404, 403) where absent keys are answered so"
+                text += ", or absent_status=(404, 403) if it answers so for absent keys"
         elif failure.no_place:
-            text += "; accepted: a bucket or container that is there"
+            text += "; create the bucket or container, or correct the URL"
         elif doing == "erase" and self._recipe.kind == "s3" and failure.status in (400, 405, 501):
-            text += (
-                "; accepted: disable_bulk_delete=True in storage_options, if it erases one key at a time only"
-            )
+            text += "; pass disable_bulk_delete=True in storage_options if it erases one key at a time only"
         elif failure.status == 501 or failure.sort == "unsupported":
             kind = StoreCapabilityError
-            text += "; accepted: a service that can"
+            text += "; use a service that can do this"
         elif failure.status in (301, 307) or "AuthorizationHeaderMalformed" in failure.code:
-            text += "; accepted: the region of the bucket, region='...' in storage_options"
+            text += "; pass the region of the bucket, region='...', in storage_options"
         elif failure.sort == "whole":
-            text += "; accepted: a server that sends parts of values"
+            text += "; use a server that sends parts of values"
         elif failure.unreachable:
-            text += "; accepted: the address of a server that runs"
+            text += "; correct the address, or start the server"
         elif failure.passing:
-            text += f"; accepted: more than retries={self._retries}, deadline={self._deadline:g}, or fewer "
-            text += f"requests at a time than concurrency={self.concurrency}"
+            text += f"; raise retries (now {self._retries}) or deadline (now {self._deadline:g} s), or lower "
+            text += f"concurrency (now {self.concurrency})"
         return kind(text)
 
     def _names_absence(self, failure: Failure) -> bool:
@@ -496,7 +496,8 @@ class ObjectStore(Store):
         path = self._path(key)
         if value is None:
             raise StoreCapabilityError(
-                f"{self} cannot erase key '{key}' on condition; accepted: a value, or erase() without one"
+                f"{self} cannot erase key '{key}' on condition; replace its value, or erase it without a "
+                "condition"
             )
         content = memoryview(value)
         mode: object = "create"
@@ -507,7 +508,7 @@ class ObjectStore(Store):
             }
             if not mode or (tag is not None and tag.startswith("W/")):
                 raise StoreCapabilityError(
-                    f"{self} does not tell versions of key '{key}' apart; accepted: a service with e-tags, "
+                    f"{self} does not distinguish versions of key '{key}'; use a service with e-tags, "
                     "or conditional='process', which compares within one process only"
                 )
         with key_lock(self.identity, key):
@@ -555,10 +556,11 @@ class ObjectStore(Store):
             ) from error
 
     def _too_busy(self, key: str, failure: Failure) -> ConflictError:
-        return ConflictError(
-            f"cannot replace key '{key}' of {self}: others keep replacing it, {failure.text}, in "
-            f"{failure.attempts} attempts within {self.conflict_deadline:g} s; accepted: fewer writers of "
-            "it, or a longer conflict_deadline"
+        return contended(
+            key,
+            self,
+            f"other writers keep replacing it, {failure.text}, in {failure.attempts} attempts "
+            f"within {self.conflict_deadline:g} s",
         )
 
     def _is_ours(self, key: str, stored: Buffer | None, content: memoryview) -> bool:
@@ -566,8 +568,8 @@ class ObjectStore(Store):
         if stored is not None and memoryview(stored) == content:
             return True
         raise OutcomeUnknownError(
-            f"key '{key}' of {self} has a value of others, and no answer came to an attempt to replace it "
-            "before: it may have been replaced or not; accepted: reading it again, to see which"
+            f"no answer came to an attempt to replace key '{key}' of {self}, which has a value of another "
+            "writer now: it may have been replaced or not; read it again to find out"
         )
 
     def _confirm(self, key: str, path: str, kind: str, content: memoryview) -> None:
@@ -594,7 +596,7 @@ class ObjectStore(Store):
 
     def _unconditional(self, key: str, failure: Failure) -> StoreCapabilityError:
         return StoreCapabilityError(
-            f"cannot replace key '{key}' of {self} on condition: {failure.text}; accepted: a service with "
+            f"cannot replace key '{key}' of {self} on condition: {failure.text}; use a service with "
             "conditional puts, or conditional='process', which compares within one process only"
         )
 
@@ -831,9 +833,7 @@ def _is_version(version: object) -> TypeGuard[tuple[str | None, str | None, int]
 
 
 def _changed(store: Store, key: str) -> ChangedError:
-    return ChangedError(
-        f"key '{key}' of {store} has another value by now than when it was opened; read it again"
-    )
+    return ChangedError(f"key '{key}' of {store} was replaced or removed while it was read")
 
 
 class ObjectReader(ValueReader):

@@ -42,7 +42,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             return None
         new.method = req.get_method()
         if urlsplit(newurl).scheme not in ("https", urlsplit(req.full_url).scheme):
-            raise AnswerError(Failure("the server redirects to a plain address"))
+            raise AnswerError(Failure("the server redirects to an unencrypted address"))
         if _origin(newurl) != _origin(req.full_url):
             new.headers = {name: value for name, value in new.headers.items() if name.lower() in ANYWHERE}
         return new
@@ -63,8 +63,8 @@ class Web:
         unknown = options.keys() - {"default_headers", "allow_http", "allow_invalid_certificates"}
         if unknown:
             raise StoreError(
-                f"{recipe.address}: client_options {listed(sorted(unknown))} beside headers for one server "
-                "only; accepted: SSL_CERT_FILE and https_proxy in the environment"
+                f"{recipe.address}: client_options {listed(sorted(unknown))} have no effect beside headers "
+                "for one server; set SSL_CERT_FILE and https_proxy in the environment"
             )
         context = ssl.create_default_context()
         if options.get("allow_invalid_certificates"):

@@ -54,9 +54,8 @@ _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 _MOST_DEFLATED = 1032  # The best compression factor of deflate.
 _SLACK = 60  # Bytes of a local header's extra fields that are read along with it.
-_WHOLE = "accepted: a zip as it was written"
-_CUT_OFF = f"it is cut off; {_WHOLE}"
-_DAMAGED = f"it is damaged, its checksum is not that of the directory; {_WHOLE}"
+_WHOLE = "copy the zip again, whole"
+_CUT_OFF = f"it is truncated; {_WHOLE}"
 _ODD = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|\0").search
 
 
@@ -172,14 +171,14 @@ def _find_end(tail: bytes, size: int | None, where: str) -> End:
             except ValueError as error:
                 reason = str(error)
     if len(found) > 1:
-        raise StoreError(f"{where} has {len(found)} ends, one within the comment of another; accepted: one")
+        raise StoreError(f"{where} has {len(found)} ends, one within the comment of another; rewrite the zip")
     if not found:
         raise _no_zip(where, reason)
     return found[0]
 
 
 def _no_zip(where: str, reason: str) -> StoreError:
-    return StoreError(f"{where} is no zip that can be read: {reason}; accepted: a whole zip file")
+    return StoreError(f"cannot read {where}: {reason}; {_WHOLE}")
 
 
 def _end_at(tail: bytes, at: int, size: int | None) -> End:
@@ -384,7 +383,7 @@ class View:
         if info.compress_type != STORED:
             data = self._inflate(info, [data], 0, info.file_size)
         if crc32(data) != info.CRC:
-            raise self._error(info, _DAMAGED)
+            raise self._damaged(info, crc32(data))
         return data
 
     def is_plain(self, info: ZipInfo) -> bool:
@@ -396,7 +395,7 @@ class View:
         if self.file.read_into(self._start(info)[0] + start, out) != len(out):
             raise self._error(info, _CUT_OFF)
         if len(out) == info.file_size and crc32(out) != info.CRC:
-            raise self._error(info, _DAMAGED)
+            raise self._damaged(info, crc32(out))
 
     def parts(self, info: ZipInfo, ranges: Iterable[ByteRange]) -> list[Buffer]:
         """Several parts of a value, shorter where the value ends."""
@@ -456,7 +455,7 @@ class View:
         """
         method = info.compress_type
         if info.flag_bits & _ENCRYPTED:
-            raise self._error(info, "it is encrypted; accepted: members that are not")
+            raise self._error(info, "it is encrypted; rewrite the zip without encryption")
         if method not in (STORED, DEFLATED):
             called = f"{method} ({_METHODS[method]})" if method in _METHODS else f"{method}"
             accepted = f"{STORED} (stored), {DEFLATED} (deflate)"
@@ -474,10 +473,10 @@ class View:
             or (says_sizes and (stored, size) != (info.compress_size, info.file_size))
             or (says_name and bytes(head[_LOCAL.size :][:name_size]) != name)
         ):
-            raise self._error(info, f"its header and the directory contradict one another; {_WHOLE}")
+            raise self._error(info, f"its header contradicts the directory; {_WHOLE}")
         start = info.header_offset + _LOCAL.size + int(name_size) + int(extra_size)
         if start + info.compress_size > self._offsets[bisect_right(self._offsets, info.header_offset)]:
-            raise self._error(info, f"its data reach into what follows; {_WHOLE}")
+            raise self._error(info, f"its data overlap the next member; {_WHOLE}")
         self._starts[info.header_offset] = start
         return start
 
@@ -506,8 +505,13 @@ class View:
             raise self._error(info, f"it cannot be inflated: {error}; {_WHOLE}") from error
         if at < stop or at > size or (stop == size and not stream.eof):
             length = f"more than {size}" if at > size else f"{at}"
-            raise self._error(info, f"it inflates to {length} bytes; accepted: the {size} of the directory")
+            raise self._error(info, f"it inflates to {length} bytes, the directory says {size}; {_WHOLE}")
         return kept[0] if len(kept) == 1 else b"".join(kept)
+
+    def _damaged(self, info: ZipInfo, actual: int) -> StoreError:
+        return self._error(
+            info, f"CRC mismatch: the directory says {info.CRC:#010x}, the data have {actual:#010x}; {_WHOLE}"
+        )
 
     def _error(self, info: ZipInfo, problem: str) -> StoreError:
         return StoreError(f"cannot read key '{info.filename}' of {self.where}: {problem}")

@@ -17,7 +17,15 @@ from types import TracebackType
 from typing import Literal, TypeAlias, get_args
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import ChangedError, NodeNotFoundError, ReadOnlyError, StoreError, printable, shorten
+from xzarr3.errors import (
+    ChangedError,
+    NodeNotFoundError,
+    ReadOnlyError,
+    StoreError,
+    listed,
+    printable,
+    shorten,
+)
 from xzarr3.stores.base import (
     ABSENT,
     KeySet,
@@ -42,12 +50,12 @@ _PATIENCE = 10.0  # Seconds
 _WEIGHT = 8  # Weight in `xzarr3.stores.sharing`: the directory is kept in memory while no task uses it.
 
 _LIVE: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
-_READING = "is read-only: it was opened with mode 'r'; accepted: mode 'a' or 'w'"
-_CLOSED = "is read-only: it is closed; accepted: opening it with mode 'a'"
+_READING = "is read-only: it was opened with mode 'r'; use mode 'a' or 'w'"
+_CLOSED = "is read-only: it is closed; open it with mode 'a'"
 _ELSEWHERE = (
-    "cannot be used here: another process is writing it, or was when it was pickled; accepted: closing it "
-    "first, threads of that process (scheduler='threads'), or a directory that processes share and that "
-    "ZipStore.pack makes a zip of"
+    "cannot be used here: another process is writing it, or was when it was pickled; close it first, "
+    "use threads of that process (scheduler='threads'), or write a directory that processes share and "
+    "make a zip of it with ZipStore.pack"
 )
 
 
@@ -132,9 +140,11 @@ class ZipStore(Store):
         fsync: bool = False,
     ) -> None:
         if mode not in get_args(Mode):
-            raise ValueError(f"mode={mode!r}: accepted: {', '.join(map(repr, get_args(Mode)))}")
+            raise ValueError(f"mode={mode!r}; accepted: {listed(get_args(Mode))}")
         if read_only is not None and read_only != (mode == "r"):
-            raise ValueError(f"read_only={read_only!r} with mode={mode!r}: accepted: True with 'r' only")
+            raise ValueError(
+                f"read_only={read_only!r} with mode={mode!r}; use read_only=True with mode='r' only"
+            )
         super().__init__(read_only=mode == "r")
         self._set_up(path, key, mode, fsync)
         if mode == "r":
@@ -147,11 +157,11 @@ class ZipStore(Store):
     def _set_up(self, path: str | os.PathLike[str] | Store, key: str | None, mode: Mode, fsync: bool) -> None:
         if isinstance(path, Store):
             if key is None:
-                raise ValueError(f"no key of a zip in {path}; accepted: key='...'")
+                raise ValueError(f"no key of a zip in {path}; pass key='...'")
             check_key(key)
         elif key is not None:
             raise ValueError(
-                f"key={key!r} with a path: accepted: a Store and the key of its value, or a path"
+                f"key={key!r} with a path; give a Store and the key of its value, or a path alone"
             )
         elif not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"not the place of a zip: {type(path).__name__}; accepted: a path or a Store")
@@ -215,13 +225,11 @@ class ZipStore(Store):
         else:
             file = self._inner.reader().open(str(self.key), (-TAIL, TAIL))
         if file is None:
-            raise NodeNotFoundError(f"there is no {self}; accepted: a zip that is there, or mode 'w'")
+            raise NodeNotFoundError(f"{self} does not exist; correct the path, or use mode 'w'")
         try:
             directory = read_directory(file, str(self))
             if self._expected not in (None, directory.digest):
-                raise ChangedError(
-                    f"{self} has been replaced since it was opened; accepted: opening it again"
-                )
+                raise ChangedError(f"{self} has been replaced since it was opened; open it again")
         except BaseException:
             file.close()
             raise
@@ -376,7 +384,7 @@ class ZipStore(Store):
                 some = keys[at : at + step]
                 for name, value in zip(some, source.get_values(some), strict=True):
                     if value is None:
-                        raise StoreError(f"key '{name}' of {source} vanished while it was packed")
+                        raise StoreError(f"key '{name}' of {source} was removed while it was packed")
                     target.set(name[len(prefix) :], value)
         return target
 

@@ -54,7 +54,7 @@ _FULL16 = 0xFFFF
 _MODE = 0o100644 << 16
 _PATIENCE = 0.2  # Seconds; another process may just be removing the lock file.
 
-_ONE = "accepted: one writer at a time, the threads of one process"
+_ONE = "use one writer at a time, or threads of one process"
 
 TEMPORARY = ".xzarr3-zip-"
 """Prefix of the names of zips that are being written."""
@@ -90,7 +90,7 @@ def new_member(key: str, contents: Iterable[memoryview]) -> tuple[ZipInfo, bytes
 def _fail(doing: str, where: str, error: OSError | OverflowError) -> NoReturn:
     text = f"cannot {doing} {where}: {getattr(error, 'strerror', None) or error}"
     if isinstance(error, PermissionError):
-        raise StorePermissionError(f"{text}; accepted: a file this user may {doing}") from error
+        raise StorePermissionError(f"{text}; use a file that this user may {doing}") from error
     raise StoreError(text) from error
 
 
@@ -121,16 +121,16 @@ class Draft:
             self._descriptor, self.path = self._made()
             source = None if self.replaces else self._found()
             if source is None and mode == "r+":
-                raise NodeNotFoundError(f"there is no {where}; accepted: a zip that is there, or mode 'a'")
+                raise NodeNotFoundError(f"{where} does not exist; correct the path, or use mode 'a'")
             if source is not None and mode == "x":
-                raise NodeExistsError(f"there is {where} already; accepted: mode 'a' or 'w'")
+                raise NodeExistsError(f"{where} already exists; use mode 'a' or 'w'")
             if source is not None:
                 with source:
                     self._take(source)
             reader = open_path(self.path)
             if reader is None:
                 raise StoreError(
-                    f"cannot write {where}: another program removed '{self.path}'; accepted: one writer"
+                    f"cannot write {where}: another program removed '{self.path}'; use one writer at a time"
                 )
             self.reader = reader
         except BaseException as error:
@@ -159,13 +159,13 @@ class Draft:
             name = info.filename
             if (name != info.orig_filename or not name.isascii()) and name.encode() != raw_name(info):
                 raise StoreError(
-                    f"cannot add to {self.where}: member {shorten(name)}: its name is not in UTF-8; "
-                    "accepted: mode 'r', or a zip without such members, as ZipStore.pack makes"
+                    f"cannot add to {self.where}: the name of member {shorten(name)} is not in UTF-8; use "
+                    "mode 'r', or make a zip without such members with ZipStore.pack"
                 )
         for at in range(0, old.start, _BLOCK):
             self._write([memoryview(source.read(at, min(_BLOCK, old.start - at)))])
         if self.end != old.start:
-            raise StoreError(f"cannot copy {self.where}: it ends before its end; accepted: a whole zip file")
+            raise StoreError(f"cannot copy {self.where}: it is truncated; copy the zip again, whole")
         self.old = old
 
     def _write(self, pieces: Sequence[memoryview]) -> None:
@@ -275,11 +275,12 @@ class PathDraft(Draft):
         try:
             self._lock.acquire(self._folder, self._name, time.monotonic() + _PATIENCE)
         except (LockTimeoutError, LockingError) as error:
-            missing = "its file system has no locks; accepted: one that has"
+            missing = "its file system has no locks; use one that has"
             if isinstance(error, LockTimeoutError):
                 missing = "another ZipStore is writing it, in this process or in another; " + _ONE
             raise StoreError(
-                f"cannot write {self.where}: {missing}, or a directory that ZipStore.pack makes a zip of"
+                f"cannot write {self.where}: {missing}, or write a directory and make a zip of it with "
+                "ZipStore.pack"
             ) from error
         name = f"{TEMPORARY}{self._name}"
         with contextlib.suppress(FileNotFoundError):
