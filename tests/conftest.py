@@ -13,7 +13,6 @@ from _servers import (  # noqa: F401 - fixtures, and what says which of them the
     fault_server,
     gcs_server,
     http_server,
-    pytest_runtest_call,
     pytest_sessionfinish,
     pytest_terminal_summary,
     pytest_testnodedown,
