@@ -258,8 +258,8 @@ class WebServer(Server):
 
     Below ``/auth/`` it asks for `user` and `password` (401 without), ``/forbidden/`` is 403,
     ``/login/`` answers any path by a page that asks for a password, with status 200, ``/moved/``
-    redirects there, ``/compressed/`` compresses what it sends (no length, weak e-tags), and below
-    ``/dav/`` values can be put and deleted. All but ``/login/`` and ``/moved/`` serve the same files.
+    redirects there, and ``/compressed/`` compresses what it sends (no length, weak e-tags). All but
+    ``/login/`` and ``/moved/`` serve the same files.
     """
 
     root: Path
@@ -392,11 +392,6 @@ http {{
             gzip on;
             gzip_types *;
             gzip_min_length 1;
-        }}
-        location /dav/ {{
-            alias {directory}/www/;
-            dav_methods PUT DELETE;
-            create_full_put_path on;
         }}
     }}
 }}

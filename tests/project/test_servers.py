@@ -1,8 +1,7 @@
-"""The servers of the tests themselves, by obstore and by plain requests, without any store of ours."""
+"""The servers of the tests themselves. What they are as stores, the tests of ``ObjectStore`` show."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import socket
@@ -11,24 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 from _fault_server import KINDS, LOGIN_PAGE, FaultServer
 from _servers import SEEN, MissingServerError, Process, Server, WebServer, serving
 from _watch import PRIVATE
-from obstore.exceptions import (
-    AlreadyExistsError,
-    GenericError,
-    NotSupportedError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
-from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+from obstore.store import GCSStore, S3Store
 
 HERE = Path(__file__).parents[1]
 BODY = bytes(range(250)) * 40
@@ -53,160 +42,6 @@ def wait_until(holds: Callable[[], object]) -> None:
     while not holds():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.02)
-
-
-# Every kind of object storage.
-
-
-@pytest.fixture(params=["s3", "azure", "gcs", "faults"])
-def bucket(request: pytest.FixtureRequest) -> tuple[Any, Callable[[], list[str]]]:
-    """An obstore store on an empty bucket, and what gives the keys there without it."""
-    if request.param == "faults":
-        faults: FaultServer = request.getfixturevalue("fault_server")
-        return s3(faults), lambda: [path.removeprefix("/b/") for path in faults.keys("/b/")]
-    server = request.getfixturevalue(f"{request.param}_server")
-    name = server.bucket()
-    cls: Any = {"s3": S3Store, "azure": AzureStore, "gcs": GCSStore}[request.param]
-    return cls(name, **server.obstore_options), lambda: server.keys(name)
-
-
-NAMES = ["a b", "a%20b", "a+b", "group/zarr.json", "group/c/0/1", "x#y?z&", "é/ü", "dot."]
-
-
-def test_values_are_put_read_listed_and_deleted(bucket: tuple[Any, Callable[[], list[str]]]) -> None:
-    """Also those with names that have to be quoted in an address."""
-    store, keys = bucket
-    assert keys() == []
-    for index, name in enumerate(NAMES):
-        store.put(name, BODY + bytes([index]))
-    for index, name in enumerate(NAMES):
-        answer, head = store.get(name), store.head(name)
-        assert bytes(answer.bytes()) == BODY + bytes([index])
-        assert (head["size"], head["e_tag"]) == (len(BODY) + 1, answer.meta["e_tag"])
-    assert sorted(meta["path"] for page in store.list() for meta in page) == sorted(NAMES)
-    level = store.list_with_delimiter("group")
-    assert list(level["common_prefixes"]) == ["group/c"]
-    assert [meta["path"] for meta in level["objects"]] == ["group/zarr.json"]
-    obstore.delete(store, NAMES[:3])
-    store.delete(NAMES[3])
-    assert len(keys()) == len(NAMES) - 4
-    for name in ("never", NAMES[0]):
-        with pytest.raises(FileNotFoundError):
-            store.get(name)
-
-
-def test_ranges_of_values_and_beyond_their_end(bucket: tuple[Any, Callable[[], list[str]]]) -> None:
-    store, _ = bucket
-    store.put("k", BODY)
-    assert bytes(store.get_range("k", start=10, length=20)) == BODY[10:30]
-    assert bytes(store.get_range("k", start=len(BODY) - 5, length=20)) == BODY[-5:]
-    parts = store.get_ranges("k", starts=[3, 2000], lengths=[4, 5])
-    assert [bytes(part) for part in parts] == [BODY[3:7], BODY[2000:2005]]
-    assert bytes(store.get("k", options={"range": {"offset": 9000}}).bytes()) == BODY[9000:]
-    with pytest.raises(GenericError):
-        store.get_range("k", start=len(BODY), length=1)
-    suffix = {"range": {"suffix": 7}}
-    if isinstance(store, AzureStore):
-        with pytest.raises(NotSupportedError, match="suffix"):
-            store.get("k", options=suffix)
-    else:
-        assert bytes(store.get("k", options=suffix).bytes()) == BODY[-7:]
-
-
-def test_conditional_puts(bucket: tuple[Any, Callable[[], list[str]]]) -> None:
-    """A value is replaced only if it is of the version that is named, and made only if there is none."""
-    store, _ = bucket
-
-    def version(found: Any) -> Any:
-        return {name: found[name] for name in ("e_tag", "version") if found[name] is not None}
-
-    first = version(store.put("k", b"first", mode="create"))
-    with pytest.raises(AlreadyExistsError):
-        store.put("k", b"other", mode="create")
-    second = version(store.put("k", b"second", mode=first))
-    assert second != first
-    with pytest.raises(PreconditionError):
-        store.put("k", b"third", mode=first)
-    answer = store.get("k")
-    assert bytes(answer.bytes()) == b"second"
-    assert version(answer.meta) == version(store.head("k")) == second
-
-    def write(number: int) -> bool:
-        try:
-            store.put("k", f"from {number}".encode(), mode=second)
-        except PreconditionError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as threads:
-        won = [number for number, done in enumerate(threads.map(write, range(8))) if done]
-    assert len(won) == 1, "of many writers one is first"
-    assert bytes(store.get("k").bytes()) == f"from {won[0]}".encode()
-    store.delete("k")
-    with pytest.raises(PreconditionError):
-        store.put("k", b"third", mode=second)
-    with pytest.raises(FileNotFoundError):
-        store.get("k")
-
-
-def test_azurite_checks_the_key(azure_server: Any) -> None:
-    """Unlike moto, for which every signature is good."""
-    options = azure_server.obstore_options | {"account_key": base64.b64encode(b"another key").decode()}
-    with pytest.raises(PermissionDeniedError):
-        AzureStore(azure_server.bucket(), **options).get("k")
-
-
-# nginx.
-
-
-def test_files_by_http(http_server: WebServer) -> None:
-    """They are served, whole and in parts, and requests are seen."""
-    name, path = http_server.directory()
-    (path / "k").write_bytes(BODY)
-    store = HTTPStore.from_url(f"{http_server.url}/{name}", client_options=CLIENT)
-    answer = store.get("k")
-    assert bytes(answer.bytes()) == BODY
-    assert answer.meta["e_tag"]
-    assert bytes(store.get_range("k", start=1, length=2)) == BODY[1:3]
-    assert bytes(store.get("k", options={"range": {"suffix": 2}}).bytes()) == BODY[-2:]
-    with pytest.raises(FileNotFoundError):
-        store.get("never")
-    seen = [entry for entry in http_server.log() if entry["path"].startswith(f"/{name}/")]
-    assert [entry["range"] for entry in seen] == [None, "bytes=1-2", "bytes=-2", None]
-    assert [entry["status"] for entry in seen] == [200, 206, 206, 404]
-    with pytest.raises(GenericError, match="405"):
-        list(store.list())
-
-
-def test_places_of_the_web_server(http_server: WebServer) -> None:
-    """Those that refuse, those that answer with something else, and the one that takes values."""
-    name, path = http_server.directory()
-    (path / "k").write_bytes(BODY)
-
-    def store(place: str, **headers: str) -> HTTPStore:
-        options: Any = {**CLIENT, "default_headers": headers}
-        return HTTPStore.from_url(f"{http_server.url}/{place}/{name}", client_options=options)
-
-    with pytest.raises(UnauthenticatedError):
-        store("auth").get("k")
-    both = base64.b64encode(f"{http_server.user}:{http_server.password}".encode()).decode()
-    assert bytes(store("auth", Authorization=f"Basic {both}").get("k").bytes()) == BODY
-    with pytest.raises(PermissionDeniedError):
-        store("forbidden").get("k")
-    for place in ("login", "moved"):
-        answer = store(place).get("k")
-        assert b"Password" in bytes(answer.bytes())
-        assert answer.attributes["Content-Type"] == "text/html"
-    asked = {"Accept-Encoding": "gzip"}
-    _, headers, body = http_server.request("GET", f"/compressed/{name}/k", headers=asked)
-    assert headers["content-encoding"] == "gzip"
-    assert headers["etag"].startswith("W/")
-    assert "content-length" not in headers
-    assert body != BODY
-    store("dav").put("new/k", b"value")
-    assert (path / "new" / "k").read_bytes() == b"value"
-    store("dav").delete("new/k")
-    assert not (path / "new" / "k").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root has rights to give up")
