@@ -10,7 +10,7 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -166,24 +166,32 @@ class Library(ABC):
         """Make the array."""
 
     @abstractmethod
-    def read(self, path: Path, selection: Any = ...) -> AnyArray:
-        """Read a basic selection of the array."""
-
-    @abstractmethod
-    def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
-        """Write to a basic selection of the array."""
-
-    @abstractmethod
-    def resize(self, path: Path, shape: tuple[int, ...]) -> None:
-        """Change the shape of the array."""
-
-    @abstractmethod
-    def append(self, path: Path, values: AnyArray) -> None:
-        """Add values behind the array along its first dimension."""
+    def open(self, path: Path, mode: str = "r") -> AbstractContextManager[Any]:
+        """The array as the library has it, which takes and gives numpy's arrays at basic selections."""
 
     @abstractmethod
     def describe(self, path: Path) -> Description:
         """What the library says about the array."""
+
+    def read(self, path: Path, selection: Any = ...) -> AnyArray:
+        """Read a basic selection of the array."""
+        with self.open(path) as array:
+            return np.asarray(array[selection])
+
+    def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
+        """Write to a basic selection of the array."""
+        with self.open(path, "r+") as array:
+            array[selection] = values
+
+    def resize(self, path: Path, shape: tuple[int, ...]) -> None:
+        """Change the shape of the array."""
+        with self.open(path, "r+") as array:
+            array.resize(shape)
+
+    def append(self, path: Path, values: AnyArray) -> None:
+        """Add values behind the array along its first dimension."""
+        with self.open(path, "r+") as array:
+            array.append(values)
 
     def save(self, path: Path, request: Request, values: npt.ArrayLike) -> None:
         """Make the array and write all of it."""
@@ -216,17 +224,8 @@ class Xzarr3(Library):
             attributes=request.attributes,
         )
 
-    def read(self, path: Path, selection: Any = ...) -> AnyArray:
-        return np.asarray(self._module.open_array(path)[selection])
-
-    def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
-        self._module.open_array(path, mode="r+")[selection] = values
-
-    def resize(self, path: Path, shape: tuple[int, ...]) -> None:
-        self._module.open_array(path, mode="r+").resize(shape)
-
-    def append(self, path: Path, values: AnyArray) -> None:
-        self._module.open_array(path, mode="r+").append(values)
+    def open(self, path: Path, mode: str = "r") -> AbstractContextManager[Any]:
+        return nullcontext(self._module.open_array(path, mode=mode))
 
     def describe(self, path: Path) -> Description:
         array = self._module.open_array(path)
@@ -260,7 +259,6 @@ class ZarrPython(Library):
 
     @contextmanager
     def open(self, path: Path, mode: str = "r") -> Iterator[Any]:
-        """The array, to be used with the pipeline of this library."""
         with self.module.config.set(dict(self.settings)):
             array = self.module.open_array(path, mode=mode, zarr_format=3)
             used, wanted = (
@@ -290,22 +288,6 @@ class ZarrPython(Library):
                 attributes=dict(request.attributes),
                 zarr_format=3,
             )
-
-    def read(self, path: Path, selection: Any = ...) -> AnyArray:
-        with self.open(path) as array:
-            return np.asarray(array[selection])
-
-    def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
-        with self.open(path, "r+") as array:
-            array[selection] = values
-
-    def resize(self, path: Path, shape: tuple[int, ...]) -> None:
-        with self.open(path, "r+") as array:
-            array.resize(shape)
-
-    def append(self, path: Path, values: AnyArray) -> None:
-        with self.open(path, "r+") as array:
-            array.append(values)
 
     def describe(self, path: Path) -> Description:
         with self.open(path) as array:
@@ -354,10 +336,12 @@ class Tensorstore(Library):
         self._module = tensorstore
         self._context = tensorstore.Context({"file_io_sync": False})
 
-    def open(self, path: Path, **options: Any) -> Any:
-        """The array."""
+    def _open(self, path: Path, **options: Any) -> Any:
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
         return self._module.open({**spec, **options}, context=self._context).result()
+
+    def open(self, path: Path, mode: str = "r") -> AbstractContextManager[Any]:
+        return nullcontext(self._open(path))
 
     def create(self, path: Path, request: Request) -> None:
         metadata = {
@@ -371,24 +355,18 @@ class Tensorstore(Library):
         }
         if request.names is not None:
             metadata["dimension_names"] = list(request.names)
-        self.open(path, metadata=metadata, create=True)
-
-    def read(self, path: Path, selection: Any = ...) -> AnyArray:
-        return np.asarray(self.open(path)[selection].read().result())
-
-    def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
-        self.open(path)[selection].write(values).result()
+        self._open(path, metadata=metadata, create=True)
 
     def resize(self, path: Path, shape: tuple[int, ...]) -> None:
-        self.open(path).resize(exclusive_max=list(shape)).result()
+        self._open(path).resize(exclusive_max=list(shape)).result()
 
     def append(self, path: Path, values: AnyArray) -> None:
-        old = self.open(path).shape
+        old = self._open(path).shape
         self.resize(path, (old[0] + len(values), *old[1:]))
         self.write(path, slice(old[0], None), values)
 
     def describe(self, path: Path) -> Description:
-        array = self.open(path)
+        array = self._open(path)
         document = array.spec().to_json()["metadata"]
         names = document.get("dimension_names")
         return Description(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -13,7 +14,6 @@ from _servers import (  # noqa: F401 - fixtures, and what says which of them the
     fault_server,
     gcs_server,
     http_server,
-    pytest_runtest_call,
     pytest_sessionfinish,
     pytest_terminal_summary,
     pytest_testnodedown,
@@ -34,10 +34,7 @@ settings.load_profile("same")
 # What takes long, or needs what a newcomer does not have: bash ci/test.sh --all runs these as well.
 SLOW_FOLDERS = frozenset(("cluster", "faults", "interop", "remote"))
 SLOW_FIXTURES = frozenset(("azure_server", "gcs_server", "http_server", "s3_server"))
-
-
-CASES = 6
-"""Of a parametrized test the default run takes so many cases, spread evenly."""
+CASES = 6  # Of a parametrized test the default run takes so many, spread evenly.
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -52,14 +49,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {
-        item
+    chosen = (
+        [each[at * len(each) // CASES] for at in range(CASES)] if len(each) > CASES else each
         for each in cases.values()
-        for item in (each[at * len(each) // CASES] for at in range(CASES) if len(each) > CASES)
-    }
-    left_out = [item for each in cases.values() if len(each) > CASES for item in each if item not in kept]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item in kept or len(cases[item.nodeid.partition("[")[0]]) <= CASES]
+    )
+    kept = set(itertools.chain.from_iterable(chosen))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; children would inherit it.

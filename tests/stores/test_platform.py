@@ -20,6 +20,7 @@ import xzarr3
 from xzarr3.stores.local import platform
 
 HERE = Path(__file__).parents[1]
+WITHOUT = Path(__file__).with_name("_without_posix.py")
 WORKFLOW = HERE.parent / ".github" / "workflows" / "test.yml"
 ONLY_THERE = {*GONE, "supports_dir_fd", "supports_fd", "supports_follow_symlinks"} - {
     "register_at_fork",
@@ -49,7 +50,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What went wrong in each scenario, in a process that has no more than any system."""
     base = tmp_path_factory.mktemp("without")
     wanted = [name for name in SCENARIOS if name != "links"]
-    found: dict[str, str] = json.loads(run([str(HERE / "_without_posix.py"), str(base), *wanted]))
+    found: dict[str, str] = json.loads(run([str(WITHOUT), str(base), *wanted]))
     return found
 
 
@@ -63,9 +64,7 @@ def test_without_what_only_posix_has(name: str, outcomes: dict[str, str]) -> Non
 def test_links_without_what_only_posix_has() -> None:
     with own_directory() as base:
         before = snapshot(base)
-        assert json.loads(run([str(HERE / "_without_posix.py"), str(base), "links"], cwd=base)) == {
-            "links": ""
-        }
+        assert json.loads(run([str(WITHOUT), str(base), "links"], cwd=base)) == {"links": ""}
         assert snapshot(base) == before
 
 
