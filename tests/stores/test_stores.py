@@ -1,4 +1,4 @@
-"""The stores: every one against the common conformance tests, and what each does beyond them."""
+"""The stores: each against the common conformance tests, and what each does beyond them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 import pickle
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from _conformance import VALUE, ReadingConformance, StoreConformance, contents, read_back, run_threads
+from _conformance import VALUE, contents, read_back, run_threads
+from _kinds import NOT_PICKLED, conformance, reading
 from _things import Thing
 from _unprivileged import run_child
 from hypothesis import HealthCheck, given, settings
@@ -32,33 +33,19 @@ from xzarr3 import (
     open_store,
 )
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.stores import CacheStore
 from xzarr3.stores.base import check_key, check_prefix, cut, flat, merge, sorted_parts
+from xzarr3.stores.fsspec.store import FsspecStore
+from xzarr3.stores.zip.store import ZipStore
 
 
 class Held(Store):
-    """A dictionary that travels; what can be done with it is for others to say."""
+    """A dictionary; a derived class says what can be done with it."""
 
     def __init__(self, values: dict[str, bytes] | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
         self.values = {} if values is None else values
         self.lock = threading.RLock()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        HELD[self._identity] = self.values
-        here = (self._identity, dict(self.values), self.read_only, os.getpid())
-        return _restore_held, (type(self), *here)
-
-
-HELD: dict[str, dict[str, bytes]] = {}
-
-
-def _restore_held(
-    kind: type[Held], identity: str, values: dict[str, bytes], read_only: bool, process: int
-) -> Held:
-    here = process == os.getpid()
-    store = kind(HELD[identity] if here else values, read_only=read_only or not here)
-    store._identity = identity
-    return store
 
 
 class Gets(Held):
@@ -146,430 +133,145 @@ class PublishedParts(GetsParts, ListsDirectories):
     """The same with ranges."""
 
 
-class Masked(Store):
-    """A storage transformer: values are masked and go to another store, in parts where they come in parts."""
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(read_only=inner.read_only)
-        self.inner = inner
-
-    @property
-    def identity(self) -> object:
-        return "Masked", self.inner.identity
-
-    @property
-    def readable(self) -> bool:
-        return self.inner.readable
-
-    @property
-    def writeable(self) -> bool:
-        return self.inner.writeable
-
-    @property
-    def erasable(self) -> bool:
-        return self.inner.erasable
-
-    @property
-    def listable(self) -> bool:
-        return self.inner.listable
-
-    def __repr__(self) -> str:
-        return f"<Masked {self.inner}>"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Masked, (self.inner,)
-
-    def __dask_tokenize__(self) -> object:
-        return "Masked", self.inner.__dask_tokenize__()
-
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        value = self.inner.get(key, byte_range)
-        return None if value is None else _mask(value)
-
-    def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        found = self.inner.get_partial_values(key_ranges)
-        return [None if value is None else _mask(value) for value in found]
-
-    def stamp(self, keys: Sequence[str]) -> object:
-        return self.inner.stamp(keys)
-
-    def set(self, key: str, value: Buffer) -> None:
-        self.inner.set(key, _mask(flat(value, key)))
-
-    def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
-        self.inner.set_partial_values(
-            (key, start, _mask(flat(value, key))) for key, start, value in key_start_values
-        )
-
-    def erase(self, key: str) -> None:
-        self.inner.erase(key)
-
-    def erase_values(self, keys: Iterable[str]) -> None:
-        self.inner.erase_values(keys)
-
-    def erase_prefix(self, prefix: str) -> None:
-        self.inner.erase_prefix(prefix)
-
-    def list(self) -> Iterator[str]:
-        return self.inner.list()
-
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        return self.inner.list_prefix(prefix)
-
-    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
-        return self.inner.list_dir(prefix)
-
-
-def _mask(value: Buffer) -> bytes:
-    return bytes(byte ^ 0x5A for byte in bytes(value))
-
-
-class HeldConformance(StoreConformance):
-    kind: type[Held]
-    holds_versions = False
-    stamps = False
-    travels = "copy"
-
-    def make(self, base: Path) -> Store:
-        return self.kind()
-
-    def read_only(self, store: Store) -> Store:
-        assert isinstance(store, Held)
-        return self.kind(store.values, read_only=True)
-
-
-class TestPlainStore(HeldConformance):
-    kind = Plain
-
-
-class TestDictionaryStore(HeldConformance):
-    kind = Dictionary
-
-
-class TestTreeStore(HeldConformance):
-    kind = Tree
-
-
-class TestPartialStore(HeldConformance):
-    kind = Partial
-    replaces = False
-
-
-class TestMaskedMemoryStore(StoreConformance):
-    holds_versions = False
-    travels = "copy"
-
-    def make(self, base: Path) -> Store:
-        return Masked(MemoryStore())
-
-    def read_only(self, store: Store) -> Store:
-        assert isinstance(store, Masked)
-        return Masked(MemoryStore(contents(store.inner), read_only=True))
-
-
-class TestMaskedLocalStore(StoreConformance):
-    holds_versions = False
-    nests = False
-
-    def make(self, base: Path) -> Store:
-        return Masked(LocalStore(base / "store"))
-
-    def read_only(self, store: Store) -> Store:
-        assert isinstance(store, Masked)
-        assert isinstance(store.inner, LocalStore)
-        return Masked(LocalStore(store.inner.root, read_only=True))
-
-
-class TestReadingPublished(ReadingConformance):
-    def make(self, base: Path) -> Store:
-        return Published(dict(self.VALUES))
-
-
-class TestReadingPublishedParts(ReadingConformance):
-    def make(self, base: Path) -> Store:
-        return PublishedParts(dict(self.VALUES))
-
-
-class TestReadingPartial(ReadingConformance):
-    def make(self, base: Path) -> Store:
-        return Partial(dict(self.VALUES), read_only=True)
-
-
-class TestReadingMemoryStore(ReadingConformance):
-    def make(self, base: Path) -> Store:
-        return MemoryStore(self.VALUES, read_only=True)
-
-
-class TestReadingLocalStore(ReadingConformance):
-    def make(self, base: Path) -> Store:
-        writer = LocalStore(base / "store")
-        for key, value in self.VALUES.items():
-            writer.set(key, value)
-        return LocalStore(base / "store", read_only=True)
-
-
-class TestReadingMasked(ReadingConformance):
-    def make(self, base: Path) -> Store:
-        masked = {key: _mask(value) for key, value in self.VALUES.items()}
-        return Masked(MemoryStore(masked, read_only=True))
-
-
-class TestMemoryStore(StoreConformance):
-    travels = "copy"
-
-    def make(self, base: Path) -> Store:
-        return MemoryStore()
-
-    def read_only(self, store: Store) -> Store:
-        return MemoryStore(contents(store), read_only=True)
-
-    def test_made_from_a_mapping(self) -> None:
-        given = {"a/b": bytearray(b"x"), "c": memoryview(b"yy")}
-        store = MemoryStore(given)
-        given["a/b"][:] = b"#"
-        given["d"] = bytearray(b"later")
-        assert contents(store) == {"a/b": b"x", "c": b"yy"}
-        with pytest.raises(InvalidKeyError):
-            MemoryStore({"../a": b""})
-
-    def test_unpickled_it_is_the_same_object(self) -> None:
-        store = MemoryStore()
-        assert pickle.loads(pickle.dumps(store)) is store
-
-    def test_another_process_sees_the_newest_pickle(self) -> None:
-        """A worker that still holds an old copy must not answer with it."""
-        store = MemoryStore({"a": b"old"})
-        first = pickle.dumps(store)
-        store.set("a", b"new")
-        second = pickle.dumps(store)
-
-        def work() -> list[bytes]:
-            old = pickle.loads(first)
-            new = pickle.loads(second)
-            again = pickle.loads(first)
-            return [bytes(copy.get("a")) for copy in (old, new, again)]
-
-        assert run_child(work).checked() == [b"old", b"new", b"old"]
-
-    def test_writes_in_another_process_are_refused(self) -> None:
-        store = MemoryStore({"a": b"old"})
-        array = xzarr3.create_array(store, "x", data=[1, 2, 3])
-        data = pickle.dumps((store, array))
-
-        def work() -> list[str]:
-            copy, moved = pickle.loads(data)
-            refused = []
-            for write in (
-                lambda: copy.set("a", b"lost"),
-                lambda: copy.erase("a"),
-                lambda: moved.__setitem__(0, 5),
-                lambda: moved.resize((9,)),
-                lambda: moved.attrs.update(lost=True),
-            ):
-                with pytest.raises(ReadOnlyError) as caught:
-                    write()
-                refused.append(type(caught.value).__name__)
-            assert moved[:].tolist() == [1, 2, 3]
-            return refused
-
-        assert run_child(work).checked() == ["ReadOnlyError"] * 5
-
-
-class TestLocalStore(StoreConformance):
-    nests = False
-
-    def make(self, base: Path) -> Store:
-        return LocalStore(base / "store")
-
-    def read_only(self, store: Store) -> Store:
-        assert isinstance(store, LocalStore)
-        return LocalStore(store.root, read_only=True)
-
-    def test_a_key_is_a_path_and_a_value_a_file(self, tmp_path: Path) -> None:
-        store = LocalStore(tmp_path / "not" / "there")
-        assert store.get("a/b") is None
-        assert not (tmp_path / "not").exists(), "reading makes nothing"
-        store.set("a/b", VALUE)
-        assert (tmp_path / "not/there/a/b").read_bytes() == VALUE
-        (tmp_path / "not/there/a/c").write_bytes(b"by hand")
-        assert contents(store) == {"a/b": VALUE, "a/c": b"by hand"}
-
-    def test_files_get_the_permissions_the_user_wants(self, tmp_path: Path) -> None:
-        def work() -> tuple[int, int]:
-            os.umask(0o027)
-            store = LocalStore(tmp_path / "store")
-            store.set("a/b", VALUE)
-            return os.stat(f"{store.root}/a/b").st_mode & 0o777, os.stat(f"{store.root}/a").st_mode & 0o777
-
-        assert run_child(work).checked() == (0o640, 0o750)
-
-    def test_erasing_removes_empty_directories_but_not_the_root(self, tmp_path: Path) -> None:
-        store = LocalStore(tmp_path / "store")
-        store.set("a/b/c", VALUE)
-        store.set("a/d", VALUE)
-        store.erase("a/b/c")
-        assert sorted(os.listdir(tmp_path / "store/a")) == ["d"]
-        store.erase("a/d")
-        assert os.listdir(tmp_path / "store") == []
-        store.erase("a/d")
-        assert (tmp_path / "store").is_dir()
-
-    def test_leftovers_of_a_killed_writer_are_no_keys(self, tmp_path: Path) -> None:
+UNVERSIONED = {"holds_versions": False, "stamps": False, **NOT_PICKLED}
+TestDictionaryStore = conformance(lambda base: Dictionary(), **UNVERSIONED)
+TestTreeStore = conformance(lambda base: Tree(), **UNVERSIONED)
+TestPartialStore = conformance(lambda base: Partial(), replaces=False, **UNVERSIONED)
+TestMemoryStore = conformance(lambda base: MemoryStore(), travels="copy")
+TestLocalStore = conformance(lambda base: LocalStore(base / "store"), nests=False)
+TestReadingPublished = reading(lambda values, base: Published(values))
+TestReadingPublishedParts = reading(lambda values, base: PublishedParts(values))
+TestReadingMemoryStore = reading(lambda values, base: MemoryStore(values, read_only=True))
+
+
+# Memory
+
+
+def test_memory_made_from_a_mapping() -> None:
+    given = {"a/b": bytearray(b"x"), "c": memoryview(b"yy")}
+    store = MemoryStore(given)
+    given["a/b"][:] = b"#"
+    given["d"] = bytearray(b"later")
+    assert contents(store) == {"a/b": b"x", "c": b"yy"}
+    with pytest.raises(InvalidKeyError):
+        MemoryStore({"../a": b""})
+
+
+class Derived(MemoryStore):
+    """Holds more than its base."""
+
+    tag = "of the class"
+
+
+def test_memory_in_another_process_is_that_of_the_newest_pickle() -> None:
+    """A worker that still holds an old copy must not answer with it."""
+    store = Derived({"a": b"old"})
+    store.tag = "of the store"
+    first = pickle.dumps(store)
+    store.set("a", b"new")
+    second = pickle.dumps(store)
+    assert pickle.loads(first) is pickle.loads(second) is store
+
+    def work() -> list[tuple[object, ...]]:
+        copies = [pickle.loads(data) for data in (first, second, first)]
+        return [(type(copy), copy.tag, bytes(copy.get("a"))) for copy in copies]
+
+    values = (b"old", b"new", b"old")
+    assert run_child(work).checked() == [(Derived, "of the store", value) for value in values]
+
+
+def test_memory_in_another_process_refuses_writes() -> None:
+    store = MemoryStore({"a": b"old"})
+    data = pickle.dumps((store, xzarr3.create_array(store, "x", data=[1, 2, 3])))
+
+    def work() -> list[int]:
+        copy, array = pickle.loads(data)
+        for write in (
+            lambda: copy.set("a", b"lost"),
+            lambda: copy.erase("a"),
+            lambda: array.__setitem__(0, 5),
+            lambda: array.resize((9,)),
+            lambda: array.attrs.update(lost=True),
+        ):
+            with pytest.raises(ReadOnlyError):
+                write()
+        return array[:].tolist()  # type: ignore[no-any-return]
+
+    assert run_child(work).checked() == [1, 2, 3]
+
+
+def test_threads_of_a_memory_store_lose_no_writes() -> None:
+    store = MemoryStore()
+    run_threads(*[lambda at=at: [store.set(f"{at}/{step}", b"x") for step in range(500)] for at in range(8)])  # type: ignore[misc]
+    assert len(list(store.list())) == store._version == 4000
+
+
+def test_parts_do_not_undo_what_another_thread_stores() -> None:
+    """Between the reading of the old value and the writing of the new one there is no room for others."""
+    store = MemoryStore({"a": b"-" * 10})
+    wrong = []
+
+    def whole() -> None:
+        for step in range(3000):
+            value = b"%010d" % step
+            store.set("a", value)
+            found = bytes(store.get("a") or b"")
+            if found not in (value, value[:-1] + b"x"):
+                wrong.append((value, found))
+
+    def parts() -> None:
+        for _ in range(3000):
+            store.set_partial_values([("a", 9, b"x")])
+
+    run_threads(whole, parts)
+    assert wrong == []
+
+
+# Local files
+
+
+def test_a_key_is_a_path_and_a_value_a_file(tmp_path: Path) -> None:
+    store, root = LocalStore(tmp_path / "not" / "there"), tmp_path / "not" / "there"
+    assert store.get("a/b") is None
+    assert not (tmp_path / "not").exists(), "reading makes nothing"
+    store.set("a/b", VALUE)
+    assert (root / "a/b").read_bytes() == VALUE
+    (root / "a/c").write_bytes(b"by hand")
+    assert contents(store) == {"a/b": VALUE, "a/c": b"by hand"}
+    store.set("a/d/e", VALUE)
+    store.erase("a/d/e")
+    assert sorted(os.listdir(root / "a")) == ["b", "c"], "no empty directory is left"
+    store.erase_prefix("a/")
+    store.erase("a/b")
+    assert os.listdir(root) == [], "but the root stays"
+
+
+def test_modes_of_files_and_directories(tmp_path: Path) -> None:
+    """They follow the umask; those of the root stay."""
+    (tmp_path / "store").mkdir(mode=0o700)
+
+    def work() -> list[int]:
+        os.umask(0o027)
         store = LocalStore(tmp_path / "store")
         store.set("a/b", VALUE)
-        names = _temporary_names(store)
-        assert names, "a value goes through a temporary file"
-        for name in names:
-            (tmp_path / "store/a" / name).write_bytes(b"half")
-        assert contents(store) == {"a/b": VALUE}
-        assert store.list_dir("a/") == ({"a/b"}, set())
-        store.set("a/b", b"new")
-        assert contents(store) == {"a/b": b"new"}
+        store.set("gone/b", VALUE)
+        store.erase("gone/b")
+        return [stat.S_IMODE(os.stat(f"{store.root}/{name}").st_mode) for name in ("a/b", "a", "")]
 
-    def test_names_of_temporary_files_are_no_keys(self, tmp_path: Path) -> None:
-        """What could be stored under such a name would not be listed, nor erased with its group."""
-        store = LocalStore(tmp_path / "store")
-        store.set("a/b", VALUE)
-        (name,) = _temporary_names(store)
-        try:
-            store.set(f"a/{name}", b"hidden")
-        except InvalidKeyError:
-            assert contents(store) == {"a/b": VALUE}
-        else:
-            assert contents(store) == {"a/b": VALUE, f"a/{name}": b"hidden"}
+    assert run_child(work).checked() == [0o640, 0o750, 0o700]
 
-    def test_relative_root_stays_where_it_was(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "one").mkdir()
-        (tmp_path / "two").mkdir()
-        monkeypatch.chdir(tmp_path / "one")
-        store = LocalStore("here/x.zarr")
-        monkeypatch.chdir(tmp_path / "two")
-        store.set("a", VALUE)
-        pickle.loads(pickle.dumps(store)).set("b", VALUE)
-        assert sorted(os.listdir(tmp_path / "one/here/x.zarr")) == ["a", "b"]
-        assert os.listdir(tmp_path / "two") == []
 
-    def test_equal_roots_make_equal_stores(self, tmp_path: Path) -> None:
-        store = LocalStore(tmp_path / "a")
-        twin = LocalStore(f"{tmp_path}/b/../a/")
-        assert store == twin
-        assert hash(store) == hash(twin)
-        assert store.__dask_tokenize__() == twin.__dask_tokenize__()
-        assert store != LocalStore(tmp_path / "b")
-        assert store != LocalStore(tmp_path / "a", read_only=True)
-        assert store != tmp_path / "a"
-
-    def test_root_that_is_a_file(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_bytes(b"precious")
-        store = LocalStore(tmp_path / "file")
-        assert store.get("zarr.json") is None
-        assert list(store.list()) == []
-        with pytest.raises(StoreError, match="file"):
-            store.set("zarr.json", b"{}")
-        store.erase("zarr.json")
-        assert (tmp_path / "file").read_bytes() == b"precious"
-
-    def test_links_within_the_store_are_followed(self, tmp_path: Path) -> None:
-        store = LocalStore(tmp_path / "store")
-        store.set("real/a", VALUE)
-        (tmp_path / "store/alias").symlink_to("real")
-        (tmp_path / "store/real/b").symlink_to("a")
-        assert sorted(store.list()) == ["alias/a", "alias/b", "real/a", "real/b"]
-        assert read_back(store, "alias/b") == [VALUE] * 4
-        assert store.list_dir("") == (set(), {"alias/", "real/"})
-
-    def test_circles_of_links_end(self, tmp_path: Path) -> None:
-        store = LocalStore(tmp_path / "store")
-        store.set("a/b", VALUE)
-        (tmp_path / "store/a/up").symlink_to("..")
-        (tmp_path / "store/a/self").symlink_to(".")
-        (tmp_path / "store/a/root").symlink_to(tmp_path / "store")
-        listed = []
-        for key in store.list():
-            listed.append(key)
-            assert len(listed) < 1000
-        assert "a/b" in listed
-        assert bytes(store.get("a/up/a/b") or b"") == VALUE
-
-    def test_link_that_points_to_itself_can_be_listed_but_not_read(self, tmp_path: Path) -> None:
-        store = LocalStore(tmp_path / "store")
-        store.set("a/b", VALUE)
-        (tmp_path / "store/a/loop").symlink_to("loop")
-        for read in (store.get, store.exists, store.reader().open, store.reader().get):
-            with pytest.raises(StoreError, match="a/loop"):
-                read("a/loop")
-        try:
-            keys = list(store.list())
-        except StoreError as error:
-            assert "loop" in str(error)  # noqa: PT017 - either answer will do
-        else:
-            assert "a/b" in keys
-
-    def test_link_to_nothing_is_not_absent(self, tmp_path: Path) -> None:
-        """The value is elsewhere and cannot be read: content that git-annex has not fetched, say."""
-        store = LocalStore(tmp_path / "store")
-        store.set("a/b", VALUE)
-        (tmp_path / "store/a/gone").symlink_to(".git/annex/objects/gone")
-        for read in (store.get, store.reader().open, store.reader().get):
-            with pytest.raises(StoreError, match="a/gone"):
-                read("a/gone")
-
-    def test_what_is_no_file_is_no_value(self, tmp_path: Path) -> None:
-        """And nobody waits for a pipe that no one writes to."""
-
-        def work() -> list[str]:
-            store = LocalStore(tmp_path / "store")
-            store.set("a/b", VALUE)
-            os.mkfifo(tmp_path / "store/a/pipe")
-            answers = []
-            for read in (store.get, store.reader().open, store.reader().get):
-                try:
-                    answers.append(repr(read("a/pipe")))
-                except StoreError:
-                    answers.append("error")
-            return answers
-
-        answers = run_child(work).checked()
-        assert set(answers) <= {"None", "error"}
-
-    @pytest.mark.slow
-    def test_descriptors_are_not_left_open(self, tmp_path: Path) -> None:
-        store = LocalStore(tmp_path / "store")
-        store.set("a/b", VALUE)
-        os.mkdir(tmp_path / "store/a/folder")
-        before = len(os.listdir("/proc/self/fd"))
-        for _ in range(20):
-            read_back(store, "a/b")
-            read_back(store, "a/folder")
-            read_back(store, "a/none")
-            store.set("a/b", VALUE)
-            with pytest.raises(StoreError):
-                store.set("a/folder", VALUE)
-            for at in range(40):
-                store.set(f"many/{at}/x", VALUE)
-            next(iter(store.list()))
-            store.erase_values([f"many/{at}/x" for at in range(20)])
-            store.erase_prefix("many/")
-            store.erase_prefix("none/")
-            store.erase("a/none/x")
-            store.sweep()
-        assert len(os.listdir("/proc/self/fd")) == before
-
-    def test_only_whole_values_get_the_name(self, tmp_path: Path) -> None:
-        """The inode changes with each write: nobody writes into the file that others read."""
-        store = LocalStore(tmp_path / "store")
-        store.set("a", VALUE)
-        with (tmp_path / "store/a").open("rb") as old:
-            store.set("a", b"new")
-            assert old.read() == VALUE
-            assert os.fstat(old.fileno()).st_nlink == 0
-
-    def test_special_bits_of_the_directory_are_left_alone(self, tmp_path: Path) -> None:
-        (tmp_path / "store").mkdir(mode=0o700)
-        store = LocalStore(tmp_path / "store")
-        store.set("a/b", VALUE)
-        store.erase("a/b")
-        assert stat.S_IMODE(os.stat(tmp_path / "store").st_mode) == 0o700
+def test_leftovers_of_a_killed_writer_are_no_keys(local_store: LocalStore) -> None:
+    """Nothing can be stored under the name of a temporary file: it would not be listed, nor erased."""
+    local_store.set("a/b", VALUE)
+    (name,) = _temporary_names(local_store)
+    Path(local_store.root, "a", name).write_bytes(b"half")
+    assert contents(local_store) == {"a/b": VALUE}
+    assert local_store.list_dir("a/") == ({"a/b"}, set())
+    with pytest.raises(InvalidKeyError):
+        local_store.set(f"a/{name}", b"hidden")
+    local_store.set("a/b", b"new")
+    assert contents(local_store) == {"a/b": b"new"}
 
 
 def _temporary_names(store: LocalStore) -> list[str]:
@@ -589,12 +291,147 @@ def _temporary_names(store: LocalStore) -> list[str]:
     return names
 
 
+def test_equal_roots_make_equal_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path / "a")
+    twin = LocalStore(f"{tmp_path}/b/../a/")
+    assert store == twin
+    assert hash(store) == hash(twin)
+    assert store.__dask_tokenize__() == twin.__dask_tokenize__()
+    assert store not in (LocalStore(tmp_path / "b"), LocalStore(tmp_path / "a", read_only=True))
+    assert store != tmp_path / "a"
+    monkeypatch.chdir(tmp_path)
+    relative = LocalStore("a")
+    monkeypatch.chdir("/")
+    assert relative == pickle.loads(pickle.dumps(relative)) == store, "a relative root stays where it was"
+
+
+def test_root_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"precious")
+    store = LocalStore(tmp_path / "file")
+    assert store.get("zarr.json") is None
+    assert list(store.list()) == []
+    with pytest.raises(StoreError, match="file"):
+        store.set("zarr.json", b"{}")
+    store.erase("zarr.json")
+    assert (tmp_path / "file").read_bytes() == b"precious"
+
+
+def test_links_within_the_store_are_followed(local_store: LocalStore) -> None:
+    local_store.set("real/a", VALUE)
+    root = Path(local_store.root)
+    (root / "alias").symlink_to("real")
+    (root / "real/b").symlink_to("a")
+    assert sorted(local_store.list()) == ["alias/a", "alias/b", "real/a", "real/b"]
+    assert read_back(local_store, "alias/b") == [VALUE] * 4
+    assert local_store.list_dir("") == (set(), {"alias/", "real/"})
+    for name, target in (("up", ".."), ("self", "."), ("root", root)):
+        (root / "real" / name).symlink_to(target)
+    listed = []
+    for key in local_store.list():
+        listed.append(key)
+        assert len(listed) < 1000, "a circle of links ends"
+    assert "real/a" in listed
+    assert read_back(local_store, "real/up/real/a") == [VALUE] * 4
+
+
+@pytest.mark.parametrize("target", ["link", ".git/annex/objects/gone"], ids=["itself", "nothing"])
+def test_links_that_lead_to_no_value_are_not_absent(local_store: LocalStore, target: str) -> None:
+    """The value is elsewhere and cannot be read: content that git-annex has not fetched, say."""
+    local_store.set("a/b", VALUE)
+    Path(local_store.root, "a/link").symlink_to(target)
+    for read in (local_store.get, local_store.reader().open, local_store.reader().get):
+        with pytest.raises(StoreError, match="a/link"):
+            read("a/link")
+    assert "a/b" in set(local_store.list())
+
+
+def test_what_is_no_file_is_no_value(local_store: LocalStore) -> None:
+    """Nobody waits for a pipe that no one writes to."""
+
+    def work() -> set[str]:
+        local_store.set("a/b", VALUE)
+        os.mkfifo(f"{local_store.root}/a/pipe")
+        answers = set()
+        for read in (local_store.get, local_store.reader().open, local_store.reader().get):
+            try:
+                answers.add(repr(read("a/pipe")))
+            except StoreError:
+                answers.add("error")
+        return answers
+
+    assert run_child(work).checked() <= {"None", "error"}
+
+
+@pytest.mark.slow
+def test_descriptors_are_not_left_open(local_store: LocalStore) -> None:
+    local_store.set("a/b", VALUE)
+    os.mkdir(f"{local_store.root}/a/folder")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        for key in ("a/b", "a/folder", "a/none"):
+            read_back(local_store, key)
+        local_store.set("a/b", VALUE)
+        with pytest.raises(StoreError):
+            local_store.set("a/folder", VALUE)
+        for at in range(40):
+            local_store.set(f"many/{at}/x", VALUE)
+        next(iter(local_store.list()))
+        local_store.erase_values([f"many/{at}/x" for at in range(20)])
+        local_store.erase_prefix("many/")
+        local_store.erase_prefix("none/")
+        local_store.erase("a/none/x")
+        local_store.sweep()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_only_whole_values_get_the_name(local_store: LocalStore) -> None:
+    """The inode changes with each write: nobody writes into the file that others read."""
+    local_store.set("a", VALUE)
+    with open(f"{local_store.root}/a", "rb") as old:
+        local_store.set("a", b"new")
+        assert old.read() == VALUE
+        assert os.fstat(old.fileno()).st_nlink == 0
+
+
+def test_parts_of_one_key_are_read_from_one_version(
+    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_store.set("a", VALUE)
+    opened = []
+    real = os.open
+
+    def spy(path: str, *args: Any, **options: Any) -> int:
+        opened.append(path)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", spy)
+    found = local_store.get_partial_values([("a", (0, 2)), ("b", (0, 1)), ("a", (-2, None)), ("a", (3, 0))])
+    assert [None if part is None else bytes(part) for part in found] == [b"01", None, b"89", b""]
+    assert opened == [f"{local_store.root}/a", f"{local_store.root}/b"]
+
+
+def test_stamps_in_other_handles_and_processes(local_store: LocalStore) -> None:
+    root, memory = local_store.root, MemoryStore({"a": VALUE})
+    local_store.set("a", VALUE)
+    expected = local_store.stamp(["a", "b"])
+    assert LocalStore(root).stamp(["a", "b"]) == expected
+    assert run_child(lambda: LocalStore(root).stamp(["a", "b"])).checked() == expected
+    run_child(lambda: LocalStore(root).set("a", b"9876543210")).checked()
+    assert local_store.stamp(["a", "b"]) != expected
+    memory.set("b", VALUE)
+    data = pickle.dumps(memory)
+    assert run_child(lambda: pickle.loads(data).stamp(["a"])).checked() == memory.stamp(["a"])
+
+
 # All stores against a dictionary
+
 
 KEYS = st.sampled_from(["a/b", "a/c/d", "a/c/e", "a.b", "b", "c/f/g", "c/f/\u00e9"])
 PREFIXES = st.sampled_from(["a/", "a/c/", "c/", "c/f/", "no/"])
 VALUES = st.binary(max_size=12)
 PARTS = st.lists(st.tuples(KEYS, st.integers(-1, 14), st.binary(max_size=5)), max_size=4)
+
+
 STEPS = st.one_of(
     st.tuples(st.just("set"), KEYS, VALUES),
     st.tuples(st.just("set_partial_values"), PARTS),
@@ -634,23 +471,23 @@ def _store_parts(model: dict[str, bytes], parts: list[tuple[str, int, bytes]]) -
     return True
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        *(lambda base: MemoryStore(), LocalStore, lambda base: Plain(), lambda base: Dictionary()),
-        *(lambda base: Tree(), lambda base: Partial(), lambda base: Masked(MemoryStore())),
-    ],
-    ids=["memory", "local", "plain", "dictionary", "tree", "partial", "masked"],
-)
+MAKERS: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda base: MemoryStore(),
+    "local": LocalStore,
+    **{kind.__name__: lambda base, kind=kind: kind() for kind in (Plain, Dictionary, Tree, Partial)},  # type: ignore[misc]
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
 @given(steps=st.lists(STEPS, max_size=12), wanted=st.lists(st.tuples(KEYS, st.integers(-14, 14)), max_size=4))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_store_is_a_mapping(
-    make: Callable[[Path], Store],
+    kind: str,
     steps: list[tuple[Any, ...]],
     wanted: list[tuple[str, int]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    store = make(tmp_path_factory.mktemp("store"))
+    store = MAKERS[kind](tmp_path_factory.mktemp("store"))
     model: dict[str, bytes] = {}
     for name, *given_ in steps:
         before = dict(model)
@@ -671,12 +508,41 @@ def test_any_store_is_a_mapping(
         )
     found = store.get_partial_values([(key, (start, None)) for key, start in wanted])
     assert [None if part is None else bytes(part) for part in found] == [
-        model[key][start if start >= 0 else max(len(model[key]) + start, 0) :] if key in model else None
-        for key, start in wanted
+        cut(model[key], (start, None)) if key in model else None for key, start in wanted
     ]
 
 
+# Threads
+
+THREADED: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda base: MemoryStore(),
+    "local": LocalStore,
+    "zip": lambda base: ZipStore(base / "x.zip", mode="w"),
+    "fsspec": lambda base: FsspecStore(f"memory://{base.name}"),
+    "cache": lambda base: CacheStore(MemoryStore(), directory=base),
+    "plain": lambda base: Plain(),
+}
+
+
+@pytest.mark.parametrize("kind", THREADED)
+def test_threads_change_parts_of_chunks(kind: str, tmp_path: Path) -> None:
+    """Each changes its own elements of chunks and shards that all of them share."""
+    with THREADED[kind](tmp_path) as store:
+        plain = xzarr3.create_array(store, "p", shape=(64,), chunks=(32,), dtype="i4")
+        shards = xzarr3.create_array(store, "s", shape=(64,), chunks=(8,), shards=(32,), dtype="i4")
+
+        def work(at: int) -> None:
+            for array in (plain, shards):
+                for place in range(at, 64, 4):
+                    array[place] = place + 1
+
+        run_threads(*(lambda at=at: work(at) for at in range(4)))  # type: ignore[misc]
+    for name in "ps":
+        assert xzarr3.open_array(store, name)[:].tolist() == list(range(1, 65))
+
+
 # Operations that a store lacks
+
 
 OPERATIONS: dict[str, Callable[[Store], object]] = {
     "get": lambda store: store.get("a/b"),
@@ -699,14 +565,6 @@ ERASE = {"erase", "erase_values", "erase_prefix"}
 LIST = {"list", "list_prefix", "list_dir"}
 
 
-class Nothing(Held):
-    """A store that can do nothing."""
-
-
-class SetsOnly(Sets):
-    """A pipe into the dark."""
-
-
 class Archive(Gets, Sets, Lists):
     """Takes values and never gives one up, as a zip archive does."""
 
@@ -726,14 +584,14 @@ class DarkParts(SetsParts, ErasesValues):
 @pytest.mark.parametrize(
     ("kind", "abilities", "works"),
     [
-        (Nothing, (False, False, False, False), set()),
+        (Held, (False, False, False, False), set()),
         (Gets, (True, False, False, False), READ),
         (GetsParts, (True, False, False, False), READ),
         (Published, (True, False, False, True), READ | LIST),
         (Lists, (False, False, False, True), LIST),
         (ListsPrefixes, (False, False, False, True), LIST),
         (ListsDirectories, (False, False, False, True), LIST),
-        (SetsOnly, (False, True, False, False), {"set"}),
+        (Sets, (False, True, False, False), {"set"}),
         (Archive, (True, True, False, True), READ | WRITE | LIST),
         (Unlisted, (True, True, True, False), READ | WRITE | {"erase", "erase_values"}),
         (PartialArchive, (True, True, False, True), READ | WRITE | LIST),
@@ -754,8 +612,7 @@ def test_operations_that_a_store_lacks(
             continue
         with pytest.raises(StoreError, match=kind.__name__) as caught:
             call(store)
-        writes = name in WRITE | ERASE
-        if writes and not store.writeable:
+        if name in WRITE | ERASE and not store.writeable:
             assert isinstance(caught.value, ReadOnlyError)
         else:
             assert isinstance(caught.value, StoreCapabilityError)
@@ -765,11 +622,6 @@ def test_operations_that_a_store_lacks(
         assert "use a store with '" in str(caught.value)
         assert store.values == {"a/b": b"y"}
     assert store.stamp(["a/b"]) != store.stamp(["a/b"])
-
-
-def test_abilities_of_a_read_only_store() -> None:
-    store = Plain({"a/b": VALUE}, read_only=True)
-    assert (store.readable, store.writeable, store.erasable, store.listable) == (True, False, False, True)
 
 
 def test_set_of_a_store_that_sets_parts() -> None:
@@ -807,22 +659,6 @@ def test_store_that_lists_directories_that_are_none(prefixes: set[str]) -> None:
         list(Circle().list_prefix("a/"))
 
 
-def test_parts_of_one_key_are_read_from_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LocalStore(tmp_path / "store")
-    store.set("a", VALUE)
-    opened = []
-    real = os.open
-
-    def spy(path: str, *args: Any, **options: Any) -> int:
-        opened.append(path)
-        return real(path, *args, **options)
-
-    monkeypatch.setattr(os, "open", spy)
-    found = store.get_partial_values([("a", (0, 2)), ("b", (0, 1)), ("a", (-2, None)), ("a", (3, 0))])
-    assert [None if part is None else bytes(part) for part in found] == [b"01", None, b"89", b""]
-    assert opened == [f"{store.root}/a", f"{store.root}/b"]
-
-
 def test_value_that_vanishes_while_its_parts_are_read() -> None:
     store = Plain({"a/b": VALUE})
     reader = store.reader().open("a/b")
@@ -832,13 +668,7 @@ def test_value_that_vanishes_while_its_parts_are_read() -> None:
         reader.read(0, 3)
 
 
-def test_open_store(tmp_path: Path) -> None:
-    path = tmp_path / "a b#c%41.zarr"
-    assert open_store(str(path)) == open_store(path) == LocalStore(path)
-    assert open_store(f"file://{quote(str(path))}") == LocalStore(path)
-    for store in (MemoryStore(), LocalStore(path, read_only=True)):
-        assert open_store(store) is store
-    assert open_store("C:") == LocalStore("C:"), "a drive or a name with a colon is no URL"
+# Opening
 
 
 @pytest.mark.parametrize(
@@ -850,10 +680,21 @@ def test_open_store(tmp_path: Path) -> None:
         ("memory://x", "FsspecStore"),
         ("dir::memory://x", "FsspecStore"),
         ("file:///x.zarr", "LocalStore"),
+        ("C:", "LocalStore"),  # A drive, or a name with a colon, is no URL.
     ],
 )
 def test_open_store_knows_what_a_url_is(location: str, kind: str) -> None:
     assert type(open_store(location)).__name__ == kind
+
+
+def test_open_store_takes_paths_and_stores(tmp_path: Path) -> None:
+    path = tmp_path / "a b#c%41.zarr"
+    assert open_store(str(path)) == open_store(path) == LocalStore(path)
+    assert open_store(f"file://{quote(str(path))}") == LocalStore(path)
+    for store in (MemoryStore(), LocalStore(path, read_only=True)):
+        assert open_store(store) is store
+    with pytest.raises(StoreError, match=r"(?s)nowhere.*accepted"):
+        open_store("nowhere://a/b")
 
 
 def test_open_store_knows_zips(tmp_path: Path) -> None:
@@ -866,12 +707,6 @@ def test_open_store_knows_zips(tmp_path: Path) -> None:
     folder = tmp_path / "folder.zip"
     folder.mkdir()
     assert open_store(folder) == LocalStore(folder)
-
-
-def test_open_store_refuses_urls_it_has_no_store_for() -> None:
-    with pytest.raises(StoreError, match="nowhere") as caught:
-        open_store("nowhere://a/b")
-    assert "accepted" in str(caught.value)
 
 
 def test_open_store_takes_options(tmp_path: Path) -> None:
@@ -896,70 +731,3 @@ def test_open_store_takes_what_other_libraries_have(tmp_path: Path) -> None:
 def test_open_store_refuses_other_things(thing: object) -> None:
     with pytest.raises(TypeError, match="not a store"):
         open_store(thing)  # type: ignore[arg-type]
-
-
-def test_memory_store_survives_its_readers(tmp_path: Path) -> None:
-    """The old value stays valid for who holds it."""
-    store = MemoryStore({"a": b"old"})
-    value = store.get("a", (0, 3))
-    store.set("a", b"new")
-    store.erase("a")
-    assert value is not None
-    assert bytes(value) == b"old"
-
-
-def test_stamp_is_the_same_for_other_handles_and_processes(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "store")
-    store.set("a", VALUE)
-    expected = store.stamp(["a", "b"])
-    assert LocalStore(tmp_path / "store").stamp(["a", "b"]) == expected
-    assert run_child(lambda: LocalStore(tmp_path / "store").stamp(["a", "b"])).checked() == expected
-    memory = MemoryStore({"a": VALUE})
-    memory.set("b", VALUE)
-    data = pickle.dumps(memory)
-    assert run_child(lambda: pickle.loads(data).stamp(["a"])).checked() == memory.stamp(["a"])
-
-
-def test_stamp_changes_when_another_process_writes(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "store")
-    store.set("a", VALUE)
-    before = store.stamp(["a"])
-    run_child(lambda: LocalStore(tmp_path / "store").set("a", b"9876543210")).checked()
-    assert store.stamp(["a"]) != before
-
-
-def test_parts_do_not_undo_what_another_thread_stores() -> None:
-    """Between the reading of the old value and the writing of the new one there is no room for others."""
-    store = MemoryStore({"a": b"-" * 10})
-    wrong = []
-
-    def whole() -> None:
-        for step in range(3000):
-            value = b"%010d" % step
-            store.set("a", value)
-            found = bytes(store.get("a") or b"")
-            if found not in (value, value[:-1] + b"x"):
-                wrong.append((value, found))
-
-    def parts() -> None:
-        for _ in range(3000):
-            store.set_partial_values([("a", 9, b"x")])
-
-    run_threads(whole, parts)
-    assert wrong == []
-
-
-def test_threads_of_a_memory_store_lose_no_writes() -> None:
-    store = MemoryStore()
-
-    def work(at: int) -> None:
-        for step in range(500):
-            store.set(f"{at}/{step}", b"x")
-
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(list(store.list())) == 4000
-    assert store._version == 4000
