@@ -23,11 +23,7 @@ ML = (
     "float8_e5m2fnuz", "float4_e2m1fn", "int2", "int4",
 )  # fmt: skip
 # Values of the types narrower than a byte.
-SMALL = {
-    "int2": [-2, -1, 0, 1],
-    "int4": [-8, -1, 7, 0, 3],
-    "float4_e2m1fn": [-6, 0.5, -0.0, 1.5, 4],
-}
+SMALL = {"int2": [-2, -1, 0, 1], "int4": [-8, -1, 7, 0, 3], "float4_e2m1fn": [-6, 0.5, -0.0, 1.5, 4]}
 
 
 def bits(dtype, shape=(5,)):
