@@ -41,29 +41,6 @@ def bits(scalar: np.generic) -> str:
 
 # Names
 
-SPELLINGS: dict[str, list[Any]] = {
-    "int16": ["<i2"],
-    "float64": [">f8", float],
-    "complex64": ["complex_float32", ">c8"],
-    "complex128": [{"name": "complex_float64"}, complex],
-    "r16": [{"name": "r16", "configuration": {}}],
-    "r24": ["V3"],
-    "r2048": ["r2048"],
-    "uint32": ["=u4"],
-    "bool": ["?", bool],
-    "int64": [int, np.longlong, np.dtype("l")],
-    "uint64": [np.dtype(">u8"), np.ulonglong],
-    "int32": [np.intc],
-    "float16": [np.float16],
-    **{name: [name, {"name": name}, native(name)] for name in ("int8", "uint8", "uint16", "float32", "r128")},
-}
-
-
-def test_dtype_of_any_spelling() -> None:
-    for name, spellings in SPELLINGS.items():
-        for spec in spellings:
-            assert parse_dtype(spec).name == name
-
 
 def test_specifications_that_are_refused() -> None:
     unnamed: list[Any] = [np.longdouble, "<c32", "V0"]
