@@ -137,20 +137,7 @@ def test_every_number_is_written_and_read(
 @every_float
 def test_words_for_what_there_is(name: str, width: int, nan: int | None, infinite: bool, most: float) -> None:
     data_type = parse_dtype(name)
-    refused: list[Any] = [
-        None,
-        True,
-        "",
-        "nan",
-        "inf",
-        "+Infinity",
-        "0x",
-        "1",
-        [1],
-        {},
-        "0x" + "f" * 5,
-        "0xg0",
-    ]
+    refused: list[Any] = [None, True, "", "nan", "inf", "+Infinity", "0x", "1", [1], {}, "0xfffff", "0xg0"]
     if nan is not None:
         found = data_type.from_json_scalar("NaN", zarr_format=3)
         assert bits(data_type, found) == nan

@@ -181,20 +181,8 @@ def test_chunk_keys(name: str, separator: str) -> None:
         for coords, key in keys.items():
             assert found.key(coords) == key
             assert found.coords(key, len(coords)) == coords
-        for other in (
-            "",
-            "c/",
-            "c/01",
-            "c/-1",
-            "c/1/",
-            "01",
-            "-1",
-            "1.",
-            "c/1/23/45/6",
-            "c/\u0661",
-            "zarr.json",
-        ):
-            assert found.coords(other, 1) is None
+        wrong = ("", "c/", "c/01", "c/-1", "c/1/", "01", "-1", "1.", "c/1/23/45/6", "c/\u0661", "zarr.json")
+        assert [found.coords(other, 1) for other in wrong] == [None] * len(wrong)
 
 
 def test_forms_that_mean_the_same() -> None:

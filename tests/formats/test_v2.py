@@ -497,18 +497,8 @@ def test_keys() -> None:
 def test_names_of_nodes() -> None:
     for name in ("a", "__x", "...", "é", "0", "0.0", ".hidden", "a b"):
         V2.check_name(name, name)
-    for name in (
-        "",
-        ".",
-        "..",
-        "a\\b",
-        ".zarray",
-        ".zgroup",
-        ".zattrs",
-        ".zmetadata",
-        ".nczarray",
-        "zarr.json",
-    ):
+    documents = (".zarray", ".zgroup", ".zattrs", ".zmetadata", ".nczarray", "zarr.json")
+    for name in ("", ".", "..", "a\\b", *documents):
         with pytest.raises(InvalidKeyError, match="accepted"):
             V2.check_name(name, f"x/{name}")
 
