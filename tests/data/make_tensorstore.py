@@ -23,11 +23,7 @@ ML = (
     "float8_e5m2fnuz", "float4_e2m1fn", "int2", "int4",
 )  # fmt: skip
 # Values of the types narrower than a byte.
-SMALL = {
-    "int2": [-2, -1, 0, 1],
-    "int4": [-8, -1, 7, 0, 3],
-    "float4_e2m1fn": [-6, 0.5, -0.0, 1.5, 4],
-}
+SMALL = {"int2": [-2, -1, 0, 1], "int4": [-8, -1, 7, 0, 3], "float4_e2m1fn": [-6, 0.5, -0.0, 1.5, 4]}
 
 
 def bits(dtype, shape=(5,)):
@@ -42,20 +38,13 @@ def bits(dtype, shape=(5,)):
 
 def write(path, driver, metadata, values, part, options):
     """Write one array and return what tensorstore then reads."""
-    spec = {
-        "driver": driver,
-        "kvstore": {"driver": "file", "path": str(path)},
-        "metadata": metadata,
-        **options,
-    }
-    array = tensorstore.open(spec, create=True).result()
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": str(path)}, **options}
+    array = tensorstore.open({**spec, "metadata": metadata}, create=True).result()
     if part is not None:
         array[part].write(values[part]).result()
-    spec = {"driver": driver, "kvstore": spec["kvstore"], **options}
     array = tensorstore.open(spec).result()
-    return np.asarray(array.read().result()), None if array.fill_value is None else np.asarray(
-        array.fill_value
-    )
+    fill = None if array.fill_value is None else np.asarray(array.fill_value)
+    return np.asarray(array.read().result()), fill
 
 
 class Store:
@@ -108,13 +97,8 @@ def version_2():
         "zlib": {"id": "zlib", "level": 1}, "gzip": {"id": "gzip", "level": 1},
         "bz2": {"id": "bz2", "level": 1}, "zstd": {"id": "zstd", "level": 1},
     }.items():  # fmt: skip
-        metadata = {
-            "shape": [5, 7],
-            "chunks": [3, 4],
-            "dtype": "<i4",
-            "compressor": compressor,
-            "fill_value": -1,
-        }
+        metadata = {"shape": [5, 7], "chunks": [3, 4], "dtype": "<i4"}
+        metadata |= {"compressor": compressor, "fill_value": -1}
         store.array(f"codecs/{name}", metadata, grid, part=HALF)
     for order in "CF":
         for name, separator in (("dot", "."), ("slash", "/")):
@@ -143,17 +127,8 @@ def version_3():
         }  # fmt: skip
 
     for name in (
-        "bool",
-        "int8",
-        "uint8",
-        "int16",
-        "uint32",
-        "int64",
-        "float16",
-        "float64",
-        "complex64",
-        "complex128",
-    ):
+        "bool", "int8", "uint8", "int16", "uint32", "int64", "float16", "float64", "complex64", "complex128",
+    ):  # fmt: skip
         values = bits(name) if name != "bool" else np.array([True, False, True, True, False])
         fill = {"f": 1.5, "c": [1.5, "NaN"], "b": True}.get(values.dtype.kind, 7)
         store.array(f"types/{name}", plain(name, fill), values, part=HALF)

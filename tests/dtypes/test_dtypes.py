@@ -1,4 +1,4 @@
-"""Data types: every permitted form of every scalar, to the last bit, and the refusal of all others."""
+"""Core data types: every permitted form of every scalar, to the last bit, and the refusal of all others."""
 
 from __future__ import annotations
 
@@ -12,28 +12,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from _strategies import (
-    DATA_TYPES,
-    JSON_VALUES,
-    NUMERIC,
-    attempt,
-    elements,
-    from_bits,
-    native,
-    same_bits,
-    special,
-)
+from _strategies import DATA_TYPES, NUMERIC, attempt, elements, from_bits, native, same_bits
 from _things import Thing
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
-from xzarr3.dtypes import Float32, Int16, RawBits, ZDType, parse_dtype, registry
+from xzarr3.dtypes import Float32, Int16, RawBits, parse_dtype, registry
 
-FLOATS = {"float16": ("<e", 2), "float32": ("<f", 4), "float64": ("<d", 8)}
-INTEGERS = [name for name in NUMERIC if native(name).kind in "iu"]
+FLOATS = ("float16", "float32", "float64")
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
+INTEGERS = [name for name in NUMERIC if native(name).kind in "iu"]
 
 
 def from_json(name: str, value: Any) -> np.generic:
@@ -52,101 +42,33 @@ def bits(scalar: np.generic) -> str:
 # Names
 
 
-@pytest.mark.parametrize("name", DATA_TYPES)
-def test_name_and_dtype_belong_together(name: str) -> None:
-    data_type = parse_dtype(name)
-    assert data_type.name == name
-    assert data_type.to_json(3) == name
-    assert data_type.to_native_dtype() == native(name)
-    assert data_type.to_native_dtype().isnative
-    assert data_type.item_size == native(name).itemsize
-    assert parse_dtype(native(name)) == data_type
-    assert parse_dtype({"name": name}) == data_type
-    assert parse_dtype(data_type) is data_type
-    assert pickle.loads(pickle.dumps(data_type)) == data_type
-    assert len({data_type, parse_dtype(name)}) == 1
-
-
-def test_data_types_differ_from_each_other() -> None:
-    assert len({parse_dtype(name) for name in DATA_TYPES}) == len(DATA_TYPES)
-    assert RawBits(8) != RawBits(16)
-
-
-@pytest.mark.parametrize(
-    ("spec", "name"),
-    [
-        ("<i2", "int16"),
-        (">f8", "float64"),
-        ("complex_float32", "complex64"),
-        ({"name": "complex_float64"}, "complex128"),
-        ({"name": "r16", "configuration": {}}, "r16"),
-        ("=u4", "uint32"),
-        (">c8", "complex64"),
-        ("?", "bool"),
-        (bool, "bool"),
-        (int, "int64"),
-        (float, "float64"),
-        (complex, "complex128"),
-        (np.float16, "float16"),
-        (np.dtype(">u8"), "uint64"),
-        ("V3", "r24"),
-        ("r2048", "r2048"),
-        (np.intc, "int32"),
-        (np.longlong, "int64"),
-        (np.ulonglong, "uint64"),
-        (np.dtype("l"), "int64"),
-    ],
-)
-def test_dtype_of_any_spelling(spec: Any, name: str) -> None:
-    assert parse_dtype(spec).name == name
-
-
-@pytest.mark.parametrize("spec", [np.longdouble, "<c32", "V0"], ids=str)
-def test_dtype_without_a_data_type_is_refused(spec: Any) -> None:
-    with pytest.raises(DataTypeValidationError) as caught:
-        parse_dtype(spec)
-    assert caught.value.found == np.dtype(spec)
-    assert caught.value.accepted
-
-
-@pytest.mark.parametrize(
-    "spec",
-    ["", "Int8", "int8 ", "float128x", "r", "r0", "r7", "r-8", "r08", "R8", "r8.0", "r٨", "r1e1",
-     {"name": []}, {"name": None}, {}, {"name": "int8", "configuration": []}, {"name": "int8", "x": 1}],
-    ids=str,
-)  # fmt: skip
-def test_unknown_name_is_refused(spec: Any) -> None:
-    with pytest.raises(UnknownExtensionError) as caught:
-        parse_dtype(spec)
-    assert "'int8'" in str(caught.value)
-    assert "'int64'" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["int8", "float64", "complex64", "r16", "complex_float32"])
-def test_core_data_types_have_no_configuration(name: str) -> None:
-    with pytest.raises(UnknownExtensionError, match="no configuration"):
-        parse_dtype({"name": name, "configuration": {"x": 1}})
-
-
-@pytest.mark.parametrize("spec", [5, 1.5, [], None, Thing(), b"\xff", ("x", "y", "z")], ids=repr)
-def test_no_dtype_at_all_is_refused(spec: Any) -> None:
-    with pytest.raises(DataTypeValidationError):
-        parse_dtype(spec)
-
-
-@given(st.one_of(st.text(max_size=8), JSON_VALUES))
-def test_any_name_is_a_data_type_or_refused(spec: Any) -> None:
-    found, error = attempt(lambda: registry.match_json(spec, zarr_format=3), MetadataError)
-    assert isinstance(found, ZDType) if error is None else str(error)
-
-
-def test_raw_bits_come_in_bytes() -> None:
+def test_specifications_that_are_refused() -> None:
+    unnamed: list[Any] = [np.longdouble, "<c32", "V0"]
+    for spec in unnamed:
+        with pytest.raises(DataTypeValidationError) as caught:
+            parse_dtype(spec)
+        assert caught.value.found == np.dtype(spec)
+        assert caught.value.accepted
+    unknown: list[Any] = [
+        "", "Int8", "int8 ", "float128x", "r", "r0", "r7", "r-8", "r08", "R8", "r8.0", "r٨", "r1e1",
+        {"name": []}, {"name": None}, {}, {"name": "int8", "configuration": []}, {"name": "int8", "x": 1},
+    ]  # fmt: skip
+    for spec in unknown:
+        with pytest.raises(UnknownExtensionError, match=r"'int8'.*'float64'"):
+            parse_dtype(spec)
+    for name in ("int8", "float64", "complex64", "r16", "complex_float32"):
+        with pytest.raises(UnknownExtensionError, match="no configuration"):
+            parse_dtype({"name": name, "configuration": {"x": 1}})
+    nothing: list[Any] = [5, 1.5, [], None, Thing(), b"\xff", ("x", "y", "z")]
+    for spec in nothing:
+        with pytest.raises(DataTypeValidationError):
+            parse_dtype(spec)
     for size in (0, -8, 7):
         with pytest.raises(DataTypeValidationError, match="multiple of 8"):
             RawBits(size)
 
 
-@pytest.mark.parametrize("name", DATA_TYPES)
+@pytest.mark.parametrize("name", ["bool", "int16", "float32", "complex64", "r24"])
 @pytest.mark.parametrize("zarr_format", [1, 4, "2", "3", None, "draft"])
 def test_there_are_three_formats(name: str, zarr_format: Any) -> None:
     data_type = parse_dtype(name)
@@ -158,7 +80,7 @@ def test_there_are_three_formats(name: str, zarr_format: Any) -> None:
         lambda: data_type.from_json_scalar(0, zarr_format=zarr_format),
         lambda: parse_dtype(name, zarr_format=zarr_format),
     ):
-        with pytest.raises(DataTypeValidationError, match="accepted: 3, 2, '3-draft'"):
+        with pytest.raises(DataTypeValidationError, match="3, 2, '3-draft'"):
             call()
 
 
@@ -172,9 +94,7 @@ def test_byte_order_is_part_of_a_type(name: str) -> None:
         dtype = native(name).newbyteorder(sign)
         data_type = cls.from_native_dtype(dtype)
         assert data_type == cls(endianness=order) == parse_dtype(dtype) == parse_dtype(dtype.str)
-        assert (data_type.endianness, data_type.byte_order) == (order, order)
-        assert data_type.has_byte_order
-        assert data_type.to_native_dtype() == dtype
+        assert (data_type.endianness, data_type.byte_order, data_type.has_byte_order) == (order, order, True)
         assert data_type.to_native_dtype().str == dtype.str
         assert data_type.to_json(2) == {"name": dtype.str, "object_codec_id": None}
         assert data_type.to_json(3) == data_type.to_json("3-draft") == name
@@ -191,39 +111,36 @@ def test_byte_order_is_part_of_a_type(name: str) -> None:
         cls(endianness=">")
 
 
-@pytest.mark.parametrize("name", ["bool", "int8", "uint8", "r8", "r64"])
-def test_types_without_byte_order(name: str) -> None:
-    data_type = parse_dtype(name)
-    assert not data_type.has_byte_order
-    assert data_type.byte_order is None
-    assert data_type.in_native_order() is data_type
-    assert data_type.in_byte_order("big") is data_type
+def test_types_without_byte_order() -> None:
+    for name in ("bool", "int8", "uint8", "r8", "r64"):
+        data_type = parse_dtype(name)
+        assert (data_type.has_byte_order, data_type.byte_order) == (False, None)
+        assert data_type.in_native_order() is data_type.in_byte_order("big") is data_type
 
 
 # Version 2
 
-VERSION_2 = [
-    ("bool", "|b1", ["<b1", ">b1", "b1", "?", "|?", "bool"]),
-    ("int8", "|i1", ["<i1", ">i1", "i1", "int8"]),
-    ("uint8", "|u1", [">u1", "u1", "uint8"]),
-    ("int16", "<i2", ["i2", "=i2", "int16"]),
-    ("uint64", "<u8", ["u8", "uint64"]),
-    ("float16", "<f2", ["f2", "float16"]),
-    ("float64", "<f8", ["f8", "=f8", "float64"]),
-    ("complex64", "<c8", ["c8", "complex64"]),
-    ("complex128", "<c16", ["c16"]),
-    ("r24", "|V3", ["V3", "<V3", ">V3"]),
-]
 
-
-@pytest.mark.parametrize(("name", "written", "read"), VERSION_2, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("name", "spellings"),
+    [  # The first one is written.
+        ("bool", ["|b1", "<b1", ">b1", "b1", "?", "|?", "bool"]),
+        ("int8", ["|i1", "<i1", ">i1", "i1", "int8"]),
+        ("uint8", ["|u1", ">u1", "u1", "uint8"]), ("int16", ["<i2", "i2", "=i2", "int16"]),
+        ("uint64", ["<u8", "u8", "uint64"]), ("float16", ["<f2", "f2", "float16"]),
+        ("float64", ["<f8", "f8", "=f8", "float64"]), ("complex64", ["<c8", "c8", "complex64"]),
+        ("complex128", ["<c16", "c16"]), ("r24", ["|V3", "V3", "<V3", ">V3"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
 @pytest.mark.skipif(sys.byteorder == "big", reason="what has no sign is in the order of the machine")
-def test_version_2_spells_as_numpy_does(name: str, written: str, read: list[str]) -> None:
+def test_version_2_spells_as_numpy_does(name: str, spellings: list[str]) -> None:
     data_type = parse_dtype(name)
+    written = spellings[0]
     spec = {"name": written, "object_codec_id": None}
     assert data_type.to_json(2) == spec
     assert type(data_type).from_json(spec, zarr_format=2) == data_type
-    for spelling in (written, *read):
+    for spelling in spellings:
         assert registry.match_json({"name": spelling, "object_codec_id": None}, zarr_format=2) == data_type
         assert parse_dtype(spelling, zarr_format=2) == data_type
     if written[0] == "<":
@@ -231,17 +148,16 @@ def test_version_2_spells_as_numpy_does(name: str, written: str, read: list[str]
         assert swapped == data_type.in_byte_order("big")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "<", "i3", "<f16", "<c32", "<i2 ", " <i2", "<<i2", "i2,i2", "3i4", "i8[s]", "<M8[x]", "<M8[s", "M4",
-     "<U", "|S", "V", "g", "l", "<l", "<q", "d", "datetime64[s]", "float32x", "str", "S٣", "O2", "object",
-     "|S99999999999", "<M8[s/2]", "<M8[99999999999s]", "int", "longdouble", "|b2", "e", "P", "p"],
-)  # fmt: skip
-def test_unknown_spelling_of_version_2(name: str) -> None:
-    with pytest.raises(MetadataError) as caught:
-        registry.match_json({"name": name, "object_codec_id": None}, zarr_format=2)
-    assert type(caught.value) in (DataTypeValidationError, UnknownExtensionError)
-    assert caught.value.accepted
+def test_unknown_spellings_of_version_2() -> None:
+    for name in (
+        "", "<", "i3", "<f16", "<c32", "<i2 ", " <i2", "<<i2", "i2,i2", "3i4", "i8[s]", "<M8[x]", "<M8[s",
+        "M4", "<U", "|S", "V", "g", "l", "<l", "<q", "d", "datetime64[s]", "float32x", "str", "S٣", "O2",
+        "object", "|S99999999999", "<M8[s/2]", "<M8[99999999999s]", "int", "longdouble", "|b2", "e", "P", "p",
+    ):  # fmt: skip
+        with pytest.raises(MetadataError) as caught:
+            registry.match_json({"name": name, "object_codec_id": None}, zarr_format=2)
+        assert type(caught.value) in (DataTypeValidationError, UnknownExtensionError)
+        assert caught.value.accepted
 
 
 @pytest.mark.parametrize(
@@ -261,134 +177,71 @@ def test_unknown_spelling_of_version_2(name: str) -> None:
         ("r24", [0, "", "AAAA", 0.0], b"\0\0\0"),
         ("r24", ["AQL/"], b"\1\2\xff"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_fill_values_of_version_2(name: str, forms: list[Any], value: Any) -> None:
-    data_type = parse_dtype(name)
     expected = np.array(np.void(value) if name[0] == "r" else value, native(name))
     for form in forms:
-        assert data_type.from_json_scalar(form, zarr_format=2).tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("name", "forms"),
-    [
-        ("bool", [2, -1, "0", "true", 1.0, None, []]),
-        ("int16", [0.5, "0.5", "0x1", "", "1 ", "٣", 2**15, "32768", None, True, [1]]),
-        ("uint8", [-1, "-1", "-1.0", 256.0]),
-        ("float32", ["0x7fc00000", "nan", "inf", "", "1 ", "1_0", "e1", ".", None, True, "1e9999", [1]]),
-        ("complex64", ["NaN", [1], [1, 2, 3], ["0x7fc00000", 0], True, None]),
-        ("r24", [1, "AAA=", "AQL", "AQL/AA==", "A Q L /", "é", None, [1, 2, 3], {}]),
-    ],
-)
-def test_fill_values_that_version_2_does_not_permit(name: str, forms: list[Any]) -> None:
-    for form in forms:
-        with pytest.raises(DataTypeValidationError, match=name) as caught:
-            parse_dtype(name).from_json_scalar(form, zarr_format=2)
-        assert caught.value.accepted
-
-
-@pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
-def test_version_2_has_one_nan(name: str) -> None:
-    data_type = parse_dtype(name)
-    part = data_type.from_json_scalar("NaN" if name in FLOATS else ["NaN", "NaN"], zarr_format=3)
-    for scalar in special(name):
-        form = data_type.to_json_scalar(scalar, zarr_format=2)
-        text = json.dumps(form, allow_nan=False)
-        assert "0x" not in text
-        back = data_type.from_json_scalar(json.loads(text), zarr_format=2)
-        if not np.isnan(scalar):
-            assert same_bits(back, scalar)
-        elif name in FLOATS:
-            assert same_bits(back, part)
+        assert parse_dtype(name).from_json_scalar(form, zarr_format=2).tobytes() == expected.tobytes()
 
 
 # Fill values: the forms that the text permits, against bits written by hand
 
-GOLDEN = [
-    ("bool", False, "00"),
-    ("bool", True, "01"),
-    ("int8", -128, "80"),
-    ("int8", 127, "7f"),
-    ("uint8", 255, "ff"),
-    ("int16", -2, "fffe"),
-    ("uint16", 65535, "ffff"),
-    ("int32", -(2**31), "80000000"),
-    ("uint32", 2**32 - 1, "ffffffff"),
-    ("int64", -(2**63), "8000000000000000"),
-    ("int64", 2**63 - 1, "7fffffffffffffff"),
-    ("int64", 2**53 + 1, "0020000000000001"),
-    ("uint64", 2**64 - 1, "ffffffffffffffff"),
-    ("uint64", 2**53 + 1, "0020000000000001"),
-    ("float16", "NaN", "7e00"),
-    ("float16", "Infinity", "7c00"),
-    ("float16", "-Infinity", "fc00"),
-    ("float16", "0x7c01", "7c01"),
-    ("float16", "0xFE0f", "fe0f"),
-    ("float16", -0.0, "8000"),
-    ("float16", 6e-8, "0001"),
-    ("float16", 65504, "7bff"),
-    ("float16", 0.1, "2e66"),
-    ("float32", "NaN", "7fc00000"),
-    ("float32", "Infinity", "7f800000"),
-    ("float32", "-Infinity", "ff800000"),
-    ("float32", "0x7f800001", "7f800001"),
-    ("float32", "0xffc0dead", "ffc0dead"),
-    ("float32", "0xFFC0DEAD", "ffc0dead"),
-    ("float32", "0x00000001", "00000001"),
-    ("float32", "0x3f800000", "3f800000"),
-    ("float32", "0x80000000", "80000000"),
-    ("float32", 0, "00000000"),
-    ("float32", -0.0, "80000000"),
-    ("float32", 1, "3f800000"),
-    ("float32", 1e-45, "00000001"),
-    ("float32", 0.1, "3dcccccd"),
-    ("float32", 16777217, "4b800000"),
-    ("float32", 1e10, "501502f9"),
-    ("float64", "NaN", "7ff8000000000000"),
-    ("float64", "Infinity", "7ff0000000000000"),
-    ("float64", "-Infinity", "fff0000000000000"),
-    ("float64", "0x7ff0000000000001", "7ff0000000000001"),
-    ("float64", "0xfff80000deadBEEF", "fff80000deadbeef"),
-    ("float64", 5e-324, "0000000000000001"),
-    ("float64", -0.0, "8000000000000000"),
-    ("float64", 0.1, "3fb999999999999a"),
-    ("float64", 2**70, "4450000000000000"),
-    ("r8", [255], "ff"),
-    ("r24", [1, 2, 255], "ff0201"),
-]
-
-
-@pytest.mark.parametrize(("name", "form", "expected"), GOLDEN, ids=lambda value: str(value))
-def test_permitted_form_has_these_bits(name: str, form: Any, expected: str) -> None:
-    scalar = from_json(name, json.loads(json.dumps(form)))
-    assert bits(scalar) == expected
-    assert scalar.dtype == native(name)
-    # What is written is read back the same, and is JSON that any parser takes.
-    written = json.dumps(to_json(name, scalar), allow_nan=False)
-    assert bits(from_json(name, json.loads(written))) == expected
-    assert bits(from_json(name, msgspec.json.decode(written))) == expected
-
-
-@pytest.mark.parametrize(
-    ("form", "real", "imag"),
-    [
-        ([1, 2], 1.0, 2.0),
-        ([-0.0, 0.5], -0.0, 0.5),
-        ([0, -0.0], 0.0, -0.0),
-        (["-Infinity", "NaN"], -np.inf, np.nan),
-        (["NaN", "Infinity"], np.nan, np.inf),
-        ([1e-45, "-Infinity"], 1e-45, -np.inf),
+GOLDEN: dict[str, list[tuple[Any, str]]] = {
+    "bool": [(False, "00"), (True, "01")],
+    "int8": [(-128, "80"), (127, "7f")],
+    "uint8": [(255, "ff")],
+    "int16": [(-2, "fffe")],
+    "uint16": [(65535, "ffff")],
+    "int32": [(-(2**31), "80000000")],
+    "uint32": [(2**32 - 1, "ffffffff")],
+    "int64": [
+        (-(2**63), "8000000000000000"), (2**63 - 1, "7fffffffffffffff"), (2**53 + 1, "0020000000000001"),
     ],
-    ids=str,
-)
+    "uint64": [(2**64 - 1, "ffffffffffffffff"), (2**53 + 1, "0020000000000001")],
+    "float16": [
+        ("NaN", "7e00"), ("Infinity", "7c00"), ("-Infinity", "fc00"), ("0x7c01", "7c01"), ("0xFE0f", "fe0f"),
+        (-0.0, "8000"), (6e-8, "0001"), (65504, "7bff"), (0.1, "2e66"),
+    ],
+    "float32": [
+        ("NaN", "7fc00000"), ("Infinity", "7f800000"), ("-Infinity", "ff800000"), ("0x7f800001", "7f800001"),
+        ("0xffc0dead", "ffc0dead"), ("0xFFC0DEAD", "ffc0dead"), ("0x00000001", "00000001"),
+        ("0x3f800000", "3f800000"), ("0x80000000", "80000000"), (0, "00000000"), (-0.0, "80000000"),
+        (1, "3f800000"), (1e-45, "00000001"), (0.1, "3dcccccd"), (16777217, "4b800000"), (1e10, "501502f9"),
+    ],
+    "float64": [
+        ("NaN", "7ff8000000000000"), ("Infinity", "7ff0000000000000"), ("-Infinity", "fff0000000000000"),
+        ("0x7ff0000000000001", "7ff0000000000001"), ("0xfff80000deadBEEF", "fff80000deadbeef"),
+        (5e-324, "0000000000000001"), (-0.0, "8000000000000000"), (0.1, "3fb999999999999a"),
+        (2**70, "4450000000000000"),
+    ],
+    "r8": [([255], "ff")],
+    "r24": [([1, 2, 255], "ff0201")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_permitted_form_has_these_bits(name: str) -> None:
+    for form, expected in GOLDEN[name]:
+        scalar = from_json(name, json.loads(json.dumps(form)))
+        assert bits(scalar) == expected
+        assert scalar.dtype == native(name)
+        # What is written is read back the same, and is JSON that any parser takes.
+        written = json.dumps(to_json(name, scalar), allow_nan=False)
+        for decode in (json.loads, msgspec.json.decode):
+            assert bits(from_json(name, decode(written))) == expected
+
+
 @pytest.mark.parametrize("name", COMPLEX)
-def test_complex_forms(name: str, form: Any, real: float, imag: float) -> None:
-    part = native(COMPLEX[name])
-    expected = np.array([real, imag], part).tobytes()
-    scalar = from_json(name, form)
-    assert scalar.dtype == native(name)
-    assert scalar.tobytes() == expected
-    assert from_json(name, to_json(name, scalar)).tobytes() == expected
+def test_complex_forms(name: str) -> None:
+    for form in (
+        [1, 2], [-0.0, 0.5], [0, -0.0], ["-Infinity", "NaN"], ["NaN", "Infinity"], [1e-45, "-Infinity"],
+    ):  # fmt: skip
+        numbers = [float(str(part).replace("Infinity", "inf")) for part in form]
+        expected = np.array(numbers, native(COMPLEX[name])).tobytes()
+        scalar = from_json(name, form)
+        assert scalar.dtype == native(name)
+        assert scalar.tobytes() == from_json(name, to_json(name, scalar)).tobytes() == expected
 
 
 def test_complex_parts_keep_the_bits_of_their_nans() -> None:
@@ -409,30 +262,11 @@ def test_what_is_written_for_what_json_lacks(name: str) -> None:
     assert to_json(name, dtype.type(-np.inf)) == "-Infinity"
     canonical = from_json(name, "NaN")
     assert to_json(name, canonical) == "NaN"
-    digits = 2 * dtype.itemsize
-    negative = to_json(name, from_json(name, "0xf" + bits(canonical)[1:]))
-    assert negative == "0xf" + bits(canonical)[1:]
-    assert len(negative) == digits + 2
+    negative = "0xf" + bits(canonical)[1:]
+    assert to_json(name, from_json(name, negative)) == negative
+    assert len(negative) == 2 * dtype.itemsize + 2
     assert isinstance(to_json(name, dtype.type(1)), float)
     assert str(to_json(name, dtype.type(-0.0))) == "-0.0"
-
-
-@pytest.mark.parametrize("name", DATA_TYPES)
-def test_special_values_are_written_and_read(name: str) -> None:
-    for scalar in special(name):
-        text = json.dumps(to_json(name, scalar), allow_nan=False)
-        assert from_json(name, json.loads(text)).tobytes() == scalar.tobytes()
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.data())
-def test_any_bits_are_written_and_read(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(DATA_TYPES))
-    scalar = data.draw(elements(name))
-    text = json.dumps(to_json(name, scalar), allow_nan=False)
-    for decode in (json.loads, msgspec.json.decode):
-        back = from_json(name, decode(text))
-        assert same_bits(back, scalar)
 
 
 @settings(max_examples=150, deadline=None)
@@ -448,7 +282,7 @@ def test_any_fill_value_survives_document_and_store(data: st.DataObject) -> None
         assert array[...].tobytes() == 2 * fill.tobytes()
 
 
-# Fill values: what the text does not permit
+# Fill values: what the texts do not permit
 
 NOT_PERMITTED: dict[str, list[Any]] = {
     "bool": [None, 0, 1, 0.0, "true", "false", [], [True], {}],
@@ -480,61 +314,35 @@ FORMS = {
     "c": ["array of two", "number", "'NaN'", "'Infinity'", "'-Infinity'", "'0x'"],
     "V": ["array", "integers from 0 to 255"],
 }
+NOT_PERMITTED_IN_VERSION_2: dict[str, list[Any]] = {
+    "bool": [2, -1, "0", "true", 1.0, None, []],
+    "int16": [0.5, "0.5", "0x1", "", "1 ", "٣", 2**15, "32768", None, True, [1]],
+    "uint8": [-1, "-1", "-1.0", 256.0],
+    "float32": ["0x7fc00000", "nan", "inf", "", "1 ", "1_0", "e1", ".", None, True, "1e9999", [1]],
+    "complex64": ["NaN", [1], [1, 2, 3], ["0x7fc00000", 0], True, None],
+    "r24": [1, "AAA=", "AQL", "AQL/AA==", "A Q L /", "é", None, [1, 2, 3], {}],
+}
 
 
 @pytest.mark.parametrize("name", NOT_PERMITTED)
-def test_form_that_is_not_permitted(name: str) -> None:
+def test_forms_that_are_not_permitted(name: str) -> None:
     for form in NOT_PERMITTED[name]:
-        with pytest.raises(DataTypeValidationError) as caught:
+        with pytest.raises(DataTypeValidationError, match=name) as caught:
             from_json(name, form)
-        message = str(caught.value)
-        assert name in message, form
         for permitted in FORMS[native(name).kind]:
-            assert permitted in message, form
+            assert permitted in str(caught.value), form
     for bound in (np.iinfo(name).min, np.iinfo(name).max) if name in INTEGERS else ():
-        assert str(bound) in message
-
-
-@pytest.mark.parametrize("name", FLOATS)
-def test_hexadecimal_digits_are_counted_in_the_message(name: str) -> None:
-    with pytest.raises(DataTypeValidationError, match=f"{2 * native(name).itemsize} hexadecimal digits"):
-        from_json(name, "0x1")
-
-
-@pytest.mark.slow
-@settings(max_examples=500, deadline=None)
-@given(st.sampled_from(DATA_TYPES), JSON_VALUES)
-@example("float64", 10**400)
-@example("float16", 2**70)
-@example("complex64", [10**400, 0])
-@example("r24", [1, 2, 3])
-def test_any_json_is_a_scalar_or_refused(name: str, form: Any) -> None:
-    scalar, error = attempt(lambda: from_json(name, form), DataTypeValidationError)
-    if error is not None:
-        assert name in str(error)
-        return
-    assert isinstance(scalar, np.generic)
-    assert scalar.dtype == native(name)
-    # A form that is accepted means the same after it has been written by us.
-    assert from_json(name, to_json(name, scalar)).tobytes() == scalar.tobytes()
+        assert str(bound) in str(caught.value)
+    if name in FLOATS:
+        with pytest.raises(DataTypeValidationError, match=f"{2 * native(name).itemsize} hexadecimal digits"):
+            from_json(name, "0x1")
+    for form in NOT_PERMITTED_IN_VERSION_2.get(name, []):
+        with pytest.raises(DataTypeValidationError, match=name) as caught:
+            parse_dtype(name).from_json_scalar(form, zarr_format=2)
+        assert caught.value.accepted
 
 
 # Casts: what a user passes as a fill value
-
-
-@pytest.mark.parametrize("name", DATA_TYPES)
-def test_default_is_zero(name: str) -> None:
-    scalar = parse_dtype(name).default_scalar()
-    assert scalar.dtype == native(name)
-    assert scalar.tobytes() == bytes(native(name).itemsize)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_own_scalars_are_taken_as_they_are(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(DATA_TYPES))
-    scalar = data.draw(elements(name))
-    assert same_bits(parse_dtype(name).cast_scalar(scalar), scalar)
 
 
 @settings(max_examples=400, deadline=None)
@@ -561,63 +369,47 @@ def test_cast_is_numpys_or_refused(source: str, target: str, data: st.DataObject
     assert error is None or target in str(error)
 
 
-@pytest.mark.parametrize("name", INTEGERS)
-@pytest.mark.parametrize(
-    "value", [np.nan, np.inf, -np.inf, 0.5, 1e300, np.float32(np.nan), 1j, None, "1", b"1", [1], {}, 2.0**64]
-)
-def test_what_an_integer_type_cannot_hold(name: str, value: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(DataTypeValidationError, match=name) as caught:
-            parse_dtype(name).cast_scalar(value)
-    assert "an integer from" in str(caught.value)
+NO_NUMBER: list[Any] = [None, [0.5], {}, b"0", Thing(), np.datetime64("2000"), "0.5x"]
+NO_INTEGER: list[Any] = [
+    *NO_NUMBER, np.nan, np.inf, -np.inf, 0.5, 1e300, np.float32(np.nan), 1j, "1", [1], 2.0**64
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", INTEGERS)
-def test_integer_bounds(name: str) -> None:
-    data_type, info = parse_dtype(name), np.iinfo(name)
-    for inside in (info.min, info.max, np.dtype(name).type(info.max)):
-        assert int(data_type.cast_scalar(inside)) == inside
-    for outside in (info.min - 1, info.max + 1, float(info.max) * 2):
-        with pytest.raises(DataTypeValidationError, match=str(info.max)):
-            data_type.cast_scalar(outside)
-
-
-@pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
-@pytest.mark.parametrize("value", [10**400, None, [0.5], {}, b"0", Thing(), np.datetime64("2000"), "0.5x"])
-def test_what_a_floating_point_type_cannot_hold(name: str, value: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(DataTypeValidationError, match=name):
-            parse_dtype(name).cast_scalar(value)
-
-
-@pytest.mark.parametrize("name", FLOATS)
-def test_a_complex_number_is_no_real_one(name: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(DataTypeValidationError, match=name):
-            parse_dtype(name).cast_scalar(1j)
-
-
-@pytest.mark.parametrize("name", FLOATS)
-def test_the_forms_of_documents_can_be_cast(name: str) -> None:
+@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS, *COMPLEX])
+def test_what_a_number_cannot_hold(name: str) -> None:
     data_type = parse_dtype(name)
-    digits = "0x" + "f" * (2 * native(name).itemsize)
-    for form in ("NaN", "Infinity", "-Infinity", digits):
-        assert same_bits(data_type.cast_scalar(form), from_json(name, form))
-    for text in ("inf", "nan", "1", "", "0x1"):
-        with pytest.raises(DataTypeValidationError, match="'Infinity'"):
-            data_type.cast_scalar(text)
+    kind = native(name).kind
+    wrong: list[Any] = {"f": [*NO_NUMBER, 10**400, 1j], "c": [*NO_NUMBER, 10**400]}.get(kind, NO_INTEGER)
+    words = f"{name}.*an integer from" if kind in "iu" else name
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for value in wrong:
+            with pytest.raises(DataTypeValidationError, match=words):
+                data_type.cast_scalar(value)
+    if kind in "iu":
+        info = np.iinfo(name)
+        for inside in (info.min, info.max, np.dtype(name).type(info.max)):
+            assert int(data_type.cast_scalar(inside)) == inside
+        for outside in (info.min - 1, info.max + 1, float(info.max) * 2):
+            with pytest.raises(DataTypeValidationError, match=str(info.max)):
+                data_type.cast_scalar(outside)
+    elif name != "float16":
+        assert data_type.cast_scalar(10**30) == native(name).type(1e30)  # The nearest number.
 
 
-@pytest.mark.parametrize("name", COMPLEX)
-def test_the_parts_of_documents_can_be_cast(name: str) -> None:
-    form = ["-Infinity", -0.0]
-    assert same_bits(parse_dtype(name).cast_scalar(form), from_json(name, form))
-    for other in ("NaN", "Infinity", "1j", [1], ["nan", 0]):
-        with pytest.raises(DataTypeValidationError, match="two parts"):
-            parse_dtype(name).cast_scalar(other)
+def test_the_forms_of_documents_can_be_cast() -> None:
+    for name in FLOATS:
+        for form in ("NaN", "Infinity", "-Infinity", "0x" + "f" * (2 * native(name).itemsize)):
+            assert same_bits(parse_dtype(name).cast_scalar(form), from_json(name, form))
+        for text in ("inf", "nan", "1", "", "0x1"):
+            with pytest.raises(DataTypeValidationError, match="'Infinity'"):
+                parse_dtype(name).cast_scalar(text)
+    for name in COMPLEX:
+        form = ["-Infinity", -0.0]  # type: ignore[assignment]
+        assert same_bits(parse_dtype(name).cast_scalar(form), from_json(name, form))
+        for other in ("NaN", "Infinity", "1j", [1], ["nan", 0]):
+            with pytest.raises(DataTypeValidationError, match="two parts"):
+                parse_dtype(name).cast_scalar(other)
 
 
 def test_a_finite_number_never_becomes_infinite() -> None:
@@ -628,23 +420,14 @@ def test_a_finite_number_never_becomes_infinite() -> None:
     assert parse_dtype("float32").cast_scalar(0.1) == np.float32(0.1)
 
 
-@pytest.mark.parametrize("name", ["float32", "float64", "complex64", "complex128"])
-def test_a_large_integer_becomes_the_nearest_number(name: str) -> None:
-    assert parse_dtype(name).cast_scalar(10**30) == native(name).type(1e30)
-
-
-@pytest.mark.parametrize(
-    "value", [b"ab", b"abcd", "abc", 1, 1.0, None, [1, 2, 3], np.void(b"ab"), np.int8(1)]
-)
-def test_what_raw_bits_cannot_hold(value: Any) -> None:
-    with pytest.raises(DataTypeValidationError, match="3 bytes"):
-        RawBits(24).cast_scalar(value)
-
-
-def test_raw_bits_from_bytes() -> None:
+def test_raw_bits() -> None:
+    for value in (b"ab", b"abcd", "abc", 1, 1.0, None, [1, 2, 3], np.void(b"ab"), np.int8(1)):
+        with pytest.raises(DataTypeValidationError, match="3 bytes"):
+            RawBits(24).cast_scalar(value)
     for value in (b"abc", bytearray(b"abc"), np.void(b"abc")):
         assert RawBits(24).cast_scalar(value).tobytes() == b"abc"
     assert RawBits(24).cast_scalar(0).tobytes() == b"\0\0\0"
+    assert RawBits(24).filled((2,), np.void(b"abc")).tobytes() == b"abcabc"
 
 
 def test_error_travels_between_processes() -> None:
@@ -652,11 +435,9 @@ def test_error_travels_between_processes() -> None:
         Int16().cast_scalar(1 << 20)
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is DataTypeValidationError
-    assert str(again) == str(caught.value)
-    assert (again.found, again.accepted) == (1 << 20, caught.value.accepted)
+    assert (str(again), again.found, again.accepted) == (str(caught.value), 1 << 20, caught.value.accepted)
 
 
 def test_filled_array_holds_the_bits() -> None:
     nan = Float32().from_json_scalar("0x7f800001", zarr_format=3)
     assert Float32().filled((2, 2), nan).tobytes() == 4 * struct.pack("<I", 0x7F800001)
-    assert RawBits(24).filled((2,), np.void(b"abc")).tobytes() == b"abcabc"

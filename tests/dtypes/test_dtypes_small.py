@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _strategies import SMALL_NAMES, same_bits
+from _strategies import SMALL_NAMES, attempt, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +33,9 @@ FLOATS = [
     ("float8_e5m2fnuz", 8, 0x80, False, 57344.0),
     ("float8_e8m0fnu", 8, 0xFF, False, 2.0**127),
 ]
+every_float = pytest.mark.parametrize(
+    ("name", "width", "nan", "infinite", "most"), FLOATS, ids=[row[0] for row in FLOATS]
+)
 INTEGERS = [("int2", -2, 1), ("int4", -8, 7), ("uint2", 0, 3), ("uint4", 0, 15)]
 COMPLEX = [name for name in SMALL_NAMES if name.startswith("complex")]
 
@@ -47,9 +50,11 @@ def all_of(name: str, width: int) -> np.ndarray[Any, Any]:
     return unsigned.view(parse_dtype(name).to_native_dtype())
 
 
-def as_double(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def finite_numbers(name: str, width: int) -> np.ndarray[Any, Any]:
+    """Every finite number of a type, in order."""
     with np.errstate(all="ignore"):
-        return array.astype("f8")
+        numbers = all_of(name, width).astype("f8")
+    return np.unique(numbers[np.isfinite(numbers)])
 
 
 def test_all_are_known() -> None:
@@ -108,7 +113,7 @@ def test_integers(name: str, low: int, high: int) -> None:
 # Floating point numbers
 
 
-@pytest.mark.parametrize(("name", "width", "nan", "infinite", "most"), FLOATS)
+@every_float
 def test_every_number_is_written_and_read(
     name: str, width: int, nan: int | None, infinite: bool, most: float
 ) -> None:
@@ -126,26 +131,13 @@ def test_every_number_is_written_and_read(
         # Its bits, too.
         digits = f"0x{bits(data_type, number):0{-(-width // 4)}X}"
         assert bits(data_type, data_type.from_json_scalar(digits, zarr_format=3)) == bits(data_type, number)
-    assert max(number for number in as_double(numbers).tolist() if math.isfinite(number)) == most
+    assert finite_numbers(name, width)[-1] == most
 
 
-@pytest.mark.parametrize(("name", "width", "nan", "infinite", "most"), FLOATS)
+@every_float
 def test_words_for_what_there_is(name: str, width: int, nan: int | None, infinite: bool, most: float) -> None:
     data_type = parse_dtype(name)
-    refused: list[Any] = [
-        None,
-        True,
-        "",
-        "nan",
-        "inf",
-        "+Infinity",
-        "0x",
-        "1",
-        [1],
-        {},
-        "0x" + "f" * 5,
-        "0xg0",
-    ]
+    refused: list[Any] = [None, True, "", "nan", "inf", "+Infinity", "0x", "1", [1], {}, "0xfffff", "0xg0"]
     if nan is not None:
         found = data_type.from_json_scalar("NaN", zarr_format=3)
         assert bits(data_type, found) == nan
@@ -174,7 +166,7 @@ def test_words_for_what_there_is(name: str, width: int, nan: int | None, infinit
         assert ("'Infinity'" in str(caught.value.accepted)) is infinite
 
 
-@pytest.mark.parametrize(("name", "width", "nan", "infinite", "most"), FLOATS)
+@every_float
 @settings(max_examples=200, deadline=None)
 @given(
     value=st.one_of(
@@ -185,9 +177,8 @@ def test_casts_round_and_never_cut_off(
     name: str, width: int, nan: int | None, infinite: bool, most: float, value: float
 ) -> None:
     data_type = parse_dtype(name)
-    numbers = as_double(all_of(name, width))
-    finite = np.unique(numbers[np.isfinite(numbers)])
-    found, error = catch(lambda: data_type.cast_array([value]))
+    finite = finite_numbers(name, width)
+    found, error = attempt(lambda: data_type.cast_array([value]), DataTypeValidationError)
     if error is not None:
         assert name in str(error)
         if math.isnan(value):
@@ -210,31 +201,17 @@ def test_casts_round_and_never_cut_off(
     assert bits(data_type, data_type.cast_scalar(value)) == bits(data_type, found[0])
 
 
-@pytest.mark.parametrize(("name", "width", "nan", "infinite", "most"), FLOATS)
+@every_float
 def test_integers_are_kept_or_refused(
     name: str, width: int, nan: int | None, infinite: bool, most: float
 ) -> None:
     data_type = parse_dtype(name)
-    finite = as_double(all_of(name, width))
-    exact = set(finite[np.isfinite(finite)].tolist())
-    for number in (*range(-300, 300), 2**20, 2**53 + 1, -(2**63), 2**63 - 1, 57344):
-        try:
-            found = data_type.cast_array(np.array([number], "i8"))
-        except DataTypeValidationError:
-            assert float(number) not in exact or int(float(number)) != number
-        else:
-            assert int(found[0]) == number
-    for number in (2**64 - 1, 2**63):
-        expected = float(number) in exact and int(float(number)) == number
-        _, error = catch(lambda number=number: data_type.cast_array(np.array([number], "u8")))  # type: ignore[misc]
-        assert (error is None) is expected
-
-
-def catch(call: Any) -> tuple[Any, Exception | None]:
-    try:
-        return call(), None
-    except DataTypeValidationError as error:
-        return None, error
+    exact = set(finite_numbers(name, width).tolist())
+    for number in (*range(-300, 300), 2**20, 2**53 + 1, -(2**63), 2**63 - 1, 57344, 2**64 - 1, 2**63):
+        array = np.array([number], "u8" if number >= 2**63 else "i8")
+        found, _ = attempt(lambda array=array: data_type.cast_array(array), DataTypeValidationError)  # type: ignore[misc]
+        assert (found is not None) is (float(number) in exact and int(float(number)) == number)
+        assert found is None or int(float(found[0])) == number
 
 
 @pytest.mark.parametrize("name", [name for name, *_ in FLOATS])

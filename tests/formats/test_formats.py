@@ -1,56 +1,196 @@
-"""Which format is found where, and that formats do not get into each other's way."""
+"""Arrays and groups of every format: made, found, changed, erased and copied; one is not in another's way."""
 
 from __future__ import annotations
 
 import datetime
 import json
+import pickle
+from pathlib import Path
 from typing import Any
 
+import dask.array as da
+import numcodecs
 import numpy as np
 import pytest
+from _strategies import same_bits
 from _things import Thing
 
 import xzarr3
-from xzarr3 import MemoryStore, MetadataError, NodeExistsError, NodeNotFoundError, Store
+from xzarr3 import (
+    Array,
+    Group,
+    LocalStore,
+    MemoryStore,
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    NodeTypeError,
+    Store,
+)
+from xzarr3.codecs import BloscCodec, GzipCodec
+from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
 
 FORMATS = (3, 2, "3-draft")
 formats = pytest.mark.parametrize("zarr_format", FORMATS)
+both = pytest.mark.parametrize("zarr_format", [3, 2])
+VALUES = np.arange(12.0).reshape(3, 4)
 
 
-def _small(store: Store, path: str = "g/a", **options: Any) -> xzarr3.Array:
-    return xzarr3.create_array(
-        store,
-        path,
-        data=np.arange(12.0).reshape(3, 4),
-        chunks=(2, 2),
-        dimension_names=("y", "x"),
-        attributes={"units": "K"},
-        **options,
-    )
+def small(store: Store, path: str = "g/a", **options: Any) -> Array:
+    described: dict[str, Any] = {"dimension_names": ("y", "x"), "attributes": {"units": "K"}}
+    return xzarr3.create_array(store, path, data=VALUES, chunks=(2, 2), **described, **options)
+
+
+def sample(store: Store, zarr_format: Any) -> Group:
+    """A hierarchy of three levels."""
+    root = xzarr3.create_group(store, attributes={"title": "root"}, zarr_format=zarr_format)
+    root.create_array("a", data=np.arange(6, dtype="<i4"), chunks=2, compressors=None)
+    root.create_array("g/x", data=np.arange(1.0, 5), chunks=3, dimension_names=["t"], compressors=None)
+    return root
+
+
+def document(store: Store, key: str) -> Any:
+    value = store.get(key)
+    assert value is not None, key
+    return json.loads(bytes(value))
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    return {key: bytes(store.get(key) or b"") for key in store.list()}
+
+
+KEYS: dict[Any, str] = {
+    3: "zarr.json a/zarr.json a/c/0 a/c/1 a/c/2 g/zarr.json g/x/zarr.json g/x/c/0 g/x/c/1",
+    2: ".zattrs .zgroup a/.zarray a/.zattrs a/0 a/1 a/2 "
+    "g/.zattrs g/.zgroup g/x/.zarray g/x/.zattrs g/x/0 g/x/1",
+    "3-draft": "zarr.json meta/group.json meta/a.array.json data/a/c0 data/a/c1 data/a/c2 "
+    "meta/g/x.array.json data/g/x/c0 data/g/x/c1",
+}
+DOCUMENTS: dict[Any, dict[str, Any]] = {
+    3: {"zarr.json": {"zarr_format": 3, "node_type": "group", "attributes": {"title": "root"}}},
+    2: {
+        ".zgroup": {"zarr_format": 2},
+        ".zattrs": {"title": "root"},
+        "a/.zarray": {
+            "zarr_format": 2,
+            "shape": [6],
+            "chunks": [2],
+            "dtype": "<i4",
+            "compressor": None,
+            "fill_value": 0,
+            "order": "C",
+            "filters": None,
+            "dimension_separator": ".",
+        },
+        "g/x/.zattrs": {"_ARRAY_DIMENSIONS": ["t"]},
+    },
+    "3-draft": {
+        "zarr.json": {
+            "zarr_format": "https://purl.org/zarr/spec/core/3.0",
+            "metadata_encoding": {"type": "json", "metadata_key_suffix": ".json"},
+            "extensions": [],
+        },
+        "meta/group.json": {"attributes": {"title": "root"}},
+        "meta/g/x.array.json": {
+            "shape": [4],
+            "dimension_names": ["t"],
+            "data_type": "float64",
+            "chunk_grid": {"type": "regular", "chunk_shape": [3], "separator": "/"},
+            "chunk_memory_layout": "C",
+            "codecs": [],
+            "fill_value": 0.0,
+            "extensions": [],
+            "attributes": {},
+        },
+    },
+}
+SECOND_CHUNK = {3: "a/c/1", 2: "a/1", "3-draft": "data/a/c1"}
+
+
+@formats
+def test_what_is_stored(store: Store, zarr_format: Any) -> None:
+    sample(store, zarr_format)
+    assert set(store.list()) == set(KEYS[zarr_format].split())
+    for key, wanted in DOCUMENTS[zarr_format].items():
+        assert document(store, key) == wanted
+    assert store.get(SECOND_CHUNK[zarr_format]) == np.array([2, 3], "<i4").tobytes()
 
 
 @formats
 def test_found_without_being_named(store: Store, zarr_format: Any) -> None:
-    _small(store, zarr_format=zarr_format)
-    for path, kind in (("", xzarr3.Group), ("g", xzarr3.Group), ("g/a", xzarr3.Array)):
+    small(store, zarr_format=zarr_format)
+    xzarr3.create_group(store, "g/h", zarr_format=zarr_format)
+    for path, kind in (("", Group), ("g", Group), ("g/h", Group), ("g/a", Array), ("/g/a/", Array)):
         node = xzarr3.open(store, path)
         assert isinstance(node, kind)
         assert node.zarr_format == zarr_format
     array = xzarr3.open_array(store, "g/a", zarr_format=zarr_format)
-    np.testing.assert_array_equal(array[...], np.arange(12.0).reshape(3, 4))
-    assert array.dimension_names == ("y", "x")
-    assert dict(array.attrs) == {"units": "K"}
-    assert list(xzarr3.open_group(store)) == ["g"]
-    assert [path for path, _ in xzarr3.open_group(store).members(max_depth=None)] == ["g", "g/a"]
-
-
-@formats
-def test_another_format_is_not_found(store: Store, zarr_format: Any) -> None:
-    _small(store, zarr_format=zarr_format)
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert (array.dimension_names, dict(array.attrs)) == (("y", "x"), {"units": "K"})
+    root = xzarr3.open_group(store)
+    assert list(root) == ["g"]
+    assert {path: type(node) for path, node in root.members(max_depth=None)} == {
+        "g": Group, "g/a": Array, "g/h": Group,
+    }  # fmt: skip
+    assert ("g/a" in root, "g/nothing" in root) == (True, False)
+    if isinstance(store, LocalStore):
+        assert list(pickle.loads(pickle.dumps(root))["g"]) == ["a", "h"]
+        assert same_bits(pickle.loads(pickle.dumps(array))[...], VALUES)
+    for path in ("nothing", "g/nothing", "g/h/nothing", "fo"):
+        with pytest.raises(NodeNotFoundError):
+            xzarr3.open(store, path)
+    with pytest.raises(NodeTypeError):
+        xzarr3.open_group(store, "g/a")
     for other in set(FORMATS) - {zarr_format}:
         with pytest.raises((NodeNotFoundError, MetadataError)) as caught:
             xzarr3.open(store, "g/a", zarr_format=other)
         assert str(other) in str(caught.value) or "zarr_format" in str(caught.value)
+
+
+@formats
+def test_the_root_and_scalars_are_arrays_too(store: Store, zarr_format: Any) -> None:
+    xzarr3.create_array(store, data=np.float64(2.5), compressors=None, zarr_format=zarr_format)
+    keys = {3: "zarr.json c", 2: ".zarray .zattrs 0", "3-draft": "zarr.json meta/array.json data/c"}
+    assert set(store.list()) == set(keys[zarr_format].split())
+    root = xzarr3.open(store)
+    assert isinstance(root, Array)
+    assert root[...] == 2.5
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("separator", ["/", "."])
+@formats
+def test_layouts(zarr_format: Any, order: Any, separator: str) -> None:
+    values = np.arange(63, dtype=">f4" if zarr_format == 2 else "<f4").reshape(7, 9)
+    encoding = {"name": {3: "default", 2: "v2"}.get(zarr_format), "separator": separator}
+    options: dict[str, Any] = {
+        "chunks": (3, 4),
+        "order": order,
+        "fill_value": np.nan,
+        "zarr_format": zarr_format,
+    }
+    options["chunk_key_encoding"] = (
+        DraftChunkKeyEncoding(separator=separator) if "-" in f"{zarr_format}" else encoding
+    )
+    key = {3: f"a/c{separator}0{separator}1", 2: f"a/0{separator}1", "3-draft": f"data/a/c0{separator}1"}
+    for compressor in (None, GzipCodec(1), BloscCodec("lz4", 5)):
+        store, wanted = MemoryStore(), values.copy()
+        array = xzarr3.create_array(store, "a", data=values, compressors=compressor, **options)
+        assert array.dtype == "=f4"
+        assert key[zarr_format] in set(store.list())
+        if compressor is None:
+            assert store.get(key[zarr_format]) == values[:3, 4:8].tobytes(order)
+        array[2:5, 3:] = wanted[2:5, 3:] = -1
+        found = xzarr3.open_array(store, "a")
+        np.testing.assert_array_equal(found[...], wanted)
+        assert found[::2, 8].tolist() == wanted[::2, 8].tolist()
+        array.resize((4, 20))
+        grown = np.full((4, 20), np.nan)
+        grown[:, :9] = wanted[:4]
+        np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], grown)
+    names = {2: ("a/.zarray", "order"), "3-draft": ("meta/a.array.json", "chunk_memory_layout")}
+    if zarr_format in names:
+        assert document(store, names[zarr_format][0])[names[zarr_format][1]] == order
 
 
 @pytest.mark.parametrize("wrong", [1, 4, "3", "2-draft", 2.5, True, [3]])
@@ -58,7 +198,7 @@ def test_no_such_format(wrong: Any) -> None:
     store = MemoryStore()
     for call in (
         lambda: xzarr3.create_group(store, zarr_format=wrong),
-        lambda: _small(store, zarr_format=wrong),
+        lambda: small(store, zarr_format=wrong),
         lambda: xzarr3.open(store, zarr_format=wrong),
         lambda: xzarr3.open_group(store, mode="w", zarr_format=wrong),
     ):
@@ -71,36 +211,45 @@ def test_no_such_format(wrong: Any) -> None:
 def test_what_is_made_below_has_the_format_of_what_is_above(store: Store, zarr_format: Any) -> None:
     root = xzarr3.create_group(store, zarr_format=zarr_format)
     root.create_array("by_group", shape=3, dtype="i4")
-    xzarr3.create_array(store, "deep/by_function", shape=3, dtype="i4")
+    root.create_group("inner").create_array("b", shape=3, dtype="f4")
+    xzarr3.create_array(store, "deep/by_function", shape=3, dtype="i4", zarr_format=None)
     xzarr3.open_group(store, "by_mode", mode="a")
-    for path in ("by_group", "deep", "deep/by_function", "by_mode"):
+    for path in ("by_group", "inner", "inner/b", "deep", "deep/by_function", "by_mode"):
         assert xzarr3.open(store, path).zarr_format == zarr_format
     for other in set(FORMATS) - {zarr_format}:
-        before = {key: bytes(store.get(key)) for key in store.list()}
+        before = contents(store)
         with pytest.raises(MetadataError, match="zarr_format"):
-            _small(store, "deep/other", zarr_format=other)
-        assert {key: bytes(store.get(key)) for key in store.list()} == before
+            small(store, "deep/other", zarr_format=other)
+        assert contents(store) == before
 
 
 @pytest.mark.parametrize("old", FORMATS)
 @pytest.mark.parametrize("new", FORMATS)
 def test_one_format_replaces_another(store: Store, old: Any, new: Any) -> None:
-    _small(store, zarr_format=old)
+    small(store, zarr_format=old)
+    if old == 2:
+        for key in (".nczarr", "g/a/.nczarray", "g/a/.nczattr", "g/.nczgroup", "g/.zmetadata"):
+            store.set(key, b"{}")
     if (old, new) == ("3-draft", "3-draft"):
         # The root is implied by what is below it, so it can be given a document.
         assert "g" in xzarr3.create_group(store, zarr_format=new)
-    with pytest.raises(NodeExistsError):
-        xzarr3.create_group(store, zarr_format=new)
+    before = contents(store)
+    for call, error in (
+        (lambda: xzarr3.create_group(store, zarr_format=new), NodeExistsError),
+        (lambda: small(store, zarr_format=old), NodeExistsError),
+        (lambda: small(store, "g/a/below", zarr_format=old), NodeTypeError),
+    ):
+        with pytest.raises(error):
+            call()
+    assert contents(store) == before
     root = xzarr3.create_group(store, zarr_format=new, overwrite=True)
-    assert root.zarr_format == new
-    assert list(root) == []
-    _small(store, zarr_format=new)
+    assert (root.zarr_format, list(root)) == (new, [])
+    small(store, zarr_format=new)
     assert xzarr3.open_array(store, "g/a")[1, 1] == 5.0
     clean = MemoryStore()
-    _small(clean, zarr_format=new)
+    small(clean, zarr_format=new)
     # The root group itself is explicit only where it was made by name.
-    extra = set(store.list()) - set(clean.list())
-    assert extra <= {"meta/group.json"}
+    assert set(store.list()) - set(clean.list()) <= {"meta/group.json"}
 
 
 def test_version_3_comes_before_version_2() -> None:
@@ -113,64 +262,40 @@ def test_version_3_comes_before_version_2() -> None:
 
 @formats
 def test_erasing_keeps_what_is_not_its_own(store: Store, zarr_format: Any) -> None:
-    _small(store, zarr_format=zarr_format)
+    small(store, zarr_format=zarr_format)
     chunk = next(key for key in store.list() if key.endswith(("c/0/0", "c0/0", "a/0.0")))
     foreign = f"{chunk.rpartition('a/')[0]}a/notes.txt"
     store.set(foreign, b"mine")
     del xzarr3.open_group(store, mode="r+")["g"]
     assert [key for key in store.list() if "a" in key.split("/")] == [foreign]
+    xzarr3.create_group(store, overwrite=True, zarr_format=zarr_format)
     assert store.get(foreign) == b"mine"
 
 
 @formats
 def test_attributes_resize_append(store: Store, zarr_format: Any) -> None:
-    array = _small(store, zarr_format=zarr_format)
+    array = small(store, zarr_format=zarr_format)
+    before = contents(store)
     array.attrs.update(a=[1, 2], b={"c": None})
+    changed = {key: json.loads(value) for key, value in contents(store).items() if value != before[key]}
+    assert len(changed) == 1
+    assert str(next(iter(changed.values()))).count("units") == 1
     array.append(np.full((2, 4), 9.0))
     array.resize((4, 3))
     group = xzarr3.open_group(store, "g", mode="r+")
-    group.attrs["title"] = "t"
+    group.attrs.update(title="t", n=[1, None])
+    del group.attrs["n"]
+    with pytest.raises(MetadataError):
+        group.attrs["bad"] = float("nan")
     again = xzarr3.open_array(store, "g/a")
     assert dict(again.attrs) == {"units": "K", "a": [1, 2], "b": {"c": None}}
     assert again[...].tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10], [9, 9, 9]]
-    assert xzarr3.open_group(store, "g").attrs["title"] == "t"
+    assert dict(xzarr3.open_group(store, "g").attrs) == {"title": "t"}
     assert again.dimension_names == ("y", "x")
-
-
-@pytest.mark.parametrize("zarr_format", [3, 2])
-def test_consolidated(store: Store, zarr_format: Any) -> None:
-    _small(store, zarr_format=zarr_format)
-    _small(store, "g/h/b", zarr_format=zarr_format)
-    xzarr3.consolidate_metadata(store)
-    root = xzarr3.open_group(store, use_consolidated=True)
-    assert root.consolidated
-    assert [path for path, _ in root.members(max_depth=None)] == ["g", "g/a", "g/h", "g/h/b"]
-    assert root["g"]["h/b"][2, 3] == 11.0
-    # What changes afterwards changes in the copies, too.
-    writable = xzarr3.open_group(store, mode="r+")
-    writable["g/a"].attrs["new"] = 1
-    writable["g"].attrs["title"] = "t"
-    writable.attrs["root"] = 2
-    del writable["g/h"]
-    root = xzarr3.open_group(store, use_consolidated=True)
-    assert root["g/a"].attrs["new"] == 1
-    assert root["g"].attrs["title"] == "t"
-    assert [path for path, _ in root.members(max_depth=None)] == ["g", "g/a"]
-    if zarr_format == 2:
-        held = json.loads(bytes(store.get(".zmetadata")))
-        assert held["zarr_consolidated_format"] == 1
-        assert held["metadata"][".zattrs"] == {"root": 2}
-        assert sorted(held["metadata"]) == [
-            ".zattrs", ".zgroup", "g/.zattrs", "g/.zgroup", "g/a/.zarray", "g/a/.zattrs",
-        ]  # fmt: skip
-
-
-def test_the_draft_has_no_consolidated_metadata(store: Store) -> None:
-    _small(store, zarr_format="3-draft")
-    before = set(store.list())
-    with pytest.raises(MetadataError, match="consolidated"):
-        xzarr3.consolidate_metadata(store)
-    assert set(store.list()) == before
+    array.resize((1, 1))
+    array.resize((4, 4))
+    array.append(np.ones((1, 4)))
+    assert np.count_nonzero(array[...]) == 4  # What was cut off does not come back.
 
 
 @formats
@@ -185,66 +310,142 @@ def test_description(store: Store, zarr_format: Any) -> None:
 
 @formats
 def test_dask_reads_and_writes(store: Store, zarr_format: Any) -> None:
-    da = pytest.importorskip("dask.array")
-    array = _small(store, zarr_format=zarr_format)
+    array = small(store, zarr_format=zarr_format)
     lazy = xzarr3.from_zarr(store, "g/a")
-    np.testing.assert_array_equal((lazy + 1).compute(scheduler="sync"), array[...] + 1)
+    np.testing.assert_array_equal((lazy + 1).compute(scheduler="sync"), VALUES + 1)
     xzarr3.store(da.full((3, 4), 3.0, chunks=2), array)
     assert array[...].tolist() == [[3.0] * 4] * 3
+    values = np.arange(240, dtype="i4").reshape(40, 6)
+    target = xzarr3.create_array(
+        store, "b", shape=(40, 6), dtype="i4", chunks=(8, 3), zarr_format=zarr_format, order="F"
+    )
+    xzarr3.store(da.from_array(values, chunks=(8, 6)), target)
+    lazy = xzarr3.from_zarr(target, chunks="units")
+    assert lazy.chunks == ((8,) * 5, (3, 3))
+    assert same_bits(lazy.compute(), values)
 
 
-@pytest.mark.parametrize("zarr_format", [3, 2])
+# Consolidated metadata
+
+
+@both
+def test_consolidated_metadata_follow(store: Store, zarr_format: Any) -> None:
+    sample(store, zarr_format)
+    xzarr3.consolidate_metadata(store)
+    root = xzarr3.open_group(store, mode="r+")
+    assert root.consolidated
+    assert [path for path, _ in root.members(max_depth=None)] == ["a", "g", "g/x"]
+    # What changes afterwards changes in the copies, too.
+    root["g/x"].attrs["new"] = 1
+    xzarr3.open_array(store, "a", mode="r+").resize(9)
+    root.attrs["title"] = "new"
+    root.create_array("h/i/y", shape=2, dtype="u1")
+    root = xzarr3.open_group(store, use_consolidated=True)
+    assert (root.attrs["title"], root["g/x"].attrs["new"], root["a"].shape) == ("new", 1, (9,))
+    assert root["g"]["x"][...].tolist() == [1, 2, 3, 4]
+    assert list(root["h/i"]) == ["y"]
+    writable = xzarr3.open_group(store, mode="r+")
+    del writable["g"]
+    writable.create_array("a", shape=2, dtype="u1", overwrite=True)
+    root = xzarr3.open_group(store, use_consolidated=True)
+    assert sorted(path for path, _ in root.members(max_depth=None)) == ["a", "h", "h/i", "h/i/y"]
+    assert root["a"].dtype == "u1"
+    assert not any(key.startswith("g") for key in store.list())
+    if zarr_format == 2:
+        held = document(store, ".zmetadata")
+        assert held["zarr_consolidated_format"] == 1
+        assert held["metadata"][".zattrs"] == {"title": "new"}
+        documents = {f"{path}/.zattrs" for path in ("h", "h/i", "h/i/y", "a")} | {
+            "a/.zarray",
+            "h/i/y/.zarray",
+        }
+        assert held["metadata"].keys() == {".zgroup", ".zattrs", "h/.zgroup", "h/i/.zgroup", *documents}
+
+
+@both
+def test_consolidated_metadata_are_trusted_when_asked(store: Store, zarr_format: Any) -> None:
+    sample(store, zarr_format)
+    xzarr3.consolidate_metadata(store)
+    key = {3: "a/zarr.json", 2: "a/.zattrs"}[zarr_format]
+    later = {**document(store, key), "attributes": {"later": 1}} if zarr_format == 3 else {"later": 1}
+    store.set(key, json.dumps(later).encode())
+    assert dict(xzarr3.open_group(store)["a"].attrs) == {}
+    assert dict(xzarr3.open_group(store, use_consolidated=False)["a"].attrs) == {"later": 1}
+
+
+def test_the_draft_has_no_consolidated_metadata(store: Store) -> None:
+    small(store, zarr_format="3-draft")
+    before = contents(store)
+    with pytest.raises(MetadataError, match="consolidated"):
+        xzarr3.consolidate_metadata(store)
+    assert contents(store) == before
+
+
+@both
 def test_consolidated_metadata_that_are_not_wanted_need_not_be_valid(zarr_format: Any) -> None:
     store = MemoryStore()
-    _small(store, "a", zarr_format=zarr_format)
-    key = {3: "zarr.json", 2: ".zmetadata"}[zarr_format]
-    document = json.loads(bytes(store.get(key) or b"{}"))
-    store.set(key, json.dumps({**document, "consolidated_metadata": 5, "metadata": 5}).encode())
+    small(store, "a", zarr_format=zarr_format)
     if zarr_format == 3:
-        document.pop("metadata", None)
-        store.set(key, json.dumps({**document, "consolidated_metadata": 5}).encode())
+        store.set(
+            "zarr.json", json.dumps({**document(store, "zarr.json"), "consolidated_metadata": 5}).encode()
+        )
+    else:
+        store.set(".zmetadata", b'{"metadata": 5}')
     with pytest.raises(MetadataError):
         xzarr3.open_group(store)
     assert list(xzarr3.open_group(store, use_consolidated=False)) == ["a"]
 
 
-def test_filters_of_version_2(store: Store) -> None:
-    numcodecs = pytest.importorskip("numcodecs")
-    data = np.arange(20, dtype=">i4").reshape(4, 5)
-    filters = [numcodecs.Delta(">i4"), numcodecs.Shuffle(4)]
-    array = xzarr3.create_array(
-        store, "a", data=data, zarr_format=2, filters=filters, compressors=numcodecs.Zlib(1), chunks=3
-    )
-    document = json.loads(bytes(store.get("a/.zarray")))
-    assert [each["id"] for each in document["filters"]] == ["delta", "shuffle"]
-    assert document["compressor"] == {"id": "zlib", "level": 1}
-    assert document["dtype"] == ">i4"
-    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], data)
-    with pytest.raises(MetadataError, match="filters"):
-        xzarr3.create_array(store, "b", data=data, zarr_format=2, filters=filters[::-1])
-    with pytest.raises(MetadataError, match="cannot be used here"):
-        xzarr3.create_array(MemoryStore(), "b", data=data, filters=filters)
-    assert array.dtype == np.dtype("i4")
+@both
+def test_very_deep_paths_in_consolidated_metadata(zarr_format: Any) -> None:
+    store = MemoryStore()
+    small(store, "a", zarr_format=zarr_format)
+    xzarr3.consolidate_metadata(store)
+    key = {3: "zarr.json", 2: ".zmetadata"}[zarr_format]
+    whole = document(store, key)
+    held = whole["consolidated_metadata"]["metadata"] if zarr_format == 3 else whole["metadata"]
+    group = {3: {"zarr_format": 3, "node_type": "group"}, 2: {"zarr_format": 2}}[zarr_format]
+    held["/".join(["a"] * 40_000) + ("/.zgroup" if zarr_format == 2 else "")] = group
+    store.set(key, json.dumps(whole).encode())
+    with pytest.raises(MetadataError, match="at most 256 names"):
+        xzarr3.open_group(store)
+    with pytest.raises(xzarr3.InvalidKeyError, match="at most 256"):
+        xzarr3.open(store, "/".join(["a"] * 300))
 
 
-def test_struct_of_several_byte_orders(store: Store) -> None:
-    data = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "<i2"), ("b", ">f8")])
-    xzarr3.create_array(store, "a", data=data, zarr_format=2, compressors=None)
-    assert json.loads(bytes(store.get("a/.zarray")))["dtype"] == [["a", "<i2"], ["b", ">f8"]]
-    assert bytes(store.get("a/0")) == data.tobytes()
-    assert xzarr3.open_array(store, "a")[...].tolist() == data.tolist()
+# What a format cannot say, and arguments that none takes
+
+SHARED: list[dict[str, Any]] = [
+    {"shards": (4, 6)},
+    {"chunks": ((1, 3), (6,))},
+    {"chunk_key_encoding": "default"},
+]
+CUBE = {"shape": (4, 6, 2), "chunks": (2, 3, 1)}
+UNSAYABLE: dict[Any, list[dict[str, Any]]] = {
+    2: [
+        *SHARED,
+        {**CUBE, "filters": [{"name": "transpose", "configuration": {"order": [1, 0, 2]}}]},
+        {"dimension_names": ["y", None]},
+        {"filters": [{"id": "delta", "dtype": "<i2", "astype": ">i2"}]},
+    ],
+    "3-draft": [
+        *SHARED, {"compressors": "zstd"}, {"dtype": "U3"}, {"dtype": "string"}, {"dtype": [("a", "i4")]},
+        {"chunk_key_encoding": "v2"},
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["meta", "data", "meta/data"])
-def test_draft_nodes_named_like_its_keys(store: Store, name: str) -> None:
-    """Keys that begin with "meta/" hold documents of all nodes, and not what is below a group "meta"."""
-    _small(store, "keep/a", zarr_format="3-draft")
-    xzarr3.create_group(store, name, overwrite=True)
-    _small(store, f"{name}/b")
-    xzarr3.create_group(store, name, overwrite=True)
-    assert list(xzarr3.open_group(store, name)) == []
-    del xzarr3.open_group(store, mode="r+")[name]
-    assert xzarr3.open_array(store, "keep/a")[2, 3] == 11.0
+@pytest.mark.parametrize("zarr_format", UNSAYABLE)
+def test_what_a_format_cannot_say_is_refused_before_anything_is_written(
+    store: Store, zarr_format: Any
+) -> None:
+    for options in UNSAYABLE[zarr_format]:
+        given: dict[str, Any] = {"shape": (4, 6), "dtype": "<i2", "chunks": (2, 3), **options}
+        with pytest.raises(MetadataError) as caught:
+            xzarr3.create_array(store, "a", zarr_format=zarr_format, **given)
+        assert caught.value.path == "a"
+        assert caught.value.accepted
+        assert list(store.list()) == []
 
 
 @pytest.mark.parametrize(
@@ -259,55 +460,54 @@ def test_draft_nodes_named_like_its_keys(store: Store, name: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-@formats
-def test_arguments_of_wrong_types(zarr_format: Any, options: dict[str, Any]) -> None:
-    store = MemoryStore()
-    with pytest.raises(xzarr3.Xzarr3Error):
-        xzarr3.create_array(store, "a", **{"data": np.arange(4), "zarr_format": zarr_format, **options})
-    assert list(store.list()) == []
+def test_arguments_of_wrong_types(options: dict[str, Any]) -> None:
+    for zarr_format in FORMATS:
+        store = MemoryStore()
+        with pytest.raises(xzarr3.Xzarr3Error):
+            xzarr3.create_array(store, "a", **{"data": np.arange(4), "zarr_format": zarr_format, **options})
+        assert list(store.list()) == []
 
 
-@pytest.mark.parametrize("zarr_format", [3, 2])
-def test_very_deep_paths_in_consolidated_metadata(zarr_format: Any) -> None:
-    store = MemoryStore()
-    _small(store, "a", zarr_format=zarr_format)
-    xzarr3.consolidate_metadata(store)
-    key = {3: "zarr.json", 2: ".zmetadata"}[zarr_format]
-    document = json.loads(bytes(store.get(key)))
-    held = document["consolidated_metadata"]["metadata"] if zarr_format == 3 else document["metadata"]
-    group = {3: {"zarr_format": 3, "node_type": "group"}, 2: {"zarr_format": 2}}[zarr_format]
-    held["/".join(["a"] * 40_000) + ("/.zgroup" if zarr_format == 2 else "")] = group
-    store.set(key, json.dumps(document).encode())
-    with pytest.raises(MetadataError, match="at most 256 names"):
-        xzarr3.open_group(store)
-    with pytest.raises(xzarr3.InvalidKeyError, match="at most 256"):
-        xzarr3.open(store, "/".join(["a"] * 300))
+def test_data_in_lists_become_what_the_data_type_says(store: Store) -> None:
+    for name, data, dtype, expected in (
+        ("b", [b"\0\1\0", b""], "bytes", [b"\0\1\0", b""]),
+        ("s", ["a\0", "ø"], "string", ["a\0", "ø"]),
+        ("r", [(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")], [(1, 2.5), (3, 4.5)]),
+        ("t", [datetime.date(2020, 1, 1)], "M8[s]", [datetime.datetime(2020, 1, 1)]),
+    ):
+        made = xzarr3.create_array(store, name, data=data, dtype=dtype)  # type: ignore[arg-type]
+        assert made[...].tolist() == expected
+    with pytest.raises(xzarr3.DataTypeValidationError, match="'/x'"):
+        xzarr3.create_array(store, "x", data=[1.5], dtype="i4")
+    assert "x" not in xzarr3.open_group(store)
+
+
+# Several formats in one place
+
+
+@pytest.mark.parametrize("name", ["meta", "data", "meta/data"])
+def test_draft_nodes_named_like_its_keys(store: Store, name: str) -> None:
+    """Keys that begin with "meta/" hold documents of all nodes, and not what is below a group "meta"."""
+    small(store, "keep/a", zarr_format="3-draft")
+    xzarr3.create_group(store, name, overwrite=True)
+    small(store, f"{name}/b")
+    xzarr3.create_group(store, name, overwrite=True)
+    assert list(xzarr3.open_group(store, name)) == []
+    del xzarr3.open_group(store, mode="r+")[name]
+    assert xzarr3.open_array(store, "keep/a")[2, 3] == 11.0
 
 
 def test_a_node_is_erased_in_the_format_in_which_it_was_found() -> None:
     store, draft = MemoryStore(), MemoryStore()
-    _small(store, "a", zarr_format=2)
-    _small(draft, "a", zarr_format="3-draft")
-    for key in draft.list():
-        store.set(key, bytes(draft.get(key)))
+    small(store, "a", zarr_format=2)
+    small(draft, "a", zarr_format="3-draft")
+    for key, value in contents(draft).items():
+        store.set(key, value)
     root = xzarr3.open_group(store, mode="r+")
     assert root.zarr_format == 2
     del root["a"]
     assert list(root) == []
     assert xzarr3.open_array(store, "a", zarr_format="3-draft")[2, 3] == 11.0
-
-
-def test_data_in_lists_become_what_the_data_type_says(store: Store) -> None:
-    def made(name: str, data: Any, dtype: Any) -> Any:
-        return xzarr3.create_array(store, name, data=data, dtype=dtype)[...].tolist()
-
-    assert made("b", [b"\0\1\0", b""], "bytes") == [b"\0\1\0", b""]
-    assert made("s", ["a\0", "ø"], "string") == ["a\0", "ø"]
-    assert made("r", [(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")]) == [(1, 2.5), (3, 4.5)]
-    assert made("t", [datetime.date(2020, 1, 1)], "M8[s]") == [datetime.datetime(2020, 1, 1)]
-    with pytest.raises(xzarr3.DataTypeValidationError, match="'/x'"):
-        xzarr3.create_array(store, "x", data=[1.5], dtype="i4")
-    assert "x" not in xzarr3.open_group(store)
 
 
 def test_a_root_that_cannot_be_read_can_be_replaced(store: Store) -> None:
@@ -316,3 +516,72 @@ def test_a_root_that_cannot_be_read_can_be_replaced(store: Store) -> None:
         xzarr3.open(store)
     assert list(xzarr3.create_group(store, overwrite=True)) == []
     assert xzarr3.open_group(store).zarr_format == 3
+
+
+# Version 2
+
+
+def test_filters_of_version_2(store: Store) -> None:
+    data = np.arange(20, dtype=">i4").reshape(4, 5)
+    filters = [numcodecs.Delta(">i4"), numcodecs.Shuffle(4)]
+    array = xzarr3.create_array(
+        store, "a", data=data, zarr_format=2, filters=filters, compressors=numcodecs.Zlib(1), chunks=3
+    )
+    found = document(store, "a/.zarray")
+    assert [each["id"] for each in found["filters"]] == ["delta", "shuffle"]
+    assert (found["compressor"], found["dtype"]) == ({"id": "zlib", "level": 1}, ">i4")
+    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], data)
+    with pytest.raises(MetadataError, match="filters"):
+        xzarr3.create_array(store, "b", data=data, zarr_format=2, filters=filters[::-1])
+    with pytest.raises(MetadataError, match="cannot be used here"):
+        xzarr3.create_array(MemoryStore(), "b", data=data, filters=filters)
+    assert array.dtype == np.dtype("i4")
+
+
+def test_struct_of_several_byte_orders(store: Store) -> None:
+    data = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "<i2"), ("b", ">f8")])
+    xzarr3.create_array(store, "a", data=data, zarr_format=2, compressors=None)
+    assert document(store, "a/.zarray")["dtype"] == [["a", "<i2"], ["b", ">f8"]]
+    assert store.get("a/0") == data.tobytes()
+    assert xzarr3.open_array(store, "a")[...].tolist() == data.tolist()
+
+
+def test_attributes_of_netcdf_stay(store: Store) -> None:
+    sample(store, 2)
+    reference = {"dimension_references": ["/y"], "storage": "chunked"}
+    text = {"_nczarr_array": reference, "_NCProperties": "version=2"}
+    store.set("a/.zattrs", json.dumps(text).encode())
+    store.set("a/.zarray", json.dumps({**document(store, "a/.zarray"), "_NCZARR_ARRAY": {"x": 1}}).encode())
+    array = xzarr3.open_array(store, "a", mode="r+")
+    assert array.dimension_names == ("y",)
+    array.attrs["n"] = 1
+    assert document(store, "a/.zattrs") == {**text, "_ARRAY_DIMENSIONS": ["y"], "n": 1}
+    assert document(store, "a/.zarray")["_NCZARR_ARRAY"] == {"x": 1}
+
+
+@pytest.mark.filterwarnings("error")
+def test_copies_to_version_3_and_back(tmp_path: Path) -> None:
+    values = np.arange(63, dtype=">i4").reshape(7, 9)
+    xzarr3.create_array(
+        tmp_path / "a", data=values, chunks=(3, 4), zarr_format=2, order="F", dimension_names=["y", "x"],
+        compressors={"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": -1}, attributes={"n": 1},
+    )  # fmt: skip
+    path = tmp_path / "a/.zarray"
+    path.write_text(path.read_text().replace('"shuffle": 1', '"shuffle": -1'))  # Chosen by the writer.
+    copied: Any = xzarr3.copy(tmp_path / "a", tmp_path / "b", zarr_format=3)
+    found = json.loads((tmp_path / "b/zarr.json").read_text())
+    assert [codec["name"] for codec in found["codecs"]] == ["transpose", "bytes", "blosc"]
+    assert found["codecs"][1]["configuration"] == {"endian": "big"}
+    assert found["codecs"][2]["configuration"]["typesize"] == 4
+    assert copied.dimension_names == ("y", "x")
+    back: Any = xzarr3.copy(tmp_path / "b", tmp_path / "c", zarr_format=2)
+    assert copied[...].tolist() == back[...].tolist() == values.tolist()
+    assert (tmp_path / "c/2.1").read_bytes() == (tmp_path / "a/2.1").read_bytes()
+    found, wanted = (json.loads((tmp_path / name).read_text()) for name in ("c/.zarray", "a/.zarray"))
+    wanted["compressor"]["shuffle"] = 1
+    assert {**found, "fill_value": None} == {**wanted, "fill_value": None}
+    xzarr3.copy(tmp_path / "a", tmp_path / "d", zarr_format=2)
+    assert json.loads((tmp_path / "d/.zarray").read_text()) == json.loads(path.read_text())
+    other: Any = xzarr3.copy(tmp_path / "a", tmp_path / "e", compressors="zstd")
+    assert other.metadata.codecs[-1].name == "zstd"
+    assert json.loads((tmp_path / "e/.zarray").read_text())["compressor"]["id"] == "zstd"

@@ -8,7 +8,6 @@ import json
 import math
 import pickle
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -45,6 +44,15 @@ def rectilinear(chunk_shapes: list[Any], **configuration: Any) -> dict[str, Any]
         "name": "rectilinear",
         "configuration": {"kind": "inline", "chunk_shapes": chunk_shapes, **configuration},
     }
+
+
+def made(**options: Any) -> xzarr3.Array:
+    """A new array in memory."""
+    return xzarr3.create_array(xzarr3.MemoryStore(), **options)
+
+
+def document_of(array: xzarr3.Array) -> Any:
+    return json.loads(bytes(array.store.get("zarr.json") or b""))
 
 
 def expanded(chunk_shapes: list[Any], shape: tuple[int, ...]) -> list[list[int]]:
@@ -141,6 +149,9 @@ def test_golden_chunks() -> None:
     array = stored(document, chunks)
     assert np.array_equal(array[...], values)
     assert array.read_chunk((0, 2)).tolist() == [[4, 5], [14, 15]]
+    for call in (lambda: array.read_chunk((0, 3)), lambda: array[3]):
+        with pytest.raises(SelectionError):
+            call()
     made = stored(document)
     made[...] = values
     assert {
@@ -149,57 +160,38 @@ def test_golden_chunks() -> None:
 
 
 def test_the_document_that_is_written() -> None:
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), shape=(10, 12, 7), chunks=[[4, 4, 4], [1, 5, 5, 1], [3, [2, 2]]], dtype="int8"
-    )
-    document = json.loads(bytes(array.store.get("zarr.json") or b""))
+    array = made(shape=(10, 12, 7), chunks=[[4, 4, 4], [1, 5, 5, 1], [3, [2, 2]]], dtype="int8")
     # Lengths that repeat are a pair.
-    assert document["chunk_grid"] == rectilinear([[[4, 3]], [1, [5, 2], 1], [3, [2, 2]]])
-    regular = xzarr3.create_array(xzarr3.MemoryStore(), shape=(10, 7), chunks=((4, 4, 2), (7,)), dtype="int8")
+    assert document_of(array)["chunk_grid"] == rectilinear([[[4, 3]], [1, [5, 2], 1], [3, [2, 2]]])
+    regular = made(shape=(10, 7), chunks=((4, 4, 2), (7,)), dtype="int8")
     assert regular.chunks == (4, 7)
-    document = json.loads(bytes(regular.store.get("zarr.json") or b""))
-    assert document["chunk_grid"] == {"name": "regular", "configuration": {"chunk_shape": [4, 7]}}
+    assert document_of(regular)["chunk_grid"] == {"name": "regular", "configuration": {"chunk_shape": [4, 7]}}
 
 
-BAD = [
-    ([4], "", "the array has 2 dimensions"),
-    ([4, 6, 1], "", "the array has 2 dimensions"),
-    ("46", "", "not the chunks"),
-    (None, "", "not the chunks"),
-    ([4, 0], "[1]", "an integer of at least 1"),
-    ([4, -6], "[1]", "an integer of at least 1"),
-    ([4, 6.0], "[1]", "an integer of at least 1"),
-    ([4, True], "[1]", "an integer of at least 1"),
-    ([4, "6"], "[1]", "an integer of at least 1"),
-    ([4, None], "[1]", "an integer of at least 1"),
-    ([4, {}], "[1]", "an integer of at least 1"),
-    ([4, 2**63], "[1]", "an integer of at least 1"),
-    ([4, [3, 0, 3]], "[1][1]", "an integer of at least 1"),
-    ([4, [3, -1, 4]], "[1][1]", "an integer of at least 1"),
-    ([4, [3, 3.0]], "[1][1]", "an integer of at least 1"),
-    ([4, [3, False]], "[1][1]", "an integer of at least 1"),
-    ([4, [3, "3"]], "[1][1]", "an integer of at least 1"),
-    ([4, [[3]]], "[1][0]", "a pair"),
-    ([4, [[3, 2, 1]]], "[1][0]", "a pair"),
-    ([4, [[]]], "[1][0]", "a pair"),
-    ([4, [[3, 0]]], "[1][0][1]", "an integer of at least 1"),
-    ([4, [[0, 3]]], "[1][0][0]", "an integer of at least 1"),
-    ([4, [[3, 2.0]]], "[1][0][1]", "an integer of at least 1"),
-    ([4, [[3, True]]], "[1][0][1]", "an integer of at least 1"),
-    ([4, [[[3, 1], 2]]], "[1][0][0]", "an integer of at least 1"),
-    ([4, [[3, 10**30]]], "[1][0][1]", "an integer of at least 1"),
-    ([4, [3, 2]], "[1]", "whose sum is at least 6"),
-    ([4, []], "[1]", "whose sum is at least 6"),
-    ([[[1, 3]], 6], "[0]", "whose sum is at least 4"),
+LENGTH = "an integer of at least 1"
+BAD: list[tuple[str, str, list[Any]]] = [
+    # place, words, chunk_shapes
+    ("", "the array has 2 dimensions", [[4], [4, 6, 1]]),
+    ("", "not the chunks", ["46", None]),
+    ("[1]", LENGTH, [[4, value] for value in (0, -6, 6.0, True, "6", None, {}, 2**63)]),
+    ("[1][1]", LENGTH, [[4, each] for each in ([3, 0, 3], [3, -1, 4], [3, 3.0], [3, False], [3, "3"])]),
+    ("[1][0]", "a pair", [[4, [run]] for run in ([3], [3, 2, 1], [])]),
+    ("[1][0][1]", LENGTH, [[4, [[3, count]]] for count in (0, 2.0, True, 10**30)]),
+    ("[1][0][0]", LENGTH, [[4, [[0, 3]]], [4, [[[3, 1], 2]]]]),
+    ("[1]", "whose sum is at least 6", [[4, [3, 2]], [4, []]]),
+    ("[0]", "whose sum is at least 4", [[[[1, 3]], 6]]),
 ]
 
 
-@pytest.mark.parametrize(("chunk_shapes", "place", "text"), BAD)
-def test_a_grid_that_is_none_is_refused(chunk_shapes: Any, place: str, text: str) -> None:
-    with pytest.raises(MetadataError) as caught:
-        stored(array_document(chunk_grid=rectilinear(chunk_shapes)))
-    assert caught.value.field == f"chunk_grid.configuration.chunk_shapes{place}"
-    assert text in str(caught.value)
+@pytest.mark.parametrize(
+    ("place", "words", "values"), BAD, ids=[f"{place}-{words}" for place, words, _ in BAD]
+)
+def test_a_grid_that_is_none_is_refused(place: str, words: str, values: list[Any]) -> None:
+    for chunk_shapes in values:
+        with pytest.raises(MetadataError) as caught:
+            stored(array_document(chunk_grid=rectilinear(chunk_shapes)))
+        assert caught.value.field == f"chunk_grid.configuration.chunk_shapes{place}"
+        assert words in str(caught.value)
 
 
 def test_the_fields_of_the_configuration() -> None:
@@ -219,9 +211,6 @@ def test_the_fields_of_the_configuration() -> None:
     assert opened(kind="inline", chunk_shapes=[4, 6], note={"must_understand": False}).chunks == (4, 6)
     with pytest.raises(UnknownExtensionError, match="accepted: 'regular', 'rectilinear'"):
         stored(array_document(chunk_grid={"name": "hexagonal", "configuration": {}}))
-    with pytest.raises(UnknownExtensionError) as caught:
-        parse_grid("hexagonal", {}, (4,))
-    assert caught.value.field == "chunk_grid.name"
     assert {name: grid.name for name, grid in GRIDS.items()} == {name: name for name in GRIDS}
 
 
@@ -249,10 +238,9 @@ def test_any_chunk_shapes_open_or_are_refused(chunk_shapes: Any, shape: tuple[in
 
 
 def test_a_short_document_of_very_many_chunks() -> None:
-    """Neither opening nor reading depends on how many chunks there are."""
+    """Neither opening nor reading makes anything for each chunk: there would be no end."""
     size = 2 * 10**12 + 5
     chunk_shapes = [[[1, 10**12], 5, [1, 10**12], [2**62, 2**62]]]
-    start = time.thread_time()
     array = stored(array_document(shape=[size], chunk_grid=rectilinear(chunk_shapes)))
     array[10**12 - 1 : 10**12 + 7] = np.arange(8)
     assert array[10**12 + 2] == 3
@@ -264,7 +252,6 @@ def test_a_short_document_of_very_many_chunks() -> None:
     assert array[10**12 - 2 :].tolist() == [0, 0, 1, 2, 3]
     with pytest.raises(MetadataError, match="too many chunks"):
         _ = array.chunks
-    assert time.thread_time() - start < 10
 
 
 # What users ask for
@@ -273,61 +260,41 @@ def test_a_short_document_of_very_many_chunks() -> None:
 @pytest.mark.parametrize(
     ("chunks", "shape", "grid"),
     [
-        (4, (10, 3), RegularGrid((4, 4))),
-        ((4, -1), (10, 3), RegularGrid((4, 3))),
-        (-1, (10, 0), RegularGrid((10, 1))),
-        (np.int64(4), (10,), RegularGrid((4,))),
-        (np.array([4, 5]), (10, 10), RegularGrid((4, 5))),
-        (((4, 4, 2), (3,)), (10, 3), RegularGrid((4, 3))),
-        ([[10], [3]], (10, 3), RegularGrid((10, 3))),
-        ([[12], [3]], (10, 3), RegularGrid((12, 3))),
-        (((0,), (2, 1)), (0, 3), RegularGrid((1, 2))),
-        ([[], 2], (0, 3), RegularGrid((1, 2))),
-        ([[[4, 3]], 2], (10, 3), RegularGrid((4, 2))),
-        ([[[4, 2], 2], 2], (10, 3), RegularGrid((4, 2))),
-        ((), (), RegularGrid(())),
-        ([[3, 4], 5], (7, 10), RectilinearGrid(((3, 4), 5))),
+        (4, (10, 3), RegularGrid((4, 4))), ((4, -1), (10, 3), RegularGrid((4, 3))),
+        (-1, (10, 0), RegularGrid((10, 1))), (np.int64(4), (10,), RegularGrid((4,))),
+        (np.array([4, 5]), (10, 10), RegularGrid((4, 5))), (((4, 4, 2), (3,)), (10, 3), RegularGrid((4, 3))),
+        ([[10], [3]], (10, 3), RegularGrid((10, 3))), ([[12], [3]], (10, 3), RegularGrid((12, 3))),
+        (((0,), (2, 1)), (0, 3), RegularGrid((1, 2))), ([[], 2], (0, 3), RegularGrid((1, 2))),
+        ([[[4, 3]], 2], (10, 3), RegularGrid((4, 2))), ([[[4, 2], 2], 2], (10, 3), RegularGrid((4, 2))),
+        ((), (), RegularGrid(())), ([[3, 4], 5], (7, 10), RectilinearGrid(((3, 4), 5))),
         (((3, 4), (5, 5)), (7, 10), RectilinearGrid(((3, 4), (5, 5)))),
         ([np.array([3, 4]), -1], (7, 10), RectilinearGrid((((3, 1), (4, 1)), 10))),
         ([[3, 3, 4]], (10,), RectilinearGrid((((3, 2), 4),))),
         ([[4, 4, 1, 1]], (10,), RectilinearGrid((((4, 2), (1, 2)),))),
         ([[2, 4, 9]], (7,), RectilinearGrid(((2, 4, 9),))),
     ],
-)
+    ids=range(19),
+)  # fmt: skip
 def test_grid_for(chunks: Any, shape: tuple[int, ...], grid: Any) -> None:
     found = grid_for(chunks, shape)
     assert found == grid
     found.check(shape)
 
 
-@pytest.mark.parametrize(
-    ("chunks", "field"),
-    [
-        (0, "chunks"),
-        (-2, "chunks"),
-        (2.5, "chunks"),
-        ("auto", "chunks"),
-        (None, "chunks"),
-        (True, "chunks"),
-        ((4,), "chunks"),
-        ((4, 4, 4), "chunks"),
-        ((4, 0), "chunks[1]"),
-        ((4, 2.0), "chunks[1]"),
-        ((4, True), "chunks[1]"),
-        (([4, 4], 3), "chunks[0]"),
-        (([4, 4, 0, 2], 3), "chunks[0][2]"),
-        (([4, 4, -1], 3), "chunks[0][2]"),
-        (([4, 6.0], 3), "chunks[0][1]"),
-        (([[4, 0], 10], 3), "chunks[0][0][1]"),
-        (([], 3), "chunks[0]"),
-        (("ab", 3), "chunks[0]"),
-        (2**63, "chunks"),
-    ],
-)
-def test_what_is_no_grid(chunks: Any, field: str) -> None:
-    with pytest.raises(MetadataError) as caught:
-        grid_for(chunks, (10, 3))
-    assert caught.value.field == field
+def test_what_is_no_grid() -> None:
+    refusals: dict[str, list[Any]] = {
+        "chunks": [0, -2, 2.5, "auto", None, True, (4,), (4, 4, 4), 2**63],
+        "chunks[1]": [(4, 0), (4, 2.0), (4, True)],
+        "chunks[0]": [([4, 4], 3), ([], 3), ("ab", 3)],
+        "chunks[0][2]": [([4, 4, 0, 2], 3), ([4, 4, -1], 3)],
+        "chunks[0][1]": [([4, 6.0], 3)],
+        "chunks[0][0][1]": [([[4, 0], 10], 3)],
+    }
+    for field, values in refusals.items():
+        for chunks in values:
+            with pytest.raises(MetadataError) as caught:
+                grid_for(chunks, (10, 3))
+            assert caught.value.field == field, chunks
 
 
 # A dimension
@@ -382,30 +349,19 @@ def test_a_dimension_that_grows(case: tuple[int, Any], new: int, unit: int) -> N
         assert all(length == max(before) for length in added[:-1])
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "agree"),
-    [
-        ((2, 3), (2, 3), True),
-        ((2, 3), (2, 3, 4), True),
-        ((2, 3), (2, 3, 3, 4), True),
-        ((2, 3, 3), (2, 3, 4), False),
-        ((2, 3), (2, 4), False),
-        ((2, 3), (3, 2), False),
-        ((2, 2, 3), (2, 3), False),
-        ((2,), (2, 2, 2), True),
-        ((), (2,), True),
-        ((2, 3), 2, False),
-        (2, 2, True),
-        (2, 3, False),
-    ],
-)
-def test_grids_that_agree(one: Any, other: Any, agree: bool) -> None:
-    left, right = RectilinearGrid((one,)), RectilinearGrid((other,))
-    assert left.agrees(right) is agree
-    assert right.agrees(left) is agree
+AGREEING: list[tuple[Any, Any]] = [
+    ((2, 3), (2, 3)), ((2, 3), (2, 3, 4)), ((2, 3), (2, 3, 3, 4)), ((2,), (2, 2, 2)), ((), (2,)), (2, 2),
+]  # fmt: skip
+DIFFERING: list[tuple[Any, Any]] = [
+    ((2, 3, 3), (2, 3, 4)), ((2, 3), (2, 4)), ((2, 3), (3, 2)), ((2, 2, 3), (2, 3)), ((2, 3), 2), (2, 3),
+]  # fmt: skip
 
 
-def test_grids_of_other_kinds_do_not_agree() -> None:
+@pytest.mark.parametrize(("pairs", "agree"), [(AGREEING, True), (DIFFERING, False)], ids=["same", "other"])
+def test_grids_that_agree(pairs: list[tuple[Any, Any]], agree: bool) -> None:
+    for one, other in pairs:
+        left, right = RectilinearGrid((one,)), RectilinearGrid((other,))
+        assert left.agrees(right) is right.agrees(left) is agree
     assert not RegularGrid((2,)).agrees(RectilinearGrid((2,)))
     assert not RegularGrid((2,)).agrees(RegularGrid((3,)))
     assert not RectilinearGrid(((2, 3),)).agrees(RectilinearGrid(((2, 3), 1)))
@@ -576,13 +532,12 @@ def test_a_grid_of_steps_only_is_read_as_a_regular_one() -> None:
     array[...] = np.arange(35).reshape(5, 7)
     array.append(np.full((2, 7), 9))
     assert array[...].tolist() == [*np.arange(35).reshape(5, 7).tolist(), [9] * 7, [9] * 7]
-    document = json.loads(bytes(array.store.get("zarr.json") or b""))
-    assert document["chunk_grid"] == rectilinear([2, 3])
+    assert document_of(array)["chunk_grid"] == rectilinear([2, 3])
 
 
 def test_appending_pieces_adds_chunks_that_are_the_pieces() -> None:
     first = np.arange(31 + 28 + 31)
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=first, chunks=[[31, 28, 31]])
+    array = made(data=first, chunks=[[31, 28, 31]])
     for days in (30, 31, 30):
         array.append(np.arange(days))
     assert array.chunks == ((31, 28, 31, 30, 31, 30),)
@@ -597,9 +552,7 @@ def test_appending_pieces_adds_chunks_that_are_the_pieces() -> None:
 def test_shards_of_different_shapes() -> None:
     values = np.arange(12 * 10, dtype="int32").reshape(12, 10)
     inner = ShardingCodec((2, 5), (BytesCodec("little"),))
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), data=values, chunks=[[2, 6, 4], 5], serializer=inner, compressors=None
-    )
+    array = made(data=values, chunks=[[2, 6, 4], 5], serializer=inner, compressors=None)
     assert array.chunks == (2, 5)
     assert array.shards == array.write_chunks == ((2, 6, 4), (5, 5))
     assert array.cdata_shape == (3, 2)
@@ -638,9 +591,7 @@ def test_shards_that_are_transposed_grow_by_whole_inner_chunks(orders: list[tupl
 
 
 def test_shrinking_to_the_end_of_a_chunk() -> None:
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), data=np.arange(1, 10), chunks=[[2, 3, 4]], write_empty_chunks=True
-    )
+    array = made(data=np.arange(1, 10), chunks=[[2, 3, 4]], write_empty_chunks=True)
     array.resize((5,))
     assert set(array.store.list()) == {"zarr.json", "c/0", "c/1"}
     array.resize((3,))
@@ -652,28 +603,20 @@ def test_shrinking_to_the_end_of_a_chunk() -> None:
 
 def test_inner_chunks_that_do_not_divide_every_shard() -> None:
     inner = ShardingCodec((4,), (BytesCodec("little"),))
-    with pytest.raises(MetadataError, match=r"shards=\(6,\) is not a multiple of chunks=\(4,\)") as caught:
-        xzarr3.create_array(
-            xzarr3.MemoryStore(), shape=(18,), chunks=[[8, 4, 6]], serializer=inner, dtype="int32"
-        )
-    assert "6" in str(caught.value)
-    document = array_document(
-        shape=[12], chunk_grid=rectilinear([[8, 4, 2]]), codecs=[inner.to_json()], data_type="int32"
-    )
-    with pytest.raises(MetadataError, match="is not a multiple of chunks="):
-        stored(document)
-    transposed = array_document(
-        shape=[8, 8],
-        chunk_grid=rectilinear([[4, 4], [2, 3, 3]]),
-        codecs=[
-            TransposeCodec((1, 0)).to_json(),
-            ShardingCodec((1, 4), (BytesCodec("little"),)).to_json(),
-        ],
-    )
-    assert stored(transposed).cdata_shape == (2, 3)
-    transposed["codecs"][1] = ShardingCodec((2, 4), (BytesCodec("little"),)).to_json()
-    with pytest.raises(MetadataError, match="is not a multiple of chunks="):
-        stored(transposed)
+    with pytest.raises(MetadataError, match=r"inner chunks.*6"):
+        made(shape=(18,), chunks=[[8, 4, 6]], serializer=inner, dtype="int32")
+    line = {"shape": [12], "chunk_grid": rectilinear([[8, 4, 2]]), "codecs": [inner.to_json()]}
+    with pytest.raises(MetadataError, match="inner chunks"):
+        stored(array_document(**line, data_type="int32"))
+    plane = {"shape": [8, 8], "chunk_grid": rectilinear([[4, 4], [2, 3, 3]])}
+
+    def turned(*chunk_shape: int) -> xzarr3.Array:
+        codecs = (TransposeCodec((1, 0)), ShardingCodec(chunk_shape, (BytesCodec("little"),)))
+        return stored(array_document(**plane, codecs=[codec.to_json() for codec in codecs]))
+
+    assert turned(1, 4).cdata_shape == (2, 3)
+    with pytest.raises(MetadataError, match="inner chunks"):
+        turned(2, 4)
 
 
 def test_a_chunk_of_another_shape_is_refused() -> None:
@@ -687,9 +630,7 @@ def test_a_chunk_of_another_shape_is_refused() -> None:
 
 def test_what_was_left_behind_does_not_come_back() -> None:
     """A chunk that a write left under a key that the grid lacked may have had any shape."""
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), data=np.arange(5, dtype="int16"), chunks=[[2, 3]], compressors=None
-    )
+    array = made(data=np.arange(5, dtype="int16"), chunks=[[2, 3]], compressors=None)
     array.store.set("c/2", bytes(14))
     array.store.set("c/3", b"what is this")
     array.resize((10,))
@@ -728,7 +669,7 @@ def test_an_append_that_fails_leaves_everything_as_it_was(key: str) -> None:
 
 
 def test_a_handle_goes_on_when_another_one_has_resized_the_array() -> None:
-    one = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(5), chunks=[[2, 3]])
+    one = made(data=np.arange(5), chunks=[[2, 3]])
     other = xzarr3.open_array(one.store, mode="r+")
     other.append(np.arange(5, 9))
     assert one[...].tolist() == [0, 1, 2, 3, 4]
@@ -750,9 +691,7 @@ SHARDED = {"serializer": ShardingCodec((25, 50), (BytesCodec("little"),)), "comp
 def test_many_threads(options: dict[str, Any], threads: int) -> None:
     values = np.random.default_rng(1).integers(0, 99, (600, 700), "int32")
     rows, columns = [100, 50, 250, 100, 100], [350, 300, 50]
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), shape=values.shape, dtype=values.dtype, chunks=[rows, columns], **options
-    )
+    array = made(shape=values.shape, dtype=values.dtype, chunks=[rows, columns], **options)
     array.set(..., values, threads=threads)
     assert np.array_equal(array.get(threads=threads), values)
     selection = (slice(None, None, -1), slice(10, 690, 7))
@@ -765,19 +704,12 @@ def test_many_threads(options: dict[str, Any], threads: int) -> None:
     assert caught.value.chunk == (3, 1)
 
 
-def test_pickling() -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12), chunks=[[2, 3, 7]])
-    again = pickle.loads(pickle.dumps(array))
-    assert again.metadata.chunk_grid == array.metadata.chunk_grid
-    assert again[...].tolist() == [*range(12)]
-
-
 # dask
 
 
 def test_dask_has_the_chunks_of_the_grid() -> None:
     values = np.arange(10 * 12).reshape(10, 12)
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=[[1, 5, 4], [8, 4]])
+    array = made(data=values, chunks=[[1, 5, 4], [8, 4]])
     lazy = xzarr3.from_zarr(array, chunks="units")
     assert lazy.chunks == ((1, 5, 4), (8, 4)) == array.chunks
     assert np.array_equal(lazy.compute(), values)
@@ -809,9 +741,7 @@ def test_dask_reads_and_writes(data: st.DataObject) -> None:
 
 def test_small_chunks_are_grouped_along_their_edges() -> None:
     lengths = [*range(1, 201)] * 5
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), shape=(sum(lengths), 4), dtype="int64", chunks=[lengths, 4], fill_value=3
-    )
+    array = made(shape=(sum(lengths), 4), dtype="int64", chunks=[lengths, 4], fill_value=3)
     lazy = xzarr3.from_zarr(array)
     assert 16 <= len(lazy.chunks[0]) < 500
     edges = set(itertools.accumulate(lengths))
@@ -820,7 +750,7 @@ def test_small_chunks_are_grouped_along_their_edges() -> None:
 
 
 def test_blocks_need_not_end_where_units_end() -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(12,), dtype="int64", chunks=[[2, 3, 7]])
+    array = made(shape=(12,), dtype="int64", chunks=[[2, 3, 7]])
     values = np.arange(12)
     for chunks in ((5, 7), (2, 10), (2, 3, 7), (12,), (2, 2, 8), (1, 11), (5, 6, 1)):
         array[...] = 0
@@ -833,14 +763,6 @@ def test_blocks_need_not_end_where_units_end() -> None:
     assert array[:5].tolist() == [0, 1, 2, 0, 1]
     with pytest.raises(AlignmentError, match="same elements"):
         xzarr3.store([one, two], [array, array], regions=[(slice(0, 3),), (slice(0, 2),)])
-
-
-def test_selections_that_do_not_fit() -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(5,), dtype="int8", chunks=[[2, 3]])
-    with pytest.raises(SelectionError):
-        array.read_chunk((2,))
-    with pytest.raises(SelectionError):
-        array[5]
 
 
 # Other libraries

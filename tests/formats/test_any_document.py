@@ -1,0 +1,371 @@
+"""Any JSON in any document of any format: it is refused with its place, or is what it says, however often.
+
+Documents are valid ones in which values were replaced, dropped or added.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from _documents import (
+    EARLY_ENTRY_POINT,
+    EARLY_URI,
+    ENTRY_POINT,
+    OPTIONAL,
+    SHARDS,
+    TIMES,
+    URI,
+    draft_array,
+    draft_codec,
+    draft_grid,
+    early_array,
+    text,
+    zarray,
+    zmetadata,
+)
+from _strategies import DATA_TYPES, JSON_VALUES, LITTLE, array_document, attempt, places
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from xzarr3 import MetadataError
+from xzarr3.errors import FallbackWarning, printable
+from xzarr3.formats import DRAFT, V2, V3, DraftFormat, Format, documents
+from xzarr3.model.metadata import ArrayMetadata
+
+DELTA = {"id": "delta", "dtype": "<i2", "astype": "<i2"}
+ZLIB = {"id": "zlib", "level": 1}
+TEXT = {"id": "vlen-utf8"}
+GZIP, BIG = draft_codec("gzip", level=1), draft_codec("endian", endian="big")
+TRANSPOSE = draft_codec("transpose", order="F")
+DRAFT_BLOSC = draft_codec("blosc", cname="lz4", clevel=1, shuffle=2, blocksize=0)
+SHARD = {
+    "name": "sharding_indexed",
+    "configuration": {
+        "chunk_shape": [3, 1],
+        "codecs": [LITTLE, {"name": "blosc", "configuration": {
+            "cname": "lz4", "clevel": 1, "shuffle": "shuffle", "typesize": 2, "blocksize": 0}}],
+        "index_codecs": [LITTLE, "crc32c"],
+        "index_location": "start",
+    },
+}  # fmt: skip
+NUMBERS: list[Any] = [
+    None, True, False, 0, 1, -1, 2**63, 10**40, 10**400, 0.0, 1.5, 1e300, float("nan"), float("inf"), "", "x",
+    [], [0], [None], [[]], {}, {"name": "x"}, {"name": None}, {"must_understand": False},
+]  # fmt: skip
+"""JSON that is in no document's place."""
+
+
+class Form(NamedTuple):
+    """A format, valid documents of nodes as it holds them, and words that they could have."""
+
+    format: Format
+    valid: list[Any]
+    words: list[Any]
+
+
+FORMS = {
+    "v3": Form(
+        V3,
+        [
+            array_document(),
+            array_document(
+                data_type="float32",
+                fill_value="0xffc00001",
+                dimension_names=["x", None],
+                attributes={"a": {"b": [1, None]}},
+                codecs=[{"name": "transpose", "configuration": {"order": [1, 0]}}, SHARD, "crc32c"],
+                chunk_key_encoding={"name": "v2", "configuration": {"separator": "/"}},
+                storage_transformers=[],
+                hint={"must_understand": False},
+            ),
+            array_document(
+                shape=[],
+                chunk_grid={"name": "regular", "configuration": {"chunk_shape": []}},
+                data_type={"name": "r16"},
+                fill_value=[1, 2],
+                codecs=["bytes", "zstd", {"name": "x", "must_understand": False}],
+            ),
+            array_document(
+                data_type="complex64",
+                fill_value=[1, "NaN"],
+                codecs=[LITTLE, {"name": "gzip", "configuration": {"level": 5}}, {"name": "crc32c"}],
+            ),
+            {
+                "zarr_format": 3,
+                "node_type": "group",
+                "attributes": {},
+                "consolidated_metadata": {
+                    "kind": "inline",
+                    "must_understand": False,
+                    "metadata": {"x": array_document(), "g": {"zarr_format": 3, "node_type": "group"}},
+                },
+            },
+        ],
+        ["bytes", {"name": "x", "must_understand": False}, {"name": "bytes"}, {"name": "sharding_indexed"}],
+    ),
+    "v2": Form(
+        V2,
+        [
+            {".zarray": zarray(), ".zattrs": {"_ARRAY_DIMENSIONS": ["y", "x"], "a": [1, None]}},
+            {".zarray": zarray(
+                dtype=">f8", fill_value="NaN", order="F", dimension_separator="/", compressor=ZLIB)},
+            {".zarray": zarray(
+                filters=[DELTA, {"id": "shuffle", "elementsize": 2}, {"id": "crc32"}],
+                compressor={"id": "zstd", "level": 1})},
+            {".zarray": zarray(dtype="|O", fill_value="", filters=[TEXT], compressor={"id": "lz4"})},
+            {".zarray": zarray(
+                dtype="|O", fill_value="", compressor={"id": "base64"}, order="F",
+                filters=[{"id": "categorize", "labels": ["x"], "dtype": "|O", "astype": "<u2"}])},
+            {".zarray": zarray(dtype=[["a", "<i2"], ["b", [["c", ">f4", [2]]]]], fill_value=None)},
+            {".zarray": zarray(
+                dtype="<f4", shape=[], chunks=[],
+                compressor={"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": -1, "blocksize": 0},
+                filters=[
+                    {"id": "fixedscaleoffset", "scale": 10, "offset": 1, "dtype": "<f4", "astype": "|u1"}]),
+             ".zattrs": {"_ARRAY_DIMENSIONS": []}},
+            {".zarray": zarray(_NCZARR_ARRAY={"dimrefs": ["/y", "/x"], "storage": "chunked"}),
+             ".nczarray": {"dimrefs": ["/a", "/b"]}},
+            {".zarray": zarray(dtype="<M8[ns]", fill_value=-(2**63)), ".zattrs": {"nan": float("nan")}},
+            {".zgroup": {"zarr_format": 2, "_NCZARR_GROUP": {}}, ".zattrs": {"a": 1}},
+            zmetadata({"a/.zarray": zarray(), "b/.zgroup": {"zarr_format": 2}, "b/.zattrs": {}}),
+        ],
+        [
+            "F", "<f8", "|O", "<U4", "|S3", "|V9", ">M8[us]", "<M8", "<U2147483647", "<V0", "|S0", "AAAA",
+            "NaN",
+            {"id": "x"}, {"id": None}, {"id": "pickle"}, {"id": "packbits"}, {"id": "base64"},
+            {"id": "vlen-bytes"}, {"id": "json2"}, {"id": "zfpy"}, {"id": "pcodec"}, {"id": "categorize"},
+            {"id": "astype", "encode_dtype": ">f4", "decode_dtype": "<i2"}, {"id": "bitround", "keepbits": 3},
+            {"id": "lzma", "format": 1, "check": -1, "preset": None, "filters": None},
+            {"id": "bz2", "level": 1}, {"id": "quantize", "digits": 1, "dtype": "<f4"},
+            [["a", "<i2"]], [["a", "<i2", [3]]], DELTA, ZLIB, TEXT,
+        ],
+    ),
+    "3-draft": Form(
+        DRAFT,
+        [
+            {"array": draft_array()},
+            {
+                "array": draft_array(
+                    data_type={"extension": TIMES, "type": "<M8[ns]", "fallback": ["<i8", "r64"]},
+                    codecs=[TRANSPOSE, BIG, DRAFT_BLOSC],
+                    storage_transformers=[SHARDS],
+                    dimension_names=["y", None],
+                    extensions=[OPTIONAL],
+                    chunk_memory_layout=...,
+                    attributes={"foo": 42, "baz": [1, 2]},
+                )
+            },
+            {
+                "array": draft_array(
+                    data_type="<f8",
+                    fill_value="NaN",
+                    codecs=[GZIP],
+                    chunk_grid=draft_grid([2, 3], separator="."),
+                )
+            },
+            {"group": {"attributes": {"a": 1}}},
+        ],
+        [
+            *DATA_TYPES, "<f8", ">i2", "|b1", "<M8[ns]", "r", "r0", "r7", "r99999999999", "C", "F",
+            "+Infinity", "Infinity", "0x", "0xzz", "0b1", "0x0000", "0b" + "1" * 16, GZIP, BIG, TRANSPOSE,
+            DRAFT_BLOSC, SHARDS, [GZIP], [BIG, GZIP], [GZIP, BIG], [TRANSPOSE], [SHARDS], OPTIONAL,
+            [OPTIONAL], URI, EARLY_URI, -(2**63), [2**62, 2**62], {"extension": TIMES, "type": ">m8[s]"},
+            {"extension": "http://x.org/t", "type": 1, "fallback": ["q", "r16"]},
+            draft_codec("zlib", level=1),
+        ],
+    ),
+    "early": Form(
+        DraftFormat.from_entry_point(EARLY_ENTRY_POINT),
+        [
+            {"array": early_array(attributes={"filters": [{"id": "delta", "dtype": "<i2"}]})},
+            {"array": early_array(storage_transformers=[SHARDS], data_type="<f8", fill_value="NaN")},
+        ],
+        ["<f8", "|b1", {"codec": "https://purl.org/zarr/spec/codec/zlib/1.0", "configuration": {}}, [SHARDS]],
+    ),
+}  # fmt: skip
+VALID = [(name, held) for name, form in FORMS.items() for held in form.valid]
+
+
+def as_stored(format: Format, held: Any) -> Any:
+    """What documents hold once they were text; None where there is no document of a node among them."""
+    if format is V3:
+        return documents.decode(json.dumps(held).encode()) if isinstance(held, dict) else None
+    held = {
+        name: documents.decode(json.dumps(document).encode())
+        for name, document in held.items()
+        if isinstance(document, dict)
+    }
+    return held if held.keys() & {".zarray", ".zgroup", "array", "group"} else None
+
+
+def stored_again(format: Format, meta: Any) -> Any:
+    """The documents of a node that was read, written and read once more."""
+    if not format.writable:
+        return format.hold(meta, "a/b")
+    written = format.documents(meta, "a/b", getattr(meta, "consolidated", None))
+    return format.held("a/b", {key: json.loads(json.dumps(value)) for key, value in written.items()})
+
+
+def check_outcome(format: Format, held: Any) -> None:
+    """Documents are refused with their place, or are what they say however often they are written again."""
+    held, error = attempt(lambda: as_stored(format, held), MetadataError)
+    if held is None:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        meta, error = attempt(lambda: format.parse(held, "a/b"), MetadataError)
+        if error is not None:
+            assert isinstance(error, MetadataError)
+            assert (error.path, bool(error.field)) == ("a/b", True)
+            assert str(error).startswith("node '/a/b', field ")
+            assert printable(error.field) in str(error)
+            assert len(str(error)) < 1500
+            return
+        written = stored_again(format, meta)
+        again = format.parse(written, "a/b")
+    assert text(stored_again(format, again)) == text(written)
+    assert text([again.attributes, again.ignored]) == text([meta.attributes, meta.ignored])
+    if isinstance(meta, ArrayMetadata):
+        assert isinstance(again, ArrayMetadata)
+        assert again.codecs == meta.codecs
+        assert again.stores_as(meta)
+        assert again.data_type.bits(again.fill_value) == meta.data_type.bits(meta.fill_value)
+        assert (again.fill_is_null, again.dimension_names) == (meta.fill_is_null, meta.dimension_names)
+    else:
+        assert set(again.consolidated or ()) == set(meta.consolidated or ())
+    if format in (V2, V3):
+        lost = lost_of_version_2 if format is V2 else lost_of_version_3
+        assert not list(lost(held, written))
+
+
+def lost_of_version_3(held: Any, written: Any) -> Iterator[str]:
+    """The fields that are stored again otherwise, but for the short forms of objects."""
+    for field in ("shape", "attributes", "data_type"):
+        if field in held and not isinstance(held[field], dict) and written[field] != held[field]:
+            yield field
+
+
+def lost_of_version_2(held: Any, written: Any) -> Iterator[str]:
+    """The fields that are stored again otherwise, but for those that the text has a default for."""
+    if ".zarray" in held:
+        defaults = {"dimension_separator": ".", "filters": None, "fill_value": None}
+        wanted, found = {**defaults, **held[".zarray"]}, written[".zarray"]
+        wanted["chunks"] = [max(length, 1) for length in wanted["chunks"]]
+        if (found["fill_value"] is None) != (wanted["fill_value"] is None):
+            yield "fill_value"
+        for field in {*found, *wanted} - {"fill_value"}:
+            if text(found.get(field, "?")) != text(wanted.get(field, "?")):
+                yield field
+
+
+def altered(held: Any, path: tuple[Any, ...], how: str, value: Any) -> Any:
+    """A copy of documents in which one value was replaced or dropped, or another one put beside it."""
+    if not path:
+        return held
+    copied = json.loads(json.dumps(held))
+    target = copied
+    for key in path[:-1]:
+        target = target[key]
+    if how == "drop":
+        del target[path[-1]]
+    elif how == "add" and isinstance(target, list):
+        target.insert(path[-1], value)
+    elif how == "add":
+        target[json.dumps(value)[:5]] = value
+    else:
+        target[path[-1]] = value
+    return copied
+
+
+@st.composite
+def altered_documents(draw: st.DrawFn) -> tuple[str, Any]:
+    name, held = draw(st.sampled_from(VALID))
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from(list(places(held))))
+        how = draw(st.sampled_from(["replace", "replace", "drop", "add"]))
+        value = draw(st.one_of(JSON_VALUES, st.sampled_from(NUMBERS + FORMS[name].words)))
+        held = altered(held, path, how, value)
+    return name, held
+
+
+@pytest.mark.slow
+@settings(max_examples=3000, deadline=None)
+@given(altered_documents())
+@example(("v2", {".zarray": zarray(dtype=[[""] * 2]), ".zattrs": {}}))
+def test_any_change_is_read_or_refused(case: tuple[str, Any]) -> None:
+    name, held = case
+    check_outcome(FORMS[name].format, held)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_single_replacement_is_read_or_refused(name: str) -> None:
+    form = FORMS[name]
+    for held in form.valid:
+        assert form.format.parse(held, "a/b")
+        for path in places(held):
+            for value in NUMBERS + form.words:
+                check_outcome(form.format, altered(held, path, "replace", value))
+            check_outcome(form.format, altered(held, path, "drop", None))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([ENTRY_POINT, EARLY_ENTRY_POINT, {**ENTRY_POINT, "extensions": [OPTIONAL]}]), st.data()
+)
+def test_any_json_in_an_entry_point(document: dict[str, Any], data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from([path for path in places(document) if path]))
+    value = data.draw(st.one_of(JSON_VALUES, st.sampled_from(FORMS["3-draft"].words)))
+    document = altered(document, path, "replace", value)
+    assert isinstance(DraftFormat.is_entry_point(document), bool)
+    format, error = attempt(lambda: DraftFormat.from_entry_point(document), MetadataError)
+    if error is None:
+        assert format.hierarchy_documents()["zarr.json"] == document
+    else:
+        assert error.field
+        assert error.accepted
+        assert printable(error.field) in str(error)
+
+
+@pytest.mark.parametrize("name", ["v2", "3-draft"])
+def test_data_types_nested_too_deeply(name: str) -> None:
+    deep: Any = "<i2"
+    for _ in range(5000):
+        if name == "v2":
+            deep = [["a", deep]]
+        else:
+            deep = {"extension": "http://x.org/t", "type": "x", "fallback": [deep]}
+    held = {".zarray": zarray(dtype=deep)} if name == "v2" else {"array": draft_array(data_type=deep)}
+    with pytest.raises(MetadataError) as caught:
+        FORMS[name].format.parse(held, "a/b")
+    assert caught.value.path == "a/b"
+    assert str(caught.value.field).startswith("d")
+
+
+# Any bytes at all
+
+
+def read_bytes(data: bytes) -> None:
+    meta, error = attempt(lambda: V3.parse(documents.decode(data, "a/b", "zarr.json"), "a/b"), MetadataError)
+    assert (meta is None) == (error is not None)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.binary(max_size=40), JSON_VALUES.map(lambda value: json.dumps(value).encode())))
+@example(b'{"zarr_format": 3, "node_type": "array"}')
+@example(b'{"zarr_format": 3, "node_type": "group", "attributes": {"\\ud800": 1}}')
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    read_bytes(data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(FORMS["v3"].valid), st.data())
+def test_damaged_text_is_read_or_refused(document: dict[str, Any], data: st.DataObject) -> None:
+    raw = bytearray(json.dumps(document).encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        raw[at] = data.draw(st.integers(0, 255))
+    read_bytes(bytes(raw[: data.draw(st.one_of(st.none(), st.integers(0, len(raw))))]))
