@@ -113,8 +113,7 @@ def test_both_write_the_same_scalars(dtype: Any, scalars: list[Any], zarr_format
 
 
 @pytest.mark.parametrize(
-    ("mine", "other"),
-    [("string", "VariableLengthUTF8"), ("bytes", "VariableLengthBytes")],
+    ("mine", "other"), [("string", "VariableLengthUTF8"), ("bytes", "VariableLengthBytes")]
 )
 def test_both_know_elements_of_any_size(mine: str, other: str) -> None:
     data_type, cls = parse_dtype(mine), getattr(theirs, other)
