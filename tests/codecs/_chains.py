@@ -122,9 +122,8 @@ def registered(*codecs: type[Codec]) -> Iterator[None]:
 def check_array(values: Any, fill: Any, **options: Any) -> xzarr3.Array:
     """An array is written in parts, read in others by a second handle, and emptied."""
     store = xzarr3.MemoryStore()
-    array = xzarr3.create_array(
-        store, "a", shape=values.shape, dtype=values.dtype, fill_value=fill, **options
-    )
+    given = {"shape": values.shape, "dtype": values.dtype, "fill_value": fill, **options}
+    array = xzarr3.create_array(store, "a", **given)
     expected = np.full(values.shape, fill, values.dtype)
     for part in (np.s_[2:4, 1:9], np.s_[7, 3], np.s_[0:2, 9:], ...):
         array[part] = expected[part] = values[part]

@@ -159,7 +159,7 @@ class Tampered:
         found, *other = [self._read(array, value) for array in self.arrays[: 1 + local]]
         for each in other:
             assert (found is None) == (each is None)
-            assert found is None or (found.tolist(), found.dtype) == (each.tolist(), each.dtype)
+            assert found is None or (str(found.tolist()), found.dtype) == (str(each.tolist()), each.dtype)
         if found is not None:
             assert (found.shape, found.dtype) == (SHAPE, self.expected.dtype)
             assert found[2].tolist() == self.expected[2].tolist()
