@@ -203,6 +203,7 @@ def nearest(value: Fraction, step: Fraction) -> Fraction:
     )
 )
 @example(("int64", -(2**63), 1))
+@example(("uint64", 2**31 + 1, 3))
 @example(("uint64", 2**64 - 1, 53))
 @example(("uint64", 2**53 + 1, 53))
 @example(("int8", -127, 3))

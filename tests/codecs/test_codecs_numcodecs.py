@@ -467,6 +467,9 @@ def test_configurations_both_ways(config: Any) -> None:
     [
         ({"id": "gzip", "level": 3}, GzipCodec(3)),
         ({"id": "gzip"}, GzipCodec(1)),
+        ({"id": "gzip", "level": None}, GzipCodec(1)),  # Null means the default, as absence does.
+        ({"id": "shuffle", "elementsize": None}, from_numcodecs({"id": "shuffle"})),
+        ({"id": "delta", "dtype": "<i4", "astype": None}, from_numcodecs({"id": "delta", "dtype": "<i4"})),
         ({"id": "zstd"}, ZstdCodec(0)),
         ({"id": "zstd", "level": 3, "checksum": True}, ZstdCodec(3, True)),
         ({"id": "crc32c"}, Crc32cCodec()),
@@ -477,7 +480,7 @@ def test_configurations_both_ways(config: Any) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_codecs_that_version_3_has_itself(config: Any, codec: Any) -> None:
+def test_codecs_of_version_2_in_version_3(config: Any, codec: Any) -> None:
     assert from_numcodecs(config) == codec
 
 
