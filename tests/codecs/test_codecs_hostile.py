@@ -18,7 +18,7 @@ import sys
 import textwrap
 import zlib
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,8 +27,10 @@ import numcodecs
 import numpy as np
 import pytest
 import zstandard
-from _strategies import attempt
-from hypothesis import given, settings
+from _chains import MIB
+from _peers import BIG, CRC32C, LITTLE, ZSTD, blosc, codec, sharding
+from _strategies import attempt, chunk_document
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import xzarr3
@@ -48,16 +50,17 @@ from xzarr3.dtypes import parse_dtype
 LIBRARIES = {"numcodecs.pcodec": "pcodec", "numcodecs.zfpy": "zfpy", "zfp": "zfpy"}
 SHAPE, CHUNKS = (3, 4), (2, 2)
 CHUNK = (0, 1)
+FILL = -12851
 ALWAYS_CHECKED = {
-    "crc32c", "numcodecs.adler32", "numcodecs.crc32", "numcodecs.crc32c", "numcodecs.fletcher32",
-    "numcodecs.jenkins_lookup3",
+    "transposed", "crc32c", "numcodecs.adler32", "numcodecs.crc32", "numcodecs.crc32c",
+    "numcodecs.fletcher32", "numcodecs.jenkins_lookup3",
 }  # fmt: skip
 """Codecs that find any change of one bit."""
 WITHOUT_END = {"numcodecs.zfpy", "zfp"}
 """Codecs whose data do not tell where they end, so that data cut short may still hold all that counts."""
 
 
-@lru_cache
+@cache
 def table() -> ModuleType:
     """The script that knows a configuration and a data type for each codec."""
     path = Path(__file__).resolve().parents[2] / "ci" / "support_table.py"
@@ -89,146 +92,157 @@ ONLY_VERSION_2: dict[str, dict[str, Any]] = {
         "filters": [{"id": "categorize", "dtype": "|O", "labels": [f"word {n}" for n in range(1, 13)]}],
     },
 }
-NAMES = [*codec_names(), *ONLY_VERSION_2]
+CHAINS: dict[str, list[Any]] = {
+    "bits of blosc": [
+        BIG,
+        codec("blosc", cname="zstd", clevel=5, shuffle="bitshuffle", typesize=2, blocksize=0),
+    ],
+    "transposed": [codec("transpose", order=[1, 0]), BIG, codec("zstd", level=3, checksum=True), CRC32C],
+    "shard without a checksum": [sharding((1, 1), LITTLE, ZSTD, index=(LITTLE,), location="start")],
+    "shard of blosc": [sharding((2, 1), LITTLE, blosc("lz4", "shuffle", 2))],
+    "nested shard": [
+        sharding((1, 2), sharding((1, 1), LITTLE, index=(BIG,)), index=(BIG,), location="start")
+    ],
+    "encoded shard": [sharding((1, 1), LITTLE), codec("gzip", level=5)],
+}
+NAMES = [*codec_names(), *ONLY_VERSION_2, *CHAINS]
 
 
-def array_of(name: str) -> tuple[xzarr3.MemoryStore, xzarr3.Array]:
-    """An array with the codec ``name``, as far as a format has it."""
+def make(store: xzarr3.Store, name: str) -> None:
+    """Write an array with the codec ``name``, as far as a format has it."""
     if name in LIBRARIES:
         pytest.importorskip(LIBRARIES[name])
-    if name in ONLY_VERSION_2:
-        store = xzarr3.MemoryStore()
-        given = {"shape": SHAPE, "chunks": CHUNKS, "zarr_format": 2, **ONLY_VERSION_2[name]}
-        xzarr3.create_array(store, "a", **given)[...] = values_for(given["dtype"])
-        return store, xzarr3.open_array(store, "a")
-    script = table()
-    codec = parse_codec(script._configured(name, script.CODECS))
-    element = script.ELEMENTS.get(name, "int16")
-    data_type = (
-        parse_dtype({"name": "|O", "object_codec_id": element}, zarr_format=2)
-        if element == "json2"
-        else parse_dtype(element)
-    )
     options: dict[str, Any] = {"compressors": None}
-    if isinstance(codec, ArrayArrayCodec):
-        options["filters"] = [codec]
-    elif isinstance(codec, ArrayBytesCodec):
-        options["serializer"] = codec
+    if name in ONLY_VERSION_2:
+        options = {"zarr_format": 2, **ONLY_VERSION_2[name]}
+        element = options.pop("dtype")
+    elif name in CHAINS:
+        element = "int16"
+        document = chunk_document(element, CHUNKS, CHAINS[name], shape=list(SHAPE), fill_value=FILL)
+        store.set("a/zarr.json", json.dumps(document).encode())
+        xzarr3.open_array(store, "a", mode="r+")[...] = values_for(element)
+        return
     else:
-        options["compressors"] = [codec]
-    store = xzarr3.MemoryStore()
-    array = xzarr3.create_array(
-        store, "a", shape=SHAPE, chunks=CHUNKS, dtype=data_type, zarr_format=2 if element == "json2" else 3,
-        **options,
-    )  # fmt: skip
+        script = table()
+        parsed = parse_codec(script._configured(name, script.CODECS))
+        element = script.ELEMENTS.get(name, "int16")
+        if isinstance(parsed, ArrayArrayCodec):
+            options["filters"] = [parsed]
+        elif isinstance(parsed, ArrayBytesCodec):
+            options["serializer"] = parsed
+        else:
+            options["compressors"] = [parsed]
+    dtype: Any = element
+    if element == "json2":
+        dtype = parse_dtype({"name": "|O", "object_codec_id": element}, zarr_format=2)
+        options["zarr_format"] = 2
+    array = xzarr3.create_array(store, "a", shape=SHAPE, chunks=CHUNKS, dtype=dtype, **options)
     array[...] = values_for(element)
-    return store, xzarr3.open_array(store, "a")
 
 
-def key_of(store: xzarr3.MemoryStore) -> str:
-    """The key of the chunk that is tampered with."""
-    (key,) = [key for key in store.list_prefix("a/") if key.endswith(("c/0/1", "/0.1"))]
-    return key
+class Tampered:
+    """An array in memory and in a directory, and the stored value of one of its chunks."""
 
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.stores = [xzarr3.MemoryStore(), xzarr3.LocalStore(directory)]
+        for store in self.stores:
+            make(store, name)
+        self.arrays = [xzarr3.open_array(store, "a") for store in self.stores]
+        self.expected = self.arrays[0].get()
+        keys = [key for key in self.stores[0].list_prefix("a/") if key.endswith(("c/0/1", "/0.1"))]
+        (self.key,) = keys
+        self.value = bytes(self.stores[0].get(self.key) or b"")
 
-def check_error(error: ChunkDecodeError, key: str) -> None:
-    """An error that tells where to look."""
-    assert error.key == key, error
-    assert error.chunk is not None, error
-    assert error.chunk[:2] == CHUNK, error
-    assert error.codec is not None, error
-    assert error.reason, error
-
-
-def read_with(store: xzarr3.MemoryStore, array: xzarr3.Array, key: str, value: bytes) -> Any:
-    """What the array holds when the chunk has this value, or None if it cannot be decoded."""
-    store.set(key, value)
-    found = []
-    for selection in (..., (0, 2), (slice(0, 2), slice(2, 4))):
-        try:
-            found.append(array.get(selection))
-        except ChunkDecodeError as error:
-            check_error(error, key)
-    # A part may be whole where others are not; the whole is only if its parts are.
-    return found[0] if len(found) == 3 else None
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_truncated(name: str) -> None:
-    store, array = array_of(name)
-    key = key_of(store)
-    value, expected = bytes(store.get(key)), array.get()
-    assert read_with(store, array, key, value).tolist() == expected.tolist()
-    for size in range(len(value)):
-        found = read_with(store, array, key, value[:size])
+    def read(self, value: bytes, *, local: bool = True) -> Any:
+        """What both arrays hold when the chunk has this value, or None if it cannot be decoded."""
+        found, *other = [self._read(array, value) for array in self.arrays[: 1 + local]]
+        for each in other:
+            assert (found is None) == (each is None)
+            assert found is None or (str(found.tolist()), found.dtype) == (str(each.tolist()), each.dtype)
         if found is not None:
-            assert name in WITHOUT_END, f"{size} of {len(value)} bytes"
-            assert found.shape == expected.shape
+            assert (found.shape, found.dtype) == (SHAPE, self.expected.dtype)
+            assert found[2].tolist() == self.expected[2].tolist()
+            assert not (found[:2, 2:] == FILL).all(), "a chunk that cannot be read became the fill value"
+        return found
+
+    def _read(self, array: xzarr3.Array, value: bytes) -> Any:
+        array.store.set(self.key, value)
+        found = []
+        for selection in (..., (0, 2), (slice(0, 2), slice(2, 4))):
+            part, error = attempt(lambda s=selection: array.get(s), ChunkDecodeError)
+            if isinstance(error, ChunkDecodeError):
+                assert (error.key, (error.chunk or ())[:2]) == (self.key, CHUNK), error
+                assert error.codec is not None, error
+                assert error.reason, error
+            else:
+                found.append(part)
+        # A part may be whole where others are not; the whole is only if its parts are.
+        return found[0] if len(found) == 3 else None
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_something_behind(name: str) -> None:
-    store, array = array_of(name)
-    key = key_of(store)
-    value, expected = bytes(store.get(key)), array.get()
-    for tail in (b"\0", b"\xff", bytes(100), value):
-        found = read_with(store, array, key, value + tail)
-        assert found is None or found.tolist() == expected.tolist()
+@pytest.fixture(scope="module", params=NAMES)
+def chunk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tampered:
+    return Tampered(request.param, tmp_path_factory.mktemp("damage"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_truncated_and_extended(chunk: Tampered) -> None:
+    assert chunk.read(chunk.value).tolist() == chunk.expected.tolist()
+    for size in range(len(chunk.value)):
+        found = chunk.read(chunk.value[:size])
+        assert found is None or chunk.name in WITHOUT_END, size
+    for tail in (b"\0", b"\xff", bytes(100), chunk.value):
+        found = chunk.read(chunk.value + tail)
+        assert found is None or found.tolist() == chunk.expected.tolist()
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_changed(name: str, data: st.DataObject) -> None:
-    store, array = array_of(name)
-    key = key_of(store)
-    value = bytearray(store.get(key))
-    original = bytes(value)
-    expected = array.get()
+def test_changed(chunk: Tampered, data: st.DataObject) -> None:
+    value = bytearray(chunk.value)
     for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(value) - 1))
-        change = data.draw(st.sampled_from(["flip", "set", "insert", "delete", "repeat"]))
-        if change == "flip":
+        at = data.draw(st.integers(0, max(len(value) - 1, 0)))
+        change = data.draw(st.sampled_from(["flip", "flip", "set", "insert", "delete", "repeat", "swap"]))
+        if change == "flip" and value:
             value[at] ^= 1 << data.draw(st.integers(0, 7))
         elif change == "set":
-            value[at] = data.draw(st.sampled_from([0, 1, 127, 128, 255]))
+            value[at : at + 1] = bytes([data.draw(st.sampled_from([0, 1, 127, 128, 255]))])
         elif change == "insert":
             value[at:at] = data.draw(st.binary(min_size=1, max_size=8))
         elif change == "repeat":
             value[at:at] = value[at : at + 8]
-        elif len(value) > 1:
-            del value[at]
-    found = read_with(store, array, key, bytes(value))
-    if found is not None:
-        assert found.shape == expected.shape
-        assert found.dtype == expected.dtype
-        assert found[2].tolist() == expected[2].tolist()
-    if bytes(value) == original:
-        assert found is not None
+        elif change == "swap":
+            value = value[at:] + value[:at]
+        else:
+            del value[at : at + data.draw(st.sampled_from([1, 9, 1000]))]
+    found = chunk.read(bytes(value))
+    if bytes(value) == chunk.value or (found is not None and chunk.name in ALWAYS_CHECKED):
+        assert found.tolist() == chunk.expected.tolist()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_sizes_in_headers(name: str) -> None:
-    store, array = array_of(name)
-    key = key_of(store)
-    value = bytes(store.get(key))
+@settings(max_examples=30, deadline=None)
+@given(value=st.binary(max_size=200))
+@example(b"")
+def test_arbitrary(chunk: Tampered, value: bytes) -> None:
+    assert chunk.read(value) is None or value
+
+
+def test_sizes_in_headers(chunk: Tampered) -> None:
+    value = chunk.value
     for at in range(min(len(value), 40)):
         for size, number in itertools.product((4, 8), (0, 1, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1)):
             for order in ("<", ">"):
                 field = struct.pack(f"{order}{'I' if size == 4 else 'Q'}", number)
                 if at + size <= len(value):
-                    read_with(store, array, key, value[:at] + field + value[at + size :])
+                    chunk.read(value[:at] + field + value[at + size :], local=False)
 
 
-@pytest.mark.parametrize("name", sorted(ALWAYS_CHECKED))
-def test_checksums_find_any_bit(name: str) -> None:
-    store, array = array_of(name)
-    key = key_of(store)
-    value = bytes(store.get(key))
-    for bit in range(8 * len(value)):
-        changed = bytearray(value)
+@pytest.mark.parametrize("chunk", sorted(ALWAYS_CHECKED), indirect=True)
+def test_checksums_find_any_bit(chunk: Tampered) -> None:
+    for bit in range(8 * len(chunk.value)):
+        changed = bytearray(chunk.value)
         changed[bit // 8] ^= 1 << bit % 8
-        assert read_with(store, array, key, bytes(changed)) is None, bit
+        assert chunk.read(bytes(changed), local=False) is None, bit
 
 
 @pytest.mark.parametrize(
@@ -257,7 +271,6 @@ def test_checksums_of_compressors(compressor: dict[str, Any]) -> None:
     assert silent < 10
 
 
-MIB = 2**20
 ZEROS = bytes(16 * MIB)
 GIB = 64  # Of these
 
@@ -421,116 +434,3 @@ def test_memory(tmp_path: Path, cases: dict[str, Any], dtype: str) -> None:
             assert outcome[:3] == ["ChunkDecodeError", f"{name}/c/0/0", [0, 0]], (name, outcome)
             assert outcome[3] is not None, (name, outcome)
         assert grown < 64 * 1024, f"{name}: {grown} KiB"
-
-
-NONE = 2**64 - 1
-INNER = 4  # Elements of an inner chunk; a shard has four of them.
-
-
-def sharded(location: str, inner: str | None) -> tuple[xzarr3.MemoryStore, str]:
-    """A store with an array of one shard, without a checksum of the index, and the key of the shard."""
-    codecs = codecs_of("bytes", *([inner] if inner else []))
-    store = xzarr3.MemoryStore()
-    codec = ShardingCodec((INNER,), codecs, codecs_of("bytes"), location)
-    array = xzarr3.create_array(
-        store, "a", shape=(16,), chunks=(16,), dtype="int16", serializer=codec, compressors=None
-    )
-    array[...] = np.arange(100, 116)
-    return store, "a/c/0"
-
-
-def expected_of(value: bytes, entries: list[tuple[int, int]], inner: str | None) -> list[Any]:
-    """What numpy makes of each inner chunk: its elements, or None if the entry is not valid."""
-    parts: list[Any] = []
-    for offset, size in entries:
-        part = value[offset : offset + size]
-        if (offset, size) == (NONE, NONE):
-            parts.append([0] * INNER)
-        elif offset == NONE or len(part) != size:
-            parts.append(None)
-        else:
-            data = part
-            if inner:
-                member = zlib.decompressobj(31)
-                data, error = attempt(lambda m=member, p=part: m.decompress(p), zlib.error)  # type: ignore[misc]
-                if error or not member.eof or member.unused_data:
-                    data = b""
-            parts.append(np.frombuffer(data, "<i2").tolist() if len(data) == 2 * INNER else None)
-    return parts
-
-
-def check_shard(location: str, inner: str | None, entries: list[tuple[int, int]], gap: int = 0) -> None:
-    """Every way to read a shard gives what its index says, or an error."""
-    store, key = sharded(location, inner)
-    original = bytes(store.get(key))
-    index = struct.pack("<8Q", *itertools.chain(*entries))
-    body = original[64:] if location == "start" else original[:-64]
-    value = index + bytes(gap) + body if location == "start" else body + bytes(gap) + index
-    store.set(key, value)
-    array = xzarr3.open_array(store, "a")
-    parts = expected_of(value, entries, inner)
-    selections: list[Any] = [..., slice(None), *range(16), *(slice(at, at + 6) for at in range(10))]
-    for selection in selections:
-        chosen = np.arange(16)[selection]
-        needed = [parts[int(at) // INNER] for at in np.ravel(chosen)]
-        found, error = attempt(lambda s=selection: array.get(s), ChunkDecodeError)  # type: ignore[misc]
-        if error is None:
-            assert None not in needed, (selection, entries)
-            elements = [part[at % INNER] for part, at in zip(needed, np.ravel(chosen).tolist(), strict=True)]
-            assert np.ravel(found).tolist() == elements, (selection, entries)
-        else:
-            # Reading the whole shard may refuse a part that is not needed.
-            assert None in parts, (selection, entries, str(error))
-            assert isinstance(error, ChunkDecodeError)
-            assert (error.key, error.chunk) == (key, (0,))
-            assert error.codec is not None
-
-
-def entries_of(location: str, inner: str | None) -> list[tuple[int, int]]:
-    """The index of the shard as it was written."""
-    store, key = sharded(location, inner)
-    value = bytes(store.get(key))
-    numbers = struct.unpack("<8Q", value[:64] if location == "start" else value[-64:])
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-@pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize("inner", [None, "gzip"])
-def test_shard_index(location: str, inner: str | None) -> None:
-    good = entries_of(location, inner)
-    (first, size), end = good[0], sum(good[-1])
-    strange: list[tuple[int, int]] = [
-        (first, size), (first + 1, size), (first, size - 1), (first, size + 1), (first, 0), (first, 2**20),
-        (0, size), (0, 64), (0, 0), (end, 0), (end, size), (end - size + 1, size), (end - 1, size),
-        (end + 8, size), (end + 64, 0), (end + 63, 1), (end + 65, 0), (2**31, size), (2**32, size),
-        (2**62, size), (2**63 - 1, size), (2**63, size), (2**64 - 2, size), (2**64 - size, size),
-        (NONE, size), (NONE, 0), (first, NONE), (0, NONE), (first, 2**63), (first, 2**64 - first),
-        (NONE, NONE), (NONE - 1, NONE), (NONE, NONE - 1),
-    ]  # fmt: skip
-    for number, length in strange:
-        entry = (number % 2**64, length % 2**64)
-        check_shard(location, inner, [entry, *good[1:]])
-        check_shard(location, inner, [*good[:2], entry, good[3]])
-        check_shard(location, inner, [entry] * 4)
-    check_shard(location, inner, good[::-1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("location", ["start", "end"])
-@settings(max_examples=100, deadline=None)
-@given(data=st.data(), inner=st.sampled_from([None, "gzip"]), gap=st.sampled_from([0, 1, 100]))
-def test_any_shard_index(location: str, data: st.DataObject, inner: str | None, gap: int) -> None:
-    good = entries_of(location, inner)
-    near = st.sampled_from([number for entry in good for number in entry]).flatmap(
-        lambda number: st.integers(-2, 2).map(lambda by: (number + by) % 2**64)
-    )
-    number = st.one_of(near, st.integers(0, 200), st.integers(0, NONE), st.just(NONE))
-    entry = st.one_of(st.sampled_from(good), st.tuples(number, number), st.just((NONE, NONE)))
-    check_shard(location, inner, data.draw(st.lists(entry, min_size=4, max_size=4)), gap)
-
-
-def test_inner_chunks_that_overlap() -> None:
-    # Nothing forbids that inner chunks share their bytes; each is decoded for itself, to its own size.
-    good = entries_of("end", "gzip")
-    check_shard("end", "gzip", [good[0]] * 4)
-    check_shard("end", "gzip", [good[0], good[0], good[2], (NONE, NONE)])

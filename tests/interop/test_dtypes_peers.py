@@ -38,6 +38,10 @@ def plain(data: Any) -> Any:
     return json.loads(json.dumps(data))
 
 
+PLAIN: list[Any] = [("a", "<i2"), ("b", ">f4")]
+NESTED: list[Any] = [("p", [("x", "f8")]), ("s", "S3")]
+
+
 def peer(dtype: Any) -> Any:
     return theirs.parse_dtype(np.dtype(dtype), zarr_format=2)
 
@@ -74,20 +78,21 @@ def test_both_write_the_same_numbers(name: str, zarr_format: Any) -> None:
         assert mine.bits(back) == mine.bits(mine.from_json_scalar(form, zarr_format=zarr_format))
 
 
+def record(dtype: list[Any], *fields: Any) -> Any:
+    return np.array(fields, dtype)[()]
+
+
 OTHERS: list[tuple[Any, list[Any]]] = [
     ("S4", [b"", b"ab", b"\xff\0a"]),
     ("<U3", ["", "é日", "😀"]),
     (">U3", ["abc"]),
     ("V3", [np.void(b"\1\2\3"), np.void(bytes(3))]),
     ("<M8[s]", [np.datetime64(5, "s"), np.datetime64("NaT", "s"), np.datetime64(-(2**62), "s")]),
-    (">M8[10us]", [np.datetime64(7, (  "us", 10))]),
+    (">M8[10us]", [np.datetime64(7, ("us", 10))]),
     ("<m8[ns]", [np.timedelta64(-1, "ns"), np.timedelta64("NaT", "ns")]),
-    ([("a", "<i2"), ("b", ">f4")], [np.array((1, 2.5), [("a", "<i2"), ("b", ">f4")])[()]]),
-    (
-        [("p", [("x", "f8")]), ("s", "S3")],
-        [np.array(((0.5,), b"ab"), [("p", [("x", "f8")]), ("s", "S3")])[()]],
-    ),
-]  # fmt: skip
+    (PLAIN, [record(PLAIN, 1, 2.5)]),
+    (NESTED, [record(NESTED, (0.5,), b"ab")]),
+]
 
 
 @pytest.mark.parametrize(("dtype", "scalars"), OTHERS, ids=str)
@@ -113,8 +118,7 @@ def test_both_write_the_same_scalars(dtype: Any, scalars: list[Any], zarr_format
 
 
 @pytest.mark.parametrize(
-    ("mine", "other"),
-    [("string", "VariableLengthUTF8"), ("bytes", "VariableLengthBytes")],
+    ("mine", "other"), [("string", "VariableLengthUTF8"), ("bytes", "VariableLengthBytes")]
 )
 def test_both_know_elements_of_any_size(mine: str, other: str) -> None:
     data_type, cls = parse_dtype(mine), getattr(theirs, other)

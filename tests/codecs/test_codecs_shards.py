@@ -1,0 +1,472 @@
+"""Shards: made by hand, and with an index that lies or inner chunks that are bad."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import struct
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from _chains import EMPTY, MIB, checked, refused, refused_within
+from _peers import BIG, CRC32C, LITTLE, codec, sharding
+from _strategies import array_document, attempt, chunk_document, stored
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import ChunkDecodeError
+from xzarr3.codecs import BytesCodec, GzipCodec, ShardingCodec, parse_codec
+
+BYTES = codec("bytes")
+GZIP, ZSTD = codec("gzip", level=5), codec("zstd", level=3, checksum=False)
+BLOSC = codec("blosc", cname="lz4", clevel=5, shuffle="noshuffle", typesize=1, blocksize=0)
+SWAP, KEEP = codec("transpose", order=[1, 0]), codec("transpose", order=[0, 1])
+INNER = [bytes([10 * at + n for n in range(6)]) for at in range(4)]
+"""The inner chunks of a 4 by 6 shard of 2 by 3 chunks of uint8."""
+TURNED = [np.frombuffer(part, "u1").reshape(2, 3).T.tobytes() for part in INNER]
+
+
+def shard_values(missing: tuple[int, ...] = (), fill: int = 0) -> Any:
+    parts = [
+        np.full((2, 3), fill, "u1") if at in missing else np.frombuffer(INNER[at], "u1").reshape(2, 3)
+        for at in range(4)
+    ]
+    return np.block([[parts[0], parts[1]], [parts[2], parts[3]]])
+
+
+def shard_of(
+    entries: list[tuple[int, int]], body: bytes, location: str = "end", order: str = "<", check: bool = True
+) -> bytes:
+    """A shard with any entries in its index."""
+    index = b"".join(struct.pack(f"{order}QQ", *entry) for entry in entries)
+    index = checked(index) if check else index
+    return index + body if location == "start" else body + index
+
+
+def build_shard(
+    parts: list[Any],
+    location: str = "end",
+    order: tuple[int, ...] | None = None,
+    gap: bytes = b"",
+    endian: str = "<",
+    check: bool = True,
+) -> bytes:
+    """A shard put together by hand: in any order, with gaps between the inner chunks."""
+    start = 16 * len(parts) + 4 * check if location == "start" else 0
+    entries, body = [EMPTY] * len(parts), b""
+    for at in order or range(len(parts)):
+        body += gap
+        if parts[at] is not None:
+            entries[at] = (start + len(body), len(parts[at]))
+            body += parts[at]
+    return shard_of(entries, body + gap, location, endian, check)
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
+    return xzarr3.MemoryStore() if request.param == "memory" else xzarr3.LocalStore(tmp_path / "a")
+
+
+def open_shard(store: xzarr3.Store, data: bytes, *codecs: Any, fill: int = 0) -> xzarr3.Array:
+    document = chunk_document("uint8", (4, 6), list(codecs), fill_value=fill)
+    store.set("zarr.json", json.dumps(document).encode())
+    store.set("c/0/0", data)
+    return xzarr3.open_array(store, mode="r+")
+
+
+def check_parts(array: xzarr3.Array, expected: Any) -> None:
+    """Read a shard whole and in parts, which are different ways through the code."""
+    for selection in (..., (0, 0), (3, 5), (slice(None), 4), (1, slice(1, 5)), (slice(1, 3), slice(2, 4)),
+                      (slice(None, None, -3), slice(None, None, 2)), (slice(0, 2), slice(0, 3))):  # fmt: skip
+        assert np.array_equal(array[selection], expected[selection])
+    assert np.array_equal(array.read_chunk((0, 0)), expected)
+
+
+def check_change(array: xzarr3.Array, expected: Any) -> None:
+    """Writing a part of a shard keeps its other parts."""
+    check_parts(array, expected)
+    array[1, 1] = 200
+    changed = expected.copy()
+    changed[1, 1] = 200
+    check_parts(array, changed)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize(("endian", "check"), [("<", True), (">", True), ("<", False), (">", False)])
+def test_layout(location: str, endian: str, check: bool, store: xzarr3.Store) -> None:
+    index = (LITTLE if endian == "<" else BIG, *([CRC32C] if check else []))
+    data = build_shard(INNER, location, endian=endian, check=check)
+    array = open_shard(store, data, sharding((2, 3), BYTES, index=index, location=location))
+    assert (array.chunks, array.shards) == ((2, 3), (4, 6))
+    check_parts(array, shard_values())
+    # Written by us it is the same: in C order, without gaps.
+    array[...] = 255
+    array[...] = shard_values()
+    assert bytes(store.get("c/0/0") or b"") == data
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("gap", [b"", b"gap", bytes(1000)], ids=len)
+def test_any_order_gaps_and_missing_chunks(location: str, gap: bytes, store: xzarr3.Store) -> None:
+    for missing in ((), (0,), (1, 2), (0, 1, 2, 3)):
+        for order in ((0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)):
+            parts = [None if at in missing else part for at, part in enumerate(INNER)]
+            data = build_shard(parts, location, order, gap)
+            array = open_shard(store, data, sharding((2, 3), BYTES, location=location), fill=77)
+            check_change(array, shard_values(missing, 77))
+
+
+def test_inner_chunks_may_share_bytes(store: xzarr3.Store) -> None:
+    both = INNER[0] + INNER[1]
+    array = open_shard(store, shard_of([(0, 6), (6, 6), (0, 6), (3, 6)], both), sharding((2, 3), BYTES))
+    assert array[2:4, 3:6].tobytes() == both[3:9]
+    assert array[2:4, 0:3].tobytes() == INNER[0]
+
+
+def around_and_within(gap: bytes) -> dict[str, tuple[list[Any], bytes]]:
+    """The codecs and the bytes of shards with codecs around them and within them."""
+    plain = build_shard(INNER, gap=gap)
+    found = {
+        f"{inner['name']} within": (
+            [sharding((2, 3), BYTES, inner)],
+            build_shard([bytes(parse_codec(inner).encode(part)) for part in INNER], gap=gap),
+        )
+        for inner in (ZSTD, GZIP, BLOSC, CRC32C)
+    }
+    nested = [build_shard(INNER[at : at + 2], "start", (1, 0), gap) for at in (0, 2)]
+    return found | {
+        "gzip around": ([sharding((2, 3), BYTES), GZIP], gzip.compress(plain)),
+        "zstd around": ([sharding((2, 3), BYTES), ZSTD], zstandard.ZstdCompressor().compress(plain)),
+        "crc32c around": ([sharding((2, 3), BYTES), CRC32C], checked(plain)),
+        "transposed within": ([sharding((2, 3), SWAP, BYTES)], build_shard(TURNED, gap=gap)),
+        # The shard of a transposed 4 by 6 chunk is 6 by 4, of 3 by 2 inner chunks.
+        "transposed around": (
+            [SWAP, sharding((3, 2), BYTES)],
+            build_shard([TURNED[at] for at in (0, 2, 1, 3)], gap=gap),
+        ),
+        "nested": (
+            [sharding((2, 6), sharding((2, 3), BYTES, location="start"))],
+            build_shard(nested, order=(1, 0), gap=gap),
+        ),
+    }
+
+
+@pytest.mark.parametrize("gap", [b"", b"gap", bytes(500)], ids=len)
+@pytest.mark.parametrize("name", around_and_within(b""))
+def test_codecs_around_and_within(name: str, gap: bytes, store: xzarr3.Store) -> None:
+    codecs, data = around_and_within(gap)[name]
+    array = open_shard(store, data, *codecs)
+    assert (array.shards is None) == ("around" in name)
+    check_change(array, shard_values())
+
+
+def test_beyond_the_edge_of_the_array() -> None:
+    grid = {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}
+    codecs = [sharding((2, 3), BYTES)]
+    document = array_document(shape=[3, 4], data_type="uint8", fill_value=8, chunk_grid=grid, codecs=codecs)
+    array = stored(document, {"c/0/0": build_shard(INNER)})
+    assert array[...].tolist() == shard_values()[:3, :4].tolist()
+    array[2, 3] = 1
+    assert array[2].tolist() == [*shard_values()[2, :3], 1]
+
+
+def test_only_inner_chunks_that_hold_something_are_stored() -> None:
+    array = stored(chunk_document("uint8", (4, 6), [sharding((2, 3), BYTES)], fill_value=3))
+    values = np.full((4, 6), 3, "u1")
+    values[2, 3] = 9
+    array[...] = values
+    assert array.store.get("c/0/0") == shard_of([EMPTY, EMPTY, EMPTY, (0, 6)], bytes([9, 3, 3, 3, 3, 3]))
+    array[2, 3] = 3
+    assert array.store.get("c/0/0") is None
+
+
+# Indexes that cannot be true
+
+NONE = 2**64 - 1
+LIES = {
+    # From the size of an inner chunk and that of the shard, the entry of the last inner chunk.
+    "beyond the end": lambda size, end: (end, size),
+    "over the end": lambda size, end: (end - size + 1, size),
+    "far": lambda size, end: (2**62, size),
+    "largest signed": lambda size, end: (2**63 - 1, size),
+    "not signed": lambda size, end: (2**63, size),
+    "sum beyond 64 bits": lambda size, end: (NONE - 2, size),
+    "no offset": lambda size, end: (NONE, size),
+    "no offset and no bytes": lambda size, end: (NONE, 0),
+    "no size": lambda size, end: (0, NONE),
+    "one less": lambda size, end: (NONE - 1, NONE),
+    "two less": lambda size, end: (NONE, NONE - 1),
+    "too large": lambda size, end: (0, size + MIB),
+    "far too large": lambda size, end: (0, 2**63),
+    "one more": lambda size, end: (0, size + 1),
+    "one fewer": lambda size, end: (0, size - 1),
+    "no bytes": lambda size, end: (0, 0),
+    "no bytes far away": lambda size, end: (2**63, 0),
+}
+SEEN_WHEN_DECODED = ("one more", "one fewer", "no bytes", "no bytes far away")
+NESTED_PARTS = [build_shard([part[:3], part[3:]]) for part in INNER]
+KINDS: dict[str, tuple[list[bytes], list[Any]]] = {
+    "plain": (INNER, [BYTES]),
+    "nested": (NESTED_PARTS, [sharding((1, 3), BYTES)]),
+    "compressed": (INNER, [BYTES]),
+    "transposed": (INNER, [BYTES]),
+}
+CHANGES = {
+    "there": np.s_[3, 4],
+    "replaced there": np.s_[2:, 3:],
+    "elsewhere": np.s_[0, 0],
+    "replaced elsewhere": np.s_[:2, :3],
+}
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lie", LIES)
+def test_entries_that_cannot_be_true(lie: str, kind: str, location: str, store: xzarr3.Store) -> None:
+    """No way to read takes the entry for true, and no write loses or hides the inner chunk."""
+    parts, inner = KINDS[kind]
+    size = len(parts[0])
+    start = 68 if location == "start" else 0
+    entries = [(start + size * at, size) for at in range(3)]
+    entries.append(LIES[lie](size, 68 + 4 * size))
+    value = shard_of(entries, b"".join(parts), location)
+    codecs: list[Any] = [sharding((2, 3), *inner, location=location)]
+    if kind == "compressed":  # Shards that are compressed or transposed are read whole.
+        codecs, value = [*codecs, GZIP], gzip.compress(value)
+    elif kind == "transposed":
+        codecs = [KEEP, *codecs]
+    array = open_shard(store, value, *codecs, fill=42)
+
+    def check(call: Any) -> None:
+        with pytest.raises(ChunkDecodeError) as caught:
+            call()
+        error = caught.value
+        assert (error.key, error.chunk, (error.inner_chunk or ())[:2]) == ("c/0/0", (0, 0), (1, 1))
+        assert error.codec in ("sharding_indexed", "crc32c", "bytes")
+        assert "c/0/0" in str(error)
+        assert "(1, 1" in str(error)
+
+    for selection in (..., (3, 5), np.s_[2:4, 3:6], np.s_[:, -1], np.s_[-1, :]):
+        check(lambda selection=selection: array[selection])
+    for where, selection in CHANGES.items():
+        for number in (1, 42):  # 42 is the fill value.
+            if lie in SEEN_WHEN_DECODED and where != "there":
+                store.set("c/0/0", value)
+                attempt(lambda s=selection, n=number: array.set(s, n), ChunkDecodeError)
+                if "elsewhere" in where:
+                    check(lambda: array[3, 5])
+            else:
+                check(lambda s=selection, n=number: array.set(s, n))
+                assert bytes(store.get("c/0/0") or b"") == value
+    store.set("c/0/0", value)
+    if kind in ("plain", "nested"):
+        assert np.array_equal(array[:2], shard_values()[:2])
+    array[...] = 1
+    assert (array[...] == 1).all()
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("case", ["nothing", "less than an index", "truncated", "flipped"])
+def test_indexes_that_are_damaged(case: str, location: str, store: xzarr3.Store) -> None:
+    good = build_shard(INNER, location)
+    flipped = bytearray(good)
+    flipped[5 if location == "start" else 29] ^= 1
+    sizes = {"nothing": 0, "less than an index": 67, "truncated": len(good) - 1}
+    data = good[: sizes[case]] if case in sizes else bytes(flipped)
+    array = open_shard(store, data, sharding((2, 3), BYTES, location=location), fill=42)
+    for call in (array.get, lambda: array[3, 5], lambda: array[:, -1], lambda: array.set((3, 4), 1)):
+        with pytest.raises(ChunkDecodeError) as caught:
+            call()
+        assert (caught.value.chunk, caught.value.key) == ((0, 0), "c/0/0")
+        assert caught.value.codec in ("sharding_indexed", "crc32c", "bytes")
+    assert bytes(store.get("c/0/0") or b"") == data
+    array[...] = 1
+    assert (array[...] == 1).all()
+
+
+def test_bad_inner_chunk_spoils_no_other(store: xzarr3.Store) -> None:
+    parts = [zstandard.ZstdCompressor(write_checksum=True).compress(part) for part in INNER]
+    parts[2] = parts[2][:-1] + b"\0"
+    array = open_shard(store, build_shard(parts), sharding((2, 3), BYTES, ZSTD))
+    assert np.array_equal(array[0:2], shard_values()[0:2])
+    assert array[3, 4] == shard_values()[3, 4]
+    for selection in ((2, 2), ...):
+        error = refused(lambda s=selection: array[s], "zstd", chunk=(0, 0), key="c/0/0")
+        assert error.inner_chunk == (1, 0)
+
+
+def test_error_in_a_nested_shard_names_both_chunks(store: xzarr3.Store) -> None:
+    good = build_shard(INNER[:2], "start")
+    bad = shard_of([(36, 6), (1000, 6)], INNER[2] + INNER[3], "start")
+    nested = sharding((2, 6), sharding((2, 3), BYTES, location="start"))
+    array = open_shard(store, build_shard([good, bad], order=(1, 0)), nested)
+    assert np.array_equal(array[0:2], shard_values()[0:2])
+    for selection in ((2, 4), ...):
+        error = refused(lambda s=selection: array[s], "sharding_indexed", chunk=(0, 0), key="c/0/0")
+        assert error.inner_chunk == (1, 0, 0, 1)
+
+
+@pytest.mark.parametrize("compressors", [None, ["gzip"]])
+def test_damage_in_a_nested_shard_is_located_on_every_level(compressors: Any) -> None:
+    nested = ShardingCodec((2,), (ShardingCodec((1,), (BytesCodec(), GzipCodec())),))
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=4, chunks=4, dtype="i4", serializer=nested, compressors=compressors
+    )
+    array[:] = [1, 2, 3, 4]
+    value = bytes(array.store.get("c/0") or b"")
+    value = gzip.decompress(value) if compressors else value
+    at = value.rfind(b"\x1f\x8b")
+    value = value[:at] + b"\0" + value[at + 1 :]
+    array.store.set("c/0", gzip.compress(value) if compressors else value)
+    with pytest.raises(ChunkDecodeError) as caught:
+        array[:]
+    assert (caught.value.chunk, caught.value.inner_chunk) == ((0,), (1, 1))
+
+
+def test_the_inner_chunk_of_a_shard_without_dimensions() -> None:
+    codecs = [sharding((), LITTLE, index=(LITTLE,))]
+    array = stored(chunk_document("uint8", (), codecs), {"c": shard_of([(NONE, 1)], b"\1", check=False)})
+    for read in (array.get, lambda: array.metadata.chain.decode(array.store.get("c"))):
+        with pytest.raises(ChunkDecodeError) as caught:
+            read()
+        assert caught.value.inner_chunk == ()
+    array.store.set("c", shard_of([(0, 1)], b"\1", check=False))
+    assert array[()] == 1
+
+
+def test_small_shards_that_claim_much_take_little_memory(store: xzarr3.Store) -> None:
+    data = build_shard([gzip.compress(bytes(48 * MIB), 9), None, None, None])
+    array = open_shard(store, data, sharding((2, 3), BYTES, GZIP))
+    refused_within(MIB, lambda: array[0, 0])
+    document = chunk_document("uint8", (2**40,), [sharding((1,), BYTES)], shape=[10])
+    giant = stored(document, {"c/0": bytes(1000)})
+    assert "index" in refused_within(MIB, giant.get).reason
+
+
+# Any index, against what numpy makes of it
+
+LENGTH = 4
+"""Elements of an inner chunk; a shard has four of them."""
+
+
+@cache
+def original(location: str, inner: str | None) -> bytes:
+    """A shard of the numbers from 100, whose index has no checksum."""
+    array = indexed(location, inner)
+    array[...] = np.arange(100, 116)
+    return bytes(array.store.get("c/0") or b"")
+
+
+def indexed(location: str, inner: str | None) -> xzarr3.Array:
+    codecs = tuple(parse_codec(name) for name in ("bytes", inner) if name)
+    serializer = ShardingCodec((LENGTH,), codecs, (BytesCodec(),), location)
+    return xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=16, chunks=16, dtype="i2", serializer=serializer, compressors=None
+    )
+
+
+def entries_of(location: str, inner: str | None) -> list[tuple[int, int]]:
+    value = original(location, inner)
+    numbers = struct.unpack("<8Q", value[:64] if location == "start" else value[-64:])
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def expected_of(value: bytes, entries: list[tuple[int, int]], inner: str | None) -> list[Any]:
+    """What numpy makes of each inner chunk: its elements, or None if they cannot be had."""
+    parts: list[Any] = []
+    for offset, size in entries:
+        data = value[offset : offset + size]
+        if (offset, size) == EMPTY:
+            parts.append([0] * LENGTH)
+            continue
+        if offset == NONE or len(data) != size:
+            parts.append(None)
+            continue
+        if inner:
+            member = zlib.decompressobj(31)
+            data, error = attempt(lambda m=member, d=data: m.decompress(d), zlib.error)
+            if error or not member.eof or member.unused_data:
+                data = b""
+        parts.append(np.frombuffer(data, "<i2").tolist() if len(data) == 2 * LENGTH else None)
+    return parts
+
+
+def check_shard(location: str, inner: str | None, entries: list[tuple[int, int]], gap: int = 0) -> None:
+    """Every way to read gives what the index says, or an error; a write keeps what it does not change."""
+    index = struct.pack("<8Q", *itertools.chain(*entries))
+    body = original(location, inner)
+    body = body[64:] if location == "start" else body[:-64]
+    value = index + bytes(gap) + body if location == "start" else body + bytes(gap) + index
+    array = indexed(location, inner)
+    array.store.set("c/0", value)
+    parts = expected_of(value, entries, inner)
+
+    def check(selection: Any) -> None:
+        wanted = [(parts[int(at) // LENGTH], int(at) % LENGTH) for at in np.ravel(np.arange(16)[selection])]
+        found, error = attempt(lambda: array.get(selection), ChunkDecodeError)
+        if error is None:
+            assert all(part is not None for part, _ in wanted), (selection, entries)
+            assert np.ravel(found).tolist() == [part[at] for part, at in wanted], (selection, entries)
+        else:
+            # Reading the whole shard may refuse a part that is not needed.
+            assert None in parts, (selection, entries, str(error))
+            assert isinstance(error, ChunkDecodeError)
+            assert (error.key, error.chunk) == ("c/0", (0,))
+            assert error.codec is not None
+
+    for selection in (..., slice(None), *range(16), *(slice(at, at + 6) for at in range(10))):
+        check(selection)
+    for at, part in enumerate(parts):
+        if part is None:
+            continue
+        array.store.set("c/0", value)
+        _, error = attempt(lambda at=at: array.set(LENGTH * at, 7), ChunkDecodeError)
+        if error is not None:
+            assert None in parts, (at, entries)
+            assert array.store.get("c/0") == value
+            continue
+        assert array[LENGTH * at : LENGTH * (at + 1)].tolist() == [7, *part[1:]]
+        for other in {0, 1, 2, 3} - {at}:
+            check(slice(LENGTH * other, LENGTH * (other + 1)))
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("inner", [None, "gzip"])
+def test_strange_indexes(location: str, inner: str | None) -> None:
+    good = entries_of(location, inner)
+    (first, size), end = good[0], sum(good[-1])
+    strange = [
+        (first, size), (first + 1, size), (first, size - 1), (first, size + 1), (first, 0), (first, 2**20),
+        (0, size), (0, 64), (0, 0), (end, 0), (end, size), (end - size + 1, size), (end - 1, size),
+        (end + 8, size), (end + 64, 0), (end + 63, 1), (end + 65, 0), (2**31, size), (2**32, size),
+        (2**62, size), (2**63 - 1, size), (2**63, size), (2**64 - 2, size), (2**64 - size, size),
+        (NONE, size), (NONE, 0), (first, NONE), (0, NONE), (first, 2**63), (first, 2**64 - first),
+        (NONE, NONE), (NONE - 1, NONE), (NONE, NONE - 1),
+    ]  # fmt: skip
+    for number, length in strange:
+        entry = (number % 2**64, length % 2**64)
+        for entries in ([entry, *good[1:]], [*good[:2], entry, good[3]], [entry] * 4):
+            check_shard(location, inner, entries)
+    check_shard(location, inner, good[::-1])
+    check_shard(location, inner, [good[0], good[0], good[2], EMPTY])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("location", ["start", "end"])
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), inner=st.sampled_from([None, "gzip"]), gap=st.sampled_from([0, 1, 100]))
+def test_any_index(location: str, data: st.DataObject, inner: str | None, gap: int) -> None:
+    good = entries_of(location, inner)
+    near = st.sampled_from([number for entry in good for number in entry]).flatmap(
+        lambda number: st.integers(-2, 2).map(lambda by: (number + by) % 2**64)
+    )
+    number = st.one_of(near, st.integers(0, 200), st.integers(0, NONE), st.just(NONE))
+    entry = st.one_of(st.sampled_from(good), st.tuples(number, number), st.just(EMPTY))
+    check_shard(location, inner, data.draw(st.lists(entry, min_size=4, max_size=4)), gap)
