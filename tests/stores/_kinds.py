@@ -16,6 +16,14 @@ from xzarr3.stores.fsspec.store import FsspecStore
 NOT_PICKLED = {"test_pickling_within_the_process": None, "test_pickling_to_another_process": None}
 """Promises of a class of the tests that does not say how it travels: these two tests are left out."""
 
+ARRAYS: dict[str, dict[str, Any]] = {
+    "plain": {"chunks": (16, 16), "compressors": None},
+    "compressed": {"chunks": (16, 16)},
+    "sharded": {"chunks": (8, 8), "shards": (32, 32)},
+    "plain shards": {"chunks": (8, 8), "shards": (32, 32), "compressors": None},
+}
+"""Ways to store an array of 64 x 64 elements."""
+
 
 def conformance(make: Callable[[Path], Store], **promises: Any) -> Any:
     """The tests of the stores that ``make`` makes in a directory; ``promises`` are those of the routine."""

@@ -26,7 +26,8 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from _conformance import VALUE, StoreConformance, contents, run_threads
+from _conformance import VALUE, contents, run_threads
+from _kinds import ARRAYS, NOT_PICKLED, conformance
 from _opening import opening
 from _servers import S3Server, WebServer
 from _unprivileged import run_child, run_unprivileged
@@ -130,11 +131,11 @@ class RemoteReader(ValueReader):
 
 
 class Silent(Store):
-    """A store of somebody's own, that can read and write whole values and knows nothing of versions."""
+    """A store of somebody's own, that knows nothing of versions."""
 
-    def __init__(self, values: dict[str, bytes]) -> None:
+    def __init__(self, values: dict[str, bytes] | None = None) -> None:
         super().__init__()
-        self.values = values
+        self.values = values or {}
         self.requests: list[tuple[Any, ...]] = []
 
     def get(self, key: str, byte_range: Any = None) -> Buffer | None:
@@ -142,10 +143,18 @@ class Silent(Store):
         value = self.values.get(key)
         return value if value is None or byte_range is None else cut(value, byte_range)
 
+    def set(self, key: str, value: Buffer) -> None:
+        self.values[key] = bytes(value)
+
+    def erase(self, key: str) -> None:
+        self.values.pop(key, None)
+
+    def list(self) -> Iterator[str]:
+        return iter(list(self.values))
+
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now
@@ -164,50 +173,16 @@ def cached(store: Store, **options: Any) -> tuple[CacheStore, Clock]:
 
 # Conformance
 
-
-class CacheConformance(StoreConformance):
-    directory = False
-    stamps = False
-
-    def inner(self, base: Path) -> Store:
-        return MemoryStore()
-
-    def make(self, base: Path) -> Store:
-        directory = base / "store" / "cache" if self.directory else None
-        return CacheStore(self.inner(base), directory=directory)
-
-    def read_only(self, store: Store) -> Store:
-        assert isinstance(store, CacheStore)
-        if isinstance(store.inner, LocalStore):
-            inner: Store = LocalStore(store.inner.root, read_only=True)
-        else:
-            inner = MemoryStore(contents(store.inner), read_only=True)
-        return CacheStore(inner, directory=store.directory)
-
-
-class TestCachedLocalStore(CacheConformance):
-    nests = False
-
-    def inner(self, base: Path) -> Store:
-        return LocalStore(base / "store" / "values")
-
-
-class TestMemoryStoreInDirectory(CacheConformance):
-    directory = True
-    travels = "copy"
-
-
-class TestCachedRemoteStore(CacheConformance):
-    holds_versions = False
-
-    def inner(self, base: Path) -> Store:
-        return Remote()
-
-    def test_pickling_within_the_process(self, store: Store) -> None:
-        pytest.skip("this remote store does not travel")
-
-    def test_pickling_to_another_process(self, store: Store) -> None:
-        pytest.skip("this remote store does not travel")
+CACHED = {"stamps": False}
+TestCachedLocalStore = conformance(
+    lambda base: CacheStore(LocalStore(base / "store" / "values")), nests=False, **CACHED
+)
+TestMemoryStoreInDirectory = conformance(
+    lambda base: CacheStore(MemoryStore(), directory=base / "store" / "cache"), travels="copy", **CACHED
+)
+TestCachedRemoteStore = conformance(
+    lambda base: CacheStore(Remote()), holds_versions=False, **CACHED, **NOT_PICKLED
+)
 
 
 # Hits, misses and age
@@ -243,29 +218,23 @@ def test_what_is_absent_is_asked_for_each_time(place: dict[str, Any]) -> None:
 
 
 def test_old_values_are_asked_for_again(place: dict[str, Any]) -> None:
-    inner = Remote({"a": b"old"})
+    inner = Remote({"a": b"0"})
     cache, clock = cached(inner, max_age=60, **place)
-    assert cache.get("a") == b"old"
-    inner.set("a", b"new")
+    assert cache.get("a") == b"0"
+    inner.set("a", b"1")
     clock.now += 59.9
-    assert cache.get("a") == b"old"
+    assert cache.get("a") == b"0"
     clock.now += 0.2
-    assert cache.get("a") == b"new"
+    assert cache.get("a") == b"1"
+    inner.set("a", b"2")
+    clock.now -= 1000
+    assert cache.get("a") == b"2", "what comes from the future is not trusted"
     inner.erase("a")
-    assert cache.get("a") == b"new"
+    assert cache.get("a") == b"2"
     clock.now += 61
     assert cache.get("a") is None
     clock.now -= 61
     assert cache.get("a") is None, "what has gone is forgotten"
-
-
-def test_clock_that_is_set_back(place: dict[str, Any]) -> None:
-    inner = Remote({"a": b"old"})
-    cache, clock = cached(inner, max_age=60, **place)
-    cache.get("a")
-    inner.set("a", b"new")
-    clock.now -= 1000
-    assert cache.get("a") == b"new", "what comes from the future is not trusted"
 
 
 def test_age_counts_from_before_the_request(place: dict[str, Any]) -> None:
@@ -433,25 +402,18 @@ def test_store_that_opens_whatever_version_there_is(place: dict[str, Any]) -> No
 
 
 def test_what_was_compared_is_fresh_again(place: dict[str, Any]) -> None:
-    inner = Remote({"a": b"x" * 1000})
+    """Parts outlive their age with their version."""
+    inner = Remote({"a": b"x" * 1000, "parts": b"1" * 1000})
     cache, clock = cached(inner, max_age=60, **place)
     cache.get("a")
-    clock.now += 61
-    for _ in range(3):
-        assert cache.get("a") == b"x" * 1000
-    assert inner.requests == [("a",), ("a", 0, 1)]
-
-
-def test_parts_outlive_their_age_with_their_version(place: dict[str, Any]) -> None:
-    inner = Remote({"a": b"1" * 1000})
-    cache, clock = cached(inner, max_age=60, **place)
-    assert cache.get("a", (0, 10)) == b"1" * 10
-    assert cache.get("a", (500, 10)) == b"1" * 10
+    assert [cache.get("parts", (start, 10)) for start in (0, 500)] == [b"1" * 10] * 2
     clock.now += 61
     inner.requests.clear()
-    with cache.reader().open("a", (0, 10)) as reader:  # type: ignore[union-attr]
+    for _ in range(3):
+        assert cache.get("a") == b"x" * 1000
+    with cache.reader().open("parts", (0, 10)) as reader:  # type: ignore[union-attr]
         assert [reader.read(0, 10), reader.read(500, 10)] == [b"1" * 10] * 2
-    assert inner.requests == [("a", 0, 10)]
+    assert inner.requests == [("a", 0, 1), ("parts", 0, 10)]
 
 
 def test_value_that_is_opened_again_is_of_the_version_that_is_stored(place: dict[str, Any]) -> None:
@@ -520,6 +482,8 @@ WRITES: dict[str, Callable[[Store], object]] = {
     "updater": lambda store: _through(store.writer(), lambda writer: writer.update("a", lambda _: [b"new"])),
     "writer": lambda store: _through(store.writer(), lambda writer: writer.set("a", [b"new"])),
 }
+
+
 ERASES: dict[str, Callable[[Store], object]] = {
     "erase": lambda store: store.erase("a"),
     "erase_values": lambda store: store.erase_values(["b", "a"]),
@@ -560,10 +524,20 @@ def test_erasing_takes_effect_at_once(erase: str, place: dict[str, Any]) -> None
     assert ("a" in left) is (erase == "erase_prefix")
 
 
-@pytest.mark.parametrize("write", [*WRITES, "erase", "erase_prefix"])
-@pytest.mark.parametrize("moment", ["begins before and ends after", "begins and ends within"])
-def test_slow_read_does_not_bring_back_the_old_value(write: str, moment: str, place: dict[str, Any]) -> None:
+SLOW_READS = {**WRITES, **{name: ERASES[name] for name in ("erase", "erase_prefix")}}
+
+
+def expect_no_old_value(inner: Remote, cache: CacheStore, key: str, answers: list[Any]) -> None:
     """A read that overlaps a write may return the old value, but nobody may get it from the cache later."""
+    (answer,) = answers
+    assert answer in (b"old", b"new", None)
+    expected = MemoryStore.get(inner, key)
+    assert expected != b"old"
+    assert [cache.get(key), cache.get(key)] == [expected] * 2
+
+
+@pytest.mark.parametrize("write", SLOW_READS)
+def test_read_around_a_write_does_not_bring_back_the_old_value(write: str, place: dict[str, Any]) -> None:
     inner = Remote({"a": b"old", "p/a": b"old"})
     cache, _ = cached(inner, max_age=None, **place)
     key = "p/a" if write == "erase_prefix" else "a"
@@ -576,43 +550,40 @@ def test_slow_read_does_not_bring_back_the_old_value(write: str, moment: str, pl
             assert written.wait(120)
 
     reader = threading.Thread(target=lambda: answers.append(cache.get(key)))
-    do = {**WRITES, **ERASES}[write] if write not in WRITES else WRITES[write]
-    if moment.startswith("begins before"):
-        inner.after = slow
-        reader.start()
-        assert asked.wait(120)
-        do(cache)
-        inner.after = lambda key: None
-        written.set()
-        reader.join()
-    else:
-        # The answer comes while the store below still has the old value.
-        original = inner._lock
+    inner.after = slow
+    reader.start()
+    assert asked.wait(120)
+    SLOW_READS[write](cache)
+    inner.after = lambda key: None
+    written.set()
+    reader.join()
+    expect_no_old_value(inner, cache, key, answers)
 
-        def during(*_: object) -> None:
-            answers.append(cache.get(key))
 
-        class Within:
-            def __enter__(self) -> None:
-                if not asked.is_set():
-                    asked.set()
-                    inner._lock = original
-                    during()
-                    inner._lock = Within()  # type: ignore[assignment]
-                original.__enter__()
+@pytest.mark.parametrize("write", SLOW_READS)
+def test_read_within_a_write_does_not_bring_back_the_old_value(write: str, place: dict[str, Any]) -> None:
+    """The answer comes while the store below still has the old value."""
+    inner = Remote({"a": b"old", "p/a": b"old"})
+    cache, _ = cached(inner, max_age=None, **place)
+    key = "p/a" if write == "erase_prefix" else "a"
+    answers: list[Any] = []
+    original = inner._lock
 
-            def __exit__(self, *args: object) -> None:
-                original.__exit__(*args)  # type: ignore[arg-type]
+    class Within:
+        def __enter__(self) -> None:
+            if not answers:
+                inner._lock = original
+                answers.append(cache.get(key))
+                inner._lock = Within()  # type: ignore[assignment]
+            original.__enter__()
 
-        inner._lock = Within()  # type: ignore[assignment]
-        do(cache)
-        assert len(answers) == 1
-        inner._lock = original
-    assert answers[0] in (b"old", b"new", None)
-    expected = MemoryStore.get(inner, key)
-    assert expected != b"old"
-    for _ in range(2):
-        assert cache.get(key) == expected
+        def __exit__(self, *args: object) -> None:
+            original.__exit__(*args)  # type: ignore[arg-type]
+
+    inner._lock = Within()  # type: ignore[assignment]
+    SLOW_READS[write](cache)
+    inner._lock = original
+    expect_no_old_value(inner, cache, key, answers)
 
 
 def test_slow_read_that_begins_within_a_write(place: dict[str, Any]) -> None:
@@ -658,17 +629,15 @@ def test_who_has_written_never_reads_the_old_value_again(place: dict[str, Any]) 
     inner.after = lambda key: time.sleep(random.random() * 0.002)
     cache, _ = cached(inner, max_age=None, **place)
     written = dict.fromkeys(range(3), 0)
-    end = time.monotonic() + 1.5
 
     def write(at: int) -> None:
-        while time.monotonic() < end:
-            number = written[at] + 1
+        for number in range(1, 200):
             cache.set(f"k{at}", str(number).encode())
             written[at] = number
             time.sleep(random.random() * 0.003)
 
     def read() -> None:
-        while time.monotonic() < end:
+        while min(written.values()) < 199:
             at = random.randrange(3)
             least = written[at]
             assert int(bytes(cache.get(f"k{at}") or b"")) >= least
@@ -697,7 +666,8 @@ def test_failed_write_leaves_nothing_behind(place: dict[str, Any]) -> None:
 
 
 def test_many_threads_ask_once(place: dict[str, Any]) -> None:
-    inner = Remote({"a": VALUE})
+    """An error reaches all that wait, and no failure is kept."""
+    inner = Remote({"a": VALUE, "b": VALUE})
     inner.after = lambda key: time.sleep(0.2)
     cache, _ = cached(inner, **place)
     found: list[Any] = []
@@ -705,27 +675,22 @@ def test_many_threads_ask_once(place: dict[str, Any]) -> None:
     assert found == [VALUE] * 12
     assert inner.requests == [("a",)]
 
-
-def test_errors_reach_all_who_wait(place: dict[str, Any]) -> None:
-    inner = Remote({"a": VALUE})
-
     def fail(key: str) -> None:
         time.sleep(0.02)
         raise StoreError("no answer")
 
     inner.after = fail
-    cache, _ = cached(inner, **place)
     errors: list[Any] = []
 
     def work() -> None:
         with pytest.raises(StoreError, match="no answer") as caught:
-            cache.get("a")
+            cache.get("b")
         errors.append(caught.value)
 
     run_threads(*[work] * 8)
     assert len({id(error) for error in errors}) == 8
     inner.after = lambda key: None
-    assert cache.get("a") == VALUE, "and no failure is kept"
+    assert cache.get("b") == VALUE
 
 
 def test_who_is_interrupted_leaves_the_others_a_chance() -> None:
@@ -793,37 +758,6 @@ def test_size_of_a_value_is_limited_far_away_as_well(place: dict[str, Any]) -> N
 # Bytes
 
 
-def test_memory_is_bounded_and_the_unused_goes_first() -> None:
-    inner = Remote({f"k{at}": bytes([at]) * 1000 for at in range(40)})
-    cache, _ = cached(inner, max_bytes=20_000)
-    for at in range(40):
-        cache.get(f"k{at}")
-        cache.get("k0")
-        assert cache.size <= 20_000
-    assert cache.size > 17_000
-    assert inner.requests.count(("k0",)) == 1
-    inner.requests.clear()
-    for key in ("k0", "k39", "k38"):
-        cache.get(key)
-    assert inner.requests == []
-    cache.get("k1")
-    assert inner.requests == [("k1",)]
-    inner.set("large", b"x" * 30_000)
-    for _ in range(2):
-        assert cache.get("large") == b"x" * 30_000
-    assert len(inner.requests) == 3, "what is larger than all there may be is not kept"
-    cache.clear()
-    assert cache.size == 0
-
-
-def test_many_small_parts_are_bounded_as_well() -> None:
-    inner = Remote({"a": bytes(100_000)})
-    cache, _ = cached(inner, max_bytes=50_000)
-    for at in range(1000):
-        cache.get("a", (at, 1))
-    assert len(cache._kept._entries) < 130  # type: ignore[attr-defined]
-
-
 def folder_bytes(directory: Path) -> int:
     total = 0
     for path in (directory / FOLDER).iterdir():
@@ -835,26 +769,45 @@ def folder_bytes(directory: Path) -> int:
     return total
 
 
-def test_directory_is_bounded_and_the_unused_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [1000, 3000])
+def test_bytes_are_bounded_and_the_unused_goes_first(
+    size: int, place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xzarr3.stores.cache.directory._TOUCHED", -1)
-    inner = Remote({f"k{at}": bytes([at]) * 3000 for at in range(40)})
-    cache, _ = cached(inner, max_bytes=60_000, directory=tmp_path)
+    most = 20 * size if not place else 82_000
+    inner = Remote({f"k{at}": bytes([at]) * size for at in range(40)})
+    cache, _ = cached(inner, max_bytes=most, **place)
     for at in range(40):
         cache.get(f"k{at}")
         cache.get("k0")
-        assert folder_bytes(tmp_path) <= cache.size <= 60_000
+        assert cache.size <= most
+        assert not place or folder_bytes(place["directory"]) <= cache.size
+    assert cache.size > 0.8 * most
     assert inner.requests.count(("k0",)) == 1
     inner.requests.clear()
     for key in ("k0", "k39", "k38"):
-        assert cache.get(key) == bytes([int(key[1:])]) * 3000
+        assert cache.get(key) == bytes([int(key[1:])]) * size
     assert inner.requests == []
     cache.get("k1")
     assert inner.requests == [("k1",)]
-    for at in range(40):
-        cache.set(f"k{at}", b"new")
-    assert cache.size == folder_bytes(tmp_path) == 0
+    inner.set("large", b"x" * 90_000)
+    for _ in range(2):
+        assert cache.get("large") == b"x" * 90_000
+    assert len(inner.requests) == 3, "what is larger than all there may be is not kept"
+    if place:
+        for at in range(40):
+            cache.set(f"k{at}", b"new")
+        assert cache.size == folder_bytes(place["directory"]) == 0
+    cache.clear()
+    assert cache.size == 0
+
+
+def test_many_small_parts_are_bounded_as_well() -> None:
+    inner = Remote({"a": bytes(100_000)})
+    cache, _ = cached(inner, max_bytes=50_000)
+    for at in range(1000):
+        cache.get("a", (at, 1))
+    assert len(cache._kept._entries) < 130  # type: ignore[attr-defined]
 
 
 def test_what_was_replaced_does_not_count_for_ever(tmp_path: Path) -> None:
@@ -929,7 +882,13 @@ def test_processes_share_a_directory(tmp_path: Path) -> None:
 # The directory
 
 
+def value_files(directory: Path) -> list[Path]:
+    """The files of the values, the smallest first."""
+    return sorted((directory / FOLDER).glob("v-*"), key=lambda path: path.stat().st_size)
+
+
 def filled(base: Path, **options: Any) -> tuple[CacheStore, Remote, list[Path]]:
+    """A cache of two values in a directory, the store below, and the files of the values."""
     inner = Remote({"a": VALUE, "b": b"b" * 5000})
     inner._identity = "the same"
     cache = CacheStore(inner, directory=base / "cache", **options)
@@ -937,8 +896,7 @@ def filled(base: Path, **options: Any) -> tuple[CacheStore, Remote, list[Path]]:
     cache.get("b")
     cache.get("b", (0, 10))
     inner.requests.clear()
-    files = [path for path in (base / "cache" / FOLDER).iterdir() if path.name.startswith("v-")]
-    return cache, inner, sorted(files, key=lambda path: path.stat().st_size)
+    return cache, inner, value_files(base / "cache")
 
 
 def test_files_are_for_this_user_alone(tmp_path: Path) -> None:
@@ -953,22 +911,23 @@ def test_files_are_for_this_user_alone(tmp_path: Path) -> None:
     assert run_child(work).checked() == {0o600}
 
 
-@pytest.mark.parametrize("damage", ["flip each byte", "truncate", "longer", "another file", "empty"])
+DAMAGES: dict[str, Callable[[bytes, bytes], list[bytes]]] = {
+    "flip each byte": lambda small, large: [
+        small[:at] + bytes([small[at] ^ bit]) + small[at + 1 :]
+        for at in range(len(small))
+        for bit in (1, 128)
+    ],
+    "truncate": lambda small, large: [small[:size] for size in range(len(small))],
+    "longer": lambda small, large: [small + b"\0", small + small],
+    "another file": lambda small, large: [large],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_files_are_not_believed(damage: str, tmp_path: Path) -> None:
     _, _, files = filled(tmp_path)
     small, large = (path.read_bytes() for path in files)
-    variants = {
-        "flip each byte": [
-            small[:at] + bytes([small[at] ^ bit]) + small[at + 1 :]
-            for at in range(len(small))
-            for bit in (1, 128)
-        ],
-        "truncate": [small[:size] for size in range(len(small))],
-        "longer": [small + b"\0", small + small],
-        "another file": [large],
-        "empty": [b""],
-    }
-    for content in variants[damage]:
+    for content in DAMAGES[damage](small, large):
         cache, inner, found = filled(tmp_path)
         assert [path.name for path in found] == [path.name for path in files]
         files[0].write_bytes(content)
@@ -1037,13 +996,21 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_bytes(b"x" * 100_000)
-    (tmp_path / FOLDER).mkdir(mode=0o700)
+    inner = MemoryStore({f"k/{at}": bytes(3000) for at in range(20)})
+    cache = CacheStore(inner, directory=tmp_path, max_bytes=20_000)
+    cache.get("k/0")
+    names = ["t-x", "t-", "v-", "v-x", "t-1-", "t-\u0663-0123456789abcdef", f"t-{10**30}-0123456789abcdef"]
+    for name in names:
+        (tmp_path / FOLDER / name).write_bytes(b"")
     (tmp_path / FOLDER / "notes.txt").write_bytes(b"y" * 100_000)
-    inner = Remote({f"k{at}": bytes(3000) for at in range(30)})
-    cache, _ = cached(inner, max_bytes=20_000, directory=tmp_path)
-    for at in range(30):
-        cache.get(f"k{at}")
+    for name in (f"v-{0:040x}", "t-5-0123456789abcdef"):
+        (tmp_path / FOLDER / name).mkdir()
+    for at in range(20):
+        assert cache.get(f"k/{at}") == bytes(3000)
+    cache.get("k/19")
+    assert cache.hits == 2, "there was room made"
     cache.clear()
+    assert {path.name for path in (tmp_path / FOLDER).iterdir()} >= {*names, "notes.txt"}
     assert (tmp_path / "mine").stat().st_size == (tmp_path / FOLDER / "notes.txt").stat().st_size == 100_000
 
 
@@ -1076,20 +1043,7 @@ def test_removed_directory_is_made_again(tmp_path: Path) -> None:
 
 
 def test_full_disk_and_lost_rights_keep_nothing() -> None:
-    def work(base: Path) -> list[object]:
-        cache, inner, _ = filled(base / "store")
-        folder = base / "store" / "cache" / FOLDER
-        folder.chmod(0o500)
-        inner.set("c", b"c")
-        found: list[object] = [bytes(cache.get(key) or b"") for key in "acc"]
-        folder.chmod(0o300)
-        return [*found, bytes(cache.get("a") or b""), inner.requests]
-
-    assert run_unprivileged(work).checked() == [VALUE, b"c", b"c", VALUE, [("c",), ("c",)]]
-
-
-def test_value_that_cannot_be_forgotten_is_not_replaced() -> None:
-    """Otherwise others would go on reading the old one."""
+    """A value that cannot be forgotten is not replaced: otherwise others would go on reading the old one."""
 
     def work(base: Path) -> list[object]:
         cache, inner, _ = filled(base / "store")
@@ -1097,9 +1051,13 @@ def test_value_that_cannot_be_forgotten_is_not_replaced() -> None:
         folder.chmod(0o500)
         with pytest.raises(StoreError, match="cannot remove values from the cache"):
             cache.set("a", b"new")
-        return [bytes(cache.get("a") or b""), MemoryStore.get(inner, "a")]
+        assert MemoryStore.get(inner, "a") == VALUE
+        inner.set("c", b"c")
+        found: list[object] = [bytes(cache.get(key) or b"") for key in "acc"]
+        folder.chmod(0o300)
+        return [*found, bytes(cache.get("a") or b""), inner.requests]
 
-    assert run_unprivileged(work).checked() == [VALUE, VALUE]
+    assert run_unprivileged(work).checked() == [VALUE, b"c", b"c", VALUE, [("c",), ("c",)]]
 
 
 @pytest.mark.slow
@@ -1161,7 +1119,6 @@ def test_suspended_process_stops_no_reader(tmp_path: Path) -> None:
     inner = Remote({f"k/{at}": bytes([at]) * 100 for at in range(50)})
     cache, clock = cached(inner, directory=tmp_path, max_age=60)
     assert cache.get("k/0") == bytes(100)
-    began = time.monotonic()
     with locked_by_another(tmp_path / FOLDER / "ledger"):
         for at in range(50):
             assert cache.get(f"k/{at}") == bytes([at]) * 100
@@ -1175,7 +1132,6 @@ def test_suspended_process_stops_no_reader(tmp_path: Path) -> None:
         clock.now += 61
         assert cache.get("k/1") == b"newer"
         assert cache.size >= 0
-    assert time.monotonic() - began < 20
     cache.get("k/2")
     hits = cache.hits
     cache.get("k/2")
@@ -1194,23 +1150,6 @@ def test_suspended_process_stops_writers_for_a_while(tmp_path: Path, monkeypatch
     assert inner.get("a") == b"1"
     cache.set("a", b"2")
     assert cache.get("a") == b"2"
-
-
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    inner = MemoryStore({f"k/{at}": bytes(3000) for at in range(20)})
-    cache = CacheStore(inner, directory=tmp_path, max_bytes=20_000)
-    cache.get("k/0")
-    names = ["t-x", "t-", "v-", "v-x", "t-1-", "t-\u0663-0123456789abcdef", f"t-{10**30}-0123456789abcdef"]
-    for name in names:
-        (tmp_path / FOLDER / name).write_bytes(b"")
-    for name in (f"v-{0:040x}", "t-5-0123456789abcdef"):
-        (tmp_path / FOLDER / name).mkdir()
-    for at in range(20):
-        assert cache.get(f"k/{at}") == bytes(3000)
-    cache.get("k/19")
-    assert cache.hits == 2, "there was room made"
-    cache.clear()
-    assert {path.name for path in (tmp_path / FOLDER).iterdir()} >= set(names)
 
 
 def test_many_threads_keep_all_they_read(tmp_path: Path) -> None:
@@ -1271,22 +1210,21 @@ def test_it_survives_fork(place: dict[str, Any]) -> None:
             cache.set(key, cache.inner.get(key) or b"")
             cache.get(key, (1, 2))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(10):
-            assert run_child(lambda: contents(cache) == contents(inner)).checked()
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    def fork() -> None:
+        try:
+            for _ in range(10):
+                assert run_child(lambda: contents(cache) == contents(inner)).checked()
+        finally:
+            stop.set()
+
+    run_threads(fork, *[work] * 4)
     assert cache.get("k1") == bytes([1]) * 500
 
 
 def test_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
     cache, _, _ = filled(tmp_path)
     reading, writing = os.pipe()
+    children: list[int] = []
 
     def fork_within(stored: Any) -> Any:
         child = os.fork()
@@ -1297,12 +1235,9 @@ def test_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
         children.append(child)
         return [b"new"]
 
-    children: list[int] = []
     cache.update("a", fork_within)
-    started = time.monotonic()
     assert [cache.get("a"), cache.get("a")] == [b"new", b"new"]
     assert cache.hits > 0
-    assert time.monotonic() - started < 20
     os.close(writing)
     os.waitpid(children[0], 0)
     os.close(reading)
@@ -1336,7 +1271,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.inner: Any = {
             "remote": Remote,
             "memory": MemoryStore,
-            "silent": Dictionary,
+            "silent": Silent,
             "local": lambda: LocalStore(self.folder + "/store"),
         }[kind]()
         place = f"{self.folder}/cache" if in_directory else None
@@ -1447,22 +1382,6 @@ class CacheMachine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-class Dictionary(Silent):
-    """A store that can do little, but all that is needed."""
-
-    def __init__(self) -> None:
-        super().__init__({})
-
-    def set(self, key: str, value: Buffer) -> None:
-        self.values[key] = bytes(value)
-
-    def erase(self, key: str) -> None:
-        self.values.pop(key, None)
-
-    def list(self) -> Iterator[str]:
-        return iter(list(self.values))
-
-
 TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(
     max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
@@ -1475,14 +1394,6 @@ class TestCacheMachineForLonger(CacheMachine.TestCase):  # type: ignore[name-def
 
 
 # Over servers
-
-
-ARRAYS: dict[str, dict[str, Any]] = {
-    "plain": {"chunks": (16, 16), "compressors": None},
-    "compressed": {"chunks": (16, 16)},
-    "sharded": {"chunks": (8, 8), "shards": (32, 32)},
-    "plain shards": {"chunks": (8, 8), "shards": (32, 32), "compressors": None},
-}
 
 
 @pytest.mark.slow

@@ -38,10 +38,9 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
 
 
-def config(url: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What obstore is told."""
-    recipe = parse(url, options).recipe
-    return {**recipe.arguments.get("config", {}), **recipe.arguments["client_options"]}
+def signed(server: FaultServer) -> dict[str, Any]:
+    """Options of a bucket of the scripted server."""
+    return {"key": "test", "secret": "test-secret", "endpoint_url": server.url}
 
 
 @pytest.mark.parametrize(
@@ -79,29 +78,11 @@ def test_urls(url: str, kind: str, address: str | None, prefix: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *(
-            "",
-            "bucket",
-            "ftp://host/x",
-            "s3://",
-            "s3:///x",
-            "s3://user:pass@bucket/x",
-            "s3://KEY:SEC/secret@bucket/x",
-            "s3://KEY:secret",
-            "az://KEY:secret/x",
-            "http://[::1/x",
-            "s3://a b/x",
-            "gs://b//x",
-        ),
-        *(
-            "s3://b/../x",
-            "s3://b/a/./x",
-            "s3://b/a\nb",
-            "http://",
-            "http:///x",
-            "https://host/x?token=secret",
-        ),
-        *("https://host/x#y", "http://host:port/x", "memory://x", "file:///x", "az://@account/x"),
+        *("", "bucket", "ftp://host/x", "s3://", "s3:///x", "s3://user:pass@bucket/x", "s3://b/../x"),
+        *("s3://KEY:SEC/secret@bucket/x", "s3://KEY:secret", "az://KEY:secret/x", "http://[::1/x"),
+        *("s3://a b/x", "gs://b//x", "s3://b/a/./x", "s3://b/a\nb", "http://", "http:///x"),
+        *("https://host/x?token=secret", "https://host/x#y", "http://host:port/x", "memory://x"),
+        *("file:///x", "az://@account/x"),
     ],
 )
 def test_urls_that_are_refused(url: str) -> None:
@@ -111,89 +92,82 @@ def test_urls_that_are_refused(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+BLOBS = "BlobEndpoint=https://acc.blob.h/;QueueEndpoint=https://acc.queue.h/;SharedAccessSignature=sv=1&sig=x"
+ACCOUNT = {"account_name": "acc", "account_key": "a2V5=="}
+
+
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("url", "options", "expected"),
     [
-        ({"anon": True}, {"skip_signature": True}),
-        ({"key": "k", "secret": "s"}, {"access_key_id": "k", "secret_access_key": "s"}),
+        ("s3", {"anon": True}, {"skip_signature": True}),
+        ("s3", {"key": "k", "secret": "s"}, {"access_key_id": "k", "secret_access_key": "s"}),
         (
+            "s3",
             {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_session_token": "t"},
             {"access_key_id": "k", "secret_access_key": "s", "session_token": "t"},
         ),
         (
+            "s3",
             {"client_kwargs": {"endpoint_url": "http://h:1/", "region_name": "r"}},
             {"endpoint": "http://h:1", "region": "r", "allow_http": True},
         ),
-        ({"endpoint_url": "http://h:1", "use_ssl": False}, {"endpoint": "http://h:1", "allow_http": True}),
-        ({"endpoint_url": "http://h:1", "allow_http": False}, {"endpoint": "http://h:1"}),
-        ({"endpoint": "https://h", "region": "r", "key": None}, {"endpoint": "https://h", "region": "r"}),
-        ({"requester_pays": True}, {"request_payer": True}),
-        ({"default_cache_type": "readahead", "use_listings_cache": False}, {}),
-        ({"client_kwargs": {"verify": False}}, {"allow_invalid_certificates": True}),
-        ({"client_options": {"user_agent": "me"}}, {"user_agent": "me"}),
         (
+            "s3",
+            {"endpoint_url": "http://h:1", "use_ssl": False},
+            {"endpoint": "http://h:1", "allow_http": True},
+        ),
+        ("s3", {"endpoint_url": "http://h:1", "allow_http": False}, {"endpoint": "http://h:1"}),
+        (
+            "s3",
+            {"endpoint": "https://h", "region": "r", "key": None},
+            {"endpoint": "https://h", "region": "r"},
+        ),
+        ("s3", {"requester_pays": True}, {"request_payer": True}),
+        ("s3", {"default_cache_type": "readahead", "use_listings_cache": False}, {}),
+        ("s3", {"client_kwargs": {"verify": False}}, {"allow_invalid_certificates": True}),
+        ("s3", {"client_options": {"user_agent": "me"}}, {"user_agent": "me"}),
+        (
+            "s3",
             {"key": "k", "aws_access_key_id": "k", "secret": "s"},
             {"access_key_id": "k", "secret_access_key": "s"},
         ),
-    ],
-)
-def test_options_of_s3(options: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert config("s3://bucket", options) == {"bucket": "bucket", **expected}
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"token": "anon"}, {"skip_signature": True}),
-        ({"token": None}, {}),
-        ({"token": "google_default", "project": "p"}, {}),
-        ({"token": "/home/me/key.json"}, {"application_credentials": "/home/me/key.json"}),
-        ({"token": {"type": "service_account"}}, {"service_account_key": '{"type": "service_account"}'}),
-        ({"token": '{"type": 1}'}, {"service_account_key": '{"type": 1}'}),
-        ({"endpoint_url": "http://h:1"}, {"base_url": "http://h:1", "allow_http": True}),
-    ],
-)
-def test_options_of_google(options: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert config("gs://bucket", options) == {"bucket": "bucket", **expected}
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"account_name": "acc", "account_key": "a2V5"}, {"account_name": "acc", "account_key": "a2V5"}),
-        ({"account_name": "acc", "sas_token": "sig=x"}, {"account_name": "acc", "sas_key": "sig=x"}),
+        ("gs", {"token": "anon"}, {"skip_signature": True}),
+        ("gs", {"token": None}, {}),
+        ("gs", {"token": "google_default", "project": "p"}, {}),
+        ("gs", {"token": "/home/me/key.json"}, {"application_credentials": "/home/me/key.json"}),
         (
-            {
-                "connection_string": "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=a2V5==;"
-                "EndpointSuffix=core.windows.net"
-            },
-            {
-                "account_name": "acc",
-                "account_key": "a2V5==",
-                "endpoint": "https://acc.blob.core.windows.net",
-            },
+            "gs",
+            {"token": {"type": "service_account"}},
+            {"service_account_key": '{"type": "service_account"}'},
         ),
+        ("gs", {"token": '{"type": 1}'}, {"service_account_key": '{"type": 1}'}),
+        ("gs", {"endpoint_url": "http://h:1"}, {"base_url": "http://h:1", "allow_http": True}),
+        ("az", ACCOUNT, ACCOUNT),
+        ("az", {"account_name": "acc", "sas_token": "sig=x"}, {"account_name": "acc", "sas_key": "sig=x"}),
         (
-            {"connection_string": "AccountName=acc;AccountKey=a2V5==;", "account_name": "acc"},
-            {"account_name": "acc", "account_key": "a2V5=="},
+            "az",
+            {"connection_string": "AccountName=acc;AccountKey=a2V5==;EndpointSuffix=core.windows.net"},
+            {**ACCOUNT, "endpoint": "https://acc.blob.core.windows.net"},
         ),
+        ("az", {"connection_string": "AccountName=acc;AccountKey=a2V5==;", "account_name": "acc"}, ACCOUNT),
         (
+            "az",
             {"connection_string": "BlobEndpoint=http://h:1/acc/;SharedAccessSignature=sig=x;AccountName=acc"},
             {"account_name": "acc", "sas_key": "sig=x", "endpoint": "http://h:1/acc", "allow_http": True},
         ),
         (
-            {
-                "connection_string": "BlobEndpoint=https://acc.blob.h/;QueueEndpoint=https://acc.queue.h/;"
-                "SharedAccessSignature=sv=1&sig=x"
-            },
+            "az",
+            {"connection_string": BLOBS},
             {"account_name": "acc", "sas_key": "sv=1&sig=x", "endpoint": "https://acc.blob.h"},
         ),
-        ({"connection_string": "UseDevelopmentStorage=true"}, {"use_emulator": "true"}),
-        ({"connection_string": None, "account_name": "acc"}, {"account_name": "acc"}),
+        ("az", {"connection_string": "UseDevelopmentStorage=true"}, {"use_emulator": "true"}),
+        ("az", {"connection_string": None, "account_name": "acc"}, {"account_name": "acc"}),
     ],
 )
-def test_options_of_azure(options: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert config("az://data", options) == {"container_name": "data", **expected}
+def test_what_obstore_is_told(url: str, options: dict[str, Any], expected: dict[str, Any]) -> None:
+    recipe = parse(f"{url}://data", options).recipe
+    told = {**recipe.arguments.get("config", {}), **recipe.arguments["client_options"]}
+    assert told == {"container_name" if url == "az" else "bucket": "data", **expected}
 
 
 @pytest.mark.parametrize(
@@ -282,22 +256,15 @@ def test_settings_may_be_among_the_options() -> None:
     ("name", "value"),
     [
         *(("concurrency", 0), ("retries", -1), ("retries", 1.5), ("deadline", 0), ("timeout", float("nan"))),
-        *(
-            ("timeout", "x"),
-            ("absent_status", 404),
-            ("absent_status", [500]),
-            ("request_bytes", -1),
-            ("over_read", 0.5),
-            ("conditional", "never"),
-        ),
+        *(("timeout", "x"), ("absent_status", 404), ("absent_status", [500]), ("request_bytes", -1)),
+        *(("over_read", 0.5), ("conditional", "never")),
     ],
 )
 def test_settings_that_cannot_be(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"{name}=.*accepted") as caught:
-        ObjectStore("s3://b/x", **{name: value})  # type: ignore[arg-type]
-    assert not isinstance(caught.value, StoreError)
-    with pytest.raises(ValueError, match=f"{name}=.*accepted"):
-        ObjectStore("s3://b/x", storage_options={name: value})
+    for options in ({name: value}, {"storage_options": {name: value}}):
+        with pytest.raises(ValueError, match=f"{name}=.*accepted") as caught:
+            ObjectStore("s3://b/x", **options)  # type: ignore[arg-type]
+        assert not isinstance(caught.value, StoreError) or "storage_options" in options
 
 
 def test_read_only_by_option(fault_server: FaultServer) -> None:
@@ -480,18 +447,16 @@ def test_scrubbing() -> None:
 def test_keys_that_obstore_has_not(key: str) -> None:
     store = ObjectStore("s3://b/x")
     asks: list[Callable[[], Any]] = [
-        *(
-            lambda: store.get(key),
-            lambda: store.exists(key),
-            lambda: store.set(key, b""),
-            lambda: store.erase(key),
-        ),
-        *(lambda: store.list_dir(f"{key}/"), lambda: list(store.list_prefix(f"{key}/"))),
-        *(lambda: store.compare_and_set(key, "absent", b""), lambda: store.erase_values(["a", key])),
-        *(
-            lambda: store.reader().get_ranges(key, [0], [1]),
-            lambda: store.reader().open(key, (0, 1), ("e", None)),
-        ),
+        lambda: store.get(key),
+        lambda: store.exists(key),
+        lambda: store.set(key, b""),
+        lambda: store.erase(key),
+        lambda: store.list_dir(f"{key}/"),
+        lambda: list(store.list_prefix(f"{key}/")),
+        lambda: store.compare_and_set(key, "absent", b""),
+        lambda: store.erase_values(["a", key]),
+        lambda: store.reader().get_ranges(key, [0], [1]),
+        lambda: store.reader().open(key, (0, 1), ("e", None)),
     ]
     for ask in asks:
         with pytest.raises(InvalidKeyError):
@@ -505,8 +470,7 @@ def test_keys_that_azure_changes(key: str) -> None:
 
 
 def test_every_other_character_comes_back(fault_server: FaultServer) -> None:
-    options = {"key": "test", "secret": "test-secret", "endpoint_url": fault_server.url}
-    store = ObjectStore("s3://b/x", storage_options=options)
+    store = ObjectStore("s3://b/x", storage_options=signed(fault_server))
     codes = [*range(32, 127), *range(128, 0x180), 0x2028, 0xFFFD, 0x1F600]
     letters = [chr(code) for code in codes if chr(code) != "/"]
     keys = [f"{letter}k{letter}/{letter}-" for letter in letters]
@@ -523,7 +487,7 @@ def test_every_other_character_comes_back(fault_server: FaultServer) -> None:
 
 def test_copies_share_a_client(fault_server: FaultServer) -> None:
     fault_server.put_all({"/b/x/a": b"1", "/b/y/a": b"2"})
-    options = {"key": "test", "secret": "test-secret", "endpoint_url": fault_server.url}
+    options = signed(fault_server)
     store = ObjectStore("s3://b/x", storage_options=options)
     data = pickle.dumps(store)
     copies = [pickle.loads(data) for _ in range(1000)]
@@ -594,7 +558,7 @@ def run_python(code: str, *arguments: str, **environment: str) -> str:
 @pytest.mark.slow
 def test_nothing_is_loaded_or_started_before_the_first_request(fault_server: FaultServer) -> None:
     fault_server.put("/b/x/a", b"value")
-    options = {"key": "test", "secret": "test-secret", "endpoint_url": fault_server.url}
+    options = signed(fault_server)
     data = pickle.dumps(ObjectStore("s3://b/x", storage_options=options))
     out = run_python(
         """

@@ -169,35 +169,13 @@ def test_one_place_knows_the_platform() -> None:
     assert found - EXCEPTIONS == set()
 
 
+REFUSED = ("a\\b", "..\\x", "C:", "a:b", "con", "a/NUL.txt", "com1", "lpt9.x/a", "a.", "a /b", "a?", "\x07")
+TAKEN = ("c/0/1", "zarr.json", "a.b", "console", "nulls/x", ".zattrs", "é", "com10", "a/.zarray", "c/0.0.0")
+
+
 def test_names_of_windows() -> None:
-    refused = (
-        "a\\b",
-        "..\\x",
-        "C:",
-        "a:b",
-        "con",
-        "a/NUL.txt",
-        "com1",
-        "lpt9.x/a",
-        "a.",
-        "a /b",
-        "a?",
-        "\x07",
-    )
-    assert all(platform._REFUSED.search(key) for key in refused)
-    accepted = (
-        "c/0/1",
-        "zarr.json",
-        "a.b",
-        "console",
-        "nulls/x",
-        ".zattrs",
-        "é",
-        "com10",
-        "a/.zarray",
-        "c/0.0.0",
-    )
-    assert not any(platform._REFUSED.search(key) for key in accepted)
+    assert all(platform._REFUSED.search(key) for key in REFUSED)
+    assert not any(platform._REFUSED.search(key) for key in TAKEN)
 
 
 def test_what_is_refused_for_a_moment_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

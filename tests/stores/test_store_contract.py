@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _conformance import INVALID_KEYS, INVALID_PREFIXES, StoreConformance, contents
+from _conformance import INVALID_KEYS, INVALID_PREFIXES, contents
+from _kinds import NOT_PICKLED, conformance
 from _unprivileged import run_unprivileged
 
 import xzarr3
@@ -99,25 +100,7 @@ def reads(store: Store, key: str) -> list[Callable[[], object]]:
     ]
 
 
-class TestFourMethods(StoreConformance):
-    """Such a store does everything that stores do."""
-
-    holds_versions = False
-    stamps = False
-    travels = "copy"
-
-    def make(self, base: Path) -> Store:
-        return Four()
-
-    def read_only(self, store: Store) -> Store:
-        assert isinstance(store, Four)
-        return Four(store.values, read_only=True)
-
-    @pytest.mark.skip(reason="pickling is a matter of the class")
-    def test_pickling_within_the_process(self, store: Store) -> None: ...
-
-    @pytest.mark.skip(reason="pickling is a matter of the class")
-    def test_pickling_to_another_process(self, store: Store) -> None: ...
+TestFourMethods = conformance(lambda base: Four(), holds_versions=False, stamps=False, **NOT_PICKLED)
 
 
 def test_a_store_of_four_methods_writes_nowhere_else() -> None:
@@ -175,16 +158,6 @@ def test_no_invalid_prefix_reaches_a_store(prefix: Any) -> None:
             ask(prefix)
 
 
-def test_what_is_kept_is_no_alias() -> None:
-    store, given = Four(), bytearray(b"value")
-    store.set("a", given)
-    with store.writer() as writer:
-        writer.set("b", [given])
-    given[:] = b"#####"
-    assert store.values == {"a": b"value", "b": b"value"}
-    assert {type(value) for value in store.values.values()} == {bytes}
-
-
 def test_what_a_class_lacks_it_says() -> None:
     class Reading(Store):
         def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
@@ -212,7 +185,8 @@ def test_public_methods_are_few() -> None:
     assert public == specification | changes | threads | facts
 
 
-# Classes of before
+def turned(value: Buffer) -> bytes:
+    return bytes(octet ^ 255 for octet in bytes(value))
 
 
 class Old(MemoryStore):
@@ -220,10 +194,10 @@ class Old(MemoryStore):
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         value = super().get(key, byte_range)
-        return None if value is None else bytes(octet ^ 255 for octet in bytes(value))
+        return None if value is None else turned(value)
 
     def set(self, key: str, value: Buffer) -> None:
-        super().set(key, bytes(octet ^ 255 for octet in bytes(value)))
+        super().set(key, turned(value))
 
 
 class New(MemoryStore):
@@ -231,10 +205,10 @@ class New(MemoryStore):
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         value = super()._get(key, byte_range)
-        return None if value is None else bytes(octet ^ 255 for octet in bytes(value))
+        return None if value is None else turned(value)
 
     def _set(self, key: str, value: bytes) -> None:
-        super()._set(key, bytes(octet ^ 255 for octet in value))
+        super()._set(key, turned(value))
 
 
 @pytest.mark.parametrize("kind", [Old, New])
@@ -287,7 +261,6 @@ def test_a_reader_of_ones_own_is_kept_where_nothing_else_changes(tmp_path: Path)
 
 
 # What is told
-
 
 WROTE = ("set", "update", "compare_and_set")
 
