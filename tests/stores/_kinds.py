@@ -1,4 +1,4 @@
-"""The conformance routines over one kind of store, in one line a kind."""
+"""The conformance routines over one kind of store, in one line a kind, and the ways to read a store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,29 @@ from _conformance import ReadingConformance, StoreConformance, contents
 
 from xzarr3 import LocalStore, MemoryStore, Store, ZipStore
 from xzarr3.stores import CacheStore, WrapperStore
+from xzarr3.stores.base import Scratch
 from xzarr3.stores.fsspec.store import FsspecStore
 
 NOT_PICKLED = {"test_pickling_within_the_process": None, "test_pickling_to_another_process": None}
 """Promises of a class of the tests that does not say how it travels: these two tests are left out."""
+
+READS: dict[str, Callable[[Store, str], object]] = {
+    "get": lambda store, key: store.get(key),
+    "get range": lambda store, key: store.get(key, (0, 1)),
+    "exists": lambda store, key: store.exists(key),
+    "get_values": lambda store, key: store.get_values([key]),
+    "get_partial_values": lambda store, key: store.get_partial_values([(key, (0, 1))]),
+    "get_versioned": lambda store, key: store.get_versioned(key),
+    "open": lambda store, key: store.reader().open(key),
+    "open part": lambda store, key: store.reader().open(key, (0, 1)),
+    "reader": lambda store, key: store.reader().get(key),
+    "scratch": lambda store, key: store.reader(Scratch(), 10**6).get(key),
+    "get_ranges": lambda store, key: store.reader().get_ranges(key, [0], [1]),
+    "get_into": lambda store, key: store.reader().get_into(key, 0, memoryview(bytearray(1))),
+    "list_prefix": lambda store, key: list(store.list_prefix(f"{key}/")),
+    "list_dir": lambda store, key: store.list_dir(f"{key}/"),
+}
+"""Every way to read the value of a key, or to list what is below it."""
 
 ARRAYS: dict[str, dict[str, Any]] = {
     "plain": {"chunks": (16, 16), "compressors": None},

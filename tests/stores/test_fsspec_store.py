@@ -25,7 +25,7 @@ import fsspec
 import numpy as np
 import pytest
 from _conformance import VALUE, contents, read_back
-from _kinds import conformance, reading
+from _kinds import READS, conformance, reading
 from _opening import opening
 from _unprivileged import run_child
 from fsspec.asyn import AsyncFileSystem
@@ -437,24 +437,14 @@ def failing(tmp_path: Path) -> Iterator[FsspecStore]:
 
 
 def questions(store: Store) -> list[Callable[[], object]]:
+    """All that can be asked about one key; the last two list what is below it."""
+    parts = [(3, 4), (3, None), (-3, 2), (3, 0)]
     return [
-        lambda: store.get("a/b"),
-        lambda: store.get("a/b", (3, 4)),
-        lambda: store.get("a/b", (3, None)),
-        lambda: store.get("a/b", (-3, 2)),
-        lambda: store.get("a/b", (3, 0)),
-        lambda: store.exists("a/b"),
-        lambda: store.reader().open("a/b"),
+        *(functools.partial(store.get, "a/b", part) for part in parts),
         lambda: store.reader().open("a/b", (-4, 4)),
-        lambda: store.get_values(["a/b"]),
         lambda: store.get_values(["a/b", "a/b", "a/b"]),
         lambda: store.get_partial_values([("a/b", (0, 2)), ("a/b", (5, 2))]),
-        lambda: store.reader().get("a/b"),
-        lambda: store.reader().get_ranges("a/b", [0], [1]),
-        lambda: store.reader().get_into("a/b", 0, memoryview(bytearray(3))),
-        lambda: store.get_versioned("a/b"),
-        lambda: list(store.list_prefix("a/b/")),
-        lambda: store.list_dir("a/b/"),
+        *(functools.partial(read, store, "a/b") for read in READS.values()),
     ]
 
 
@@ -1090,28 +1080,6 @@ def test_references_in_tables(tmp_path: Path) -> None:
         use({0: broken})
         with pytest.raises(StoreError, match=r"v/0\.0"):
             store.get("v/0.0")
-
-
-def test_parquet_tables(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("fastparquet")
-    (tmp_path / "data").write_bytes(VALUE)
-    base = tmp_path / "refs.parq"
-    (base / "v").mkdir(parents=True)
-    metadata = {".zgroup": {"zarr_format": 2}, "v/.zarray": {"shape": [6], "chunks": [2]}}
-    (base / ".zmetadata").write_text(json.dumps({"metadata": metadata, "record_size": 2}))
-    url = f"file://{tmp_path}/data"
-    frame = pandas.DataFrame({"path": [url, None], "offset": [2, 0], "size": [3, 0], "raw": [None, b"raw"]})
-    frame.to_parquet(
-        base / "v/refs.0.parq", engine="fastparquet", object_encoding={"raw": "bytes", "path": "utf8"}
-    )
-    options = {"fo": str(base), "remote_protocol": "file"}
-    store = FsspecStore("reference://", storage_options=options)
-    assert [store.get(f"v/{at}") for at in range(4)] == [b"234", b"raw", None, None]
-    (base / "v/refs.0.parq").write_bytes(b"corrupt")
-    broken = FsspecStore("reference://", storage_options={**options, "target_options": {}})
-    with pytest.raises(StoreError, match="v/0"):
-        broken.get("v/0")
 
 
 def test_xarray_opens_references_to_netcdf(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents, read_back, run_threads
-from _kinds import conformance
+from _kinds import READS, conformance
 from _processes import Process, processes, run_processes
 from _unprivileged import run_child, run_unprivileged
 
@@ -1031,31 +1031,13 @@ OUT = [
 ]
 
 
-LOOKS: dict[str, Callable[[LocalStore, str], object]] = {
-    "get": lambda store, key: store.get(key),
-    "get range": lambda store, key: store.get(key, (0, 1)),
-    "exists": lambda store, key: store.exists(key),
-    "open_value": lambda store, key: store.reader().open(key),
-    "open_part": lambda store, key: store.reader().open(key, (0, 1)),
-    "get_partial_values": lambda store, key: store.get_partial_values([(key, (0, 1))]),
-    "get_values": lambda store, key: store.get_values([key]),
-    "loader": lambda store, key: store.reader().get(key),
-    "scratch_loader": lambda store, key: store.reader(Scratch(), 10**6).get(key),
-    "range_loader": lambda store, key: store.reader().get_ranges(key, [0], [1]),
-    "into_loader": lambda store, key: store.reader().get_into(key, 0, memoryview(bytearray(1))),
-    "get_versioned": lambda store, key: store.get_versioned(key),
-    "list_prefix": lambda store, key: list(store.list_prefix(f"{key}/")),
-    "list_dir": lambda store, key: store.list_dir(f"{key}/"),
-}
-
-
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", READS)
 def test_a_confined_store_follows_no_link_out_of_it(look: str) -> None:
     def work(base: Path) -> None:
         store = LocalStore(base / "store", follow_links=False)
         for key in OUT:
             with pytest.raises(InvalidKeyError, match=f"'{key}/?' leads out of .*accepted: a link within"):
-                LOOKS[look](store, key)
+                READS[look](store, key)
             assert store.version(key) is None
 
     outcome = run_unprivileged(work, prepare=_linked)
@@ -1127,14 +1109,14 @@ def test_arrays_of_a_confined_store() -> None:
     outcome.checked()
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", READS)
 def test_a_confined_store_reads_nothing_outside_at_any_moment(look: str) -> None:
     """Before each call to the system, in turn, a directory becomes a link that leads out."""
 
     def act(store: LocalStore) -> None:
         confined = LocalStore(store.root, follow_links=False)
         key = "a/deep" if look.startswith("list") else "a/deep/data.bin"
-        found = LOOKS[look](confined, key)
+        found = READS[look](confined, key)
         shown = bytes(found.read(0)) if hasattr(found, "read") else found
         if hasattr(found, "close"):
             found.close()

@@ -22,13 +22,8 @@ from xzarr3.stores.object.options import SETTINGS, parse
 from xzarr3.stores.object.store import ObjectStore
 from xzarr3.stores.open import OBJECT_SCHEMES
 
-CREDENTIALS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_PROFILE",
-    "AWS_ENDPOINT_URL",
-    "GOOGLE_BASE_URL",
-)
+CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL")
+CREDENTIALS += ("GOOGLE_BASE_URL",)
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +87,7 @@ def test_urls_that_are_refused(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+H = "http://h:1"
 BLOBS = "BlobEndpoint=https://acc.blob.h/;QueueEndpoint=https://acc.queue.h/;SharedAccessSignature=sv=1&sig=x"
 ACCOUNT = {"account_name": "acc", "account_key": "a2V5=="}
 
@@ -109,19 +105,11 @@ ACCOUNT = {"account_name": "acc", "account_key": "a2V5=="}
         (
             "s3",
             {"client_kwargs": {"endpoint_url": "http://h:1/", "region_name": "r"}},
-            {"endpoint": "http://h:1", "region": "r", "allow_http": True},
+            {"endpoint": H, "region": "r", "allow_http": True},
         ),
-        (
-            "s3",
-            {"endpoint_url": "http://h:1", "use_ssl": False},
-            {"endpoint": "http://h:1", "allow_http": True},
-        ),
-        ("s3", {"endpoint_url": "http://h:1", "allow_http": False}, {"endpoint": "http://h:1"}),
-        (
-            "s3",
-            {"endpoint": "https://h", "region": "r", "key": None},
-            {"endpoint": "https://h", "region": "r"},
-        ),
+        ("s3", {"endpoint_url": H, "use_ssl": False}, {"endpoint": H, "allow_http": True}),
+        ("s3", {"endpoint_url": H, "allow_http": False}, {"endpoint": H}),
+        ("s3", {"endpoint": "https://h", "key": None}, {"endpoint": "https://h"}),
         ("s3", {"requester_pays": True}, {"request_payer": True}),
         ("s3", {"default_cache_type": "readahead", "use_listings_cache": False}, {}),
         ("s3", {"client_kwargs": {"verify": False}}, {"allow_invalid_certificates": True}),
@@ -135,19 +123,20 @@ ACCOUNT = {"account_name": "acc", "account_key": "a2V5=="}
         ("gs", {"token": None}, {}),
         ("gs", {"token": "google_default", "project": "p"}, {}),
         ("gs", {"token": "/home/me/key.json"}, {"application_credentials": "/home/me/key.json"}),
-        (
-            "gs",
-            {"token": {"type": "service_account"}},
-            {"service_account_key": '{"type": "service_account"}'},
-        ),
+        ("gs", {"token": {"type": "x"}}, {"service_account_key": '{"type": "x"}'}),
         ("gs", {"token": '{"type": 1}'}, {"service_account_key": '{"type": 1}'}),
-        ("gs", {"endpoint_url": "http://h:1"}, {"base_url": "http://h:1", "allow_http": True}),
+        ("gs", {"endpoint_url": H}, {"base_url": H, "allow_http": True}),
         ("az", ACCOUNT, ACCOUNT),
         ("az", {"account_name": "acc", "sas_token": "sig=x"}, {"account_name": "acc", "sas_key": "sig=x"}),
         (
             "az",
             {"connection_string": "AccountName=acc;AccountKey=a2V5==;EndpointSuffix=core.windows.net"},
             {**ACCOUNT, "endpoint": "https://acc.blob.core.windows.net"},
+        ),
+        (
+            "az",
+            {"connection_string": "DefaultEndpointsProtocol=http;AccountName=acc;EndpointSuffix=h:1"},
+            {"account_name": "acc", "endpoint": "http://acc.blob.h:1", "allow_http": True},
         ),
         ("az", {"connection_string": "AccountName=acc;AccountKey=a2V5==;", "account_name": "acc"}, ACCOUNT),
         (

@@ -252,14 +252,27 @@ def test_what_others_have_in_a_zip_stays(path: Path) -> None:
 
 
 def test_names_of_other_times(path: Path) -> None:
-    """Names that are not said to be UTF-8 are in code page 437, unless a field spells them."""
+    """Names that are not said to be UTF-8 are in code page 437, unless a field spells them.
+
+    Such a zip is read, and not added to.
+    """
     raw = "\u00e9/x".encode("cp437")
     field = b"\1" + zlib.crc32(b"u1").to_bytes(4, "little") + "\u6c23".encode()
     extra = struct.pack("<2H", 0x7075, len(field)) + field
-    path.write_bytes(built([Entry(raw, b"one"), Entry(b"u1", b"two", extra=extra)]))
-    assert contents(ZipStore(path)) == {"\u00e9/x": b"one", "\u6c23": b"two"}
+    data = built([Entry(raw, b"one"), Entry(b"u1", b"two", extra=extra)])
+    path.write_bytes(data)
+    expected = {"\u00e9/x": b"one", "\u6c23": b"two"}
+    assert contents(ZipStore(path)) == expected
     with zipfile.ZipFile(path) as peer:
         assert peer.namelist()[0] == "\u00e9/x"
+    with pytest.raises(StoreError, match=r"not in UTF-8; accepted: mode 'r'.* as ZipStore\.pack makes"):
+        ZipStore(path, mode="a")
+    assert path.read_bytes() == data
+    assert os.listdir(path.parent) == [path.name]
+    ZipStore.pack(ZipStore(path), path)
+    with ZipStore(path, mode="a") as store:
+        store.set("b", b"three")
+    assert contents(ZipStore(path)) == {**expected, "b": b"three"}
 
 
 def test_zip_made_by_info_zip_is_read(tmp_path: Path, path: Path) -> None:
@@ -375,9 +388,8 @@ def test_zip_beyond_four_gigabytes(path: Path) -> None:
             store.set("b", b"beyond")
             store.set("c", b"last")
         assert path.stat().st_size > 2**32
-        assert (
-            verified(path) == contents(ZipStore(path)) == {**old, "a": b"first", "b": b"beyond", "c": b"last"}
-        )
+        assert verified(path) == contents(ZipStore(path))
+        assert verified(path) == {**old, "a": b"first", "b": b"beyond", "c": b"last"}
 
 
 def test_member_beyond_four_gigabytes(path: Path) -> None:
@@ -698,39 +710,6 @@ def test_threads_of_dask_write(path: Path, inner: str | None) -> None:
     assert inner or verified(path)
 
 
-def test_copied_to_a_zip_and_back(path: Path, tmp_path: Path) -> None:
-    data = np.arange(120.0).reshape(10, 12)
-    source = xzarr3.create_group(tmp_path / "directory")
-    source.create_array("x/a", data=data, chunks=(3, 5))
-    source.create_array("x/b", data=data + 1, chunks=(2, 3), shards=(4, 6))
-    with ZipStore(path, mode="w") as store:
-        xzarr3.copy(source, store)
-        xzarr3.create_array(store, "x/a", data=data * 2, chunks=(5, 5), overwrite=True)
-    packed = ZipStore.pack(LocalStore(tmp_path / "directory"), tmp_path / "packed.zip")
-    xzarr3.copy(xzarr3.open_group(ZipStore(path)), tmp_path / "back")
-    for store_, first in ((tmp_path / "back", data * 2), (packed, data)):
-        group = xzarr3.open_group(store_)
-        assert np.array_equal(group["x/a"][:], first)
-        assert np.array_equal(group["x/b"][1:7, ::3], (data + 1)[1:7, ::3])
-
-
-def test_threads_change_parts_of_chunks(path: Path) -> None:
-    """Each changes its own elements of chunks and shards that all of them share."""
-    with ZipStore(path, mode="w") as store:
-        plain = xzarr3.create_array(store, "p", shape=(64,), chunks=(32,), dtype="i4")
-        shards = xzarr3.create_array(store, "s", shape=(64,), chunks=(8,), shards=(32,), dtype="i4")
-
-        def work(at: int) -> None:
-            for array in (plain, shards):
-                for place in range(at, 64, 4):
-                    array[place] = place + 1
-
-        run_threads(*(lambda at=at: work(at) for at in range(4)))  # type: ignore[misc]
-    again = ZipStore(path)
-    for name in "ps":
-        assert xzarr3.open_array(again, name)[:].tolist() == list(range(1, 65))
-
-
 def test_flushing_and_closing_while_threads_write(path: Path) -> None:
     store = ZipStore(path, mode="w")
     stored: list[str] = []
@@ -806,7 +785,7 @@ def test_value_closed_where_its_store_is_locked() -> None:
         patch.setattr("xzarr3.stores.zip.store._PATIENCE", 0.1)
         with memory._lock:
             gc.collect()
-    for _ in range(100):
+    for _ in range(5000):
         if memory.exists("x.zip"):
             break
         time.sleep(0.02)
@@ -1646,7 +1625,10 @@ UNREADABLE = ("encrypted", "strongly encrypted", "bzip2", "unknown method", "oth
 @pytest.mark.parametrize("name", MEMBERS)
 @pytest.mark.parametrize("first", [True, False])
 def test_member_that_cannot_be_read(path: Path, name: str, first: bool) -> None:
-    """It is listed, so that nobody takes it for absent; the others are read."""
+    """It is listed, so that nobody takes it for absent; the others are read.
+
+    Its entry is written anew when the zip is added to; what was wrong in it must not look right then.
+    """
     entries, match = MEMBERS[name]
     others = [Entry(b"other", b"also"), Entry(b"last", b"l" * 600)]
     path.write_bytes(built([GOOD, *entries, *others] if first else [*others, *entries]))
@@ -1667,6 +1649,18 @@ def test_member_that_cannot_be_read(path: Path, name: str, first: bool) -> None:
             assert "zip" in str(caught.value)
         assert bytes(store.get("other") or b"") == b"also"
         assert bytes(store.get("last") or b"") == b"l" * 600
+    before = path.read_bytes()
+    try:
+        with ZipStore(path, mode="a") as store:
+            store.set("new", b"new")
+    except StoreError:
+        assert path.read_bytes() == before
+    else:
+        store = ZipStore(path)
+        assert [store.get("other"), store.get("new")] == [b"also", b"new"]
+        with pytest.raises(StoreError, match=match):
+            store.get("bad")
+    assert os.listdir(path.parent) == [path.name]
 
 
 def test_extra_fields_of_the_header_that_the_directory_does_not_have(path: Path) -> None:
@@ -1869,41 +1863,6 @@ def test_directory_larger_than_is_read_is_refused(path: Path, monkeypatch: pytes
     monkeypatch.setattr("xzarr3.stores.zip.read.LARGEST_DIRECTORY", 1000)
     with pytest.raises(StoreError, match=r"directory has \d+ bytes, 1000 at most"):
         ZipStore(path)
-
-
-def test_names_that_are_not_utf8_are_read_and_not_added_to(path: Path) -> None:
-    path.write_bytes(built([Entry("\u00e9/x".encode("cp437"), b"one")]))
-    before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"not in UTF-8; accepted: mode 'r'.* as ZipStore\.pack makes"):
-        ZipStore(path, mode="a")
-    assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
-    ZipStore.pack(ZipStore(path), path)
-    with ZipStore(path, mode="a") as store:
-        store.set("b", b"two")
-    assert contents(ZipStore(path)) == {"\u00e9/x": b"one", "b": b"two"}
-
-
-@pytest.mark.parametrize("name", [*MEMBERS])
-def test_zip_with_a_member_that_cannot_be_read_is_not_made_readable_by_adding_to_it(
-    path: Path, name: str
-) -> None:
-    """Its entry is written anew; what was wrong in it must not look right then."""
-    entries, match = MEMBERS[name]
-    path.write_bytes(built([GOOD, *entries]))
-    before = path.read_bytes()
-    try:
-        with ZipStore(path, mode="a") as store:
-            store.set("new", b"new")
-    except StoreError:
-        assert path.read_bytes() == before
-    else:
-        store = ZipStore(path)
-        assert bytes(store.get("good") or b"") == b"value"
-        assert bytes(store.get("new") or b"") == b"new"
-        with pytest.raises(StoreError, match=match):
-            store.get("bad")
-    assert os.listdir(path.parent) == [path.name]
 
 
 def readable(store: Store) -> dict[str, bytes | None]:
