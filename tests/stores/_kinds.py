@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _conformance import ReadingConformance, StoreConformance, contents
+from _conformance import ReadingConformance, StoreConformance, contents, run_threads
+from _unprivileged import run_child
 
 from xzarr3 import LocalStore, MemoryStore, Store, ZipStore
 from xzarr3.stores import CacheStore, WrapperStore
@@ -75,3 +77,21 @@ def guarded(store: Any) -> Store:
             store.flush()
             return ZipStore(store.path) if store.path is not None else ZipStore(store._inner, store.key)
     return type(store)(store.values, read_only=True)  # type: ignore[no-any-return]
+
+
+def fork_beside(busy: Callable[[], object], work: Callable[[], Any], times: int) -> list[Any]:
+    """What ``work`` returns in children that are forked one by one while other threads are busy."""
+    stop, found = threading.Event(), []
+
+    def go_on() -> None:
+        while not stop.is_set():
+            busy()
+
+    def fork() -> None:
+        try:
+            found.extend(run_child(work).checked() for _ in range(times))
+        finally:
+            stop.set()
+
+    run_threads(fork, *[go_on] * 3)
+    return found

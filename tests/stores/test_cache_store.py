@@ -27,7 +27,7 @@ import dask
 import numpy as np
 import pytest
 from _conformance import VALUE, contents, run_threads
-from _kinds import ARRAYS, NOT_PICKLED, conformance
+from _kinds import ARRAYS, NOT_PICKLED, conformance, fork_beside
 from _opening import opening
 from _servers import S3Server, WebServer
 from _unprivileged import run_child, run_unprivileged
@@ -1190,24 +1190,14 @@ def test_it_survives_fork(place: dict[str, Any]) -> None:
     """While other threads are in the middle of everything."""
     inner = Remote({f"k{at}": bytes([at]) * 500 for at in range(20)})
     cache, _ = cached(inner, max_bytes=100_000, **place)
-    stop = threading.Event()
 
-    def work() -> None:
-        rng = random.Random()
-        while not stop.is_set():
-            key = f"k{rng.randrange(20)}"
-            cache.get(key)
-            cache.set(key, cache.inner.get(key) or b"")
-            cache.get(key, (1, 2))
+    def busy() -> None:
+        key = f"k{random.randrange(20)}"
+        cache.get(key)
+        cache.set(key, cache.inner.get(key) or b"")
+        cache.get(key, (1, 2))
 
-    def fork() -> None:
-        try:
-            for _ in range(10):
-                assert run_child(lambda: contents(cache) == contents(inner)).checked()
-        finally:
-            stop.set()
-
-    run_threads(fork, *[work] * 4)
+    assert fork_beside(busy, lambda: contents(cache) == contents(inner), 10) == [True] * 10
     assert cache.get("k1") == bytes([1]) * 500
 
 

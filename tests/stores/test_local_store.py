@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents, read_back, run_threads
-from _kinds import READS, conformance
+from _kinds import READS, conformance, fork_beside
 from _processes import Process, processes, run_processes
 from _unprivileged import run_child, run_unprivileged
 
@@ -413,23 +413,10 @@ def test_who_forks_in_the_middle_of_a_change_has_one_that_goes_on(store: LocalSt
 
 @pytest.mark.slow
 def test_children_forked_at_any_moment_hold_no_lock(store: LocalStore) -> None:
-    stop = threading.Event()
+    def work() -> tuple[object, ...]:
+        return local_locks._open_ones == {}, _own_lock_files(), store.update("c/d", count)
 
-    def change() -> None:
-        while not stop.is_set():
-            store.update("a/b", count)
-
-    def fork() -> None:
-        try:
-            for _ in range(30):
-                outcome = run_child(
-                    lambda: (local_locks._open_ones == {}, _own_lock_files(), store.update("c/d", count))
-                )
-                assert outcome.checked() == (True, 0, None)
-        finally:
-            stop.set()
-
-    run_threads(change, change, fork)
+    assert fork_beside(lambda: store.update("a/b", count), work, 30) == [(True, 0, None)] * 30
     assert store.get("c/d") == b"30"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import dask
 import numpy as np
 import pytest
 from _conformance import VALUE, contents, read_back, run_threads
-from _kinds import ARRAYS, conformance, reading
+from _kinds import ARRAYS, conformance, fork_beside, reading
 from _recording import recording
 from _unprivileged import run_child
 
@@ -568,22 +567,7 @@ def test_records_do_not_travel() -> None:
 @pytest.mark.slow
 def test_logging_survives_fork() -> None:
     store = logged(a=b"12345")
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            store.get("a")
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(5):
-            assert run_child(lambda: store.get("a")).checked() == b"12345"
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    assert fork_beside(lambda: store.get("a"), lambda: store.get("a"), 5) == [b"12345"] * 5
 
 
 def test_request_is_what_is_documented() -> None:
