@@ -154,19 +154,27 @@ def test_memory_made_from_a_mapping() -> None:
         MemoryStore({"../a": b""})
 
 
+class Derived(MemoryStore):
+    """Holds more than its base."""
+
+    tag = "of the class"
+
+
 def test_memory_in_another_process_is_that_of_the_newest_pickle() -> None:
     """A worker that still holds an old copy must not answer with it."""
-    store = MemoryStore({"a": b"old"})
+    store = Derived({"a": b"old"})
+    store.tag = "of the store"
     first = pickle.dumps(store)
     store.set("a", b"new")
     second = pickle.dumps(store)
     assert pickle.loads(first) is pickle.loads(second) is store
 
-    def work() -> list[bytes]:
+    def work() -> list[tuple[object, ...]]:
         copies = [pickle.loads(data) for data in (first, second, first)]
-        return [bytes(copy.get("a")) for copy in copies]
+        return [(type(copy), copy.tag, bytes(copy.get("a"))) for copy in copies]
 
-    assert run_child(work).checked() == [b"old", b"new", b"old"]
+    values = (b"old", b"new", b"old")
+    assert run_child(work).checked() == [(Derived, "of the store", value) for value in values]
 
 
 def test_memory_in_another_process_refuses_writes() -> None:
