@@ -33,7 +33,10 @@ from xzarr3 import (
     open_store,
 )
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.stores import CacheStore
 from xzarr3.stores.base import check_key, check_prefix, cut, flat, merge, sorted_parts
+from xzarr3.stores.fsspec.store import FsspecStore
+from xzarr3.stores.zip.store import ZipStore
 
 
 class Held(Store):
@@ -506,6 +509,35 @@ def test_any_store_is_a_mapping(
     assert [None if part is None else bytes(part) for part in found] == [
         cut(model[key], (start, None)) if key in model else None for key, start in wanted
     ]
+
+
+# Threads
+
+THREADED: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda base: MemoryStore(),
+    "local": LocalStore,
+    "zip": lambda base: ZipStore(base / "x.zip", mode="w"),
+    "fsspec": lambda base: FsspecStore(f"memory://{base.name}"),
+    "cache": lambda base: CacheStore(MemoryStore(), directory=base),
+    "plain": lambda base: Plain(),
+}
+
+
+@pytest.mark.parametrize("kind", THREADED)
+def test_threads_change_parts_of_chunks(kind: str, tmp_path: Path) -> None:
+    """Each changes its own elements of chunks and shards that all of them share."""
+    with THREADED[kind](tmp_path) as store:
+        plain = xzarr3.create_array(store, "p", shape=(64,), chunks=(32,), dtype="i4")
+        shards = xzarr3.create_array(store, "s", shape=(64,), chunks=(8,), shards=(32,), dtype="i4")
+
+        def work(at: int) -> None:
+            for array in (plain, shards):
+                for place in range(at, 64, 4):
+                    array[place] = place + 1
+
+        run_threads(*(lambda at=at: work(at) for at in range(4)))  # type: ignore[misc]
+    for name in "ps":
+        assert xzarr3.open_array(store, name)[:].tolist() == list(range(1, 65))
 
 
 # Operations that a store lacks
