@@ -342,6 +342,7 @@ def test_links_that_lead_to_no_value_are_not_absent(local_store: LocalStore, tar
     for read in (local_store.get, local_store.reader().open, local_store.reader().get):
         with pytest.raises(StoreError, match="a/link"):
             read("a/link")
+    assert "a/b" in set(local_store.list())
 
 
 def test_what_is_no_file_is_no_value(local_store: LocalStore) -> None:

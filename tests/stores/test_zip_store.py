@@ -1606,6 +1606,8 @@ def test_zip_with_something_around_it(path: Path, comment: bytes, before: bytes)
     assert contents(ZipStore(path)) == {"good": b"value"}
 
 
+GARBLED = Entry(b"bad", bytes(1000), method=8)
+GARBLED.data = b"\xff" * len(GARBLED.data)
 MEMBERS: dict[str, tuple[list[Entry], str]] = {
     "encrypted": ([Entry(b"bad", b"x" * 20, flags=1)], "encrypted"),
     "strongly encrypted": ([Entry(b"bad", b"x" * 20, flags=0x41)], "encrypted"),
@@ -1615,6 +1617,7 @@ MEMBERS: dict[str, tuple[list[Entry], str]] = {
     "longer name": ([Entry(b"bad", b"x", local_name=b"worse")], "contradict|into what follows"),
     "bomb": ([Entry(b"bad", b"\0" * 10**6, method=8, size=1000)], "more than 1000"),
     "inflates to less": ([Entry(b"bad", b"\0" * 1000, method=8, size=1001)], "to 1000 bytes"),
+    "no deflate": ([GARBLED], "cannot be inflated"),
     "wrong checksum": ([Entry(b"bad", b"xyz", crc=5)], "damaged"),
     "wrong checksum, deflated": ([Entry(b"bad", b"xyz", method=8, crc=5)], "damaged"),
 }
