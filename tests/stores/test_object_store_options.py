@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from _fault_server import FaultServer
 
-from xzarr3 import InvalidKeyError, StoreError, open_store
+from xzarr3 import InvalidKeyError, InvalidRangeError, StoreError, open_store
 from xzarr3.errors import ReadOnlyError, StoreCapabilityError, StorePermissionError
 from xzarr3.stores.object.errors import describe, scrub
 from xzarr3.stores.object.options import SETTINGS, parse
@@ -486,6 +486,8 @@ def test_copies_share_a_client(fault_server: FaultServer) -> None:
     beside = ObjectStore("s3://b/y", storage_options={**options, "access_key_id": "test"})
     assert beside._use() is store._use(), "one pool of connections for a bucket"
     assert (store.get("a"), beside.get("a")) == (b"1", b"2")
+    with store.reader().open("a") as opened, pytest.raises(InvalidRangeError, match="-1"):  # type: ignore[union-attr]
+        opened.read(0, -1)
     other = ObjectStore("s3://b/x", storage_options={**options, "secret": "another"})
     assert other._use() is not store._use()
     guarded = ObjectStore("s3://b/x", storage_options=options, read_only=True)
