@@ -34,12 +34,7 @@ def module_of(call: str) -> Any:
 
 @contextmanager
 def failing(
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    error: BaseException,
-    *,
-    after: int = 0,
-    root: str | Path = "",
+    monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, *, after: int = 0, root: str | Path = ""
 ) -> Iterator[list[object]]:
     """Let ``os.name`` raise below ``root`` from its call number ``after`` on; yields the first arguments."""
     module = module_of(name)

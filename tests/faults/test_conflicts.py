@@ -514,28 +514,6 @@ def test_what_a_killed_appender_left_is_never_seen() -> None:
     assert store.get("c/2") is None
 
 
-def test_an_answer_that_was_lost_duplicates_nothing() -> None:
-    class Deaf(WaitingStore):
-        """Now and then stores a value and hears no answer, or no answer as nothing was stored."""
-
-        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
-            kind = dice.choice(["heard", "stored", "lost"])
-            done = super().compare_and_set(key, version, value)
-            if kind == "heard" or not done:
-                return done
-            if kind == "lost":
-                return super().compare_and_set(key, version, value)
-            return self._values.get(key) == value  # What a store finds out that looks again.
-
-    dice = random.Random(1)
-    store = Deaf()
-    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
-    for n in range(10):
-        array.append(np.array([n, n]))
-    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, *(n for n in range(10) for _ in range(2))]
-    assert not [key for key in store.list() if "lease" in key]
-
-
 class Unheard(WaitingStore):
     """Stores a document of a new length, and then something happens before it says so."""
 
@@ -705,41 +683,6 @@ def test_a_lease_without_an_answer_is_known_again(answer: str, monkeypatch: pyte
     store.answers.append(ANSWERS[answer])
     array.append(np.array([3]))
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3]
-
-
-def test_a_failed_append_is_taken_back() -> None:
-    store = RacingStore()
-    array = xzarr3.create_array(store, data=np.arange(5), chunks=2)
-    before = dict(store._values)
-
-    def fail(operation: str, key: str) -> None:
-        if operation == "set" and key == "c/4":
-            raise StoreError("no more")
-
-    store.pauses = fail
-    with pytest.raises(StoreError, match="no more"):
-        array.append(np.arange(7))
-    store.pauses = lambda operation, key: None
-    assert store._values.keys() == before.keys()
-    assert store._values["zarr.json"] == before["zarr.json"]
-    assert array[:].tolist() == xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4]
-
-
-def test_a_document_that_was_stored_though_an_error_came_keeps_its_rows() -> None:
-    store = RacingStore()
-    array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
-
-    class Late(RacingStore):
-        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
-            done = super().compare_and_set(key, version, value)
-            if key == "zarr.json":
-                raise StoreError("no answer")
-            return done
-
-    late = xzarr3.open_array(Late(store), mode="r+")
-    assert late.append(np.arange(4, 8)) == (8,)
-    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert array.append(np.array([8])) == (9,)
 
 
 # Resizing

@@ -28,7 +28,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from _conformance import contents, read_back, run_threads
+from _conformance import contents, read_back
 from _damage import failing, files, os_error
 from _unprivileged import run_child, unprivileged
 from dask import threaded
@@ -1234,88 +1234,3 @@ def test_forked_child_and_parent_both_read(layout: str, local_store: LocalStore)
     np.testing.assert_array_equal(array.get(threads=2), values)
     array.set(..., values + 1, threads=2)
     np.testing.assert_array_equal(array[...], values + 1)
-
-
-def test_fork_while_other_threads_write(local_store: LocalStore) -> None:
-    """A lock that was held when the process forked must not be waited for in the child."""
-    array = _make(local_store, "zstd", data=np.zeros((256, 256)), chunks=(256, 256))
-    stop = threading.Event()
-
-    def write() -> None:
-        for at in itertools.cycle(range(256)):
-            if stop.is_set():
-                return
-            array.set(at, at, threads=1)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        for at in range(8):
-            run_child(lambda at=at: array.set((slice(None), at), 1.0, threads=1)).checked()
-    finally:
-        stop.set()
-        writer.join()
-
-
-@pytest.mark.parametrize("layout", ["plain", "zstd", "sharded"])
-@pytest.mark.parametrize("handles", ["one array", "an array each"])
-def test_threads_that_write_parts_of_one_unit_lose_nothing(handles: str, layout: str, store: Store) -> None:
-    count = 8
-    make = {"data": np.zeros((count * 4, 32)), "chunks": (8, 8), "shards": None}
-    if layout == "sharded":
-        make["shards"] = (32, 32)
-    else:
-        make["chunks"] = (32, 32)
-    array = _make(store, layout, **{**LAYOUTS[layout], **make})
-
-    for generation in range(1, 6):
-
-        def write(at: int, generation: int = generation) -> None:
-            mine = array if handles == "one array" else xzarr3.open_array(store, mode="r+")
-            for row in range(at, count * 4, count):  # Rows of one thread lie between those of others.
-                mine.set(row, 100 * generation + at, threads=1)
-
-        run_threads(*(lambda at=at: write(at) for at in range(count)))  # type: ignore[misc]
-        expected = np.broadcast_to(100.0 * generation + np.arange(count * 4)[:, None] % count, (32, 32))
-        np.testing.assert_array_equal(array[...], expected)
-
-
-def test_readers_during_writes_see_whole_units(store: Store) -> None:
-    array = _make(store, "zstd", data=np.ones((64, 64)), chunks=(32, 32))
-    written, seen = threading.Event(), set()
-
-    def write() -> None:
-        for generation in range(2, 200):
-            array.set(..., generation, threads=1)
-        written.set()
-
-    def read() -> None:
-        mine = xzarr3.open_array(store)
-        while not written.is_set():
-            for coords in itertools.product(range(2), repeat=2):
-                unit = np.unique(mine.read_chunk(coords))
-                assert len(unit) == 1, "half of it is of another write"
-                seen.add(float(unit[0]))
-
-    run_threads(write, read, read)
-    assert len(seen) > 1
-
-
-def test_document_is_always_whole_to_readers(local_store: LocalStore) -> None:
-    array = _make(local_store, attributes={"n": 0})
-    written = threading.Event()
-
-    def write() -> None:
-        for n in range(300):
-            array.attrs.put({"n": n, "padding": "x" * (37 * n % 5000)})
-        written.set()
-
-    def read() -> None:
-        last = 0
-        while not written.is_set():
-            n = xzarr3.open_array(local_store).attrs["n"]
-            assert n >= last
-            last = n
-
-    run_threads(write, read, read)
-    assert xzarr3.open_array(local_store).attrs["n"] == 299

@@ -284,11 +284,7 @@ def test_the_last_attempt_begins_before_the_deadline(
     ids=str,
 )
 def test_a_fault_that_stays_is_reported(
-    fault_server: FaultServer,
-    service: str,
-    kind: str,
-    parameters: dict[str, Any],
-    message: str,
+    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any], message: str
 ) -> None:
     fault_server.put("/b/x/a/zarr.json", VALUE)
     fault_server.put(PATH, VALUE)

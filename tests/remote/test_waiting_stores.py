@@ -353,13 +353,6 @@ def test_a_store_without_listing_is_copied_however_many_chunks_there_are() -> No
     np.testing.assert_array_equal(target[...], np.arange(5000))
 
 
-def test_parts_of_values_set_by_many_threads_are_all_there() -> None:
-    store = FarStore()
-    store.set("a", bytes(64))
-    run_threads(*(partial(store.set_partial_values, [("a", at, b"x")]) for at in range(64)))
-    assert store.get("a") == b"x" * 64
-
-
 def test_a_copy_of_what_is_not_there_is_an_error() -> None:
     with pytest.raises(StoreError, match="no value"):
         FarStore().copy_values([("a", "b")])
