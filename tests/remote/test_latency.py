@@ -13,6 +13,7 @@ from _waiting import WaitingStore
 
 import xzarr3
 from xzarr3 import StoreCapabilityError
+from xzarr3.commit import lease
 from xzarr3.xarray import to_zarr
 
 VARIABLES = 60
@@ -20,6 +21,12 @@ SPLIT = 12
 """Rounds that a busy machine may answer in two; values that came one by one would add :data:`VARIABLES`."""
 DRAFT = "3-draft"
 FORMATS = (3, 2, DRAFT)
+
+
+@pytest.fixture(autouse=True)
+def _unrenewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine a write would renew its lease meanwhile, which takes requests."""
+    monkeypatch.setattr(lease, "_keep", lambda held: None)
 
 
 def dataset(variables: int = VARIABLES) -> xr.Dataset:
