@@ -614,6 +614,13 @@ class FaultServer:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """How it is reached as S3."""
+        return {
+            "key": "k", "secret": "s", "region": "us-east-1", "endpoint_url": self.url, "allow_http": True,
+        }  # fmt: skip
+
     def fault(
         self,
         kind: str,

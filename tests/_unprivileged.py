@@ -7,7 +7,9 @@ child could damage, and that is compared with what it was before.
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
 import os
 import pickle
 import select
@@ -112,6 +114,21 @@ def run_unprivileged(
             name for name in outcome.notes.keys() | after.keys() if outcome.notes.get(name) != after.get(name)
         )
         return outcome
+
+
+def unprivileged(prepare: Callable[[Path], Any] | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """Make a test of what runs in a child without rights; its first argument is the directory there."""
+
+    def decorate(work: Callable[..., Any]) -> Callable[..., None]:
+        @functools.wraps(work)
+        def test(**given: Any) -> None:
+            run_unprivileged(lambda base: work(base, **given), prepare=prepare).checked()
+
+        asked = list(inspect.signature(work).parameters.values())[1:]
+        test.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+        return test
+
+    return decorate
 
 
 @contextmanager

@@ -33,6 +33,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+REFUSED = (StoreError, ConflictError, NodeExistsError)
+
+
 class Killed(BaseException):
     """What ends a worker."""
 
@@ -78,10 +81,12 @@ class Write:
         results[key] = cloudpickle.loads(cloudpickle.dumps(result))
         self._kept += [copy, result, results[key]]  # Other processes have theirs as long as they live.
 
-    def begun(self) -> dict[Any, Any]:
-        """The results of an attempt that has begun."""
+    def begun(self, written: int = 0) -> dict[Any, Any]:
+        """The results of an attempt that has begun, and written so many chunks."""
         results: dict[Any, Any] = {}
         self.run(self.begin, results)
+        for key in self.chunks[:written]:
+            self.run(key, results)
         return results
 
     def cleanup(self, results: dict[Any, Any]) -> Callable[[], None]:
@@ -96,11 +101,24 @@ class Write:
         """End an attempt; whether it got there. Nothing but all old or all new values is right."""
         try:
             self.run(self.later.key, results)
-        except (StoreError, ConflictError, NodeExistsError):
+        except REFUSED:
             assert self.values() == self.before
             return False
         assert self.values() == self.after
         return True
+
+    def erase_after(self, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let all of something happen right before the first value is erased."""
+        acts = [act]
+
+        def erase(real: Any, *args: Any) -> None:
+            if acts:
+                acts.pop()()
+            real(*args)
+
+        for kind in (FsspecStore, LocalStore):
+            real = kind.erase_values
+            monkeypatch.setattr(kind, "erase_values", lambda *args, real=real: erase(real, *args))
 
 
 @pytest.fixture(params=[(store, kind) for store in STORES for kind in OPTIONS], ids="-".join)  # type: ignore[arg-type]
@@ -114,27 +132,15 @@ def test_tasks_one_by_one(write: Write) -> None:
 
 
 def test_begun_again_as_a_worker_was_lost(write: Write) -> None:
-    results = write.begun()
-    for key in write.chunks[:2]:
-        write.run(key, results)
+    results = write.begun(2)
     write.run(write.begin, results, again=True)
     assert write.end(results)
 
 
-def test_cleaned_up_while_the_second_attempt_writes(write: Write) -> None:
+@pytest.mark.parametrize("written", [2, 4])
+def test_cleaned_up_while_the_second_attempt_writes(write: Write, written: int) -> None:
     cleanup = write.cleanup(write.begun())
-    second = write.begun()
-    for key in write.chunks[:2]:
-        write.run(key, second)
-    cleanup()
-    write.end(second)
-
-
-def test_cleaned_up_when_the_second_attempt_has_written_all(write: Write) -> None:
-    cleanup = write.cleanup(write.begun())
-    second = write.begun()
-    for key in write.chunks:
-        write.run(key, second)
+    second = write.begun(written)
     cleanup()
     write.end(second)
 
@@ -142,17 +148,13 @@ def test_cleaned_up_when_the_second_attempt_has_written_all(write: Write) -> Non
 def test_cleaned_up_before_the_second_attempt_begins_again(write: Write) -> None:
     """As the worker was lost that began it."""
     cleanup = write.cleanup(write.begun())
-    second = write.begun()
-    for key in write.chunks[:2]:
-        write.run(key, second)
+    second = write.begun(2)
     cleanup()
-    try:
+    with suppress(*REFUSED):
         write.run(write.begin, second, again=True)
         for key in write.chunks:
             write.run(key, second)
-    except (StoreError, ConflictError, NodeExistsError):
-        return
-    write.end(second)
+        write.end(second)
 
 
 def test_a_task_of_the_first_attempt_counts_for_the_second_one(write: Write) -> None:
@@ -168,22 +170,9 @@ def test_a_task_of_the_first_attempt_counts_for_the_second_one(write: Write) -> 
 def test_the_second_attempt_goes_on_while_the_first_one_is_being_cleaned_up(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it happens right before the first value is erased."""
     cleanup = write.cleanup(write.begun())
-    second = write.begun()
-    for key in write.chunks:
-        write.run(key, second)
-    done: list[bool] = []
-
-    def erase(real: Any, *args: Any) -> None:
-        if not done:
-            done.append(True)
-            write.end(second)
-        real(*args)
-
-    for kind in (FsspecStore, LocalStore):
-        real = kind.erase_values
-        monkeypatch.setattr(kind, "erase_values", lambda *args, real=real: erase(real, *args))
+    second = write.begun(4)
+    write.erase_after(lambda: write.end(second), monkeypatch)
     cleanup()
     monkeypatch.undo()
     assert write.values() in (write.before, write.after)
@@ -192,31 +181,16 @@ def test_the_second_attempt_goes_on_while_the_first_one_is_being_cleaned_up(
 def test_the_second_attempt_begins_while_the_first_one_is_being_cleaned_up(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it happens right before the first value is erased."""
     if isinstance(write.store, LocalStore) and len(write.after) > 4:
         pytest.skip("it waits for the thread that cleans up, which is this one here")
-    first = write.begun()
-    for key in write.chunks:
-        write.run(key, first)
-    done: list[bool] = []
 
-    def erase(real: Any, *args: Any) -> None:
-        if not done:
-            done.append(True)
-            try:
-                second = write.begun()
-                for key in write.chunks:
-                    write.run(key, second)
-            except (StoreError, ConflictError, NodeExistsError):
-                pass
-            else:
-                write.end(second)
-        real(*args)
+    def second() -> None:
+        with suppress(*REFUSED):
+            write.end(write.begun(4))
 
-    for kind in (FsspecStore, LocalStore):
-        real = kind.erase_values
-        monkeypatch.setattr(kind, "erase_values", lambda *args, real=real: erase(real, *args))
-    write.cleanup(first)()
+    cleanup = write.cleanup(write.begun(4))
+    write.erase_after(second, monkeypatch)
+    cleanup()
     monkeypatch.undo()
     assert write.values() in (write.before, write.after)
 
@@ -224,9 +198,7 @@ def test_the_second_attempt_begins_while_the_first_one_is_being_cleaned_up(
 def test_ended_again_as_a_worker_was_lost_that_had_ended_it(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = write.begun()
-    for key in write.chunks:
-        write.run(key, results)
+    results = write.begun(4)
 
     def kill(*args: object) -> None:
         raise Killed
@@ -236,8 +208,7 @@ def test_ended_again_as_a_worker_was_lost_that_had_ended_it(
             patch.setattr(f"xzarr3.commit.{kind}.clean", kill)
         with suppress(Killed):
             write.run(write.later.key, results)
-    if write.later.key in results:
-        return
-    with suppress(StoreError, ConflictError, NodeExistsError):
-        write.run(write.later.key, results)
-    assert write.values() in (write.before, write.after)
+    if write.later.key not in results:
+        with suppress(*REFUSED):
+            write.run(write.later.key, results)
+        assert write.values() in (write.before, write.after)

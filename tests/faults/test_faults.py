@@ -5,36 +5,32 @@ processes, stores that vanish. An error says where; the old value stays; nothing
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import itertools
-import json
 import os
 import pickle
 import random
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from _conformance import contents, read_back, run_threads
-from _unprivileged import own_directory, run_child, run_unprivileged
+from _conformance import contents, read_back
+from _damage import failing, files, os_error
+from _unprivileged import run_child, unprivileged
 from dask import threaded
 
 import xzarr3
@@ -61,25 +57,20 @@ from xzarr3.stores import ValueReader
 from xzarr3.stores.local import platform
 from xzarr3.stores.readers import Reader
 
+
+def _codec(name: str, **configuration: Any) -> dict[str, Any]:
+    return {"name": name, "configuration": configuration}
+
+
+BLOSC = {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 8, "blocksize": 0}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"compressors": None},
-    "zstd": {"compressors": {"name": "zstd", "configuration": {"level": 1, "checksum": False}}},
-    "gzip": {"compressors": {"name": "gzip", "configuration": {"level": 1}}},
-    "blosc": {
-        "compressors": {
-            "name": "blosc",
-            "configuration": {
-                "cname": "lz4",
-                "clevel": 5,
-                "shuffle": "shuffle",
-                "typesize": 8,
-                "blocksize": 0,
-            },
-        }
-    },
+    "zstd": {"compressors": _codec("zstd", level=1, checksum=False)},
+    "gzip": {"compressors": _codec("gzip", level=1)},
+    "blosc": {"compressors": _codec("blosc", **BLOSC)},
     "crc32c": {"compressors": {"name": "crc32c"}},
     "sharded": {"shards": (8, 8), "compressors": {"name": "crc32c"}},
-    "transposed": {"filters": {"name": "transpose", "configuration": {"order": [1, 0]}}},
+    "transposed": {"filters": _codec("transpose", order=[1, 0])},
 }
 
 ALL = pytest.mark.parametrize("layout", LAYOUTS)
@@ -124,112 +115,106 @@ def _compute_in_threads(array: Array) -> object:
 # No permission
 
 
-def test_reading_without_permission() -> None:
+@contextmanager
+def permitted(mode: int, *paths: Path) -> Iterator[None]:
+    """Within the block, what may be done to files and directories is changed."""
+    before = [path.stat().st_mode for path in paths]
+    for path in paths:
+        os.chmod(path, mode)
+    try:
+        yield
+    finally:
+        for path, each in zip(paths, before, strict=True):
+            os.chmod(path, each)
+
+
+def refused(error: type[Exception] | tuple[type[Exception], ...], *asks: Callable[[], object]) -> list[Any]:
+    """The errors of things that are all refused."""
+    errors = []
+    for ask in asks:
+        with pytest.raises(error) as caught:
+            ask()
+        errors.append(caught.value)
+    return errors
+
+
+@unprivileged()
+def test_reading_without_permission(base: Path) -> None:
     """Each error is of the class that says so, and names the store and the key."""
-
-    def work(base: Path) -> None:
-        for layout in LAYOUTS:
-            root = base / "store" / layout
-            array = _make(root, layout)
-            chunk = root / _first(array)
-            for locked in (chunk, chunk.parent, root / "c"):
-                mode = locked.stat().st_mode
-                os.chmod(locked, 0)
-                for name, read in READS.items():
-                    with pytest.raises(StorePermissionError) as caught:
-                        read(array)
-                    assert str(root) in str(caught.value), (layout, name)
-                    assert "key 'c/" in str(caught.value), (layout, name)
-                    assert isinstance(caught.value.__cause__, PermissionError)
-                os.chmod(locked, mode)
-            np.testing.assert_array_equal(array[...], _values())
-
-    run_unprivileged(work).checked()
+    for layout in LAYOUTS:
+        root = base / "store" / layout
+        array = _make(root, layout)
+        chunk = root / _first(array)
+        for locked in (chunk, chunk.parent, root / "c"):
+            with permitted(0, locked):
+                errors = refused(StorePermissionError, *(partial(read, array) for read in READS.values()))
+            for error in errors:
+                assert str(root) in str(error), layout
+                assert "key 'c/" in str(error), layout
+                assert isinstance(error.__cause__, PermissionError)
+        np.testing.assert_array_equal(array[...], _values())
 
 
-def test_opening_without_permission() -> None:
+@unprivileged()
+def test_opening_without_permission(base: Path) -> None:
     """It is not said that there is nothing, nor made anew."""
-
-    def work(base: Path) -> None:
-        root = base / "store" / "root"
-        xzarr3.create_group(root)
-        _make(root, path="a/x")
-        xzarr3.consolidate_metadata(root)
-        for locked, path in (
-            (root / "zarr.json", ""),
-            (root, ""),
-            (root / "a/x/zarr.json", "a/x"),
-            (root / "a", "a/x"),
-        ):
-            mode = locked.stat().st_mode
-            os.chmod(locked, 0)
-            for ask in (
-                lambda path=path: xzarr3.open(root, path),
-                lambda path=path: xzarr3.open_array(root, path),
-                lambda path=path: xzarr3.open_group(root, path),
-                lambda path=path: xzarr3.open_group(root, path, mode="a"),
-                lambda path=path: xzarr3.open_group(root, path, mode="w-"),
-                lambda path=path: xzarr3.open_group(root, path, mode="w"),
-                lambda path=path: xzarr3.create_array(root, path, shape=3, dtype="i1"),
-                lambda path=path: from_zarr(root, path),
-            ):
-                # A document that cannot be read is no reason to refuse mode "w-" in another way.
-                with pytest.raises((StorePermissionError, xzarr3.NodeExistsError)) as caught:
-                    ask()
-                assert str(root) in str(caught.value)
+    root = base / "store" / "root"
+    xzarr3.create_group(root)
+    _make(root, path="a/x")
+    xzarr3.consolidate_metadata(root)
+    for locked, path in (("zarr.json", ""), ("", ""), ("a/x/zarr.json", "a/x"), ("a", "a/x")):
+        with permitted(0, root / locked):
+            # A document that cannot be read is no reason to refuse mode "w-" in another way.
+            errors = refused(
+                (StorePermissionError, NodeExistsError),
+                *(partial(open_, root, path) for open_ in (xzarr3.open, xzarr3.open_array, from_zarr)),
+                *(partial(xzarr3.open_group, root, path, mode=mode) for mode in ("r", "a", "w-", "w")),
+                partial(xzarr3.create_array, root, path, shape=3, dtype="i1"),
+            )
             with pytest.raises(StorePermissionError, match=r"zarr\.json"):
                 xzarr3.open(root, path)
-            os.chmod(locked, mode)
-        assert xzarr3.open_array(root, "a/x")[0, 0] == _values()[0, 0]
-
-    run_unprivileged(work).checked()
+        assert all(str(root) in str(error) for error in errors)
+    assert xzarr3.open_array(root, "a/x")[0, 0] == _values()[0, 0]
 
 
-def test_listing_without_permission() -> None:
-    def work(base: Path) -> None:
-        root = base / "store" / "root"
-        group = xzarr3.create_group(root)
-        _make(root, path="a/x")
-        store = LocalStore(root)
-        for folder, prefix in ((root, ""), (root / "a", "a/"), (root / "a" / "x", "a/x/")):
-            os.chmod(folder, 0o300)
-            for ask in (
+@unprivileged()
+def test_listing_without_permission(base: Path) -> None:
+    root = base / "store" / "root"
+    group: Any = xzarr3.create_group(root)
+    _make(root, path="a/x")
+    store = LocalStore(root)
+    for prefix in ("", "a/", "a/x/"):
+        with permitted(0o300, root / prefix):
+            errors = refused(
+                StorePermissionError,
                 lambda prefix=prefix: list(store.list_prefix(prefix)),
                 lambda prefix=prefix: store.list_dir(prefix),
                 lambda: list(store.list()),
                 lambda: xzarr3.create_group(store, overwrite=True),
-            ):
-                with pytest.raises(StorePermissionError) as caught:
-                    ask()
-                assert str(root) in str(caught.value)
-                assert "list" in str(caught.value)
-            os.chmod(folder, 0o755)
-        os.chmod(root / "a", 0o300)
-        for ask in (
-            lambda: list(group["a"]),  # type: ignore[call-overload]
+            )
+        assert all(str(root) in str(error) and "list" in str(error) for error in errors)
+    with permitted(0o300, root / "a"):
+        errors = refused(
+            StorePermissionError,
+            lambda: list(group["a"]),
             lambda: list(group.members(max_depth=None)),
             group.tree,
             group.consolidate,
             lambda: group.__delitem__("a"),
-        ):
-            with pytest.raises(StorePermissionError, match="a/"):
-                ask()
-        os.chmod(root / "a", 0o755)
-        assert list(group["a"]) == ["x"]  # type: ignore[call-overload]
-
-    run_unprivileged(work).checked()
+        )
+    assert all("a/" in str(error) for error in errors)
+    assert list(group["a"]) == ["x"]
 
 
-def test_writing_without_permission() -> None:
-    def work(base: Path) -> None:
-        for layout in LAYOUTS:
-            root = base / "store" / layout
-            array = _make(root, layout)
-            before = contents(array.store)
-            folders = [Path(folder) for folder, _, _ in os.walk(root)]
-            for folder in folders:
-                os.chmod(folder, 0o555)
-            for write in (
+@unprivileged()
+def test_writing_without_permission(base: Path) -> None:
+    for layout in LAYOUTS:
+        root = base / "store" / layout
+        array = _make(root, layout)
+        before = contents(array.store)
+        with permitted(0o555, *(Path(folder) for folder, _, _ in os.walk(root))):
+            errors = refused(
+                StorePermissionError,
                 lambda array=array: array.set(..., 5),
                 lambda array=array: array.set(..., 5, threads=2),
                 lambda array=array: array.set((1, 1), 5),
@@ -238,80 +223,40 @@ def test_writing_without_permission() -> None:
                 lambda array=array: array.append(np.ones((4, 16))),
                 lambda array=array: array.attrs.update(x=1),
                 lambda root=root: xzarr3.create_array(root, shape=1, dtype="i1", overwrite=True),
-                lambda root=root: xzarr3.create_group(root, "new"),
+                lambda root=root: xzarr3.create_group(root / "new"),
+                lambda root=root: xzarr3.open_group(root / "new", mode="a"),
                 lambda root=root: xzarr3.open_group(root, mode="w"),
                 lambda array=array: xzarr3.store(da.ones((16, 16), chunks=8), array, scheduler="sync"),
-            ):
-                with pytest.raises(Xzarr3Error) as caught:
-                    write()
-                if not isinstance(caught.value, NodeTypeError):  # Below an array, there is no group.
-                    assert isinstance(caught.value, StorePermissionError)
-                    assert str(root) in str(caught.value)
+            )
             assert contents(array.store) == before
-            assert array.shape == xzarr3.open_array(root).shape == (16, 16)
-            assert dict(array.attrs) == {}
-            for folder in folders:
-                os.chmod(folder, 0o755)
-            assert contents(array.store) == before
-
-    run_unprivileged(work).checked()
+        assert all(str(root) in str(error) for error in errors)
+        assert array.shape == xzarr3.open_array(root).shape == (16, 16)
+        assert dict(array.attrs) == {}
+        assert contents(array.store) == before
 
 
-def test_new_store_without_permission() -> None:
-    def work(base: Path) -> None:
-        (base / "store" / "locked").mkdir(mode=0o555)
-        root = base / "store" / "locked" / "new.zarr"
-        for make in (
-            lambda: xzarr3.create_group(root),
-            lambda: _make(root),
-            lambda: xzarr3.open_group(root, mode="a"),
-            lambda: xzarr3.open_group(root, mode="w"),
-        ):
-            with pytest.raises(StorePermissionError) as caught:
-                make()
-            assert str(root) in str(caught.value)
-            assert "zarr.json" in str(caught.value)
-        assert os.listdir(base / "store" / "locked") == []
-
-    run_unprivileged(work).checked()
+@unprivileged()
+def test_unreadable_chunks_do_not_hinder_the_building_of_a_graph(base: Path) -> None:
+    array = _make(base / "store")
+    os.chmod(base / "store" / _first(array), 0)
+    lazy = from_zarr(array, chunks="units")
+    np.testing.assert_array_equal(lazy[8:].compute(scheduler="sync"), _values()[8:])
+    with pytest.raises(StorePermissionError):
+        lazy[:4].compute(scheduler="sync")
 
 
-def test_unreadable_chunks_do_not_hinder_the_building_of_a_graph() -> None:
-    def work(base: Path) -> None:
-        array = _make(base / "store")
-        os.chmod(base / "store" / _first(array), 0)
-        lazy = from_zarr(array, chunks="units")
-        np.testing.assert_array_equal(lazy[8:].compute(scheduler="sync"), _values()[8:])
-        with pytest.raises(StorePermissionError):
-            lazy[:4].compute(scheduler="sync")
-
-    run_unprivileged(work).checked()
-
-
-def test_links_into_forbidden_directories() -> None:
+@unprivileged()
+def test_links_into_forbidden_directories(base: Path) -> None:
     """Listing has to look at what a link points to."""
-
-    def work(base: Path) -> None:
-        store = LocalStore(base / "store")
-        store.set("a/b", b"x")
-        (base / "outside").chmod(0)
-        (base / "store" / "link").symlink_to("../outside/deep")
-        try:
-            keys = list(store.list())
-        except StoreError:
-            pass
-        else:
-            assert "a/b" in keys
-        try:
-            keys = list(store.list_dir("")[1])
-        except StoreError:
-            pass
-        else:
-            assert "a/" in keys
-        (base / "outside").chmod(0o755)
-
-    outcome = run_unprivileged(work)
-    assert outcome.error is None, outcome.trace
+    store = LocalStore(base / "store")
+    store.set("a/b", b"x")
+    (base / "outside").chmod(0)
+    (base / "store" / "link").symlink_to("../outside/deep")
+    with contextlib.suppress(StoreError):
+        assert "a/b" in store.list()
+    with contextlib.suppress(StoreError):
+        assert "a/" in store.list_dir("")[1]
+    (base / "outside").chmod(0o755)
 
 
 # Nothing there
@@ -326,7 +271,8 @@ def test_missing_store(kind: str, tmp_path: Path) -> None:
         root.mkdir()
     if kind == "foreign":
         (root / "readme.txt").write_text("hello")
-    for ask in (
+    for error in refused(
+        NodeNotFoundError,
         lambda: xzarr3.open(root),
         lambda: xzarr3.open_array(root),
         lambda: xzarr3.open_group(root, mode="r+"),
@@ -334,86 +280,44 @@ def test_missing_store(kind: str, tmp_path: Path) -> None:
         lambda: xzarr3.consolidate_metadata(root),
         lambda: from_zarr(root),
     ):
-        with pytest.raises(NodeNotFoundError) as caught:
-            ask()
-        assert isinstance(caught.value, FileNotFoundError)
-        assert str(root) in str(caught.value)
-        assert "zarr.json" in str(caught.value)
+        assert isinstance(error, FileNotFoundError)
+        assert str(root) in str(error)
+        assert "zarr.json" in str(error)
     assert sorted(os.listdir(tmp_path)) == ([] if kind == "absent" else ["none.zarr"])
     assert not root.is_dir() or os.listdir(root) == (["readme.txt"] if kind == "foreign" else [])
 
 
-def test_missing_node(store: Store) -> None:
-    root = xzarr3.create_group(store)
-    root.create_array("a/x", shape=3, dtype="i1")
-    for ask in (
-        lambda: root["y"],
-        lambda: root["a/y"],
-        lambda: root["a/x/y"],
-        lambda: xzarr3.open(store, "a/y"),
-        lambda: xzarr3.open_group(store, "a/x/c"),
-        lambda: root.__delitem__("a/y"),
-    ):
-        with pytest.raises(NodeNotFoundError) as caught:
-            ask()
-        assert repr(store) in str(caught.value)
-    with pytest.raises(NodeNotFoundError, match=r"'y'.*there are: a"):
-        root["y"]
-    with pytest.raises(KeyError):
-        root["y"]
-    with pytest.raises(NodeTypeError):
-        xzarr3.open_array(store, "a")
-    with pytest.raises(NodeTypeError):
-        xzarr3.open_group(store, "a/x")
-
-
 # Documents that are none
 
-NOT_JSON = {
+NOT_DOCUMENTS = {
     "empty": b"",
-    "space": b" \n\t",
     "brace": b"{",
     "text": b"<html>404 not found</html>",
-    "binary": bytes(range(256)),
-    "not utf-8": b'{"zarr_format": 3, "node_type": "\xff\xfe"}',
-    "null": b"null",
-    "number": b"3",
-    "string": b'"group"',
-    "list": b'[{"zarr_format": 3}]',
     "two": b'{"zarr_format": 3, "node_type": "group"}{}',
-    "trailing": b'{"zarr_format": 3, "node_type": "group"} x',
-    "deep list": b"[" * 200_000,
-    "deep object": b'{"a":' * 200_000,
-    "deep attributes": b'{"zarr_format": 3, "node_type": "group", "attributes": {"a":'
-    + b"[" * 100_000
-    + b"]" * 100_000
-    + b"}}",
-    "zeros": bytes(4096),
-    "no format": b'{"node_type": "group"}',
+    "deep": b'{"zarr_format": 3, "node_type": "group", "attributes": %s}' % (b"[" * 10**5 + b"]" * 10**5),
     "format 2": b'{"zarr_format": 2, "node_type": "group"}',
     "format true": b'{"zarr_format": true, "node_type": "group"}',
     "format 1e400": b'{"zarr_format": 1e400, "node_type": "group"}',
-    "no type": b'{"zarr_format": 3}',
     "other type": b'{"zarr_format": 3, "node_type": ["array"]}',
     "bare array": b'{"zarr_format": 3, "node_type": "array"}',
 }
 
 
-@pytest.mark.parametrize("name", NOT_JSON)
+@pytest.mark.parametrize("name", NOT_DOCUMENTS)
 def test_document_that_is_none(name: str, store: Store) -> None:
     root = xzarr3.create_group(store)
     root.create_array("a/x", data=np.arange(4))
-    store.set("a/zarr.json", NOT_JSON[name])
-    for ask in (
+    store.set("a/zarr.json", NOT_DOCUMENTS[name])
+    for error in refused(
+        MetadataError,
         lambda: xzarr3.open(store, "a"),
         lambda: xzarr3.open_group(store, "a", mode="a"),
         lambda: xzarr3.open_array(store, "a"),
         lambda: root["a"],
         lambda: dict(root),
     ):
-        with pytest.raises(MetadataError, match="'/a'"):
-            ask()
-    assert bytes(store.get("a/zarr.json") or b"") == NOT_JSON[name]
+        assert "'/a'" in str(error)
+    assert bytes(store.get("a/zarr.json") or b"") == NOT_DOCUMENTS[name]
     assert xzarr3.open_array(store, "a/x")[:].tolist() == [0, 1, 2, 3]
 
 
@@ -449,35 +353,26 @@ def test_document_with_one_byte_wrong(store: Store) -> None:
 
 
 @ALL
-def test_truncated_chunk(layout: str, store: Store) -> None:
+def test_chunk_that_is_too_short_or_too_long(layout: str, store: Store) -> None:
     array = _make(store, layout)
     key = _first(array)
     whole = bytes(store.get(key) or b"")
-    for length in sorted({0, 1, 2, 7, len(whole) // 2, len(whole) - 4, len(whole) - 1}):
-        store.set(key, whole[:length])
+    wrong = [whole[:end] for end in sorted({0, 1, 2, 7, len(whole) // 2, len(whole) - 4, len(whole) - 1})]
+    if layout in ("plain", "crc32c"):
+        wrong += [whole + more for more in (b"\0", b"x" * 8, whole)]
+    for value in wrong:
+        store.set(key, value)
         for name, read in READS.items():
             with pytest.raises(ChunkDecodeError) as caught:
                 read(array)
-            assert key in str(caught.value), (name, length)
-            assert "(0, 0)" in str(caught.value), (name, length)
+            assert key in str(caught.value), (name, len(value))
+            assert "(0, 0)" in str(caught.value), (name, len(value))
             assert caught.value.key == key
             assert caught.value.chunk == (0, 0)
         rest = slice(8, None)
         np.testing.assert_array_equal(array[rest, rest], _values()[rest, rest])
     store.set(key, whole)
     np.testing.assert_array_equal(array[...], _values())
-
-
-@pytest.mark.parametrize("layout", ["plain", "crc32c"])
-def test_chunk_with_more_behind_it(layout: str, store: Store) -> None:
-    array = _make(store, layout)
-    key = _first(array)
-    whole = bytes(store.get(key) or b"")
-    for more in (b"\0", b"x" * 8, whole):
-        store.set(key, whole + more)
-        for read in READS.values():
-            with pytest.raises(ChunkDecodeError, match=key):
-                read(array)
 
 
 @ALL
@@ -566,24 +461,13 @@ def test_pipe_in_place_of_a_chunk(tmp_path: Path) -> None:
     run_child(work).checked()
 
 
-def test_absent_chunk_is_the_fill_value(store: Store) -> None:
-    for layout in LAYOUTS:
-        array = _make(store, layout, path=layout, fill_value=-3.5)
-        store.erase(f"{layout}/c/0/0")
-        unit = array.write_chunks[0]
-        expected = _values()
-        expected[:unit, :unit] = -3.5
-        for selection in (..., (slice(1, 3), slice(None, None, 2)), (0, 0), (slice(None, None, -3), 5)):
-            np.testing.assert_array_equal(array[selection], expected[selection])
-        assert (array.read_chunk((0, 0)) == -3.5).all()
-
-
 def test_errors_travel_between_processes(store: Store) -> None:
     """Workers of dask send them home, with all they say."""
     array = _make(store, "sharded")
     store.set(_first(array), bytes(store.get(_first(array)) or b"")[:-3])
     store.set("bad/zarr.json", b"{")
-    for raising in (
+    for error in refused(
+        Xzarr3Error,
         lambda: array[...],
         lambda: xzarr3.open(store, "bad"),
         lambda: xzarr3.open(store, "none"),
@@ -592,73 +476,15 @@ def test_errors_travel_between_processes(store: Store) -> None:
         lambda: xzarr3.open_array(store).__setitem__(0, 1),
         lambda: xzarr3.create_array(store, "new", shape=1, dtype="i1", fill_value="x"),
     ):
-        with pytest.raises(Xzarr3Error) as caught:
-            raising()
-        twin = pickle.loads(pickle.dumps(caught.value))
-        assert type(twin) is type(caught.value)
-        assert str(twin) == str(caught.value)
-        assert {k: v for k, v in vars(twin).items() if k != "__notes__"} == vars(caught.value)
+        twin = pickle.loads(pickle.dumps(error))
+        assert type(twin) is type(error)
+        assert str(twin) == str(error)
+        assert {k: v for k, v in vars(twin).items() if k != "__notes__"} == vars(error)
 
 
 # Failing disks
 
 ERRORS = [errno.EIO, errno.EMFILE, errno.ESTALE, errno.ENOMEM, errno.ETIMEDOUT]
-
-
-@contextmanager
-def failing(
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    error: BaseException,
-    *,
-    after: int = 0,
-    only: Callable[[object], bool] = lambda what: True,
-) -> Iterator[list[object]]:
-    """Let ``os.name`` raise from its call number ``after`` on; yields the first arguments of those calls."""
-    module = platform if name in ("pread", "preadv") else os  # Where it is looked up.
-    real = getattr(module, name)
-    numbers = itertools.count()
-    failed: list[object] = []
-
-    def fail(what: object, *args: object, **kwargs: object) -> object:
-        folder = kwargs.get("dir_fd", kwargs.get("src_dir_fd"))
-        place = what if folder is None else f"{_place(folder)}/{what}"
-        if not only(place) or next(numbers) < after:
-            return real(what, *args, **kwargs)
-        failed.append(what)
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, fail)
-        yield failed
-
-
-def _os_error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))
-
-
-def _in(root: str | Path) -> Callable[[object], bool]:
-    """Whether a path or a descriptor is below ``root``, so that only the store is disturbed."""
-
-    def below(what: object) -> bool:
-        path = _place(what) if isinstance(what, int) else os.fsdecode(what)  # type: ignore[arg-type]
-        return path.startswith(str(root))
-
-    return below
-
-
-def _place(descriptor: object) -> str:
-    """The path of what is open."""
-    return os.readlink(f"/proc/self/fd/{descriptor}")
-
-
-def _files(root: str | Path) -> dict[str, bytes]:
-    """All files of a directory, those that are no keys too."""
-    return {
-        os.path.relpath(os.path.join(folder, name), root): Path(folder, name).read_bytes()
-        for folder, _, names in os.walk(root)
-        for name in names
-    }
 
 
 @pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
@@ -670,8 +496,8 @@ def test_failing_reads_are_errors_and_never_fill(
     for layout in LAYOUTS:
         array = _make(local_store, layout, path=layout)
         for way, read in READS.items():
-            error = _os_error(number)
-            with failing(monkeypatch, name, error, only=_in(local_store.root)) as failed:
+            error = os_error(number)
+            with failing(monkeypatch, name, error, root=local_store.root) as failed:
                 try:
                     result = np.asarray(read(array))
                 except StoreError as caught:
@@ -692,7 +518,7 @@ def test_failing_reads_of_documents(
     name: str, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _make(local_store, path="a/x")
-    with failing(monkeypatch, name, _os_error(errno.EIO), only=_in(local_store.root)) as failed:
+    with failing(monkeypatch, name, os_error(errno.EIO), root=local_store.root) as failed:
         for ask in (
             lambda: xzarr3.open(local_store, "a/x"),
             lambda: xzarr3.open_group(local_store, mode="a"),
@@ -705,7 +531,7 @@ def test_failing_reads_of_documents(
 
 def test_failing_stat_is_no_absence(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     array = _make(local_store)
-    with failing(monkeypatch, "stat", _os_error(errno.EIO), only=_in(local_store.root)):
+    with failing(monkeypatch, "stat", os_error(errno.EIO), root=local_store.root):
         with pytest.raises(StoreError):
             local_store.exists("zarr.json")
         with pytest.raises((StoreError, NodeExistsError)):
@@ -717,7 +543,7 @@ def test_failing_stat_is_no_absence(local_store: LocalStore, monkeypatch: pytest
 def test_failing_scan(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     root = xzarr3.create_group(local_store)
     _make(local_store, path="a/x")
-    with failing(monkeypatch, "scandir", _os_error(errno.EIO), only=_in(local_store.root)):
+    with failing(monkeypatch, "scandir", os_error(errno.EIO), root=local_store.root):
         for ask in (
             lambda: list(local_store.list()),
             lambda: local_store.list_dir("a/"),
@@ -771,71 +597,38 @@ def test_file_that_shrinks_while_it_is_read(local_store: LocalStore, monkeypatch
             read(array)
 
 
-WRITE_FAULTS = [
-    ("write", errno.EIO),
-    ("write", errno.ENOSPC),
-    ("write", errno.EDQUOT),
-    ("replace", errno.EIO),
-    ("replace", errno.EXDEV),
-    ("close", errno.EIO),
-    ("open", errno.EMFILE),
-    ("open", errno.EROFS),
+WRITE_FAULTS: list[tuple[str, BaseException]] = [
+    *(("write", os_error(number)) for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT)),
+    *(("replace", os_error(number)) for number in (errno.EIO, errno.EXDEV)),
+    ("close", os_error(errno.EIO)),
+    *(("open", os_error(number)) for number in (errno.EMFILE, errno.EROFS)),
+    *((name, KeyboardInterrupt()) for name in ("write", "replace")),
 ]
 
 
-@pytest.mark.parametrize(("name", "number"), WRITE_FAULTS)
+@pytest.mark.parametrize(("name", "error"), WRITE_FAULTS, ids=repr)
 def test_failing_write_leaves_the_old_value(
-    name: str, number: int, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    name: str, error: BaseException, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = b"old value" * 1000
     local_store.set("a/b", old)
-    before = _files(local_store.root)
+    before = files(local_store.root)
+    expected = StoreError if isinstance(error, OSError) else KeyboardInterrupt
     for value in (b"new", b"new" * 10_000, b""):
-        error = _os_error(number)
-        with failing(monkeypatch, name, error, only=_in(local_store.root)) as failed:
-            if name == "write" and not value:
-                continue
-            with pytest.raises(StoreError) as caught:
+        if name == "write" and not value:
+            continue
+        with failing(monkeypatch, name, error, root=local_store.root) as failed:
+            with pytest.raises(expected) as caught:
                 local_store.set("a/b", value)
-            with pytest.raises(StoreError):
+            with pytest.raises(expected):
                 local_store.set("a/new", value)
         assert failed
-        assert caught.value.__cause__ is error
-        assert "a/b" in str(caught.value)
-        assert local_store.root in str(caught.value)
-        assert os.strerror(number) in str(caught.value)
-        assert _files(local_store.root) == before, "nothing new, nothing left over"
+        if isinstance(error, OSError):
+            assert caught.value.__cause__ is error
+            for told in ("a/b", local_store.root, error.strerror):
+                assert told in str(caught.value)
+        assert files(local_store.root) == before, "nothing new, nothing left over"
         assert read_back(local_store, "a/b") == [old] * 4
-
-
-def test_disk_that_fills_up_within_a_value(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = b"old value" * 1000
-    local_store.set("a/b", old)
-    real = os.write
-
-    def fill_up(descriptor: int, data: memoryview) -> int:
-        if os.lseek(descriptor, 0, os.SEEK_CUR) >= 5000:
-            raise _os_error(errno.ENOSPC)
-        return real(descriptor, memoryview(data)[:5000])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", fill_up)
-        with pytest.raises(StoreError, match="No space left"):
-            local_store.set("a/b", b"new" * 5000)
-    assert _files(local_store.root) == {"a/b": old}
-
-
-def test_interrupted_write_leaves_the_old_value(
-    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local_store.set("a/b", b"old")
-    for name in ("write", "replace"):
-        with (
-            failing(monkeypatch, name, KeyboardInterrupt(), only=_in(local_store.root)),
-            pytest.raises(KeyboardInterrupt),
-        ):
-            local_store.set("a/b", b"new")
-        assert _files(local_store.root) == {"a/b": b"old"}
 
 
 def test_failing_write_whose_leftover_cannot_be_removed(
@@ -844,12 +637,12 @@ def test_failing_write_whose_leftover_cannot_be_removed(
     """The first error is the one that is told; the leftover is no key."""
     local_store.set("a/b", b"old")
     with (
-        failing(monkeypatch, "unlink", _os_error(errno.EACCES)),
-        failing(monkeypatch, "replace", _os_error(errno.EIO)),
+        failing(monkeypatch, "unlink", os_error(errno.EACCES)),
+        failing(monkeypatch, "replace", os_error(errno.EIO)),
         pytest.raises(StoreError, match="Input/output error"),
     ):
         local_store.set("a/b", b"new")
-    assert len(_files(local_store.root)) == 2
+    assert len(files(local_store.root)) == 2
     assert contents(local_store) == {"a/b": b"old"}
     assert local_store.list_dir("a/") == ({"a/b"}, set())
 
@@ -863,8 +656,8 @@ def test_array_on_a_failing_disk_holds_old_and_new_units(
     array = _make(local_store, layout, data=old, chunks=(32, 32), **_shards(layout))
     new = old + 1
     with (
-        failing(monkeypatch, "write", _os_error(errno.ENOSPC), after=2, only=_in(local_store.root)),
-        failing(monkeypatch, "writev", _os_error(errno.ENOSPC), after=2, only=_in(local_store.root)),
+        failing(monkeypatch, "write", os_error(errno.ENOSPC), after=2, root=local_store.root),
+        failing(monkeypatch, "writev", os_error(errno.ENOSPC), after=2, root=local_store.root),
         pytest.raises(StoreError, match="No space left"),
     ):
         array.set(..., new, threads=threads)
@@ -877,7 +670,7 @@ def test_array_on_a_failing_disk_holds_old_and_new_units(
         states.append(is_new)
     assert any(states)
     assert not all(states)
-    assert all(key == "zarr.json" or key.startswith("c/") for key in _files(local_store.root))
+    assert all(key == "zarr.json" or key.startswith("c/") for key in files(local_store.root))
 
 
 def _shards(layout: str) -> dict[str, object]:
@@ -890,7 +683,7 @@ def test_failing_append_changes_nothing_that_is_seen(
     array = _make(local_store, chunks=(3, 4))  # The last row of chunks is shared with what is appended.
     document = local_store.get("zarr.json")
     for after in itertools.count():
-        with failing(monkeypatch, "replace", _os_error(errno.ENOSPC), after=after):
+        with failing(monkeypatch, "replace", os_error(errno.ENOSPC), after=after):
             try:
                 assert array.append(np.full((5, 16), 7.0)) == (21, 16)
                 break
@@ -911,7 +704,7 @@ def test_failing_writes_of_documents_change_nothing(
     root = xzarr3.create_group(local_store, attributes={"title": "old"})
     array = root.create_array("x", data=_values(), chunks=(4, 4), attributes={"units": "K"})
     before = contents(local_store)
-    with failing(monkeypatch, "replace", _os_error(errno.ENOSPC)):
+    with failing(monkeypatch, "replace", os_error(errno.ENOSPC)):
         for write in (
             lambda: array.attrs.update(units="C"),
             lambda: array.attrs.__setitem__("units", "C"),
@@ -951,7 +744,7 @@ def test_failing_erasure_is_told(
     for after in range(3 if name != "erase" else 1):
         for key in keys:
             local_store.set(key, b"value")
-        error = _os_error(number)
+        error = os_error(number)
         with (
             failing(monkeypatch, "unlink", error, after=after) as failed,
             pytest.raises(StoreError, match=re.escape(os.strerror(number))) as caught,
@@ -967,7 +760,8 @@ def test_failing_erasure_is_told(
 
 
 @pytest.mark.parametrize(
-    ("call", "number"), [("open", errno.EMFILE), ("open", errno.EIO), ("stat", errno.EIO)]
+    ("call", "number"),
+    [("open", errno.EMFILE), ("open", errno.EIO), ("stat", errno.EIO), ("scandir", errno.EIO)],
 )
 @pytest.mark.parametrize("name", ["erase", "erase_prefix"])
 def test_failing_look_at_what_is_to_be_erased(
@@ -979,33 +773,23 @@ def test_failing_look_at_what_is_to_be_erased(
     for after in itertools.count():
         for key in keys:
             local_store.set(key, b"value")
-        with failing(monkeypatch, call, _os_error(number), after=after) as failed:
+        error: StoreError | None = None
+        with failing(monkeypatch, call, os_error(number), after=after) as failed:
             try:
                 ERASING[name](local_store)
-            except StoreError as error:
-                assert os.strerror(number) in str(error)  # noqa: PT017 - not every look matters
-                assert sorted(local_store.list()) == keys
-                failures += 1
-            else:
-                assert "a/c/d" not in local_store.list()
+            except StoreError as caught:  # Not every look matters.
+                error = caught
+        left = sorted(local_store.list())
+        if error is None:
+            assert "a/c/d" not in left
+        else:
+            assert os.strerror(number) in str(error)
+            assert left == keys
+            failures += 1
         if not failed:
             break
-    assert failures > 0 or (name, call) == ("erase", "stat")
-
-
-def test_failing_scan_keeps_all_from_being_erased(
-    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = ["a/b", "a/c/d", "a/c/e", "b"]
-    for key in keys:
-        local_store.set(key, b"value")
-    for after in range(2):
-        with (
-            failing(monkeypatch, "scandir", _os_error(errno.EIO), after=after),
-            pytest.raises(StoreError, match="Input/output error"),
-        ):
-            local_store.erase_prefix("a/")
-        assert sorted(local_store.list()) == keys
+    assert failures > 0 or (name == "erase" and call != "open")
+    assert failures > 1 or call != "scandir" or name == "erase", "each directory is listed first"
 
 
 def test_directories_that_cannot_be_removed_are_no_failure(
@@ -1013,11 +797,11 @@ def test_directories_that_cannot_be_removed_are_no_failure(
 ) -> None:
     for key in ("a/b", "a/c/d", "a/c/e", "b"):
         local_store.set(key, b"value")
-    with failing(monkeypatch, "rmdir", _os_error(errno.EACCES)) as failed:
+    with failing(monkeypatch, "rmdir", os_error(errno.EACCES)) as failed:
         local_store.erase_prefix("a/")
         local_store.erase("b")
     assert failed
-    assert _files(local_store.root) == {}
+    assert files(local_store.root) == {}
 
 
 def test_erased_prefix_is_no_node_from_the_first_moment(
@@ -1028,18 +812,18 @@ def test_erased_prefix_is_no_node_from_the_first_moment(
         xzarr3.create_group(local_store, "g", overwrite=True)
         for path in ("g/x", "g/y/z"):
             xzarr3.create_array(local_store, path, data=np.arange(6), chunks=2)
-        before = set(_files(local_store.root))
-        with failing(monkeypatch, "unlink", _os_error(errno.EIO), after=after) as failed:
+        before = set(files(local_store.root))
+        with failing(monkeypatch, "unlink", os_error(errno.EIO), after=after) as failed:
             try:
                 local_store.erase_prefix("g/")
             except StoreError:
-                left = set(_files(local_store.root))
+                left = set(files(local_store.root))
                 deepest = max((key.count("/") for key in before - left), default=0)
                 assert not [key for key in left if key.startswith("g/") and key.count("/") < deepest]
             else:
                 assert not failed
         local_store.erase_prefix("g/")
-    assert sorted(_files(local_store.root)) == ["zarr.json"]
+    assert sorted(files(local_store.root)) == ["zarr.json"]
 
 
 def test_interrupted_erasure(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1058,174 +842,39 @@ def test_interrupted_erasure(local_store: LocalStore, monkeypatch: pytest.Monkey
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_writes_beyond_a_file_size_limit() -> None:
-    """A full disk as the kernel tells it: in the middle of a file."""
-
-    def work(base: Path) -> None:
-        _fill_up(base / "store", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16)))
-
-    run_unprivileged(work).checked()
-
-
-def test_writes_to_a_full_file_system() -> None:
-    """The same on a small file system that is really full; without the right to mount one, on the limit."""
-
-    def work(base: Path) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        new_namespace, private = 0x00020000, 1 << 18 | 1 << 14
-        mounted = (
-            libc.unshare(new_namespace) == 0
-            and libc.mount(b"none", b"/", None, private, None) == 0
-            and libc.mount(b"tmpfs", os.fsencode(base / "store"), b"tmpfs", 0, b"size=2m") == 0
-        )
-        if mounted:
-            _fill_up(base / "store", lambda: (base / "store" / "ballast").write_bytes(bytes(1_600_000)))
-        else:
-            _fill_up(base / "store", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16)))
-
-    with own_directory() as base:
-        run_child(lambda: work(base)).checked()  # Only harmless paths; mounting takes the rights of root.
-
-
-def _fill_up(root: Path, fill: Callable[[], object]) -> None:
-    """Write values that fit and, when little space is left, values that do not."""
-    store = LocalStore(root / "x.zarr")
-    old = random.Random(1).randbytes(50_000)
-    store.set("a/b", old)
-    array = xzarr3.create_array(
-        store, "y", data=np.arange(40_000.0), chunks=10_000, compressors=None, fill_value=-1
-    )
-    fill()
-    before = _files(store.root)
-    for key in ("a/b", "a/new", "c/new"):
-        with pytest.raises(StoreError, match=key):
-            store.set(key, random.Random(2).randbytes(1_000_000))
-    assert _files(store.root) == before
-    assert read_back(store, "a/b") == [old] * 4
-
-    def append_on_and_on() -> None:  # Each time takes as much space as one of the old chunks.
-        for _ in range(100):
-            array.append(np.arange(10_000.0))
-
-    with pytest.raises(StoreError, match="y/c/"):
-        append_on_and_on()
-    kept = xzarr3.open_array(store, "y")
-    assert kept.shape == array.shape
-    np.testing.assert_array_equal(kept[:40_000], np.arange(40_000.0))
-    assert not (kept[...] == -1).any()
-    assert all(".xzarr3" not in name for name in _files(store.root))
-
-
-# Killed processes
-
-
-def _record(key: str, generation: int) -> bytes:
-    """A value that tells whether it is whole."""
-    body = f"{key} {generation} ".encode() * (100 + 900 * (generation % 5))
-    return zlib.crc32(body).to_bytes(4, "big") + body
-
-
-def test_killed_writer_leaves_old_or_new_values(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "store")
-    keys = [f"{a}/{b}" for a in "abc" for b in range(4)]
-    rng = random.Random(19)
-    for key in keys:
-        store.set(key, _record(key, 0))
-    seen = set()
-    for round_ in range(12):
-
-        def write(round_: int = round_) -> NoReturn:
-            for generation in itertools.count(1000 * round_ + 1):
-                for key in keys:
-                    store.set(key, _record(key, generation))
-            raise AssertionError
-
-        _kill_after(write, 0.01 + 0.03 * rng.random())
-        assert sorted(store.list()) == sorted(keys)
-        for key in keys:
-            (value, *others) = read_back(store, key)
-            assert value is not None
-            assert others == [value] * 3
-            assert zlib.crc32(value[4:]).to_bytes(4, "big") == value[:4], f"half of {key} was written"
-            name, generation, _ = value[4:].split(b" ", 2)
-            assert name.decode() == key
-            seen.add(generation)
-        leftovers = len(_files(store.root)) - len(keys)
-        assert store.list_dir("a/")[0] == {key for key in keys if key.startswith("a/")}
-    assert len(seen) > 12, "the children wrote nothing"
-    assert leftovers <= 12
-
-
-@pytest.mark.parametrize("layout", ["plain", "zstd", "sharded"])
-def test_killed_writer_of_an_array_leaves_whole_units(layout: str, tmp_path: Path) -> None:
-    """Also where parts of units are changed."""
-    array = _make(
-        tmp_path / "store", layout, data=np.zeros((64, 64)), chunks=(8, 8), write_empty_chunks=True,
-        **({"shards": (32, 32)} if layout == "sharded" else {}),
-    )  # fmt: skip
-    rng = random.Random(23)
-
-    def write() -> NoReturn:
-        for generation in itertools.count(1):
-            array.set(..., generation, threads=1)
-        raise AssertionError
-
-    for _ in range(4):
-        _kill_after(write, 0.02 + 0.04 * rng.random())
-        found = xzarr3.open_array(tmp_path / "store")
-        for task in found.chunk_tasks():
-            assert len(np.unique(task())) == 1
-        assert xzarr3.open_group(tmp_path, mode="a").store.exists("store/zarr.json")
-
-
-def _kill_after(work: Callable[[], object], seconds: float) -> None:
-    """Fork, let the child work, kill it without warning."""
-    ready, started = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Other threads of the tests are idle now.
-        child = os.fork()
-    if child == 0:
-        try:
-            os.write(started, b"x")
-            work()
-        finally:
-            os._exit(1)
-    os.read(ready, 1)
-    os.close(ready)
-    os.close(started)
-    time.sleep(seconds)
-    assert os.waitpid(child, os.WNOHANG) == (0, 0), "the child ended by itself"
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
 # Interrupts
 
 
 class SlowStore(MemoryStore):
-    """Each access takes a while; counts them."""
+    """Counts accesses, the first and the later ones of which may meet with trouble."""
 
-    delay = 0.0
     request_bytes = 2**20
 
     def __init__(self) -> None:
         super().__init__()
         self.accesses = 0
-        self.threads: set[int] = set()
+        self.delay = 0.0
+        self.trouble: Callable[[], object] = lambda: None
 
-    def _check_reading(self, key: str) -> None:
-        """Nothing is wrong."""
+    @contextmanager
+    def troubled(self, trouble: Callable[[], object]) -> Iterator[None]:
+        """Within the block each access takes a while and meets with trouble."""
+        self.accesses, self.delay, self.trouble = 0, 0.001, trouble
+        try:
+            yield
+        finally:
+            self.delay, self.trouble = 0.0, lambda: None
 
-    def _wait(self) -> None:
+    def _access(self) -> None:
         self.accesses += 1
-        self.threads.add(threading.get_ident())
         time.sleep(self.delay)
+        self.trouble()
 
     def _reader(self, scratch: Any, limit: int) -> Reader:
         return _SlowReader(self, super()._reader(scratch, limit))
 
     def set(self, key: str, value: Buffer) -> None:
-        self._wait()
+        self._access()
         super().set(key, value)
 
 
@@ -1237,13 +886,17 @@ class _SlowReader(Reader):
         self._inner = inner
 
     def get(self, key: str) -> Buffer | None:
-        self._store._wait()
+        self._store._access()
         return self._inner.get(key)
 
     def open(self, key: str, part: Any = None, version: object | None = None) -> ValueReader | None:
-        self._store._check_reading(key)
-        self._store._wait()
+        self._store._access()
         return self._inner.open(key, part, version)
+
+
+def _fail_in_other_threads() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        raise StoreError("cannot be reached")
 
 
 def _transfer(array: Array, direction: str, values: np.ndarray[Any, Any], threads: int) -> None:
@@ -1256,27 +909,24 @@ def _transfer(array: Array, direction: str, values: np.ndarray[Any, Any], thread
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("direction", ["read", "write"])
 def test_interrupt_stops_all_threads(direction: str, threads: int) -> None:
-    """Control-C arrives soon, nothing goes on behind one's back, and the array can be used again."""
+    """It is heard soon, nothing goes on behind one's back, and the array can be used again."""
 
     def work() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         store = SlowStore()
-        values = np.arange(2_000_000.0)
+        values = np.arange(400_000.0)
         array = xzarr3.create_array(store, data=values, chunks=1000, compressors=None)
-        store.accesses = 0
-        store.threads.clear()
-        store.delay = 0.005
-        alarm = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        alarm.start()
-        with pytest.raises(KeyboardInterrupt):
+        seen: set[int] = set()
+
+        def press() -> None:
+            seen.add(threading.get_ident())
+            if store.accesses >= 20 and len(seen) == threads:
+                store.trouble = lambda: None
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with store.troubled(press), pytest.raises(KeyboardInterrupt):
             _transfer(array, direction, values + 1, threads)
-        alarm.join()
-        before = store.accesses
-        time.sleep(0.1)
-        assert store.accesses == before, "a thread goes on"
-        assert 0 < before < 1000, "it came soon"
-        assert len(store.threads) == threads
-        store.delay = 0
+        assert 20 <= store.accesses < 200, "it came soon"
         found = array.get(threads=threads)
         if direction == "read":
             np.testing.assert_array_equal(found, values)
@@ -1288,26 +938,26 @@ def test_interrupt_stops_all_threads(direction: str, threads: int) -> None:
     run_child(work).checked()
 
 
+_READER = """
+import sys, xzarr3
+array = xzarr3.open_array(sys.argv[1])
+expected = array.get(threads=2)
+try:
+    print("ready", flush=True)
+    while True:
+        array.get(threads=2)
+except KeyboardInterrupt:
+    assert (array.get(threads=2) == expected).all()
+    print("interrupted", flush=True)
+"""
+
+
 def test_interrupt_of_a_real_process(tmp_path: Path) -> None:
     """As a user at a terminal: python reading a store on disk, and a signal."""
     values = np.random.default_rng(3).random(2_000_000)
     xzarr3.create_array(tmp_path / "store", data=values, chunks=5000)
-    program = (
-        "import sys, threading, xzarr3\n"
-        "array = xzarr3.open_array(sys.argv[1])\n"
-        "expected = array.get(threads=2)\n"
-        "interrupts = 0\n"
-        "try:\n"
-        "    print('ready', flush=True)\n"
-        "    while True:\n"
-        "        array.get(threads=2)\n"
-        "except KeyboardInterrupt:\n"
-        "    interrupts += 1\n"
-        "assert (array.get(threads=2) == expected).all()\n"
-        "print('interrupts', interrupts, flush=True)\n"
-    )
     child = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "store")],
+        [sys.executable, "-c", _READER, str(tmp_path / "store")],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         text=True,
@@ -1315,14 +965,12 @@ def test_interrupt_of_a_real_process(tmp_path: Path) -> None:
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        time.sleep(0.15)
         child.send_signal(signal.SIGINT)
         out, _ = child.communicate(timeout=120)
     finally:
         child.kill()
         child.wait()
-    assert out == "interrupts 1\n"
-    assert child.returncode == 0
+    assert (out, child.returncode) == ("interrupted\n", 0)
 
 
 class HeldStore(MemoryStore):
@@ -1471,43 +1119,23 @@ def test_nothing_is_read_into_a_buffer_after_an_interrupt_came_back(times: int) 
 
 
 def test_a_failed_write_with_dask_can_be_tried_again() -> None:
-    store = FailingStore()
+    store = SlowStore()
     array = xzarr3.create_array(store, shape=4, chunks=1, dtype="f8")
     write = store_dask(da.ones(4, chunks=1), array, compute=False)
-    store.delay = 0.001
-    with pytest.raises(StoreError, match="cannot write key"):
-        write.compute(scheduler="threads", num_workers=2)
-    store.delay = 0
-    dask.compute(write, scheduler="threads", num_workers=2)
-    np.testing.assert_array_equal(array[...], 1)
-    store.delay = 0.001
-    with pytest.raises(StoreError, match="cannot write key"):
-        write.compute(scheduler="threads", num_workers=2)
-    store.delay = 0
-    write.compute(scheduler="threads", num_workers=2)
-
-
-class FailingStore(SlowStore):
-    """Fails in every thread but the first."""
-
-    def _check_reading(self, key: str) -> None:
-        if self.delay and threading.current_thread() is not threading.main_thread():
-            raise StoreError(f"cannot read key '{key}'")
-
-    def set(self, key: str, value: Buffer) -> None:
-        if self.delay and threading.current_thread() is not threading.main_thread():
-            raise StoreError(f"cannot write key '{key}'")
-        super().set(key, value)
+    for again in (lambda: dask.compute(write, scheduler="threads", num_workers=2), write.compute):
+        with store.troubled(_fail_in_other_threads), pytest.raises(StoreError, match="cannot be reached"):
+            write.compute(scheduler="threads", num_workers=2)
+        again()
+        np.testing.assert_array_equal(array[...], 1)
 
 
 @pytest.mark.parametrize("direction", ["read", "write"])
 def test_failure_in_one_thread_stops_the_others(direction: str) -> None:
     """Who reads hours of data wants to hear of the failure now."""
-    store = FailingStore()
+    store = SlowStore()
     values = np.arange(400_000.0)
     array = xzarr3.create_array(store, data=values, chunks=1000, compressors=None)
-    store.accesses, store.delay = 0, 0.001
-    with pytest.raises(StoreError, match="cannot"):
+    with store.troubled(_fail_in_other_threads), pytest.raises(StoreError, match="cannot be reached"):
         _transfer(array, direction, values + 1, 2)
     assert store.accesses < 200, f"{store.accesses} of 400 units were handled after the failure"
 
@@ -1558,28 +1186,30 @@ def test_vanished_array_in_a_store_that_stays(store: Store) -> None:
     np.testing.assert_array_equal(root["y"][...], _values())  # type: ignore[index]
 
 
-def test_store_that_vanishes_while_it_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after", [0, 1, 5, 50, 150, 199])
+def test_store_that_vanishes_while_it_is_read(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All or an error; never the fill value for what was gone already."""
     values = np.random.default_rng(5).random(50_000) + 1
-    failures = 0
-    for round_ in range(6):
-        root = tmp_path / f"store-{round_}"
-        array = xzarr3.create_array(root, data=values, chunks=250, compressors=None)
+    root = tmp_path / "store"
+    array = xzarr3.create_array(root, data=values, chunks=250, compressors=None)
+    real, numbers = os.open, itertools.count()
 
-        def remove(root: Path = root) -> None:
-            (root / "zarr.json").unlink()
+    def vanish(path: Any, *args: Any, **options: Any) -> int:
+        if "dir_fd" not in options and str(root) in os.fsdecode(path) and next(numbers) == after:
             shutil.rmtree(root)
+        return real(path, *args, **options)
 
-        remover = threading.Timer(0.002 * round_, remove)
-        remover.start()
-        while remover.is_alive():
-            try:
-                np.testing.assert_array_equal(array.get(threads=2), values)
-            except StoreError:
-                failures += 1
-        with pytest.raises(StoreError):
-            array[...]
-    assert failures > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", vanish)
+        try:
+            np.testing.assert_array_equal(array.get(threads=2), values)
+        except StoreError:
+            assert not root.exists()
+    assert not root.exists()
+    with pytest.raises(StoreError):
+        array[...]
 
 
 # Processes and threads
@@ -1604,91 +1234,3 @@ def test_forked_child_and_parent_both_read(layout: str, local_store: LocalStore)
     np.testing.assert_array_equal(array.get(threads=2), values)
     array.set(..., values + 1, threads=2)
     np.testing.assert_array_equal(array[...], values + 1)
-
-
-def test_fork_while_other_threads_write(local_store: LocalStore) -> None:
-    """A lock that was held when the process forked must not be waited for in the child."""
-    array = _make(local_store, "zstd", data=np.zeros((256, 256)), chunks=(256, 256))
-    stop = threading.Event()
-
-    def write() -> None:
-        for at in itertools.cycle(range(256)):
-            if stop.is_set():
-                return
-            array.set(at, at, threads=1)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        for at in range(8):
-            run_child(lambda at=at: array.set((slice(None), at), 1.0, threads=1)).checked()
-    finally:
-        stop.set()
-        writer.join()
-
-
-@pytest.mark.parametrize("layout", ["plain", "zstd", "sharded"])
-@pytest.mark.parametrize("handles", ["one array", "an array each"])
-def test_threads_that_write_parts_of_one_unit_lose_nothing(handles: str, layout: str, store: Store) -> None:
-    count = 8
-    make = {"data": np.zeros((count * 4, 32)), "chunks": (8, 8), "shards": None}
-    if layout == "sharded":
-        make["shards"] = (32, 32)
-    else:
-        make["chunks"] = (32, 32)
-    array = _make(store, layout, **{**LAYOUTS[layout], **make})
-
-    for generation in range(1, 6):
-
-        def write(at: int, generation: int = generation) -> None:
-            mine = array if handles == "one array" else xzarr3.open_array(store, mode="r+")
-            for row in range(at, count * 4, count):  # Rows of one thread lie between those of others.
-                mine.set(row, 100 * generation + at, threads=1)
-
-        run_threads(*(lambda at=at: write(at) for at in range(count)))  # type: ignore[misc]
-        expected = np.broadcast_to(100.0 * generation + np.arange(count * 4)[:, None] % count, (32, 32))
-        np.testing.assert_array_equal(array[...], expected)
-
-
-def test_readers_during_writes_see_whole_units(store: Store) -> None:
-    array = _make(store, "zstd", data=np.ones((64, 64)), chunks=(32, 32))
-    end = time.monotonic() + 0.5
-    seen = set()
-
-    def write() -> None:
-        for generation in itertools.cycle(range(2, 9)):
-            if time.monotonic() > end:
-                return
-            array.set(..., generation, threads=1)
-
-    def read() -> None:
-        mine = xzarr3.open_array(store)
-        while time.monotonic() < end:
-            for coords in itertools.product(range(2), repeat=2):
-                unit = np.unique(mine.read_chunk(coords))
-                assert len(unit) == 1, "half of it is of another write"
-                seen.add(float(unit[0]))
-
-    run_threads(write, read, read)
-    assert len(seen) > 1
-
-
-def test_document_is_always_whole_to_readers(local_store: LocalStore) -> None:
-    array = _make(local_store, attributes={"n": 0})
-    end = time.monotonic() + 0.5
-
-    def write() -> None:
-        for n in itertools.count():
-            if time.monotonic() > end:
-                return
-            array.attrs.put({"n": n, "padding": "x" * (n % 5000)})
-
-    def read() -> None:
-        last = 0
-        while time.monotonic() < end:
-            n = xzarr3.open_array(local_store).attrs["n"]
-            assert n >= last
-            last = n
-
-    run_threads(write, read, read)
-    assert json.loads(bytes(local_store.get("zarr.json") or b""))["attributes"]["n"] > 10

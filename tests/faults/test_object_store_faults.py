@@ -10,22 +10,23 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 from _fault_server import FaultServer
-from _servers import AzureServer, S3Server, WebServer
+from _servers import WebServer
 from _unprivileged import run_child
-from _waiting import quickest
 
 import xzarr3
-from xzarr3 import ConflictError, StoreError, to_zarr
+from xzarr3 import ConflictError, MemoryStore, Store, StoreError, to_zarr
 from xzarr3.errors import (
     ChangedError,
     OutcomeUnknownError,
@@ -43,6 +44,7 @@ from xzarr3.stores.object.store import ObjectStore
 VALUE = bytes(range(256)) * 400
 PATH = "/b/x/a"
 SERVICES = ["s3", "gs", "http"]
+SERVERS = ["s3_server", "azure_server", "gcs_server", "fault_server"]
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +65,34 @@ def make(service: str, server: FaultServer, **settings: Any) -> ObjectStore:
     return ObjectStore(f"{service}://b/x", storage_options=options, **settings)
 
 
-READS: dict[str, Callable[[ObjectStore], Any]] = {
+def real(request: pytest.FixtureRequest, server: str) -> tuple[Any, ObjectStore]:
+    """A server, and a store in a bucket of its own there."""
+    running = request.getfixturevalue(server)
+    if server == "fault_server":
+        return running, make("s3", running)
+    scheme = {"s3_server": "s3", "azure_server": "az", "gcs_server": "gs"}[server]
+    return running, ObjectStore(f"{scheme}://{running.bucket()}/x", storage_options=running.storage_options)
+
+
+@contextmanager
+def web_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a web server that answers in its own way."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def _into(store: Store) -> bytes:
+    out = bytearray(2000)
+    found = store.reader().get_into("a", 3, memoryview(out))
+    assert found in ((len(VALUE), 2000), None)
+    return b"" if found is None else bytes(out)
+
+
+READS: dict[str, Callable[[Store], Any]] = {
     "whole": lambda store: store.get("a"),
     "part": lambda store: store.get("a", (100, 5000)),
     "end": lambda store: store.get("a", (-7, None)),
@@ -71,46 +100,22 @@ READS: dict[str, Callable[[ObjectStore], Any]] = {
     "loader": lambda store: store.reader().get("a"),
     "scratch": lambda store: store.reader(Scratch(), 10**7).get("a"),
     "ranges": lambda store: b"".join(store.reader().get_ranges("a", [0, 700], [10, 20])[1]),  # type: ignore[index]
-    "into": lambda store: _into(store),
+    "into": _into,
     "opened": lambda store: store.reader().open("a").read(5, 50),  # type: ignore[union-attr]
     "opened part": lambda store: store.reader().open("a", (-9, 9)).read(-9, 9),  # type: ignore[union-attr]
     "versioned": lambda store: store.get_versioned("a")[0],
 }
-EXPECTED = {
-    "whole": VALUE,
-    "part": VALUE[100:5100],
-    "end": VALUE[-7:],
-    "rest": VALUE[500:],
-    "loader": VALUE,
-    "scratch": VALUE,
-    "ranges": VALUE[:10] + VALUE[700:720],
-    "into": VALUE[3:2003],
-    "opened": VALUE[5:55],
-    "opened part": VALUE[-9:],
-    "versioned": VALUE,
+EXPECTED = {name: bytes(read(MemoryStore({"a": VALUE}))) for name, read in READS.items()}
+WRITES: dict[str, Callable[[ObjectStore], Any]] = {
+    "set": lambda store: store.set("a", b"x"),
+    "large": lambda store: store.set("a", bytes(2**21)),
+    "create": lambda store: store.compare_and_set("a", "absent", b"x"),
+    "update": lambda store: store.compare_and_set("a", ('"1"', "1", 1), b"x"),
+    "values": lambda store: store.set_values([("a", b"x"), ("b", b"y")]),
+    "erase": lambda store: store.erase("a"),
+    "erase values": lambda store: store.erase_values(["a", "b"]),
 }
 BY_RANGE = {"part", "end", "rest", "ranges", "into", "opened", "opened part"}
-
-
-def _into(store: ObjectStore) -> bytes:
-    out = bytearray(2000)
-    found = store.reader().get_into("a", 3, memoryview(out))
-    assert found in ((len(VALUE), 2000), None)
-    return b"" if found is None else bytes(out)
-
-
-class Clock:
-    """A clock that only pauses, and what a test says, move on."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def pause(self, seconds: float) -> bool:
-        self.now += seconds
-        return True
 
 
 PASSING: list[tuple[str, dict[str, Any]]] = [
@@ -192,20 +197,24 @@ def test_no_answer_in_time(fault_server: FaultServer, service: str) -> None:
     fault_server.put(PATH, VALUE)
     store = make(service, fault_server, timeout=0.15)
     fault_server.fault("hang", PATH, times=2)
-    begun = time.monotonic()
     assert store.get("a") == VALUE
-    assert 0.3 <= time.monotonic() - begun < 30
+    assert len(fault_server.log()) == 3
     fault_server.clear_faults()
     fault_server.fault("slow", PATH, times=1, pieces=2, seconds=3)
     assert store.get("a") == VALUE
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_body_that_comes_slowly_is_no_failure(fault_server: FaultServer, service: str) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"timeout": 0.3, "retries": 0}, {"timeout": 0.4, "deadline": 0.5}], ids=str
+)
+def test_a_body_that_keeps_coming_is_never_too_late(
+    fault_server: FaultServer, service: str, settings: dict[str, Any]
+) -> None:
     fault_server.put(PATH, VALUE)
-    fault_server.fault("slow", PATH, pieces=20, seconds=0.7)
-    store = make(service, fault_server, timeout=0.3, retries=0)
-    assert store.get("a") == VALUE
+    fault_server.fault("slow", PATH, pieces=20, seconds=1.0)
+    assert make(service, fault_server, **settings).get("a") == VALUE
+    assert len(fault_server.log()) == 1
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -233,11 +242,8 @@ def test_what_does_not_pass_is_an_error(
 def test_deadline(fault_server: FaultServer) -> None:
     fault_server.put(PATH, VALUE)
     fault_server.fault("status", PATH)
-    store = make("s3", fault_server, retries=10**6, deadline=0.3)
-    begun = time.monotonic()
     with pytest.raises(StoreError, match=r"status 503, in \d+ attempts"):
-        store.get("a")
-    assert time.monotonic() - begun < 20
+        make("s3", fault_server, retries=10**6, deadline=0.3).get("a")
     fault_server.clear_faults()
     fault_server.fault("hang", PATH)
     with pytest.raises(StoreError, match=r"no answer in time, in \d+ attempts; raise retries"):
@@ -276,11 +282,7 @@ def test_the_last_attempt_begins_before_the_deadline(
     ids=str,
 )
 def test_a_fault_that_stays_is_reported(
-    fault_server: FaultServer,
-    service: str,
-    kind: str,
-    parameters: dict[str, Any],
-    message: str,
+    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any], message: str
 ) -> None:
     fault_server.put("/b/x/a/zarr.json", VALUE)
     fault_server.put(PATH, VALUE)
@@ -301,11 +303,9 @@ def test_a_fault_that_stays_is_reported(
 def test_nothing_is_tried_again_that_is_not_wanted_any_more(fault_server: FaultServer) -> None:
     fault_server.fault("hang", "/b/x/[1-7]")
     fault_server.fault("status", "/b/x/0", status=403)
-    begun = time.monotonic()
     store = make("s3", fault_server, timeout=0.5, deadline=0.6, concurrency=2)
     with pytest.raises(StoreError):
         store.get_values([str(at) for at in range(8)])
-    assert time.monotonic() - begun < 20
     assert len({entry["path"] for entry in fault_server.log()}) <= 3
 
 
@@ -322,23 +322,13 @@ def test_nobody_waits_for_a_request_that_is_not_wanted_any_more(fault_server: Fa
     assert len(fault_server.log()) <= 1
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_body_that_keeps_coming_is_never_too_late(fault_server: FaultServer, service: str) -> None:
-    fault_server.put(PATH, VALUE)
-    fault_server.fault("slow", PATH, pieces=20, seconds=1.0)
-    assert make(service, fault_server, timeout=0.4, deadline=0.5).get("a") == VALUE
-    assert len(fault_server.log()) == 1
-
-
 def test_no_server_there() -> None:
     store = ObjectStore("http://127.0.0.1:9/x", retries=3)
-    begun = time.monotonic()
     for ask in (store.get, store.exists, store.get_versioned):
         with pytest.raises(
             StoreError, match=r"key 'a' of .*the connection is refused, in 4 attempts; accept"
         ):
             ask("a")
-    assert time.monotonic() - begun < 30
 
 
 def test_a_body_without_a_tag_is_asked_for_again() -> None:
@@ -359,14 +349,9 @@ def test_a_body_without_a_tag_is_asked_for_again() -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            store = ObjectStore(f"http://127.0.0.1:{server.server_port}")
-            assert store.get("a") == b"\3" * 1000
-            assert seen == [None] * 3
-        finally:
-            server.shutdown()
+    with web_server(Handler) as url:
+        assert ObjectStore(url).get("a") == b"\3" * 1000
+    assert seen == [None] * 3
 
 
 # Answers that are not what was asked for
@@ -399,15 +384,13 @@ def test_wrong_answers_are_no_values(
     fault_server.put_all({PATH: VALUE, "/b/x/elsewhere": b"?" * len(VALUE)})
     store = make(service, fault_server, retries=2)
     fault_server.fault(kind, PATH, **parameters)
-    for name, read in READS.items():
-        if kind == "redirect" and parameters["location"] == "/b/x/elsewhere":
-            assert bytes(read(store) or b"") == b"?" * len(EXPECTED[name])  # Where the server says it is.
-            continue
+    if parameters.get("location") == "/b/x/elsewhere":  # Where the server says it is.
+        for name, read in READS.items():
+            assert bytes(read(store)) == b"?" * len(EXPECTED[name])
+        return
+    for ask in (*READS.values(), lambda store: store.exists("a")):
         with pytest.raises(StoreError, match="key 'a' of"):
-            read(store)
-    if kind != "redirect" or parameters["location"] != "/b/x/elsewhere":
-        with pytest.raises(StoreError, match="key 'a' of"):
-            store.exists("a")
+            ask(store)
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -430,54 +413,46 @@ def test_wrong_parts_are_no_values(
 def test_wrong_answers_are_no_success(fault_server: FaultServer, service: str, kind: str) -> None:
     store = make(service, fault_server, retries=2)
     fault_server.fault(kind, "*")
-    writes: dict[str, Callable[[], Any]] = {
-        "set": lambda: store.set("a", b"x"),
-        "large": lambda: store.set("a", bytes(2**21)),
-        "create": lambda: store.compare_and_set("a", "absent", b"x"),
-        "update": lambda: store.compare_and_set("a", ('"1"', "1", 1), b"x"),
-        "values": lambda: store.set_values([("a", b"x"), ("b", b"y")]),
-        "erase": lambda: store.erase("a"),
-        "erase values": lambda: store.erase_values(["a", "b"]),
-    }
-    for name, write in writes.items():
+    for name, write in WRITES.items():
         if service == "gs" and kind == "html" and "erase" in name:
             continue  # obstore takes every status of success for an answer to DELETE.
         with pytest.raises(StoreError, match=r"cannot (write|erase) key"):
-            write()
-    fault_server.clear_faults()
+            write(store)
+
+
+def test_erasing_one_by_one_where_a_service_cannot_erase_many(fault_server: FaultServer) -> None:
     fault_server.fault("status", "/b*", status=404)
-    if service == "s3":
-        with pytest.raises(StoreError, match="cannot erase keys"):
-            store.erase_values(["a", "b"])
-        options = {"key": "test-key", "secret": "test-secret", "endpoint_url": fault_server.url}
-        single = ObjectStore("s3://b/x", storage_options={**options, "disable_bulk_delete": True})
-        single.erase("a")
-        fault_server.clear_faults()
-        single.set_values([("a", b"x"), ("b", b"y")])
-        single.erase_values(["a", "b", "c"])
-        assert fault_server.keys() == []
-        assert fault_server.summary()["DELETE"] == 4
+    with pytest.raises(StoreError, match="cannot erase keys"):
+        make("s3", fault_server, retries=2).erase_values(["a", "b"])
+    options = {"key": "test-key", "secret": "test-secret", "endpoint_url": fault_server.url}
+    single = ObjectStore("s3://b/x", storage_options={**options, "disable_bulk_delete": True})
+    single.erase("a")
+    fault_server.clear_faults()
+    single.set_values([("a", b"x"), ("b", b"y")])
+    single.erase_values(["a", "b", "c"])
+    assert fault_server.keys() == []
+    assert fault_server.summary()["DELETE"] == 4
 
 
 def test_login_pages_of_a_real_server(http_server: WebServer) -> None:
     name, path = http_server.directory()
     (path / "a").write_bytes(VALUE)
+
+    def at(place: str, **options: Any) -> ObjectStore:
+        return ObjectStore(f"{http_server.url}/{place}/{name}", **options)
+
     for prefix in ("login", "moved"):
-        store = ObjectStore(f"{http_server.url}/{prefix}/{name}")
         for read in READS.values():
             with pytest.raises(StoreError, match=r"HTML page|not the range"):
-                read(store)
+                read(at(prefix))
         with pytest.raises(StoreError, match="HTML page"):
-            store.exists("no")
-    refused = ObjectStore(f"{http_server.url}/forbidden/{name}")
-    with pytest.raises(StorePermissionError, match="status 403"):
-        refused.get("a")
-    assert ObjectStore(f"{http_server.url}/forbidden/{name}", absent_status=(403,)).get("a") is None
-    guarded = ObjectStore(f"{http_server.url}/auth/{name}")
-    with pytest.raises(StorePermissionError, match="status 401"):
-        guarded.get("a")
+            at(prefix).exists("no")
+    for prefix, status in (("forbidden", 403), ("auth", 401)):
+        with pytest.raises(StorePermissionError, match=f"status {status}"):
+            at(prefix).get("a")
+    assert at("forbidden", absent_status=(403,)).get("a") is None
     given = {"headers": {"Authorization": "Basic cmVhZGVyOm9mLXRoZS10ZXN0cw=="}}
-    assert ObjectStore(f"{http_server.url}/auth/{name}", storage_options=given).get("a") == VALUE
+    assert at("auth", storage_options=given).get("a") == VALUE
     url = http_server.url.replace("http://", f"http://{http_server.user}:{http_server.password}@")
     store = ObjectStore(f"{url}/auth/{name}")
     assert store.get("a") == VALUE
@@ -525,78 +500,69 @@ def test_a_web_server_is_read_only(http_server: WebServer) -> None:
 # Headers and redirects
 
 
-class Asked:
-    """A web server that says what it was asked, and sends what is below ``/away`` to another one."""
+@contextmanager
+def asked_server(to: str = "") -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A web server, and the headers it was sent; it redirects what is below ``/away`` to another one."""
+    seen: list[dict[str, str]] = []
 
-    def __init__(self, to: str = "") -> None:
-        self.seen: list[dict[str, str]] = []
-        owner = self
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append({name.lower(): value for name, value in self.headers.items()})
+            found = VALUE if self.path.endswith("/a") else b"no such key"
+            part = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            if self.path.startswith("/away/"):
+                found = b""
+                self.send_response(302)
+                self.send_header("Location", f"{to}/here/{self.path[6:]}")
+            elif part:
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {part[1]}-{part[2]}/{len(found)}")
+                found = found[int(part[1]) : int(part[2]) + 1]
+            else:
+                self.send_response(200 if found is VALUE else 404)
+            self.send_header("Content-Length", str(len(found)))
+            self.send_header("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(found)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                owner.seen.append({name.lower(): value for name, value in self.headers.items()})
-                if self.path.startswith("/away/"):
-                    self.send_response(302)
-                    self.send_header("Location", f"{to}/here/{self.path[6:]}")
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                    return
-                found = VALUE if self.path.endswith("/a") else b"no such key"
-                asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-                status = 200 if found is VALUE else 404
-                self.send_response(206 if asked else status)
-                if asked:
-                    self.send_header("Content-Range", f"bytes {asked[1]}-{asked[2]}/{len(found)}")
-                    found = found[int(asked[1]) : int(asked[2]) + 1]
-                self.send_header("Content-Length", str(len(found)))
-                self.send_header("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(found)
+        do_HEAD = do_GET  # noqa: N815
 
-            do_HEAD = do_GET  # noqa: N815
+        def log_message(self, *_: object) -> None:
+            pass
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def __enter__(self) -> Asked:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+    with web_server(Handler) as url:
+        yield url, seen
 
 
 HEADERS = {"X-Api-Key": "for one server", "Authorization": "Bearer b", "Cookie": "c=d", "Accept": "*/*"}
 
 
-@pytest.mark.parametrize("how", ["headers", "client_options"])
+@pytest.mark.parametrize(
+    "options", [{"headers": HEADERS}, {"client_options": {"default_headers": HEADERS}}], ids=list
+)
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_headers_do_not_follow_a_redirect_to_another_server(host: str, how: str) -> None:
+def test_headers_do_not_follow_a_redirect_to_another_server(host: str, options: dict[str, Any]) -> None:
     """Another port is another server; the same server gets them again."""
-    options: dict[str, Any] = {"headers": HEADERS}
-    if how == "client_options":
-        options = {"client_options": {"default_headers": HEADERS}}
-    with Asked() as other, Asked(other.url.replace("127.0.0.1", host)) as first:
-        store = ObjectStore(f"{first.url}/away", storage_options=options)
+    with (
+        asked_server() as (other, told_other),
+        asked_server(other.replace("127.0.0.1", host)) as (first, told_first),
+    ):
+        store = ObjectStore(f"{first}/away", storage_options=options)
         assert store.get("a") == VALUE
         assert store.get("a", (100, 50)) == VALUE[100:150]
         assert store.exists("a")
         assert not store.exists("b")
         assert store.get("b") is None
-        for seen in first.seen:
-            assert {name: seen[name.lower()] for name in HEADERS} == HEADERS
-        assert len(other.seen) == len(first.seen) == 5
-        for seen in other.seen:
-            assert not seen.keys() & {"x-api-key", "authorization", "cookie"}
-        assert other.seen[1]["range"] == "bytes=100-149"
-    with Asked() as alone:
-        assert ObjectStore(f"{alone.url}/here", storage_options=options).get("a") == VALUE
-        assert alone.seen[0]["x-api-key"] == "for one server"
+    for told in told_first:
+        assert {name: told[name.lower()] for name in HEADERS} == HEADERS
+    assert len(told_other) == len(told_first) == 5
+    for told in told_other:
+        assert not told.keys() & {"x-api-key", "authorization", "cookie"}
+    assert told_other[1]["range"] == "bytes=100-149"
+    with asked_server() as (alone, told_alone):
+        assert ObjectStore(f"{alone}/here", storage_options=options).get("a") == VALUE
+    assert told_alone[0]["x-api-key"] == "for one server"
 
 
 @pytest.mark.parametrize(("kind", "parameters"), [*PASSING, *WRONG, *WRONG_PARTS], ids=str)
@@ -650,19 +616,18 @@ def test_client_options_beside_headers_for_one_server(fault_server: FaultServer)
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_statuses_that_mean_absence(fault_server: FaultServer, service: str) -> None:
-    reads = {**READS, "exists": lambda store: store.exists("a")}
+    asks = {name: read for name, read in READS.items() if name in ("whole", "loader", "part", "versioned")}
+    asks["exists"] = lambda store: store.exists("a")
     strict, lenient = make(service, fault_server), make(service, fault_server, absent_status=(404, 403, 410))
     for status in (401, 403, 410, 400, 405):
         fault_server.clear_faults()
         fault_server.fault("status", PATH, status=status)
-        for name, read in reads.items():
-            if name in ("ranges", "into", "opened", "opened part"):
-                continue
+        for ask in asks.values():
             error = StorePermissionError if status in (401, 403) else StoreError
             with pytest.raises(error, match=f"key 'a' of .*status {status}"):
-                read(strict)
+                ask(strict)
             if status in (403, 410):
-                assert not read(lenient)
+                assert not ask(lenient)
     fault_server.clear_faults()
     for code in (
         "SignatureDoesNotMatch",
@@ -673,54 +638,40 @@ def test_statuses_that_mean_absence(fault_server: FaultServer, service: str) -> 
         fault_server.fault("status", PATH, status=403, times=1, body=f"<Error><Code>{code}</Code></Error>")
         with pytest.raises(StorePermissionError, match=code):
             lenient.get("a")
-    for read in (READS["whole"], READS["loader"]):
-        assert read(strict) is None
-    assert make(service, fault_server).exists("a") is False
+    for ask in asks.values():
+        assert not ask(strict)
 
 
 def test_an_answer_about_something_else_is_no_absence(fault_server: FaultServer) -> None:
     """The statuses are those of the key, and not of a service that is to give credentials."""
     fault_server.fault("status", "/token", status=404)
-    store = ObjectStore(
-        "az://b/x",
-        storage_options={
-            "account_name": "account",
-            "endpoint_url": fault_server.url,
-            "client_id": "client-id",
-            "client_secret": "client-secret",
-            "tenant_id": "tenant",
-            "authority_host": fault_server.url,
-        },
-    )
-    with pytest.raises(StoreError, match="service that gives credentials"):
-        store.get("a")
-    with pytest.raises(StoreError, match="service that gives credentials"):
-        store.exists("a")
+    options = {
+        "account_name": "account", "endpoint_url": fault_server.url, "client_id": "client-id",
+        "client_secret": "client-secret", "tenant_id": "tenant", "authority_host": fault_server.url,
+    }  # fmt: skip
+    store = ObjectStore("az://b/x", storage_options=options)
+    for ask in (store.get, store.exists):
+        with pytest.raises(StoreError, match="service that gives credentials"):
+            ask("a")
 
 
-def _missing_place(store: ObjectStore) -> None:
-    asked: dict[str, Callable[[], Any]] = {
-        **{name: lambda read=read: read(store) for name, read in READS.items()},
-        "exists": lambda: store.exists("a"),
-        "list": lambda: list(store.list()),
-        "list_dir": lambda: store.list_dir(""),
-        "set": lambda: store.set("a", b"x"),
-        "erase": lambda: store.erase("a"),
-        "erase_values": lambda: store.erase_values(["a", "b"]),
-        "compare_and_set": lambda: store.compare_and_set("a", "absent", b"x"),
-        "update": lambda: store.compare_and_set("a", ('"0"', None, 1), b"x"),
-    }
-    for name, ask in asked.items():
-        with pytest.raises(StoreError, match=r"status 404.*create the bucket or container"):
-            assert ask() == name
-
-
-def test_a_missing_bucket_is_an_error(s3_server: S3Server) -> None:
-    _missing_place(ObjectStore("s3://no-such-bucket/x", storage_options=s3_server.storage_options))
-
-
-def test_a_missing_container_is_an_error(azure_server: AzureServer) -> None:
-    _missing_place(ObjectStore("az://no-such-container/x", storage_options=azure_server.storage_options))
+@pytest.mark.parametrize(("server", "scheme"), [("s3_server", "s3"), ("azure_server", "az")])
+def test_a_missing_bucket_or_container_is_an_error(
+    request: pytest.FixtureRequest, server: str, scheme: str
+) -> None:
+    options = request.getfixturevalue(server).storage_options
+    store = ObjectStore(f"{scheme}://no-such-place/x", storage_options=options)
+    asks: list[Callable[[ObjectStore], Any]] = [
+        *READS.values(),
+        *(WRITES[name] for name in ("set", "erase", "erase values", "create")),
+        lambda store: store.exists("a"),
+        lambda store: list(store.list()),
+        lambda store: store.list_dir(""),
+        lambda store: store.compare_and_set("a", ('"0"', None, 1), b"x"),
+    ]
+    for ask in asks:
+        with pytest.raises(StoreError, match=r"status 404.*accepted: a bucket or container"):
+            ask(store)
 
 
 def test_asking_for_heads_finds_the_bucket_once(fault_server: FaultServer) -> None:
@@ -759,50 +710,55 @@ def test_readers_keep_to_one_version(fault_server: FaultServer, service: str) ->
 def test_a_known_version_is_opened_without_a_request(fault_server: FaultServer, service: str) -> None:
     store = make(service, fault_server)
     fault_server.put(PATH, VALUE)
-    first = store.reader().open("a", (0, 10))
-    assert first is not None
-    version = pickle.loads(pickle.dumps(first.version))
-    assert hash(version) == hash(first.version)
-    fault_server.clear_log()
-    reader = store.reader().open("a", (0, 10), version)
-    assert reader is not None
-    assert fault_server.log() == []
+    version = pickle.loads(pickle.dumps(store.reader().open("a", (0, 10)).version))  # type: ignore[union-attr]
+    assert hash(version) == hash(store.reader().open("a", (0, 10)).version)  # type: ignore[union-attr]
+
+    def known() -> Any:
+        fault_server.clear_log()
+        reader = store.reader().open("a", (0, 10), version)
+        assert fault_server.log() == []
+        return reader
+
+    reader = known()
     assert reader.version == version
-    assert reader.read(-5) == VALUE[-5:]
-    assert reader.read(-50, 10) == VALUE[-50:-40]
-    assert reader.read(7, 3) == VALUE[7:10]
-    assert reader.read(len(VALUE), 3) == b""
+    for start, length in ((-5, None), (-50, 10), (7, 3), (len(VALUE), 3)):
+        expected = VALUE[start:] if length is None else VALUE[start : start + length]
+        assert reader.read(start, length) == expected
     assert reader.read_ranges([1, 2, 10**6], [3, 4, 5]) == [VALUE[1:4], VALUE[2:6], b""]
     for entry in fault_server.log("GET"):
         assert entry["if_match"] == version[0]
-    beyond = store.reader().open("a", (0, 10), version)
-    assert beyond is not None
-    assert beyond.read(10**6, 3) == b""
+    assert known().read(10**6, 3) == b""
     fault_server.put(PATH, b"another")
     for start in (0, -3):
-        other = store.reader().open("a", (0, 10), version)
-        assert other is not None
         with pytest.raises(ChangedError):
-            other.read(start, 3)
+            known().read(start, 3)
     fault_server.delete(PATH)
-    other = store.reader().open("a", (0, 10), version)
-    assert other is not None
     with pytest.raises(ChangedError):
-        other.read(0, 3)
+        known().read(0, 3)
 
 
-@pytest.mark.parametrize("kind", ["headers", "no-etag"])
-def test_tags_that_come_back_are_compared(fault_server: FaultServer, kind: str) -> None:
-    """A server may take no notice of If-Match."""
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [({}, {"ETag": '"other"'}), ({}, {"ETag": None}), ({"ETag": 'W/"1"'}, {"ETag": 'W/"2"'})],
+    ids=["other", "none", "weak"],
+)
+def test_tags_that_come_back_are_compared(
+    fault_server: FaultServer, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    """A server may take no notice of If-Match, and is not asked for weak tags."""
     store = make("http", fault_server)
     fault_server.put(PATH, VALUE)
+    fault_server.fault("headers", PATH, headers=first)
     reader = store.reader().open("a")
     assert reader is not None
-    parameters = {"headers": {"ETag": '"other"'}} if kind == "headers" else {}
-    fault_server.fault(kind, PATH, **parameters)
+    assert reader.read(3, 4) == VALUE[3:7]
+    assert (fault_server.log()[-1]["if_match"] is None) == bool(first)
+    fault_server.clear_faults()
+    fault_server.fault("headers", PATH, headers=then)
     with pytest.raises(ChangedError):
         reader.read(3, 4)
     fault_server.clear_faults()
+    fault_server.fault("headers", PATH, headers=first)
     assert reader.read(3, 4) == VALUE[3:7]
 
 
@@ -821,20 +777,6 @@ def test_values_without_tags(fault_server: FaultServer) -> None:
     assert value == VALUE + b"more"
     with pytest.raises(StoreCapabilityError, match="does not distinguish versions"):
         store.compare_and_set("a", version, b"x")
-
-
-def test_weak_tags_are_compared_here(fault_server: FaultServer) -> None:
-    store = make("http", fault_server)
-    fault_server.put(PATH, VALUE)
-    fault_server.fault("headers", PATH, headers={"ETag": 'W/"1"'})
-    reader = store.reader().open("a")
-    assert reader is not None
-    assert reader.read(5, 5) == VALUE[5:10]
-    assert fault_server.log()[-1]["if_match"] is None
-    fault_server.clear_faults()
-    fault_server.fault("headers", PATH, headers={"ETag": 'W/"2"'})
-    with pytest.raises(ChangedError):
-        reader.read(5, 5)
 
 
 def test_parts_read_together_are_of_one_version(fault_server: FaultServer) -> None:
@@ -992,74 +934,87 @@ def test_answers_to_conditions_get_lost(fault_server: FaultServer, service: str,
         assert fault_server.get(f"/b/x/new{at}") == b"first"
 
 
-@pytest.mark.parametrize("service", ["s3", "gs"])
-def test_a_put_is_carried_out_late(fault_server: FaultServer, service: str) -> None:
-    """It is not there yet when it is looked for, and stands in the way of the next attempt."""
-    store = make(service, fault_server)
+BUSY = {"status": 409, "body": "<Error><Code>ConditionalRequestConflict</Code></Error>"}
+Fault = tuple[str, str, dict[str, Any]]
+LOST: Fault = ("lost-answer", "PUT", {})
+RESET: Fault = ("reset", "PUT", {})
+
+
+def theirs(method: str, value: bytes, **when: int) -> Fault:
+    """Somebody else stores a value just before the next request of a kind."""
+    return "overwrite", method, {"value": value, **when}
+
+
+STORIES: dict[str, tuple[list[Fault], list[bytes], bytes]] = {
+    # What happens to the requests, the values to which "+" is added, and what is stored in the end.
+    "carried out, as is seen": ([LOST], [b"1"], b"1+"),
+    "carried out late": ([RESET, theirs("PUT", b"1+")], [b"1"], b"1+"),
+    "others were faster": ([RESET, theirs("GET", b"2", after=1)], [b"1", b"2"], b"2+"),
+    "nothing can be read then": ([LOST, ("status", "GET", {"times": 2, "after": 1})], [b"1"], b"1+"),
+    "conflict": ([("status", "PUT", {**BUSY, "times": 3})], [b"1"], b"1+"),
+    # A busy service has done nothing: what is stored then is of somebody else, even if it is the same.
+    **{
+        f"busy, {status}": (
+            [("status", "PUT", {"status": status, "body": body}), theirs("PUT", b"1+")],
+            [b"1", b"1+"],
+            b"1++",
+        )
+        for status, body in ((429, ""), (503, ""), (500, "<Error><Code>SlowDown</Code></Error>"))
+    },
+}
+
+
+def changed_twice(store: ObjectStore) -> object:
+    """Past the first changes, which find out whether the service keeps to conditions; the version then."""
     for value in (b"0", b"1"):
         store.update("a", lambda _, value=value: [value])  # type: ignore[misc]
-    fault_server.fault("reset", PATH, methods=["PUT"], times=1)
-    fault_server.fault("overwrite", PATH, methods=["PUT"], times=1, value=b"12")
-    calls = []
-
-    def change(stored: Any) -> list[bytes]:
-        calls.append(bytes(stored))
-        return [bytes(stored), b"2"]
-
-    store.update("a", change)
-    assert calls == [b"1"]
-    assert fault_server.get(PATH) == b"12"
-    fault_server.clear_faults()
-    fault_server.clear_log()
-    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
-    store.update("a", change)
-    assert fault_server.get(PATH) == b"122"
-    assert len(fault_server.log("PUT")) == 1, "it is seen to have been carried out"
-
-
-def test_an_answer_is_lost_and_somebody_else_was_faster(fault_server: FaultServer) -> None:
-    store = make("s3", fault_server)
-    store.update("a", lambda _: [b"0"])
-    store.update("a", lambda _: [b"1"])
-    fault_server.fault("reset", PATH, methods=["PUT"], times=1)
-    fault_server.fault("overwrite", PATH, methods=["GET"], times=1, after=1, value=b"theirs")
-    seen = []
-
-    def change(stored: Any) -> list[bytes]:
-        seen.append(bytes(stored))
-        return [bytes(stored), b"+mine"]
-
-    store.update("a", change)
-    assert seen == [b"1", b"theirs"]
-    assert fault_server.get(PATH) == b"theirs+mine"
+    return store.get_versioned("a")[1]
 
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
-def test_whether_a_change_was_made_may_be_unknown(fault_server: FaultServer, service: str) -> None:
+@pytest.mark.parametrize("story", STORIES)
+def test_a_change_is_made_once(fault_server: FaultServer, service: str, story: str) -> None:
+    """Whatever becomes of its requests and of their answers."""
+    faults, expected, stored = STORIES[story]
+    store = make(service, fault_server, retries=1 if story == "nothing can be read then" else 5)
+    changed_twice(store)
+    fault_server.clear_log()
+    for kind, method, parameters in faults:
+        fault_server.fault(kind, PATH, methods=[method], **{"times": 1, **parameters})
+    calls = []
+
+    def change(value: Any) -> list[bytes]:
+        calls.append(bytes(value))
+        return [bytes(value), b"+"]
+
+    store.update("a", change)
+    assert calls == expected
+    assert fault_server.get(PATH) == stored
+    if story == "carried out, as is seen":
+        assert len(fault_server.log("PUT")) == 1
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize(
+    ("key", "faults", "words"),
+    [
+        ("a", [LOST, theirs("GET", b"theirs")], "may have been replaced or not; accepted"),
+        # It comes late: it was not there when it was looked for, and then others had changed it.
+        ("a", [RESET, theirs("PUT", b"theirs")], "may have been replaced or not; accepted"),
+        ("new", [LOST, theirs("GET", b"theirs")], "may have been replaced or not; accepted"),
+        ("a", [LOST, ("status", "GET", {"times": 20})], "to see whether it was replaced: cannot read"),
+    ],
+    ids=["others were faster", "carried out late", "new", "not readable"],
+)
+def test_whether_a_change_was_made_may_be_unknown(
+    fault_server: FaultServer, service: str, key: str, faults: list[Fault], words: str
+) -> None:
     store = make(service, fault_server)
-    store.update("a", lambda _: [b"0"])
-    store.update("a", lambda _: [b"1"])
-    _, version = store.get_versioned("a")
-    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
-    fault_server.fault("overwrite", PATH, methods=["GET"], times=1, value=b"mine+theirs")
-    with pytest.raises(
-        OutcomeUnknownError, match=r"key 'a' of .*may have been replaced or not; read it again"
-    ):
-        store.compare_and_set("a", version, b"mine")
-    assert fault_server.get(PATH) == b"mine+theirs"
-    # It comes late: it was not there when it was looked for, and then others had changed it.
-    _, version = store.get_versioned("a")
-    fault_server.fault("reset", PATH, methods=["PUT"], times=1)
-    fault_server.fault("overwrite", PATH, methods=["PUT"], times=1, value=b"more of theirs")
-    with pytest.raises(OutcomeUnknownError):
-        store.compare_and_set("a", version, b"mine")
-    fault_server.fault("lost-answer", "/b/x/new", methods=["PUT"], times=1)
-    fault_server.fault("overwrite", "/b/x/new", methods=["GET"], times=1, value=b"theirs")
-    with pytest.raises(OutcomeUnknownError):
-        store.compare_and_set("new", "absent", b"mine")
-
-
-BUSY = {"status": 409, "body": "<Error><Code>ConditionalRequestConflict</Code></Error>"}
+    version = changed_twice(store) if key == "a" else "absent"
+    for kind, method, parameters in faults:
+        fault_server.fault(kind, f"/b/x/{key}", methods=[method], **{"times": 1, **parameters})
+    with pytest.raises(OutcomeUnknownError, match=rf"key '{key}' of .*{words}"):
+        store.compare_and_set(key, version, b"mine")
 
 
 @pytest.mark.parametrize("nth", range(6))
@@ -1079,9 +1034,7 @@ def test_an_array_is_made_in_an_empty_place_while_the_service_is_busy(
 
 def test_a_busy_service_is_asked_again(fault_server: FaultServer) -> None:
     store = make("s3", fault_server)
-    assert store.compare_and_set("a", "absent", b"0")
-    for version in ("absent", store.get_versioned("a")[1]):
-        key = "new" if version == "absent" else "a"
+    for key, version in (("new", "absent"), ("a", changed_twice(store))):
         fault_server.fault("status", f"/b/x/{key}", methods=["PUT"], times=3, **BUSY)
         assert store.compare_and_set(key, version, b"1")
         assert store.get(key) == b"1"
@@ -1098,15 +1051,15 @@ def test_a_service_that_stays_busy_is_a_conflict(
 ) -> None:
     store = make("s3", fault_server, retries=0)
     store.conflict_deadline = 7.0
-    clock = Clock()
-    monkeypatch.setattr(client, "time", clock)
-    monkeypatch.setattr(client, "pause", clock.pause)
+    now = [0.0]
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(client, "pause", lambda seconds: now.append(now.pop() + seconds) is None)
     fault_server.fault("status", PATH, methods=["PUT"], **BUSY)
     with pytest.raises(
         ConflictError, match=r"ConditionalRequestConflict, in \d+ attempts within 7 s; reduce"
     ):
         store.compare_and_set("a", "absent", b"1")
-    assert 5 < clock.now < 7
+    assert 5 < now[0] < 7
     assert fault_server.get(PATH) is None
 
 
@@ -1136,71 +1089,18 @@ def test_a_change_that_was_stored_is_not_reported_as_failed(
     assert fault_server.get(f"/b/x/{key}") == b"2"
 
 
-def test_a_change_whose_answer_is_lost_is_made_once_though_reading_fails(fault_server: FaultServer) -> None:
-    store = make("s3", fault_server, retries=1)
-    store.update("a", lambda _: [b"0"])
-    store.update("a", lambda _: [b"1"])
-    _, version = store.get_versioned("a")
-    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
-    fault_server.fault("status", PATH, methods=["GET"], times=2)
-    with pytest.raises(
-        OutcomeUnknownError, match="cannot be read to see whether it was replaced: cannot read"
-    ):
-        store.compare_and_set("a", version, b"2")
-    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
-    fault_server.fault("status", PATH, methods=["GET"], times=2, after=1)
-    store.update("a", lambda stored: [bytes(stored or b""), b"+"])
-    assert fault_server.get(PATH) == b"2+"
-
-
 @pytest.mark.parametrize("service", ["s3", "gs"])
-@pytest.mark.parametrize(
-    "answer",
-    [{"status": 429}, {"status": 503}, {"status": 500, "body": "<Error><Code>SlowDown</Code></Error>"}],
-    ids=str,
-)
-def test_a_busy_service_has_done_nothing(
-    fault_server: FaultServer, service: str, answer: dict[str, Any]
-) -> None:
-    """What is stored then is of somebody else, even if it is the same."""
-    store = make(service, fault_server)
-    store.update("a", lambda _: [b"0"])
-    store.update("a", lambda _: [b"5"])
-
-    def count(stored: Any) -> list[bytes]:
-        return [b"%d" % (int(bytes(stored)) + 1)]
-
-    fault_server.fault("status", PATH, methods=["PUT"], times=1, **answer)
-    fault_server.fault("overwrite", PATH, methods=["PUT"], times=1, value=b"6")
-    store.update("a", count)
-    assert fault_server.get(PATH) == b"7"
-
-
-@pytest.mark.parametrize("service", ["s3", "gs"])
-@pytest.mark.parametrize(
-    ("kind", "parameters"),
-    [
-        ("html", {}),
-        (
-            "status",
-            {
-                "status": 200,
-                "body": "<Error><Code>InternalError</Code></Error>",
-                "headers": {"Content-Type": "application/xml", "ETag": '"x"'},
-            },
-        ),
-    ],
-    ids=["html", "error"],
-)
-def test_a_copy_that_was_not_made(
-    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("kind", ["html", "status"])
+def test_a_copy_that_was_not_made(fault_server: FaultServer, service: str, kind: str) -> None:
     """A service may say that all is well before it fails: what is replaced is not taken for its copy."""
+    headers = {"Content-Type": "application/xml", "ETag": '"x"'}
+    error = {"status": 200, "body": "<Error><Code>InternalError</Code></Error>", "headers": headers}
     store = make(service, fault_server)
     old, new = (xr.Dataset({"t": ("x", np.full(4, value))}) for value in (1.0, 2.0))
-    xzarr3.to_zarr(old, store)
+    to_zarr(old, store)
+    parameters = error if kind == "status" else {}
     number = fault_server.fault(kind, "/b/x/t/c/0", methods=["PUT"], times=1, **parameters)
-    xzarr3.to_zarr(new, store, mode="w")
+    to_zarr(new, store, mode="w")
     assert fault_server.hits(number) == 1
     assert xzarr3.open_array(store, "t")[:].tolist() == [2.0] * 4
 
@@ -1210,40 +1110,31 @@ def _add_all(store: ObjectStore, marks: str) -> None:
         store.update("a", lambda stored, mark=mark: [bytes(stored or b""), mark.encode()])  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("server", ["s3_server", "azure_server", "gcs_server", "fault_server"])
+@pytest.mark.parametrize("server", SERVERS)
 def test_no_change_is_lost(request: pytest.FixtureRequest, server: str) -> None:
-    running = request.getfixturevalue(server)
+    running, store = real(request, server)
     if server == "fault_server":
         running.fault("status", "/b/*", share=0.1)
         running.fault("lost-answer", "/b/*", methods=["GET"], share=0.1)
-        store = make("s3", running)
-    else:
-        scheme = {"s3_server": "s3", "azure_server": "az", "gcs_server": "gs"}[server]
-        store = ObjectStore(f"{scheme}://{running.bucket()}/x", storage_options=running.storage_options)
     names = ["abcdefg", "hijklmn", "opqrstu", "ABCDEFG", "HIJKLMN", "OPQRSTU"]
     with multiprocessing.get_context("spawn").Pool(3) as processes, ThreadPoolExecutor(3) as threads:
         others = processes.starmap_async(_add_all, [(store, marks) for marks in names[:3]])
         for future in [threads.submit(_add_all, store, marks) for marks in names[3:]]:
             future.result(timeout=120)
         others.get(timeout=120)
-    stored = bytes(store.get("a") or b"").decode()
-    assert sorted(stored) == sorted("".join(names))
+    assert sorted(bytes(store.get("a") or b"").decode()) == sorted("".join(names))
 
 
-@pytest.mark.parametrize("server", ["s3_server", "azure_server", "gcs_server", "fault_server"])
+@pytest.mark.parametrize("server", SERVERS)
 def test_large_values_are_sent_in_parts(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, server: str
 ) -> None:
     monkeypatch.setattr(object_store, "_LARGE", 2**20)
     monkeypatch.setattr(object_store, "_SENT_PART", 5 * 2**20)
-    running = request.getfixturevalue(server)
+    running, store = real(request, server)
     if server == "fault_server":
         running.fault("status", "/b/*", methods=["PUT"], share=0.3)
         running.fault("reset", "/b/*", methods=["PUT"], share=0.2)
-        store = make("s3", running)
-    else:
-        scheme = {"s3_server": "s3", "azure_server": "az", "gcs_server": "gs"}[server]
-        store = ObjectStore(f"{scheme}://{running.bucket()}/x", storage_options=running.storage_options)
     value = bytes(range(256)) * 50_000
     for one in (value, value[: 2**20 + 1], value[: 2**20]):
         store.set("a", one)
@@ -1264,27 +1155,19 @@ def test_requests_at_once_are_bounded(fault_server: FaultServer) -> None:
     fault_server.configure(latency=0.03)
     stores = [pickle.loads(pickle.dumps(make("s3", fault_server, concurrency=9))) for _ in range(6)]
     keys = [str(at) for at in range(60)]
-    fault_server.clear_log()
-    with ThreadPoolExecutor(6) as pool:
-        for values in pool.map(lambda store: store.get_values(keys), stores):
-            assert [bytes(value) for value in values] == [key.encode() for key in keys]
-    counts = fault_server.counts()
-    assert counts["requests"] == 360
-    assert counts["most_at_once"] == 9
-    assert len({entry["connection"] for entry in fault_server.log()}) <= 12, "copies share their connections"
-
-
-@pytest.mark.parametrize("concurrency", [4, 32])
-def test_time_is_that_of_waiting_together(fault_server: FaultServer, concurrency: int) -> None:
-    fault_server.put_all({f"/b/x/{at}": b"x" * 1000 for at in range(64)})
-    store = make("s3", fault_server, concurrency=concurrency)
-    store.get_values(["0"])
-    fault_server.configure(latency=0.03)
-    ideal = 64 / concurrency * 0.03
-    took = quickest(lambda: store.get_values([str(at) for at in range(64)]), 2 * ideal + 0.2)
-    assert ideal <= took < 2 * ideal + 0.2
-    enough = 2 * ideal + 0.3
-    assert quickest(lambda: store.set_values([(f"w/{at}", b"y") for at in range(64)]), enough) < enough
+    values = [key.encode() for key in keys]
+    acts: list[Callable[[ObjectStore], Any]] = [
+        lambda store: [bytes(value or b"") for value in store.get_values(keys)],
+        lambda store: store.set_values(zip(keys, values, strict=True)) or values,  # type: ignore[func-returns-value]
+    ]
+    for act in acts:
+        fault_server.clear_log()
+        with ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(act, stores)) == [values] * 6
+        counts = fault_server.counts()
+        assert (counts["requests"], counts["most_at_once"]) == (360, 9)
+        connections = {entry["connection"] for entry in fault_server.log()}
+        assert len(connections) <= 12, "copies share their connections"
 
 
 def test_bytes_under_way_are_bounded(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1324,25 +1207,24 @@ def test_bytes_under_way_are_bounded(fault_server: FaultServer, monkeypatch: pyt
 def test_reservations() -> None:
     budget = in_flight.Budget(10)
     order: list[str] = []
+    begun, release = threading.Event(), threading.Event()
 
-    def take(name: str, size: int, begin: threading.Event, end: threading.Event | None) -> None:
+    def take(name: str, size: int) -> None:
         with budget.reserved(size):
             order.append(name)
-            begin.set()
-            if end is not None:
-                end.wait(120)
+            begun.set()
+            if name == "first":
+                assert release.wait(120)
             with budget.reserved(100):
                 pass  # Nobody waits within.
 
-    events = [threading.Event() for _ in range(4)]
-    release = threading.Event()
-    threads = [threading.Thread(target=take, args=("first", 8, events[0], release))]
-    threads[0].start()
-    assert events[0].wait(120)
-    for name, size, event in (("large", 50, events[1]), ("small", 1, events[2]), ("smaller", 0, events[3])):
-        threads.append(threading.Thread(target=take, args=(name, size, event, None)))
-        threads[-1].start()
-        time.sleep(0.03)
+    asked = [("first", 8), ("large", 50), ("small", 1), ("smaller", 0)]
+    threads = [threading.Thread(target=take, args=each) for each in asked]
+    for number, thread in enumerate(threads):
+        thread.start()
+        assert begun.wait(120)
+        while len(budget._waiting) < number:
+            time.sleep(0.001)
     assert order == ["first"], "who comes first is served first"
     release.set()
     for thread in threads:
@@ -1389,51 +1271,25 @@ def test_a_list_goes_on_where_it_failed(fault_server: FaultServer, monkeypatch: 
     assert len(fault_server.log("GET")) == 13, "ten pages, two failures, and the end once more"
 
 
-@pytest.mark.parametrize("page", [1, 2, 3])
-def test_an_html_page_ends_no_list(
-    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch, page: int
-) -> None:
-    monkeypatch.setattr(client, "PAGE", 10)
-    fault_server.configure(max_keys=10)
-    fault_server.put_all({f"/b/x/{at:03}": b"v" for at in range(25)})
-    store = make("s3", fault_server)
-    fault_server.fault("html", "*", after=page - 1)
-    with pytest.raises(StoreError, match="HTML page"):
-        list(store.list())
-    fault_server.clear_faults()
-    fault_server.fault("html", "*", after=page - 1, times=1)
-    if page > 1:
-        assert list(store.list()) == [f"{at:03}" for at in range(25)]
-    fault_server.clear_faults()
-    fault_server.fault("html", "*", after=page - 1)
-    with pytest.raises(StoreError, match="HTML page"):
-        store.list_dir("")
-
-
 @pytest.mark.parametrize("service", ["s3", "gs"])
 @pytest.mark.parametrize("number", [0, 1, 10, 35])
 def test_one_list_is_answered_by_an_html_page(fault_server: FaultServer, service: str, number: int) -> None:
     """Whichever it is, the list is whole: pages are of round numbers, and nothing says how long they are."""
     fault_server.configure(max_keys=10)
-    keys = {f"d/{at}/a" for at in range(number)} | {f"d/{at}" for at in range(number)}
-    values = {f"/b/x/{key}": b"v" for key in keys} | {"/b/x/e": b"v"}
-
-    def erase(store: ObjectStore) -> object:
-        store.erase_prefix("d/")
-        return fault_server.keys("/b/x/")
-
+    values, prefixes = {f"d/{at}" for at in range(number)}, {f"d/{at}/" for at in range(number)}
+    keys = values | {f"{prefix}a" for prefix in prefixes}
     asked: dict[str, tuple[Callable[[ObjectStore], object], object]] = {
         "list": (lambda store: set(store.list()), keys | {"e"}),
         "list_prefix": (lambda store: set(store.list_prefix("d/")), keys),
-        "list_dir": (
-            lambda store: store.list_dir("d/"),
-            ({f"d/{at}" for at in range(number)}, {f"d/{at}/" for at in range(number)}),
+        "list_dir": (lambda store: store.list_dir("d/"), (values, prefixes)),
+        "erase_prefix": (
+            lambda store: store.erase_prefix("d/") or fault_server.keys("/b/x/"),  # type: ignore[func-returns-value]
+            ["/b/x/e"],
         ),
-        "erase_prefix": (erase, ["/b/x/e"]),
     }
     for name, (ask, expected) in asked.items():
         for after in range(100):
-            fault_server.put_all(values)
+            fault_server.put_all({f"/b/x/{key}": b"v" for key in keys | {"e"}})
             store = make(service, fault_server)
             rule = fault_server.fault("html", "/b", methods=["GET"], times=1, after=after)
             assert ask(store) == expected, (name, after)
@@ -1500,17 +1356,17 @@ def test_names_that_are_no_keys_do_not_hide(fault_server: FaultServer) -> None:
 
 # Secrets
 
-SECRETS = {
+SECRETS: dict[str, dict[str, Any]] = {
     "s3": {"key": "AKIAVERYSECRETKEY", "secret": "s3cr3t/of+the=key", "token": "session-t0ken"},
     "az": {"account_name": "account", "sas_token": "sv=2024&sp=rl&sig=c2lnbmF0dXJl%2Bsecret%3D"},
     "gs": {"bearer_token": "ya29.bearer-of-google"},
     "http": {"headers": {"Authorization": "Bearer of-the-web", "X-Api-Key": "key-of-the-web"}},
 }
 HIDDEN = {
-    "s3": ["AKIAVERYSECRETKEY", "s3cr3t/of+the=key", "session-t0ken"],
+    "s3": list(SECRETS["s3"].values()),
     "az": ["sv=2024&sp=rl&sig=c2lnbmF0dXJl", "c2lnbmF0dXJl%2Bsecret%3D", "c2lnbmF0dXJl+secret="],
-    "gs": ["ya29.bearer-of-google"],
-    "http": ["Bearer of-the-web", "of-the-web", "key-of-the-web"],
+    "gs": list(SECRETS["gs"].values()),
+    "http": ["of-the-web", *SECRETS["http"]["headers"].values()],
 }
 
 
@@ -1522,30 +1378,25 @@ def test_secrets_are_shown_nowhere(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    options: dict[str, Any] = dict(SECRETS[service])
+    url, options = f"{service}://b/x", {**SECRETS[service], "endpoint_url": fault_server.url}
     if service == "http":
-        store = ObjectStore(f"http://127.0.0.1:{fault_server.port}/b/x", storage_options=options, retries=1)
-    else:
-        store = ObjectStore(
-            f"{service}://b/x", storage_options={**options, "endpoint_url": fault_server.url}, retries=1
-        )
+        url, options = f"http://127.0.0.1:{fault_server.port}/b/x", SECRETS[service]
+    store = ObjectStore(url, storage_options=options, retries=1)
     shown = [repr(store), str(store), f"{store}", repr(store.identity), repr(store.__dask_tokenize__())]
     shown += [repr(store._recipe), repr(vars(store)["_recipe"]), repr(store._use())]
     echo = " ".join(HIDDEN[service])
     body = f"<Error><Code>AccessDenied</Code><Message>You sent {echo}</Message></Error>"
     faults: list[tuple[str, dict[str, Any]]] = [
-        *(
-            ("status", {"status": status, "body": body})
-            for status in (400, 401, 403, 404, 409, 412, 500, 501)
-        ),
+        *(("status", {"status": each, "body": body}) for each in (400, 401, 403, 404, 409, 412, 500, 501)),
         ("redirect", {"location": f"{fault_server.url}/-/login?sig=c2lnbmF0dXJl%2Bsecret%3D"}),
         *((kind, {}) for kind in ("reset", "short", "html", "chunked", "ignore-range", "wrong-range")),
     ]
-    asks: list[Callable[[], Any]] = [
-        *(lambda read=read: read(store) for read in READS.values()),
-        *(lambda: store.exists("a"), lambda: list(store.list()), lambda: store.list_dir("a/")),
-        *(lambda: store.set("a", b"x"), lambda: store.erase("a"), lambda: store.erase_values(["a", "b"])),
-        lambda: store.compare_and_set("a", "absent", b"x"),
+    asks: list[Callable[[ObjectStore], Any]] = [
+        *READS.values(),
+        *(WRITES[name] for name in ("set", "create", "erase", "erase values")),
+        lambda store: store.exists("a"),
+        lambda store: list(store.list()),
+        lambda store: store.list_dir("a/"),
     ]
     errors = 0
     for kind, parameters in faults:
@@ -1554,7 +1405,7 @@ def test_secrets_are_shown_nowhere(
         fault_server.fault(kind, "*", **parameters)
         for ask in asks:
             try:
-                ask()
+                ask(store)
             except (StoreError, TypeError, AttributeError) as error:
                 errors += 1
                 whole = pickle.loads(pickle.dumps(error)) if isinstance(error, StoreError) else error
@@ -1565,12 +1416,9 @@ def test_secrets_are_shown_nowhere(
                     assert chained.__context__ is None or chained.__context__ is chained.__cause__
                     chained = chained.__cause__
     assert errors > 50
-    out, err = capfd.readouterr()
-    shown += [caplog.text, out, err]
-    for text in shown:
+    for text in (*shown, caplog.text, *capfd.readouterr()):
         for secret in HIDDEN[service]:
             assert secret not in text, text
-    fault_server.clear_faults()
 
 
 # Forked children and other processes
@@ -1646,14 +1494,10 @@ def test_a_fork_while_threads_read(fault_server: FaultServer) -> None:
 def test_ready_stores(fault_server: FaultServer, tmp_path: Path) -> None:
     obstore = pytest.importorskip("obstore.store")
     fault_server.put(PATH, VALUE)
+    http = {"client_options": {"allow_http": True}}
+    secrets = {"access_key_id": "AKIAVERYSECRETKEY", "secret_access_key": "s3cr3t"}
     ready = obstore.S3Store(
-        "b",
-        prefix="x",
-        endpoint=fault_server.url,
-        access_key_id="AKIAVERYSECRETKEY",
-        secret_access_key="s3cr3t",
-        client_options={"allow_http": True},
-        retry_config={"max_retries": 3},
+        "b", prefix="x", endpoint=fault_server.url, retry_config={"max_retries": 3}, **secrets, **http
     )
     store = ObjectStore(ready)
     assert "AKIA" not in repr(store)
@@ -1661,9 +1505,7 @@ def test_ready_stores(fault_server: FaultServer, tmp_path: Path) -> None:
     fault_server.fault("status", PATH, times=3)
     for one in (store, pickle.loads(pickle.dumps(store))):
         assert one.get("a") == VALUE
-    web = ObjectStore(
-        obstore.HTTPStore.from_url(f"{fault_server.url}/b/x", client_options={"allow_http": True})
-    )
+    web = ObjectStore(obstore.HTTPStore.from_url(f"{fault_server.url}/b/x", **http))
     assert web.get("a", (-3, None)) == VALUE[-3:]
     assert not web.writeable
     local = ObjectStore(obstore.LocalStore(tmp_path))

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,25 +40,23 @@ class Recording(MemoryStore):
         super().__init__()
         self.states: list[State] = []
 
-    def _note(self) -> None:
+    def _noted(self, change: Callable[..., Any], *given: Any) -> Any:
+        done = change(*given)
         self.states.append(dict(self._values))
-
-    def _set(self, key: str, value: bytes) -> None:
-        super()._set(key, value)
-        self._note()
-
-    def _erase(self, key: str) -> None:
-        super()._erase(key)
-        self._note()
-
-    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-        done = super()._compare_and_set(key, version, value)
-        self._note()
         return done
+
+    def _set(self, *given: Any) -> None:
+        self._noted(super()._set, *given)
+
+    def _erase(self, *given: Any) -> None:
+        self._noted(super()._erase, *given)
+
+    def _compare_and_set(self, *given: Any) -> bool:
+        return bool(self._noted(super()._compare_and_set, *given))
 
 
 class Stage:
-    """Turns to what comes next once a chunk was read."""
+    """Turns to what comes next once so many chunks were read."""
 
     def __init__(self) -> None:
         self.turn: Callable[[], object] = lambda: None
@@ -67,13 +66,19 @@ class Stage:
     def turns_after(self, chunks: int, turn: Callable[[], object]) -> None:
         self.left, self.turn = chunks, turn
 
-    def was_read(self, key: str) -> None:
-        name = key.rpartition("/")[2]
-        if name[:1].isdigit():
-            with self._guard:
-                self.left -= 1
-                if self.left == 0:
-                    self.turn()
+    def told(self, get: Callable[..., Any]) -> Callable[..., Any]:
+        """What reads, and tells which value it has read."""
+
+        def read(key: str, *given: Any, **named: Any) -> Any:
+            found = get(key, *given, **named)
+            if key.rpartition("/")[2][:1].isdigit():
+                with self._guard:
+                    self.left -= 1
+                    if self.left == 0:
+                        self.turn()
+            return found
+
+        return read
 
 
 class Staged(MemoryStore):
@@ -82,9 +87,7 @@ class Staged(MemoryStore):
     stage: Stage
 
     def _get(self, key: str, byte_range: Any) -> Any:
-        found = super()._get(key, byte_range)
-        self.stage.was_read(key)
-        return found
+        return self.stage.told(super()._get)(key, byte_range)
 
     def _reader(self, scratch: Any, limit: int) -> Any:
         return Store._reader(self, scratch, limit)
@@ -118,19 +121,10 @@ def staged(kind: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch, stag
         yield store
         return
     place = f"bucket/{uuid.uuid4().hex}"
-    options: Any = {
-        "endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1", "allow_http": True,
-    }  # fmt: skip
     whole = ObjectStore._whole
-
-    def read(self: Any, key: str, *given: Any, **named: Any) -> Any:
-        found = whole(self, key, *given, **named)
-        stage.was_read(key)
-        return found
-
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "_whole", read)
-        store_there: Any = xzarr3.open_store(f"s3://{place}", options)
+        patch.setattr(ObjectStore, "_whole", lambda self, *a, **b: stage.told(partial(whole, self))(*a, **b))
+        store_there: Any = xzarr3.open_store(f"s3://{place}", server.storage_options)
 
         def show(state: State) -> None:
             there = {key.removeprefix(f"/{place}/") for key in server.keys(f"/{place}/")}
@@ -283,7 +277,7 @@ def between_renames(
     def reader(self: LocalStore, *given: Any) -> Any:
         found = make(self, *given)
         for name in ("get", "get_ranges", "get_into"):
-            setattr(found, name, told(getattr(found, name), stage))
+            setattr(found, name, stage.told(getattr(found, name)))
         return found
 
     patch.setattr(renames, "_rename", stepped)
@@ -298,14 +292,3 @@ def between_renames(
     writer.join(120)
     assert not writer.is_alive()
     return found, left[0] < 0
-
-
-def told(get: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
-    """What reads, and tells which value it has read."""
-
-    def read(key: str, *given: Any) -> Any:
-        found = get(key, *given)
-        stage.was_read(key)
-        return found
-
-    return read

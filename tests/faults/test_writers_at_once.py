@@ -98,11 +98,7 @@ def test_processes_append_replace_and_set_regions_at_once(
     options: dict[str, Any] | None = None
     if kind == "object store":
         pytest.importorskip("obstore")
-        server = request.getfixturevalue("fault_server")
-        url, options = "s3://b/x.zarr", {
-            "key": "k", "secret": "s", "endpoint_url": server.url, "allow_http": True,
-            "client_kwargs": {"region_name": "us-east-1"},
-        }  # fmt: skip
+        url, options = "s3://b/x.zarr", request.getfixturevalue("fault_server").storage_options
     to_zarr(rows(-1, 8), url, mode="w", storage_options=options, encoding=ENCODING)
     with multiprocessing.get_context("spawn").Pool(len(KINDS)) as pool:
         given = [(kind, at, url, options) for at, kind in enumerate(KINDS)]

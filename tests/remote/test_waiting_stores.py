@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import dask
@@ -13,8 +14,8 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _conformance import run_threads
 from _opening import opening
-from _waiting import quickest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,19 +121,31 @@ class _FarReader(ValueReader):
 
 @pytest.mark.parametrize("shards", [None, (20,)], ids=["chunks", "shards"])
 @pytest.mark.parametrize("compressors", [None, "zstd"])
-def test_many_units_take_few_rounds(shards: Any, compressors: Any) -> None:
+def test_many_units_are_read_at_a_time(shards: Any, compressors: Any) -> None:
     store = FarStore(concurrency=16)
     data = np.arange(1600)
-    units = 1600 // (20 if shards else 10)
     array = xzarr3.create_array(
         store, data=data, chunks=(10,), shards=shards, compressors=compressors, fill_value=-1
     )
     store.latency, store.log, store.most = 0.02, [], 0
     np.testing.assert_array_equal(array[...], data)
-    assert len(store.requests()) == units
+    assert len(store.requests()) == 1600 // (20 if shards else 10)
     assert store.most == 16
-    enough = (2 * units / 16 + 5) * store.latency
-    assert quickest(lambda: array[...], enough) < enough
+
+
+def sharded(size: int = 32, **options: Any) -> tuple[FarStore, xzarr3.Array, np.ndarray[Any, Any]]:
+    """An array of one shard whose parts are fetched one by one."""
+    store = FarStore(**options)
+    store.request_bytes = 16
+    data = np.random.default_rng(7).integers(0, 255, (size, size), dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(size, size), compressors="zstd")
+    store.log = []
+    return store, array, data
+
+
+def indexes(store: FarStore) -> int:
+    """How often the index of a shard was asked for, which is at its end."""
+    return sum(part[0] < 0 for _, _, part in store.requests())
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -162,55 +175,37 @@ def test_units_are_written_many_at_a_time() -> None:
     store.latency, store.most, store.log = 0.02, 0, []
     array[...] = np.arange(320) + 1
     assert (store.most, len(store.requests())) == (16, 32)
-    enough = 16 * store.latency  # One after the other they would take twice as long.
-    assert quickest(lambda: array.set(..., np.arange(320) + 1), enough) < enough
 
 
 def test_the_index_of_a_shard_is_read_once() -> None:
-    store = FarStore()
-    store.request_bytes = 16
-    data = np.random.default_rng(7).integers(0, 255, (64, 64), dtype="u1")
-    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(64, 64), compressors="zstd")
-    store.log, store.latency = [], 0.002
+    store, array, data = sharded(64)
     for at in range(0, 64, 4):
         assert array[at, at] == data[at, at]
-    ranges = [part for _, _, part in store.requests()]
-    assert sum(start < 0 for start, _ in ranges) == 1
-    assert len(ranges) == 1 + 16
+    assert indexes(store) == 1
+    assert len(store.requests()) == 1 + 16
 
 
 def test_many_threads_that_want_one_shard_read_its_index_once() -> None:
-    store = FarStore()
-    store.request_bytes = 16
-    data = np.random.default_rng(7).integers(0, 255, (64, 64), dtype="u1")
-    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(64, 64), compressors="zstd")
-    store.log, store.latency = [], 0.02
+    store, array, data = sharded(64)
+    store.latency = 0.02
     found: dict[int, int] = {}
 
     def read(at: int) -> None:
         found[at] = int(array[at, 0])
 
-    threads = [threading.Thread(target=read, args=(at,)) for at in range(0, 64, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(*(partial(read, at) for at in range(0, 64, 4)))
     assert found == {at: data[at, 0] for at in range(0, 64, 4)}
-    assert sum(part[0] < 0 for _, _, part in store.requests()) == 1
+    assert indexes(store) == 1
 
 
 def test_a_shard_that_is_replaced_is_read_again() -> None:
     """Its index is known, so nothing but the answer to a range can tell that the shard is another one."""
-    store = FarStore()
-    store.request_bytes = 16
-    rng = np.random.default_rng(3)
-    data = rng.integers(0, 255, (32, 32), dtype="u1")
-    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+    store, array, data = sharded()
     assert array[5, 5] == data[5, 5]
-    for _ in range(3):
-        data = rng.integers(0, 3, (32, 32), dtype="u1")
-        other = FarStore()
-        xzarr3.create_array(other, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+    for value in range(3):
+        other, twin, _ = sharded()
+        data = np.random.default_rng(value).integers(0, 3, (32, 32), dtype="u1")
+        twin[...] = data
         store.values["c/0/0"] = store.values["c/0/0"][0] + 1000, other.values["c/0/0"][1]
         assert array[9, 2] == data[9, 2]
         np.testing.assert_array_equal(array[3:9, 5], data[3:9, 5])
@@ -221,24 +216,16 @@ def test_a_shard_that_is_replaced_is_read_again() -> None:
 @pytest.mark.parametrize("selection", [..., (slice(3, 5), 4)], ids=["whole", "a part"])
 def test_a_read_after_a_write_asks_for_the_index_and_for_what_is_wanted(selection: Any) -> None:
     """And not first, in vain, for a part of the shard that was."""
-    store = FarStore()
-    store.request_bytes = 16
-    data = np.random.default_rng(3).integers(0, 255, (32, 32), dtype="u1")
-    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+    store, array, _ = sharded()
     for value in (1, 2, 3):
         array[selection] = value + np.zeros_like(array[selection])
         store.log = []
         assert array[3, 4] == value
-        ranges = [part for _, _, part in store.requests()]
-        assert len(ranges) == 2
-        assert sum(start < 0 for start, _ in ranges) == 1
+        assert (len(store.requests()), indexes(store)) == (2, 1)
 
 
 def test_a_shard_that_never_stops_changing_is_an_error() -> None:
-    store = FarStore()
-    store.request_bytes = 16
-    data = np.random.default_rng(3).integers(0, 255, (32, 32), dtype="u1")
-    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+    store, array, data = sharded()
     assert array[5, 5] == data[5, 5]
 
     def replace(operation: str, key: str) -> None:
@@ -252,14 +239,10 @@ def test_a_shard_that_never_stops_changing_is_an_error() -> None:
 
 
 def test_without_versions_the_index_is_read_each_time() -> None:
-    store = FarStore(versions=False)
-    store.request_bytes = 16
-    data = np.random.default_rng(3).integers(0, 255, (32, 32), dtype="u1")
-    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
-    store.log = []
+    store, array, data = sharded(versions=False)
     assert array[5, 5] == data[5, 5]
     assert array[9, 5] == data[9, 5]
-    assert sum(part[0] < 0 for _, _, part in store.requests()) == 2
+    assert indexes(store) == 2
 
 
 def test_the_first_failure_ends_it_all() -> None:
@@ -281,16 +264,17 @@ def test_the_first_failure_ends_it_all() -> None:
 def test_several_values_together() -> None:
     store = FarStore(concurrency=10)
     store.latency = 0.02
-
-    def pass_by() -> None:
-        store.set_values((f"k/{at}", f"{at}".encode()) for at in range(50))
-        found = store.get_values([*(f"k/{at}" for at in range(50)), "none"])
-        store.erase_values([f"k/{at}" for at in range(50)])
-        assert found == [*(f"{at}".encode() for at in range(50)), None]
-        assert (store.most, store.values) == (10, {})
-
-    enough = 30 * store.latency
-    assert quickest(pass_by, enough) < enough
+    keys = [f"k/{at}" for at in range(50)]
+    most = []
+    for act in (
+        lambda: store.set_values((key, key.encode()) for key in keys),
+        lambda: store.get_values([*keys, "none"]),
+        lambda: store.erase_values(keys),
+    ):
+        store.most = 0
+        most.append((act(), store.most))
+    assert most == [(None, 10), ([*(key.encode() for key in keys), None], 10), (None, 10)]
+    assert store.values == {}
 
 
 @settings(max_examples=60, deadline=None)
@@ -369,19 +353,6 @@ def test_a_store_without_listing_is_copied_however_many_chunks_there_are() -> No
     np.testing.assert_array_equal(target[...], np.arange(5000))
 
 
-def test_parts_of_values_set_by_many_threads_are_all_there() -> None:
-    store = FarStore()
-    store.set("a", bytes(64))
-    threads = [
-        threading.Thread(target=store.set_partial_values, args=([("a", at, b"x")],)) for at in range(64)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert store.get("a") == b"x" * 64
-
-
 def test_a_copy_of_what_is_not_there_is_an_error() -> None:
     with pytest.raises(StoreError, match="no value"):
         FarStore().copy_values([("a", "b")])
@@ -410,29 +381,28 @@ class Forgetful(xzarr3.MemoryStore):
         return {key for key in keys if not self.forgets(key)}, prefixes
 
 
-def forgetful() -> tuple[Forgetful, xr.Dataset, xr.Dataset]:
+OLD = xr.Dataset({"t": ("x", np.arange(6.0))}, {"x": np.arange(6)})
+IN_PARTS = {"t": {"chunks": (2,)}}
+
+
+@pytest.mark.parametrize("forgotten", ["", "t/c/1", "zarr.json"])
+def test_what_is_replaced_is_whole_though_the_new_keys_are_not_listed(forgotten: str) -> None:
     store = Forgetful()
-    old = xr.Dataset({"t": ("x", np.arange(6.0))}, {"x": np.arange(6)})
-    xzarr3.to_zarr(old, store, encoding={"t": {"chunks": (2,)}})
-    return store, old, old + 100
-
-
-def test_what_is_replaced_is_whole_though_the_new_keys_are_not_listed() -> None:
-    for forgotten in ("", "t/c/1", "zarr.json"):
-        store, _, new = forgetful()
-        store.forgets = lambda key, forgotten=forgotten: "/new/" in key and forgotten in key
-        xzarr3.to_zarr(new, store, mode="w", encoding={"t": {"chunks": (2,)}})
-        xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), new)
+    xzarr3.to_zarr(OLD, store, encoding=IN_PARTS)
+    store.forgets = lambda key: "/new/" in key and forgotten in key
+    xzarr3.to_zarr(OLD + 100, store, mode="w", encoding=IN_PARTS)
+    xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), OLD + 100)
 
 
 def test_nothing_is_replaced_that_is_not_listed() -> None:
-    store, old, new = forgetful()
+    store = Forgetful()
+    xzarr3.to_zarr(OLD, store, encoding=IN_PARTS)
     store.forgets = lambda key: "/" not in key
     before = dict(store._values)
     with pytest.raises(StoreError, match=r"'zarr.json' is there.*not listed"):
-        xzarr3.to_zarr(new, store, mode="w")
+        xzarr3.to_zarr(OLD + 100, store, mode="w")
     assert {key: value for key, value in store._values.items() if key in before} == before
-    xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), old)
+    xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), OLD)
 
 
 def test_what_other_processes_wrote_must_be_listed() -> None:

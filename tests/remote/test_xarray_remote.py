@@ -7,21 +7,25 @@ import gc
 import json
 import multiprocessing
 import pickle
-import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import dask
+import fsspec
 import numpy as np
+import obstore.store as obstore
 import pandas as pd
 import pytest
 import xarray as xr
 import zarr.storage
+from _conformance import run_threads
 from _things import without_addresses
+from _waiting import Count, WaitingStore
 from _xarray_corpus import CORPUS
 
 import xzarr3
@@ -32,80 +36,40 @@ from xzarr3.xarray import backend as backend_module
 from xzarr3.xarray import decode as decoding_module
 
 OURS = Xzarr3BackendEntrypoint
-QUIET = 0.2
 
 
-class Request(NamedTuple):
-    """One request, and in which round of requests that were made together it was answered."""
+class FarStore(WaitingStore):
+    """Values that have to be waited for; keys in :attr:`broken` have none."""
 
-    operation: str
-    key: str
-    round: int
-
-
-class FarStore(xzarr3.Store):
-    """Values in memory, each of them some seconds away; notes what is asked for."""
-
-    def __init__(self, values: Any, latency: float = 0.0, concurrency: int = 64) -> None:
+    def __init__(self, values: Any, *, concurrency: int = 64) -> None:
         super().__init__()
-        self.values = dict(values)
-        self.latency = latency
+        self._values = dict(values)
         self.concurrency = concurrency
-        self.log: list[Request] = []
         self.broken: set[str] = set()
+        self.before = self._check
 
-    def _asked(self, operation: str, key: str) -> None:
-        time.sleep(self.latency)
-        self.log.append(Request(operation, key, 0))
+    def _check(self, operation: str, key: str) -> None:
         if key in self.broken:
             raise StoreError(f"key '{key}' of {self}: status 503")
 
-    def get(self, key: str, byte_range: Any = None) -> Any:
-        self._asked("get", key)
-        value = self.values.get(key)
-        return value if value is None or byte_range is None else xzarr3.stores.cut(value, byte_range)
-
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        self._asked("list", prefix)
-        return iter([key for key in self.values if key.startswith(prefix)])
-
-    def take(self) -> list[Request]:
-        """The requests since the last time."""
-        found, self.log = self.log, []
-        return found
+    def take(self) -> list[str]:
+        """The keys that were asked for since the last time."""
+        found, self.count = self.count.requests, Count()
+        return [key for _, key in found]
 
 
-def documents(requests: list[Request]) -> list[str]:
-    return [
-        each.key for each in requests if each.key.endswith(("zarr.json", ".zmetadata", ".zgroup", ".zattrs"))
-    ]
+def near(values: Any, **options: Any) -> xr.Dataset:
+    """The same without latency."""
+    return xr.open_dataset(xzarr3.MemoryStore(values), engine=OURS, **options)
 
 
-class RoundsStore(FarStore):
-    """Answers only when nobody has asked for a while, and then all at once: whoever waits, asks alone."""
-
-    def __init__(self, values: Any) -> None:
-        super().__init__(values)
-        self._changed = threading.Condition()
-        self._round = 0
-        self._last = 0.0
-
-    def _asked(self, operation: str, key: str) -> None:
-        with self._changed:
-            mine, self._last = self._round, time.monotonic()
-            while self._round == mine:
-                left = self._last + QUIET - time.monotonic()
-                if left > 0:
-                    self._changed.wait(left)
-                else:
-                    self._round += 1
-                    self._changed.notify_all()
-            self.log.append(Request(operation, key, mine))
+def variables(keys: list[str]) -> set[str]:
+    """Which of them were asked for."""
+    return {key.partition("/")[0] for key in keys}
 
 
-def rounds(requests: list[Request]) -> int:
-    """In how many rounds these were made."""
-    return len({each.round for each in requests})
+def documents(keys: list[str]) -> list[str]:
+    return sorted(key for key in keys if key.endswith(("zarr.json", ".zmetadata", ".zgroup", ".zattrs")))
 
 
 def forecast() -> xr.Dataset:
@@ -174,29 +138,24 @@ def same(found: Any, expected: Any) -> None:
 
 
 def test_coordinates_take_two_rounds(stored: dict[str, bytes]) -> None:
-    store = RoundsStore(stored)
-    ds = xr.open_dataset(store, engine=OURS)
-    requests = store.take()
+    store = FarStore(stored)
+    with store.counted() as count:
+        ds = xr.open_dataset(store, engine=OURS)
+    keys = store.take()
     # Those of several chunks are looked at again once all of these are there.
-    assert sorted(documents(requests)) == ["lat/zarr.json", "time/zarr.json", "zarr.json"]
-    data = [each for each in requests if each.key not in documents(requests)]
+    assert documents(keys) == ["lat/zarr.json", "time/zarr.json", "zarr.json"]
     # Times: of `time` the first and the last of three chunks, then all of them; all others have one chunk.
-    chunks = sorted(each.key for each in data)
+    chunks = sorted(key for key in keys if key not in documents(keys))
     assert len(chunks) == len(set(chunks)) + 2
-    assert {key.partition("/")[0] for key in chunks} == {
+    assert variables(chunks) == {
         "time", "time_bnds", "reference", "valid", "level", "lat", "lon", "member", "band",
     }  # fmt: skip
     assert {key for key in chunks if key.startswith(("time/", "lat/"))} == {
-        *(f"time/c/{at}" for at in range(3)), *(f"lat/c/{at}" for at in range(3)),
-    }  # fmt: skip
-    assert rounds(data) == 2
-    assert rounds(requests) == 1 + 2 + 1
-    same(ds, xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))
-    assert not {each.key for each in store.take()} & set(chunks) - {
-        "time_bnds/c/0/0",
-        "valid/c/0/0",
-        "reference/c",
+        f"{name}/c/{at}" for name in ("time", "lat") for at in range(3)
     }
+    assert count.rounds == 1 + 2 + 1, "the document, the chunks, and the documents again"
+    same(ds, near(stored))
+    assert not set(store.take()) & set(chunks) - {"time_bnds/c/0/0", "valid/c/0/0", "reference/c"}
 
 
 @pytest.mark.parametrize(
@@ -219,12 +178,8 @@ def test_coordinates_take_two_rounds(stored: dict[str, bytes]) -> None:
     ],
     ids=without_addresses,
 )
-@pytest.mark.parametrize("latency", [0.0, 0.002])
-def test_datasets_are_as_without_latency(
-    options: dict[str, Any], latency: float, stored: dict[str, bytes]
-) -> None:
-    found = xr.open_dataset(FarStore(stored, latency), engine=OURS, **options)
-    expected = xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS, **options)
+def test_datasets_are_as_without_latency(options: dict[str, Any], stored: dict[str, bytes]) -> None:
+    found, expected = xr.open_dataset(FarStore(stored), engine=OURS, **options), near(stored, **options)
     for name, var in expected.variables.items():
         assert found.variables[name]._in_memory == var._in_memory, name
         assert (found.variables[name].chunks is None) == (var.chunks is None)
@@ -240,39 +195,33 @@ def test_all_kinds_of_datasets_are_as_without_latency(name: str, zarr_format: An
         values = values_of(CORPUS[name](), tmp_path / "a.zarr", zarr_format=zarr_format)
     except (TypeError, ValueError) as error:  # zarr-python cannot store all of them in each format.
         pytest.skip(f"zarr cannot store it: {error}")
-    same(
-        xr.open_dataset(FarStore(values), engine=OURS),
-        xr.open_dataset(xzarr3.MemoryStore(values), engine=OURS),
-    )
+    same(xr.open_dataset(FarStore(values), engine=OURS), near(values))
 
 
 def test_nothing_is_fetched_for_indexes_that_are_not_made(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
     ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
-    looked_at = {each.key.partition("/")[0] for each in store.take() if each.key != "zarr.json"}
-    assert looked_at == {"time", "time_bnds", "reference", "valid"}
+    assert variables(store.take()) == {"zarr.json", "time", "time_bnds", "reference", "valid"}
     assert not ds.xindexes
     ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, decode_times=False)
-    assert {each.key for each in store.take()} == {"zarr.json"}
+    assert set(store.take()) == {"zarr.json"}
 
 
 def test_coordinates_that_are_dropped_are_not_fetched(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
     xr.open_dataset(store, engine=OURS, drop_variables=["time", "time_bnds", "lat"])
-    assert {each.key.partition("/")[0] for each in store.take()} == {
-        "zarr.json", "reference", "valid", "level", "lon", "member", "band",
-    }  # fmt: skip
+    expected = {"zarr.json", "reference", "valid", "level", "lon", "member", "band"}
+    assert variables(store.take()) == expected
 
 
 def test_a_store_without_latency_is_asked_once_for_times(stored: dict[str, bytes], tmp_path: Path) -> None:
     days = xr.Dataset(coords={"time": xr.date_range("2001-01-01", periods=9), "x": [1.0, 2.0], "y": [3.0]})
     store = FarStore(values_of(days, tmp_path / "a.zarr"), concurrency=1)
     xr.testing.assert_identical(xr.open_dataset(store, engine=OURS), days)
-    assert [each.key for each in store.take() if each.key.startswith("time/c")] == ["time/c/0"]
+    assert [key for key in store.take() if key.startswith("time/c")] == ["time/c/0"]
     xr.open_dataset(store, engine=OURS, create_default_indexes=False)["x"].load()
-    assert not [each.key for each in store.take() if each.key.startswith("y/")]
-    store = FarStore(stored, concurrency=1)
-    same(xr.open_dataset(store, engine=OURS), xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))
+    assert not [key for key in store.take() if key.startswith("y/")]
+    same(xr.open_dataset(FarStore(stored, concurrency=1), engine=OURS), near(stored))
 
 
 def test_all_coordinates_of_a_tree_take_two_rounds(tmp_path: Path) -> None:
@@ -281,13 +230,13 @@ def test_all_coordinates_of_a_tree_take_two_rounds(tmp_path: Path) -> None:
         | {"/two/four/five": xr.Dataset(coords={"depth": [1.0, 2.0]})}
     )
     values = values_of(tree, tmp_path / "a.zarr")
-    store = RoundsStore(values)
-    found = xr.open_datatree(store, engine=OURS)
-    requests = store.take()
-    data = [each for each in requests if each.key not in documents(requests)]
-    assert sorted(documents(requests)) == ["one/time/zarr.json", "two/time/zarr.json", "zarr.json"]
-    assert len({each.key.rpartition("/c")[0] for each in data}) == 11
-    assert rounds(data) == 2
+    store = FarStore(values)
+    with store.counted() as count:
+        found = xr.open_datatree(store, engine=OURS)
+    keys = store.take()
+    assert documents(keys) == ["one/time/zarr.json", "two/time/zarr.json", "zarr.json"]
+    assert len({key.rpartition("/c")[0] for key in keys if key not in documents(keys)}) == 11
+    assert count.rounds == 1 + 2 + 1
     expected = xr.open_datatree(xzarr3.MemoryStore(values), engine=OURS)
     xr.testing.assert_identical(found, expected)
     for node in expected.subtree:
@@ -341,15 +290,11 @@ def test_large_coordinates_are_not_fetched_together(
 ) -> None:
     monkeypatch.setattr(prefetch, "_MOST_BYTES", 8 * 3 + 5 * 8)  # `level` and `lat` and nothing else.
     monkeypatch.setattr(prefetch, "_SMALL", 0)
-    store = RoundsStore(stored)
-    ds = xr.open_dataset(store, engine=OURS, drop_variables=["time", "time_bnds", "reference", "valid"])
-    assert rounds([each for each in store.take() if not each.key.endswith("zarr.json")]) == 4
-    same(
-        ds,
-        xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS).drop_vars(
-            ["time", "time_bnds", "reference", "valid"]
-        ),
-    )
+    store, times = FarStore(stored), ["time", "time_bnds", "reference", "valid"]
+    with store.counted() as count:
+        ds = xr.open_dataset(store, engine=OURS, drop_variables=times)
+    assert count.rounds == 1 + 4 + 1
+    same(ds, near(stored).drop_vars(times))
 
 
 def test_many_times_in_one_chunk_are_not_held_at_once(
@@ -367,7 +312,7 @@ def test_many_times_in_one_chunk_are_not_held_at_once(
     monkeypatch.setattr(decoding_module, "Ahead", Noted)
     ds = xr.open_dataset(store, engine=OURS)
     assert kept == [8 * 2 * 4]  # The ends of `time`, `time_bnds`, `reference` and `valid`.
-    same(ds, xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))
+    same(ds, near(stored))
 
 
 def test_what_was_fetched_is_not_used_for_long(
@@ -379,26 +324,24 @@ def test_what_was_fetched_is_not_used_for_long(
     store.take()
     now += 30
     np.testing.assert_array_equal(ds["lon"], np.arange(0, 360, 60))
-    assert {each.key.partition("/")[0] for each in store.take()} == {
-        "level", "lat", "lon", "time", "member", "band",
-    }  # fmt: skip
+    assert variables(store.take()) == {"level", "lat", "lon", "time", "member", "band"}
     np.testing.assert_array_equal(ds["member"], ["control", "one", "two"])
     assert not store.take()
     now += 60
     np.testing.assert_array_equal(ds["level"], [1000, 850, 500])
-    assert sorted(each.key for each in store.take()) == ["level/c/0", "level/zarr.json"]
+    assert sorted(store.take()) == ["level/c/0", "level/zarr.json"]
     later = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
     store.take()
     now += 61
     np.testing.assert_array_equal(later["level"], [1000, 850, 500])
-    assert sorted(each.key for each in store.take()) == ["level/c/0", "level/zarr.json"]
+    assert sorted(store.take()) == ["level/c/0", "level/zarr.json"]
 
 
 def test_a_coordinate_that_was_changed_after_it_was_opened_is_read_again(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
     ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, cache=False)
     first = ds["level"].values
-    store.values["level/c/0"] = store.values["level/c/0"][:0]
+    store._values["level/c/0"] = store._values["level/c/0"][:0]
     assert first.tolist() == [1000.0, 850.0, 500.0]
     with pytest.raises(xzarr3.ChunkDecodeError):
         ds["level"].values  # noqa: B018
@@ -415,9 +358,9 @@ def test_errors_are_those_of_reading_one_by_one(key: str, how: str, stored: dict
         store = FarStore(stored, concurrency=concurrency)
         store.broken = {key} if how == "broken" else set()
         if how == "corrupt":
-            store.values[key] = b"nonsense"
+            store._values[key] = b"nonsense"
         elif how == "absent":
-            del store.values[key]
+            del store._values[key]
         missing = "error" if how == "absent" else "fill"
         try:
             results.append(xr.open_dataset(store, engine=OURS, missing=missing).load())
@@ -440,7 +383,7 @@ def test_an_error_does_not_stay(stored: dict[str, bytes]) -> None:
 
 def test_a_missing_chunk_of_a_coordinate_is_told_of_once(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
-    del store.values["lat/c/1"]
+    del store._values["lat/c/1"]
     with pytest.raises(MissingChunksError, match=r"array '/lat'.*'lat/c/1', where the array is lat\[2:4\]"):
         xr.open_dataset(store, engine=OURS, missing="error")
     with pytest.warns(xzarr3.MissingChunksWarning, match=r"'lat/c/1'") as caught:
@@ -453,25 +396,21 @@ def test_a_missing_chunk_of_a_coordinate_is_told_of_once(stored: dict[str, bytes
 
 
 def test_variables_are_loaded_at_once_where_they_are_awaited(stored: dict[str, bytes]) -> None:
-    store = RoundsStore(stored)
+    store, expected = FarStore(stored), near(stored).load()
     ds = xr.open_dataset(store, engine=OURS)
-    store.take()
-    asyncio.run(ds.load_async())
-    requests = store.take()
+    with store.counted() as count:
+        asyncio.run(ds.load_async())
     # 60 of the thirty variables, a look at each of these, and three of coordinates without an index.
-    assert len(requests) == 60 + 30 + 3
-    assert rounds([each for each in requests if not each.key.endswith("zarr.json")]) == 1
-    same(ds, xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS).load())
-
-
-def test_variables_are_loaded_at_once_without_latency(stored: dict[str, bytes]) -> None:
-    ds = xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS)
+    assert len(count.requests) == 60 + 30 + 3
+    assert count.rounds == 2, "all chunks, and a look at the documents"
+    same(ds, expected)
+    ds = near(stored)
     asyncio.run(ds.load_async())
-    xr.testing.assert_identical(ds, xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))
+    xr.testing.assert_identical(ds, expected)
 
 
 def test_an_error_of_one_variable_ends_waiting(stored: dict[str, bytes]) -> None:
-    store = FarStore(stored, 0.001)
+    store = FarStore(stored)
     ds = xr.open_dataset(store, engine=OURS)
     store.broken = {"v7/c/0/0/0/0"}
     with pytest.raises(StoreError, match="status 503"):
@@ -480,7 +419,7 @@ def test_an_error_of_one_variable_ends_waiting(stored: dict[str, bytes]) -> None
 
 def test_points_and_series_are_read_as_before(stored: dict[str, bytes]) -> None:
     ds = xr.open_dataset(FarStore(stored), engine=OURS, create_default_indexes=False)
-    expected = xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS, create_default_indexes=False)
+    expected = near(stored, create_default_indexes=False)
     for select in (
         lambda d: d["time"][::-1],
         lambda d: d["time"][[4, 1, 1]],
@@ -497,25 +436,16 @@ def test_points_and_series_are_read_as_before(stored: dict[str, bytes]) -> None:
 
 
 def test_threads_that_read_coordinates_at_once_all_get_them(stored: dict[str, bytes]) -> None:
-    store, expected = FarStore(stored, 0.002), forecast()
+    store, expected = FarStore(stored), forecast()
     for _ in range(5):
         ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, cache=False)
-        found: list[Any] = []
+
+        def read(name: str, ds: xr.Dataset = ds) -> None:
+            np.testing.assert_array_equal(ds[name].variable.values, expected[name].values)
+
         names = ["level", "lat", "lon", "member", "band", "time"] * 3
-        barrier = threading.Barrier(len(names))
-
-        def read(name: str, ds: xr.Dataset = ds, found: list[Any] = found, barrier: Any = barrier) -> None:
-            barrier.wait()
-            found.append((name, ds[name].variable.values))
-
-        threads = [threading.Thread(target=read, args=(name,)) for name in names]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(found) == len(names)
-        for name, values in found:
-            np.testing.assert_array_equal(values, expected[name].values)
+        with store.counted():
+            run_threads(*(partial(read, name) for name in names))
 
 
 # Real places
@@ -529,101 +459,82 @@ class Place(NamedTuple):
     options: dict[str, Any] | None
     zarr: Callable[[], Any]
     """A store of zarr-python there."""
-    writable: bool = True
+    written: bool = False
+    """Whether the dataset is there already, as nothing can be written from here."""
 
 
-def _obstore_stores() -> Any:
-    return pytest.importorskip("obstore.store")
-
-
-def _s3(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    _obstore_stores()
-    server = request.getfixturevalue("s3_server")
+def _s3(server: Any, tmp_path: Path) -> Place:
     bucket = server.bucket()
+    ready = obstore.S3Store(bucket, prefix="deep/a.zarr", **server.obstore_options)
     return Place(
-        f"s3://{bucket}/deep/a.zarr",
-        server.storage_options,
-        lambda: zarr.storage.ObjectStore(
-            _obstore_stores().S3Store(bucket, prefix="deep/a.zarr", **server.obstore_options)
-        ),
+        f"s3://{bucket}/deep/a.zarr", server.storage_options, lambda: zarr.storage.ObjectStore(ready)
     )
 
 
-def _azure(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    _obstore_stores()
-    server = request.getfixturevalue("azure_server")
+def _azure(server: Any, tmp_path: Path) -> Place:
     container = server.container()
-    return Place(
-        f"az://{container}/a.zarr",
-        server.storage_options,
-        lambda: zarr.storage.ObjectStore(
-            _obstore_stores().AzureStore(container, prefix="a.zarr", **server.obstore_options)
-        ),
-    )
+    ready = obstore.AzureStore(container, prefix="a.zarr", **server.obstore_options)
+    return Place(f"az://{container}/a.zarr", server.storage_options, lambda: zarr.storage.ObjectStore(ready))
 
 
-def _obstore(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    _obstore_stores()
-    server = request.getfixturevalue("s3_server")
-    ready = _obstore_stores().S3Store(server.bucket(), prefix="x/y", **server.obstore_options)
+def _obstore(server: Any, tmp_path: Path) -> Place:
+    ready = obstore.S3Store(server.bucket(), prefix="x/y", **server.obstore_options)
     return Place(ready, None, lambda: zarr.storage.ObjectStore(ready))
 
 
-def _http(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    _obstore_stores()
-    server = request.getfixturevalue("http_server")
-    name, path = server.directory()
-    forecast().to_zarr(Path(path) / "a.zarr", zarr_format=3, consolidated=True, write_empty_chunks=True)
-    for each in [Path(path), *Path(path).rglob("*")]:
-        each.chmod(0o755 if each.is_dir() else 0o644)
-    url = f"{server.url}/{name}/a.zarr"
-    ready = {"client_options": {"allow_http": True}}
-    return Place(
-        url,
-        {"allow_http": True},
-        lambda: zarr.storage.ObjectStore(_obstore_stores().HTTPStore.from_url(url, **ready), read_only=True),
-        writable=False,
-    )
+def _http(server: Any, tmp_path: Path) -> Place:
+    url = served(server)
+    ready = obstore.HTTPStore.from_url(url, client_options=HTTP)
+    return Place(url, HTTP, lambda: zarr.storage.ObjectStore(ready, read_only=True), written=True)
 
 
-def _zip(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def _zip(server: Any, tmp_path: Path) -> Place:
     path = tmp_path / "a.zarr.zip"
     return Place(str(path), None, lambda: zarr.storage.ZipStore(path, mode="r"))
 
 
-def _fsspec_url(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    pytest.importorskip("fsspec")
+def _fsspec_url(server: Any, tmp_path: Path) -> Place:
     url = f"memory://{tmp_path.name}/a.zarr"
     return Place(url, None, lambda: zarr.storage.FsspecStore.from_url(url))
 
 
-def _fsspec_mapper(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    fsspec = pytest.importorskip("fsspec")
+def _fsspec_mapper(server: Any, tmp_path: Path) -> Place:
     mapper = fsspec.filesystem("memory").get_mapper(f"/{tmp_path.name}-mapped")
     return Place(mapper, None, lambda: zarr.storage.FsspecStore.from_mapper(mapper))
 
 
-def _path(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def _path(server: Any, tmp_path: Path) -> Place:
     return Place(tmp_path / "a.zarr", None, lambda: tmp_path / "a.zarr")
 
 
-PLACES = {
-    "s3": _s3,
-    "azure": _azure,
-    "obstore": _obstore,
-    "http": _http,
-    "zip": _zip,
-    "memory-url": _fsspec_url,
-    "mapper": _fsspec_mapper,
-    "path": _path,
+PLACES: dict[str, tuple[Callable[[Any, Path], Place], str | None]] = {
+    "azure": (_azure, "azure_server"),
+    "http": (_http, "http_server"),
+    "mapper": (_fsspec_mapper, None),
+    "memory-url": (_fsspec_url, None),
+    "obstore": (_obstore, "s3_server"),
+    "path": (_path, None),
+    "s3": (_s3, "s3_server"),
+    "zip": (_zip, None),
 }
+HTTP = {"allow_http": True}
 
 
-@pytest.fixture(params=sorted(PLACES))
+def served(server: Any, **options: Any) -> str:
+    """The URL of the forecast on a web server."""
+    name, path = server.directory()
+    xzarr3.xarray.to_zarr(forecast(), Path(path) / "a.zarr", write_empty_chunks=True, **options)
+    for each in [Path(path), *Path(path).rglob("*")]:
+        each.chmod(0o755 if each.is_dir() else 0o644)
+    return f"{server.url}/{name}/a.zarr"
+
+
+@pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A place of each kind, with the forecast in it."""
-    found = PLACES[request.param](request, tmp_path)
-    if found.writable:
+    make, server = PLACES[request.param]
+    found = make(server and request.getfixturevalue(server), tmp_path)
+    if not found.written:
         xzarr3.xarray.to_zarr(
             forecast(), found.ours, storage_options=found.options, consolidated=True, write_empty_chunks=True
         )
@@ -635,29 +546,27 @@ def opened(place: Place, **options: Any) -> xr.Dataset:
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
-def test_a_dataset_is_what_zarr_reads_of_the_same_bytes(place: Place) -> None:
-    found = opened(place)
-    with xr.open_dataset(place.zarr(), engine="zarr", consolidated=True) as other:
-        xr.testing.assert_identical(found.load(), other.load())
-    xr.testing.assert_equal(found, forecast())
-
-
-def test_dask_loads_a_dataset_from_anywhere(place: Place) -> None:
+def test_a_dataset_is_the_same_whoever_reads_it_and_how(place: Place, request: pytest.FixtureRequest) -> None:
     expected = opened(place).load()
-    found = opened(place, chunks={})
-    assert found["v3"].chunks is not None
+    xr.testing.assert_equal(expected, forecast())
+    with xr.open_dataset(place.zarr(), engine="zarr", consolidated=True) as other:
+        xr.testing.assert_identical(expected, other.load())
+    lazy = opened(place, chunks={})
+    assert lazy["v3"].chunks is not None
     with dask.config.set(scheduler="threads", num_workers=4):
-        xr.testing.assert_identical(found.compute(), expected)
-    assert float(found["v3"].max()) == float(expected["v3"].max())
-
-
-def test_datasets_go_to_other_processes(place: Place, request: pytest.FixtureRequest) -> None:
-    if "memory://" in str(place.ours) or "mapper" in request.node.name:
-        pytest.skip("what is in the memory of one process is in no other")
-    ds = opened(place)[["v1", "time_bnds"]]
+        xr.testing.assert_identical(lazy.compute(), expected)
+    awaited = opened(place)
+    asyncio.run(awaited.load_async())
+    xr.testing.assert_identical(awaited, expected)
+    found = xzarr3.xarray.open_dataset(place.ours, storage_options=place.options, missing="error")
+    xr.testing.assert_identical(found, expected)
+    tree = xr.open_datatree(place.ours, engine=OURS, storage_options=place.options)
+    xr.testing.assert_identical(tree.to_dataset(), expected)
+    if request.node.callspec.id in ("memory-url", "mapper"):
+        return  # What is in the memory of one process is in no other.
+    pickled = pickle.dumps(opened(place)[["v1", "time_bnds"]])
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        found = pool.submit(_sums, pickle.dumps(ds)).result(timeout=120)
-    assert found == _sums(pickle.dumps(ds))
+        assert pool.submit(_sums, pickled).result(timeout=120) == _sums(pickled)
 
 
 def _sums(pickled: bytes) -> tuple[float, str]:
@@ -665,29 +574,14 @@ def _sums(pickled: bytes) -> tuple[float, str]:
     return float(ds["v1"].sum()), str(ds["time_bnds"].values[-1, -1])
 
 
-def test_our_function_takes_all_of_them(place: Place) -> None:
-    found = xzarr3.xarray.open_dataset(place.ours, storage_options=place.options, missing="error")
-    xr.testing.assert_identical(found, opened(place))
-    tree = xr.open_datatree(place.ours, engine=OURS, storage_options=place.options)
-    xr.testing.assert_identical(tree.to_dataset(), found)
-
-
-def test_variables_of_a_service_are_loaded_at_once_where_they_are_awaited(place: Place) -> None:
-    found = opened(place)
-    asyncio.run(found.load_async())
-    xr.testing.assert_identical(found, opened(place).load())
-
-
 def test_missing_chunks_are_named_anywhere(place: Place, request: pytest.FixtureRequest) -> None:
-    if not place.writable or "zip" in request.node.name:
+    if request.node.callspec.id in ("http", "zip"):
         pytest.skip("nothing can be erased there")
     store = xzarr3.open_store(place.ours, place.options)
     store.erase("v3/c/1/0/0/0")
-    ds = opened(place, missing="error")
-    with pytest.raises(
-        MissingChunksError, match=r"time 2001-01-02 to 2001-01-02T18:00, level 1000\.0 to 500\.0"
-    ):
-        ds["v3"].load()
+    words = r"time 2001-01-02 to 2001-01-02T18:00, level 1000\.0 to 500\.0"
+    with pytest.raises(MissingChunksError, match=words):
+        opened(place, missing="error")["v3"].load()
     assert np.isnan(opened(place)["v3"][4:]).all()
 
 
@@ -695,80 +589,56 @@ def test_missing_chunks_are_named_anywhere(place: Place, request: pytest.Fixture
 
 
 def test_a_web_server_without_consolidated_metadata(http_server: Any) -> None:
-    _obstore_stores()
-    name, path = http_server.directory()
-    xzarr3.xarray.to_zarr(forecast(), Path(path) / "a.zarr", consolidated=False)
-    for each in [Path(path), *Path(path).rglob("*")]:
-        each.chmod(0o755 if each.is_dir() else 0o644)
-    url = f"{http_server.url}/{name}/a.zarr"
-    options = {"allow_http": True}
-    words = r"cannot list.*; consolidate the metadata .*for xarray, write the store with consolidated=True"
+    url = served(http_server, consolidated=False)
+    words = r"cannot list.*accepted: consolidated metadata.*in xarray: a store written with consolidated=True"
     for read in (xr.open_dataset, xr.open_datatree, xr.open_groups):
         with pytest.raises(xzarr3.StoreCapabilityError, match=words):
-            read(url, engine=OURS, storage_options=options)  # type: ignore[operator]
+            read(url, engine=OURS, storage_options=HTTP)  # type: ignore[operator]
     with pytest.raises(xzarr3.MetadataError, match="no consolidated metadata"):
-        xr.open_dataset(url, engine=OURS, storage_options=options, consolidated=True)
-    array = xzarr3.open_array(url, "v3", storage_options=options)
+        xr.open_dataset(url, engine=OURS, storage_options=HTTP, consolidated=True)
+    array = xzarr3.open_array(url, "v3", storage_options=HTTP)
     np.testing.assert_array_equal(array[...], forecast()["v3"])
 
 
 @pytest.mark.parametrize(
     ("where", "error", "words"),
     [
-        ("{name}/nothing.zarr", FileNotFoundError, "no group at '/'"),
-        ("forbidden/{name}/a.zarr", PermissionError, "403"),
-        ("auth/{name}/a.zarr", PermissionError, "401"),
-        ("login/{name}/a.zarr", StoreError, "(?i)html"),
-        ("moved/{name}/a.zarr", StoreError, "(?i)html"),
+        ("/{name}/nothing.zarr", FileNotFoundError, "no group at '/'"),
+        ("/forbidden/{name}/a.zarr", PermissionError, "403"),
+        ("/auth/{name}/a.zarr", PermissionError, "401"),
+        ("/login/{name}/a.zarr", StoreError, "(?i)html"),
+        ("/moved/{name}/a.zarr", StoreError, "(?i)html"),
     ],
 )
 def test_a_web_server_that_does_not_give_it_away(
     where: str, error: type[Exception], words: str, http_server: Any
 ) -> None:
-    _obstore_stores()
-    name, path = http_server.directory()
-    xzarr3.xarray.to_zarr(forecast(), Path(path) / "a.zarr", consolidated=True)
-    for each in [Path(path), *Path(path).rglob("*")]:
-        each.chmod(0o755 if each.is_dir() else 0o644)
+    name = served(http_server, consolidated=True).split("/")[-2]
     for read in (xr.open_dataset, xr.open_datatree):
         with pytest.raises(error, match=words):
-            read(  # type: ignore[operator]
-                f"{http_server.url}/{where.format(name=name)}",
-                engine=OURS,
-                storage_options={"allow_http": True},
-            )
+            read(http_server.url + where.format(name=name), engine=OURS, storage_options=HTTP)  # type: ignore[operator]
 
 
 def test_a_bucket_that_is_not_there(s3_server: Any) -> None:
-    _obstore_stores()
     with pytest.raises((FileNotFoundError, StoreError)):
         xr.open_dataset("s3://no-such-bucket/a.zarr", engine=OURS, storage_options=s3_server.storage_options)
 
 
-def test_requests_to_a_service(fault_server: Any) -> None:
-    _obstore_stores()
-    server = fault_server
-    options = {
-        "endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1", "allow_http": True,
-    }  # fmt: skip
-    for consolidated in (True, False):
-        url = f"s3://b/{consolidated}.zarr"
-        xzarr3.xarray.to_zarr(
-            forecast(), url, storage_options=options, consolidated=consolidated, write_empty_chunks=True
-        )
-        server.clear_log()
-        ds = xr.open_dataset(url, engine=OURS, storage_options=options, consolidated=consolidated)
-        log = server.log()
-        assert {each["method"] for each in log} == {"GET"}
-        chunks = [each for each in log if "/c/" in each["path"] or each["path"].endswith("/c")]
-        listed = [each for each in log if "list-type" in each["query"]]
-        assert len(chunks) == 15
-        assert len(listed) == (0 if consolidated else 1)
-        documents = len(log) - len(chunks) - len(listed)
-        assert documents == 2 + (1 if consolidated else 1 + len(ds.variables)), (
-            "time and lat have several chunks"
-        )
-        xr.testing.assert_equal(ds, forecast())
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_requests_to_a_service(fault_server: Any, consolidated: bool) -> None:
+    options: Any = {"storage_options": fault_server.storage_options, "consolidated": consolidated}
+    xzarr3.xarray.to_zarr(forecast(), "s3://b/a.zarr", write_empty_chunks=True, **options)
+    fault_server.clear_log()
+    ds = xr.open_dataset("s3://b/a.zarr", engine=OURS, **options)
+    log = fault_server.log()
+    assert {each["method"] for each in log} == {"GET"}
+    chunks = [each for each in log if "/c/" in each["path"] or each["path"].endswith("/c")]
+    listed = [each for each in log if "list-type" in each["query"]]
+    assert len(chunks) == 15
+    assert len(listed) == (0 if consolidated else 1)
+    asked = 1 if consolidated else 1 + len(ds.variables)
+    assert len(log) - len(chunks) - len(listed) == 2 + asked, "time and lat have several chunks"
+    xr.testing.assert_equal(ds, forecast())
 
 
 @pytest.mark.parametrize(
