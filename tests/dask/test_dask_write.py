@@ -1000,3 +1000,8 @@ def test_values_put_aside_stay_while_another_write_clears_up() -> None:
     assert aside.array[...].tolist() == list(range(12))
     aside.remove()
     assert not [key for key in store.list() if "xzarr3" in key]
+
+
+def test_a_new_array_has_the_chunks_of_its_dask_array() -> None:
+    lazy = da.arange(10, chunks=4)
+    assert xzarr3.create_array(xzarr3.MemoryStore(), "a", data=lazy).chunks == (4,)

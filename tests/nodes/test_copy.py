@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _waiting import WaitingStore
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, MetadataError, NodeExistsError, Store
@@ -337,6 +338,17 @@ def test_nodes_that_no_group_leads_to_are_not_lost() -> None:
     with pytest.raises(MetadataError, match=r"g/h.*no document"):
         xzarr3.copy(store, target)
     assert list(target.list()) == []
+
+
+def test_nodes_of_a_store_that_cannot_list_are_not_lost() -> None:
+    """Consolidated metadata name them."""
+    made, source, target = MemoryStore(), WaitingStore(listable=False), MemoryStore()
+    xzarr3.create_array(made, "g/a", data=np.arange(3))
+    xzarr3.consolidate_metadata(made)
+    for key in made.list():
+        source.set(key, made.get(key))
+    xzarr3.copy(source, target)
+    assert xzarr3.open_array(target, "g/a")[...].tolist() == [0, 1, 2]
 
 
 def test_what_xarray_masks_in_text_scalars_and_by_attributes(tmp_path: Path) -> None:
