@@ -1158,10 +1158,7 @@ def test_a_damaged_list_of_a_swap_blocks_no_other_group(tmp_path: Path) -> None:
         if json.loads(swap_list.read_text())["path"] == "a":
             swap_list.write_bytes(b"")
     to_zarr(filled(3), tmp_path, group="other", mode="w")
-    for act in (
-        lambda: to_zarr(filled(3), tmp_path, group="a", mode="w"),
-        lambda: xzarr3.recover(tmp_path),
-    ):
+    for act in (lambda: to_zarr(filled(3), tmp_path, group="a", mode="w"), lambda: xzarr3.recover(tmp_path)):
         with pytest.raises(StoreError, match=r"swap' is no list .* moving what is good to its place"):
             act()
     assert (tmp_path / "b" / "zarr.json").exists(), "what is not damaged was finished"
