@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -539,22 +538,6 @@ def test_who_took_a_lease_away_cannot_be_overtaken_by_the_one_who_had_it(world: 
             assert not store.compare_and_set("zarr.json", before, grown)
     xzarr3.open_array(store, mode="r+").append([4])
     assert store.get("zarr.json") == bytes(store.get("zarr.json") or b"").strip(), "no blanks stay"
-
-
-@pytest.mark.slow
-def test_eight_processes_append_and_nothing_is_lost(tmp_path: Path) -> None:
-    xzarr3.create_array(tmp_path, data=np.zeros(3, "i4"), chunks=4)
-
-    def work(number: int) -> None:
-        array = xzarr3.open_array(tmp_path, mode="r+")
-        for at in range(5):
-            array.append(np.full(3, 1 + 10 * number + at, "i4"))
-
-    run_processes(*(partial(work, number) for number in range(8)), seconds=300)
-    found = xzarr3.open_array(tmp_path)[3:].reshape(-1, 3)
-    assert (found == found[:, :1]).all()
-    assert sorted(found[:, 0].tolist()) == sorted(1 + 10 * n + at for n in range(8) for at in range(5))
-    assert not list(tmp_path.rglob("*lease*"))
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2])

@@ -652,6 +652,11 @@ FOREIGN = {
     ".DS_Store": b"a", "._x": b"b", "Thumbs.db": b"c", "README.md": b"d", "t/.DS_Store": b"e",
     "t/c/.nfs0001": b"f", "t/plot.png": b"g", "u/notes.txt": b"h", "figures/deep/plot.png": b"i",
 }  # fmt: skip
+
+
+LIKE_CHUNKS = ("t/c/0.bak", "t/c/00", "t/c/-1", "u/c/notes", "u/extra/file", "u/.zattrs", "other/c/0", "c/0")
+
+
 T_ALONE = {"t/zarr.json", "t/c/0"}
 OVERWRITING: dict[str, tuple[Callable[[Any], object], set[str]]] = {
     "to_zarr": (lambda store: to_zarr(filled(1), store, mode="w"), T_ALONE),
@@ -679,11 +684,12 @@ def test_foreign_files_block_no_overwriting_and_stay(kind: str, how: str, tmp_pa
         store = LocalStore(tmp_path, fsync=kind == "local fsync")
     act, stay = OVERWRITING[how]
     to_zarr(filled(0, "t", "u"), store)
-    for key, value in FOREIGN.items():
+    foreign = {**FOREIGN, **dict.fromkeys(LIKE_CHUNKS, b"precious")}
+    for key, value in foreign.items():
         store.set(key, value)
     act(store)
-    assert contents(store).items() >= FOREIGN.items()
-    assert set(store.list()) == {*FOREIGN, "zarr.json", *stay}
+    assert contents(store).items() >= foreign.items()
+    assert set(store.list()) == {*foreign, "zarr.json", *stay}
 
 
 def test_foreign_files_are_copied_where_files_have_no_second_names(
@@ -999,8 +1005,9 @@ def test_a_damaged_list_of_a_swap_blocks_no_other_group(tmp_path: Path) -> None:
     assert values(tmp_path, "b") == [2, 2, 2, 2]
 
 
+@pytest.mark.parametrize("after", ["/old/zarr.json", "/old/t", "/old/u"])
 def test_what_another_has_put_in_place_meanwhile_is_not_moved_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     """Somebody is too slow for his lease, and another one finishes his swap between two of his renames."""
     to_zarr(filled(1, "t", "u"), tmp_path)
@@ -1012,7 +1019,7 @@ def test_what_another_has_put_in_place_meanwhile_is_not_moved_away(
                 (tmp_path / unit).rename(top.parent / "old" / unit)
             (top / unit).rename(tmp_path / unit)
 
-    when_renamed(monkeypatch, "/old/zarr.json", finish)
+    when_renamed(monkeypatch, after, finish)
     with pytest.raises(StoreError, match="another process has taken over"):
         to_zarr(filled(2, "t", "u"), tmp_path, mode="w")
     assert values(tmp_path) == values(tmp_path, name="u") == [2, 2, 2, 2]
