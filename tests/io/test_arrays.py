@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import math
 import multiprocessing
+import os
 import pickle
 import shutil
 import tempfile
@@ -1218,3 +1220,46 @@ def test_an_array_is_replaced_by_what_is_made_of_it(store: xzarr3.Store) -> None
     with pytest.raises(xzarr3.DataTypeValidationError):
         xzarr3.create_array(store, "b", data=da.from_array(np.array([1.5])), dtype="i4")
     assert list(xzarr3.open_group(store)) == ["a"]
+
+
+def test_an_array_that_vanishes_is_not_the_fill_value(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2)
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(StoreError, match="vanished"):
+        array[...]
+    with pytest.raises(StoreError, match="vanished"):
+        array[0]
+
+
+def test_an_interrupted_write_to_a_file_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2, compressors=None)
+    files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+
+    def no_space(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def interrupt(*_: Any, **__: Any) -> int:
+        raise KeyboardInterrupt
+
+    for name, failure, kind in (
+        ("write", no_space, StoreError),
+        ("replace", no_space, StoreError),
+        ("write", interrupt, KeyboardInterrupt),
+        ("replace", interrupt, KeyboardInterrupt),
+    ):
+        for change in (
+            lambda: array.__setitem__(..., -1),
+            lambda: array.__setitem__(0, -1),
+            lambda: array.attrs.update(a=1),
+            lambda: array.append([1, 2]),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, name, failure)
+                with pytest.raises(kind):
+                    change()
+            assert xzarr3.open_array(tmp_path / "a")[...].tolist() == list(range(6))
+            left = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+            assert left == files
+    assert dict(array.attrs) == {}

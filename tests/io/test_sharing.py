@@ -21,6 +21,7 @@ import xzarr3
 from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
+from xzarr3.commit.replace_directory import StagedFolder as _StagedFolder
 from xzarr3.parallel import cores
 from xzarr3.stores import cut
 from xzarr3.stores.base import ValueReader
@@ -335,3 +336,21 @@ def test_shards_and_blocks_of_n5_are_not_compressed_once_more(serializer: Any) -
     array = xzarr3.create_array(MemoryStore(), data=np.arange(64), chunks=16, serializer=serializer)
     assert len(array.metadata.codecs) == 1
     assert array[5] == 5
+
+
+def test_a_staged_directory_that_comes_back_is_removed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    (top / "new").mkdir(parents=True)
+    staged = _StagedFolder(str(top / "new"), "store")
+
+    def go_on() -> None:
+        with staged.writer() as writer:
+            write = writer.set
+            write("a", [b"1"])
+            staged.close()
+            (top / "new").mkdir(parents=True, exist_ok=True)
+            write("b", [b"2"])
+
+    with pytest.raises(xzarr3.StoreError, match="given up"):
+        go_on()
+    assert not top.exists()
