@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _fault_server import FaultServer
+from _killed import KilledError, opened
 
 import xzarr3
 from xzarr3 import cli, to_zarr
@@ -51,6 +52,9 @@ class Counted:
     def stored(self) -> dict[str, bytes]:
         found = self._server.keys(f"/{self.url.removeprefix('s3://')}/")
         return {key: self._server.get(key) or b"" for key in found}
+
+    def found(self, **options: Any) -> xr.Dataset:
+        return opened(self.url, storage_options=self.options, **options).load()
 
 
 @pytest.fixture
@@ -96,15 +100,15 @@ def test_requests_for_a_dataset_of_10_variables_and_20_chunks(
 ) -> None:
     never_too_long_ago(monkeypatch)
     options: Any = {"storage_options": place.options, "encoding": chunked(variables(0, lazily))}
-    for value, most, how in (
+    ways: list[tuple[float, int, Any]] = [
         (1.0, 48, {}),
         (2.0, 95, {"mode": "w"}),
         (3.0, 60, {"mode": "w", "replace": "in place"}),
-    ):
+    ]
+    for value, most, how in ways:
         to_zarr(variables(value, lazily), place.url, **options, **how)
         assert place.taken() <= most, how
-        found = xr.open_dataset(place.url, engine="xzarr3", storage_options=place.options).load()
-        xr.testing.assert_equal(found, variables(value, False))
+        xr.testing.assert_equal(place.found(), variables(value, False))
         place.taken()
 
 
@@ -120,12 +124,11 @@ def test_requests_for_an_append_to_11_variables_of_22_chunks(
     # Planned: the root, a list. Then 11 leases, 11 documents under them, 22 chunks, the root as it is before,
     # 11 documents, one request that erases the leases, and the copies in the root.
     assert place.taken() <= 2 + 11 + 11 + 22 + 1 + 11 + 1 + 1
-    found = xr.open_dataset(place.url, engine="xzarr3", storage_options=place.options).load()
-    xr.testing.assert_equal(found, xr.concat([first, then], "x").load())
+    xr.testing.assert_equal(place.found(), xr.concat([first, then], "x").load())
 
 
-def more(place: Counted) -> None:
-    to_zarr(variables(9, False, "x"), place.url, append_dim="x", storage_options=place.options)
+def write(place: Counted, data: xr.Dataset, **options: Any) -> None:
+    to_zarr(data, place.url, storage_options=place.options, **options)
 
 
 def other_units(place: Counted) -> None:
@@ -134,51 +137,41 @@ def other_units(place: Counted) -> None:
 
 
 def other_type(place: Counted) -> None:
-    new = xr.Dataset({"v3": ("x", np.arange(4, dtype="float32"))})
     place.remove("v3")
-    to_zarr(new, place.url, mode="a", storage_options=place.options)
+    write(place, xr.Dataset({"v3": ("x", np.arange(4, dtype="float32"))}), mode="a")
 
 
-def one_less(place: Counted) -> None:
-    place.remove("v9")
-
-
-def one_more(place: Counted) -> None:
-    new = xr.Dataset({"v10": ("x", np.zeros(4))})
-    to_zarr(new, place.url, mode="a", storage_options=place.options)
+CHANGES: dict[str, Callable[[Counted], None]] = {
+    "more": lambda place: write(place, variables(9, False, "x"), append_dim="x"),
+    "other units": other_units,
+    "other type": other_type,
+    "one less": lambda place: place.remove("v9"),
+    "one more": lambda place: write(place, xr.Dataset({"v10": ("x", np.zeros(4))}), mode="a"),
+}
 
 
 @pytest.mark.parametrize(("lazily", "zarr_format"), [(False, 3), (True, 3), (False, 2)])
-@pytest.mark.parametrize("change", [more, other_units, other_type, one_less, one_more])
+@pytest.mark.parametrize("change", CHANGES)
 def test_an_append_to_what_has_changed_without_its_consolidated_copies(
-    place: Counted, change: Callable[[Counted], None], lazily: bool, zarr_format: Any
+    place: Counted, change: str, lazily: bool, zarr_format: Any
 ) -> None:
-    options: Any = {"storage_options": place.options, "zarr_format": zarr_format}
-    to_zarr(variables(1, False, "x"), place.url, **options)
-    store, key = xzarr3.open_store(place.url, place.options, mode="a"), "zarr.json"
-    if zarr_format == 2:
-        key = ".zmetadata"
+    write(place, variables(1, False, "x"), zarr_format=zarr_format)
+    store = xzarr3.open_store(place.url, place.options, mode="a")
+    key = ".zmetadata" if zarr_format == 2 else "zarr.json"
     copies = bytes(store.get(key) or b"")
-    change(place)
+    CHANGES[change](place)
     assert bytes(store.get(key) or b"") != copies
     store.set(key, copies)
-    options = {"engine": "xzarr3", "storage_options": place.options, "consolidated": False}
-    old, then = xr.open_dataset(place.url, **options).load(), variables(5, lazily, "x")
-    place.taken()
-    if change is one_more:
+    old, then = place.found(consolidated=False), variables(5, lazily, "x")
+    if change == "one more":
         with pytest.raises(ValueError, match=r"'v10'.*shorter than"):
-            to_zarr(then, place.url, append_dim="x", storage_options=place.options)
-        xr.testing.assert_identical(xr.open_dataset(place.url, **options).load(), old)
-        place.taken()
-        return
-    then = then.drop_vars([name for name in then.variables if name not in old.variables])
-    to_zarr(then, place.url, append_dim="x", storage_options=place.options)
+            write(place, then, append_dim="x")
+        xr.testing.assert_identical(place.found(consolidated=False), old)
+    else:
+        then = then.drop_vars([name for name in then.variables if name not in old.variables])
+        write(place, then, append_dim="x")
+        xr.testing.assert_equal(place.found(consolidated=False), xr.concat([old, then.load()], "x"))
     place.taken()
-    xr.testing.assert_equal(xr.open_dataset(place.url, **options).load(), xr.concat([old, then.load()], "x"))
-
-
-class KilledError(BaseException):
-    pass
 
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, n: int, act: Callable[[], object]) -> bool:
@@ -209,13 +202,10 @@ def test_a_write_killed_at_any_request_leaves_the_old_the_new_or_a_swap_that_can
     old, new = (
         xr.Dataset({"t": ("x", np.full(4, value)), "u": ("y", np.full(2, value))}) for value in (1.0, 2.0)
     )
-    encoding = {"t": {"chunks": (2,)}}
 
     def found(place: Counted) -> str:
         try:
-            there = xr.open_dataset(
-                place.url, engine="xzarr3", group=group, storage_options=place.options
-            ).load()
+            there = place.found(group=group)
         except xzarr3.IncompleteWriteError:
             return "incomplete"
         return "old" if there.identical(old) else "new" if there.identical(new) else "mixed"
@@ -223,18 +213,16 @@ def test_a_write_killed_at_any_request_leaves_the_old_the_new_or_a_swap_that_can
     seen = []
     for n in itertools.count():
         place = Counted(fault_server)
-        options: Any = {"storage_options": place.options, "encoding": encoding, "group": group}
-        to_zarr(old, place.url, **options)
+        options: Any = {"encoding": {"t": {"chunks": (2,)}}, "group": group}
+        write(place, old, **options)
         killed = killed_at(
-            monkeypatch,
-            n,
-            lambda url=place.url, options=options: to_zarr(new, url, mode="w", **options),  # type: ignore[misc]
+            monkeypatch, n, lambda place=place, options=options: write(place, new, mode="w", **options)
         )
         seen.append(found(place))
         xzarr3.recover(place.url, storage_options=place.options)
         assert not any("-staged-" in key for key in place.stored())
         assert found(place) == ("old" if seen[-1] == "old" else "new")
-        to_zarr(old, place.url, mode="w", **options)
+        write(place, old, mode="w", **options)
         assert found(place) == "old"
         place.taken()
         if not killed:
@@ -245,21 +233,19 @@ def test_a_write_killed_at_any_request_leaves_the_old_the_new_or_a_swap_that_can
 def test_the_command_recover_ends_a_swap(
     place: Counted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"storage_options": place.options}
     arguments = ["recover", place.url]
     for name, value in place.options.items():
         arguments += ["--option", f"{name}={value}"]
-    to_zarr(variables(1, False), place.url, **options)  # type: ignore[call-overload]
+    write(place, variables(1, False))
     assert cli.main(arguments) == 0
     assert capsys.readouterr().out == "nothing was left to finish\n"
-    copies = (
-        1 + 1 + 10 + 1 + 1 + 3
-    )  # Lease, mark, chunks, list, lease, and some of what is erased and copied.
+    # Lease, mark, chunks, list, lease, and some of what is erased and copied.
+    copies = 1 + 1 + 10 + 1 + 1 + 3
     new = variables(2, False)
-    assert killed_at(monkeypatch, copies, lambda: to_zarr(new, place.url, mode="w", **options))  # type: ignore[call-overload]
+    assert killed_at(monkeypatch, copies, lambda: write(place, new, mode="w"))
     with pytest.raises(xzarr3.IncompleteWriteError):
-        xzarr3.open_group(place.url, **options)  # type: ignore[arg-type]
+        xzarr3.open_group(place.url, storage_options=place.options)
     assert cli.main(arguments) == 0
     assert capsys.readouterr().out == "put in its place: /\n"
-    xr.testing.assert_equal(xr.open_dataset(place.url, engine="xzarr3", **options).load(), new)  # type: ignore[arg-type]
+    xr.testing.assert_equal(place.found(), new)
     place.taken()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _killed import MortalStore, forget_process, killed_everywhere, left, opened
 from dask import delayed
 
 import xzarr3
@@ -50,41 +52,17 @@ class Unconditional(CutOff):
         raise StoreCapabilityError(f"cannot replace key '{key}' on condition")
 
 
-class KilledError(BaseException):
-    """The process dies."""
-
-
-class DyingStore(MemoryStore):
-    """A store whose writer dies before a change of it."""
-
-    left: int | None = None
-
-    def _change(self) -> None:
-        if self.left is not None:
-            if self.left == 0:
-                raise KilledError
-            self.left -= 1
-
-    def _set(self, key: str, value: bytes) -> None:
-        self._change()
-        super()._set(key, value)
-
-    def _erase(self, key: str) -> None:
-        self._change()
-        super()._erase(key)
+def failed(store: CutOff, start: float = 1) -> None:
+    """Replace what is there by a dataset whose copies fail."""
+    store.fails = True
+    with pytest.raises(StoreError, match="cut off"):
+        to_zarr(dataset(start), store, mode="w")
+    store.fails = False
 
 
 def dataset(start: float) -> xr.Dataset:
     values = np.arange(start, start + 4)
     return xr.Dataset({"a": ("x", values), "b": ("x", values)}, attrs={"start": start})
-
-
-def opened(store: Any, **options: Any) -> xr.Dataset:
-    return xr.open_dataset(store, engine="xzarr3", **options).load()
-
-
-def left(store: Any) -> list[str]:
-    return [key for key in store.list() if ".xzarr3" in key]
 
 
 @pytest.mark.parametrize("who", ["recover", "another writer"])
@@ -122,8 +100,8 @@ def test_a_swap_that_ends_while_it_is_looked_at_is_not_ended_again(who: str) -> 
     else:
         to_zarr(dataset(2), store, group="one", mode="w")
     assert not other.is_alive()
-    assert opened(store, group="one").identical(dataset(1 if who == "recover" else 2))
-    assert opened(store, group="two").identical(dataset(0))
+    assert opened(store, "one").identical(dataset(1 if who == "recover" else 2))
+    assert opened(store, "two").identical(dataset(0))
     assert not left(store)
 
 
@@ -138,19 +116,19 @@ class SwapEnding(MemoryStore):
         return None if key == self.document else super()._get(key, byte_range)
 
 
-@pytest.mark.parametrize(
-    "opened",
-    [
-        lambda store: xzarr3.open(store, "a"),
-        lambda store: xzarr3.open_array(store, "a", mode="r+"),
-        lambda store: xzarr3.open_group(store)["a"],
-    ],
-)
-def test_a_node_whose_swap_ends_while_its_lease_is_looked_for_is_found(opened: Any) -> None:
+OPENERS: list[Callable[[Any], Any]] = [
+    lambda store: xzarr3.open(store, "a"),
+    lambda store: xzarr3.open_array(store, "a", mode="r+"),
+    lambda store: xzarr3.open_group(store)["a"],
+]
+
+
+@pytest.mark.parametrize("opener", OPENERS, ids=["open", "array", "group"])
+def test_a_node_whose_swap_ends_while_its_lease_is_looked_for_is_found(opener: Callable[[Any], Any]) -> None:
     store = SwapEnding()
     xzarr3.create_array(store, "a", data=np.arange(5))
     store.document = "a/zarr.json"
-    assert opened(store)[:].tolist() == [0, 1, 2, 3, 4]
+    assert opener(store)[:].tolist() == [0, 1, 2, 3, 4]
     assert not store.document
     store.document = "zarr.json"
     assert [*xzarr3.open_group(store)] == ["a"]
@@ -168,13 +146,9 @@ def test_rows_are_appended_to_what_was_swapped_meanwhile() -> None:
 def test_what_begins_to_be_swapped_while_it_is_looked_at_is_put_in_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = CutOff()
+    store, there = CutOff(), Lease.there
     to_zarr(dataset(0), store)
-    store.fails = True
-    with pytest.raises(StoreError, match="cut off"):
-        to_zarr(dataset(1), store, mode="w")
-    store.fails = False
-    there = Lease.there
+    failed(store)
     with monkeypatch.context() as patch:
         patch.setattr(Lease, "there", lambda self: replace(there(self), state=""))  # As a moment before.
         assert xzarr3.recover(store) == ["/"]
@@ -191,13 +165,12 @@ def test_a_dataset_is_replaced_where_nothing_is_written_on_condition() -> None:
 
 
 @pytest.mark.parametrize("how", ["recover", "w", "w-"])
-def test_a_killed_swap_is_finished_where_nothing_is_written_on_condition(how: Any) -> None:
+def test_a_failed_swap_is_finished_where_nothing_is_written_on_condition(how: Any) -> None:
     store = Unconditional()
     to_zarr(dataset(0), store)
-    store.fails = True
-    with pytest.raises(StoreError, match="cut off"):
-        to_zarr(dataset(1), store, mode="w")
-    store.fails = False
+    failed(store)
+    with pytest.raises(IncompleteWriteError, match=r"process \d+ .* and has failed, .*recover"):
+        opened(store)
     if how == "recover":
         assert xzarr3.recover(store) == ["/"]
     elif how == "w-":
@@ -211,42 +184,34 @@ def test_a_killed_swap_is_finished_where_nothing_is_written_on_condition(how: An
 
 def test_nothing_is_made_where_a_writer_was_killed_within_a_swap() -> None:
     """Until it is put in place: a node made there would hide what is to come, or be hidden by it."""
-    makes: list[Any] = [
-        lambda: xzarr3.create_group(store),
-        lambda: xzarr3.create_array(store, "q", shape=3, dtype="f8"),
-        lambda: xzarr3.open_group(store, mode="a"),
-        lambda: to_zarr(dataset(2), store, group="below"),
+    makes: list[Callable[[Any], object]] = [
+        xzarr3.create_group,
+        lambda store: xzarr3.create_array(store, "q", shape=3, dtype="f8"),
+        lambda store: xzarr3.open_group(store, mode="a"),
+        lambda store: to_zarr(dataset(2), store, group="below"),
     ]
-    states = []
-    for n in range(100):
-        store = DyingStore()
-        to_zarr(dataset(0), store)
-        store.left = n
-        with suppress(KilledError):
-            to_zarr(dataset(1), store, mode="w")
-            break
-        store.left = None
-        lease._live.clear()  # As if the process had gone.
-        lease._keepers.clear()
+    states: list[Any] = []
+    first = to_zarr(dataset(0), MemoryStore()).store
+    for store, _ in killed_everywhere(first, lambda store: to_zarr(dataset(1), store, mode="w")):
+        forget_process()
         try:
             states.append(opened(store).attrs["start"])
         except IncompleteWriteError:
             states.append("incomplete")
             for make in makes:
                 with pytest.raises(IncompleteWriteError, match="recover"):
-                    make()
+                    make(store)
         xzarr3.recover(store)
         found = opened(store)
         assert found.identical(opened(store, consolidated=False))
         assert found.identical(dataset(0)) or found.identical(dataset(1))
         assert [key for key in left(store) if "staged" in key] == []
-    assert sorted(set(states), key=str) == [0, 1, "incomplete"]
-    assert states == sorted(states, key=[0, "incomplete", 1].index), "old, then incomplete, then new"
+    assert [state for state, _ in itertools.groupby(states)] == [0, "incomplete", 1]
 
 
 @pytest.mark.parametrize("second", ["all is there", "a task fails", "a chunk is empty"])
 @pytest.mark.parametrize("first", ["all is there", "a task fails", "copies fail"])
-@pytest.mark.parametrize("how", [{}, {"replace": "in place"}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"replace": "in place"}], ids=["staged", "in place"])
 def test_what_is_computed_twice_keeps_nothing_of_the_first_time(
     how: dict[str, Any], first: str, second: str
 ) -> None:
@@ -269,32 +234,16 @@ def test_what_is_computed_twice_keeps_nothing_of_the_first_time(
     store.fails = False
     with suppress(NodeExistsError):
         xzarr3.recover(store)
-    wanted = np.repeat(np.arange(1.0, 5.0), 2)
-    may_be: list[Any] = [dataset(0), xr.Dataset({"a": ("x", wanted)})]
-    empty = wanted.copy()
-    empty[2:4] = np.nan
-    may_be.append(xr.Dataset({"a": ("x", empty)}))
+    whole, empty = (xr.Dataset({"a": ("x", np.repeat([1.0, n, 3.0, 4.0], 2))}) for n in (2.0, np.nan))
     try:
         found = opened(store)
     except (xzarr3.NodeNotFoundError, StoreError):
         assert how, "only what is replaced in place may be gone"
     else:
-        assert any(found.identical(each) for each in may_be)
+        assert any(found.identical(each) for each in (dataset(0), whole, empty))
         if second == "all is there":
-            assert found.identical(may_be[1]) or first == "copies fail"
+            assert found.identical(whole) or first == "copies fail"
     assert [key for key in left(store) if "staged" in key] == []
-
-
-def test_who_failed_within_a_swap_and_lives_is_not_said_to_have_ended() -> None:
-    store = CutOff()
-    to_zarr(dataset(0), store)
-    store.fails = True
-    with pytest.raises(StoreError, match="cut off"):
-        to_zarr(dataset(1), store, mode="w")
-    with pytest.raises(
-        IncompleteWriteError, match=r"by this process, process \d+ .* and has failed, .*recover"
-    ):
-        opened(store)
 
 
 @pytest.mark.parametrize("then", ["computed again", "another write", "recover, and another write"])
@@ -311,20 +260,15 @@ def test_a_writer_killed_while_it_erases_in_place_leaves_nothing_of_the_old_valu
         assert b'"in place"' in said, "or a task that is run twice would erase what was stored"
         return values
 
-    for n in range(60):
-        store = DyingStore()
+    for number in range(60):
+        store = MortalStore()
         to_zarr(xr.Dataset({"a": ("x", np.arange(20.0))}), store, encoding={"a": {"chunks": (2,)}})
         blocks = da.from_array(values, chunks=2).map_blocks(block, dtype="f8", meta=values[:0])
-        source = xr.Dataset({"a": ("x", blocks)})
-        later = to_zarr(source, store, compute="later", **options)
-        store.left = n
-        with suppress(KilledError):
-            later.compute(scheduler="sync")
+        later = to_zarr(xr.Dataset({"a": ("x", blocks)}), store, compute="later", **options)
+        if not store.killed_at(number, lambda later=later: later.compute(scheduler="sync")):
             break
-        store.left = None
         erasing += b'"erasing"' in bytes(store.get(".xzarr3-lease") or b"")
-        lease._live.clear()  # As if the process had gone.
-        lease._keepers.clear()
+        forget_process()
         if then.startswith("recover"):
             xzarr3.recover(store)
         if then == "computed again":
@@ -388,4 +332,4 @@ def test_of_two_delayed_writes_to_one_zip_none_removes_what_the_other_has_stored
         later["one"].compute(scheduler="sync")
         assert not left(store)
     for at, group in enumerate(("one", "two"), 1):
-        assert opened(tmp_path / "a.zip", group=group).identical(dataset(at))
+        assert opened(tmp_path / "a.zip", group).identical(dataset(at))

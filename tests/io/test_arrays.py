@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import itertools
 import json
 import math
@@ -11,12 +10,11 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,8 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+from _conformance import contents
+from _large_as_small import large_as_small
 from _strategies import (
     DATA_TYPES,
     NUMERIC,
@@ -59,10 +59,9 @@ from xzarr3 import (
     SelectionError,
     StoreError,
 )
-from xzarr3.codecs import BloscCodec, BytesCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from xzarr3.codecs import BloscCodec, BytesCodec, GzipCodec, TransposeCodec, ZstdCodec
 from xzarr3.codecs.numcodecs.filters import FixedScaleOffsetCodec
 from xzarr3.dtypes import RawBits
-from xzarr3.io import executor
 from xzarr3.model import metadata
 
 SLOW = settings(
@@ -81,127 +80,55 @@ def simple(shape: Any = (4, 6), **options: Any) -> xzarr3.Array:
     return xzarr3.create_array(xzarr3.MemoryStore(), data=data, **{"chunks": (2, 3), **options})
 
 
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain": {"compressors": None},
+    "zstd": {},
+    "shards": {"shards": (2, 6)},
+    "gzip": {"compressors": GzipCodec(1)},
+}
+
 # Anything against numpy
 
 
-@contextmanager
-def large_as_small() -> Iterator[None]:
-    """Threads, partial reads and decoding in place also for arrays that are too small to be worth it."""
-    metadata._chain.cache_clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor, "_SMALL", 0)
-        patch.setattr(executor, "_SHORT", 0)
-        patch.setattr(xzarr3.MemoryStore, "request_bytes", 8)
-        patch.setattr(xzarr3.LocalStore, "request_bytes", 8)
-        patch.setattr(ZstdCodec, "direct_from", 1)
-        patch.setattr(BloscCodec, "direct_from", 1)
-        yield
-    metadata._chain.cache_clear()
-
-
-@pytest.fixture(scope="module", params=["small", "large"])
-def ways(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The ways through the code that small arrays take, and those that large ones take."""
-    with large_as_small() if request.param == "large" else nullcontext():
-        yield
+every_way = pytest.mark.usefixtures("ways")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ways")
+@every_way
 @SLOW
 @given(st.data())
 def test_what_is_written_is_read(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(DATA_TYPES))
     shape = data.draw(shapes())
     options = data.draw(layouts(name, shape))
-    store = xzarr3.MemoryStore()
-    array = xzarr3.create_array(store, "a/b", shape=shape, **options)
-    expected = model_fill(array)
-    assert same_bits(array[...] if shape else array.get(), expected)
-    array[...] = expected = data.draw(values(name, shape))
-    reopened = xzarr3.open_array(store, "a/b")
-    assert reopened.metadata.codecs == array.metadata.codecs
-    for threads in (1, 4):
-        assert same_bits(reopened.get(threads=threads), expected)
-    for _ in range(3):
-        selection = data.draw(selections(shape))
-        assert same_bits(reopened[selection], expected[selection])
-        out = np.empty(expected[selection].shape, expected.dtype)
-        assert reopened.get(selection, out=out, threads=1) is out
-        assert same_bits(out, np.asarray(expected[selection]))
-    for task in reopened.chunk_tasks():
-        assert same_bits(task(), expected[task.selection])
-        assert task.shape == expected[task.selection].shape
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ways")
-@SLOW
-@given(st.data())
-def test_parts_are_written(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(DATA_TYPES))
-    shape = data.draw(shapes())
-    options = data.draw(layouts(name, shape))
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, **options)
-    expected = model_fill(array)
-    for _ in range(data.draw(st.integers(1, 5))):
-        selection = data.draw(selections(shape))
-        part = expected[selection]
-        # Values of any shape that numpy broadcasts: a scalar, the whole shape, some dimensions of length 1.
-        kind = data.draw(st.sampled_from(["whole", "scalar", "broadcast", "strided"]))
-        new = data.draw(values(name, np.shape(part)))
-        if kind == "scalar":
-            new = data.draw(elements(name))
-        elif kind == "broadcast" and new.ndim:
-            new = new[tuple(slice(0, 1) if data.draw(st.booleans()) else slice(None) for _ in new.shape)]
-            new = new[data.draw(st.integers(0, new.ndim - 1)) :] if 0 not in new.shape else new
-            shape_of_both, _ = attempt(lambda new=new, part=part: np.broadcast(new, part).shape, ValueError)
-            if shape_of_both != np.shape(part):
-                continue
-        elif kind == "strided" and new.ndim:
-            new = np.repeat(new, 2, axis=0)[::-2]
-        array.set(selection, new, threads=data.draw(st.sampled_from([1, 4])))
-        expected[selection] = new
-        assert same_bits(array.get(), expected)
-    assert same_bits(xzarr3.open_array(array.store).get(threads=4), expected)
-    check_stored_keys(array, expected)
-
-
-def check_stored_keys(array: xzarr3.Array, expected: np.ndarray[Any, Any]) -> None:
-    """What is stored is the document and units of the grid, none of them empty unless that was asked for."""
-    keys = set(array.store.list()) - {"zarr.json"}
-    units = {task.key: task for task in array.chunk_tasks()}
-    assert keys <= set(units)
-    if not array.write_empty_chunks:
-        fill = array.fill_value.tobytes()
-        for key in keys:
-            part = expected[units[key].selection]
-            assert part.tobytes() != fill * part.size, f"chunk {key} holds only the fill value"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ways")
-@settings(SLOW, max_examples=60)
-@given(st.data())
-def test_directories_and_memory_hold_the_same(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(DATA_TYPES))
-    shape = data.draw(shapes())
-    options = data.draw(layouts(name, shape))
     with tempfile.TemporaryDirectory() as folder:
-        stores: list[xzarr3.Store] = [xzarr3.MemoryStore(), xzarr3.LocalStore(folder)]
-        arrays = [xzarr3.create_array(store, shape=shape, **options) for store in stores]
+        stores = [xzarr3.MemoryStore(), *[xzarr3.LocalStore(folder)] * data.draw(st.booleans())]
+        arrays = [xzarr3.create_array(store, "a/b", shape=shape, **options) for store in stores]
         expected = model_fill(arrays[0])
+        assert all(same_bits(array.get(), expected) for array in arrays)
+        expected = np.array(data.draw(values(name, shape)))
+        for array in arrays:
+            array[...] = expected
         for _ in range(2):
             selection = data.draw(selections(shape))
             new = data.draw(values(name, np.shape(expected[selection])))
             expected[selection] = new
             for array in arrays:
                 array[selection] = new
-        selection = data.draw(selections(shape))
-        for array in arrays:
-            assert same_bits(array[selection], expected[selection])
-        contents = [{key: bytes(store.get(key) or b"") for key in store.list()} for store in stores]
-        assert contents[0] == contents[1]
+        assert len({tuple(sorted(contents(store).items())) for store in stores}) == 1
+        reopened = xzarr3.open_array(stores[-1], "a/b")
+        assert reopened.metadata.codecs == arrays[0].metadata.codecs
+        for threads in (1, 4):
+            assert same_bits(reopened.get(threads=threads), expected)
+        for _ in range(3):
+            selection = data.draw(selections(shape))
+            assert same_bits(reopened[selection], expected[selection])
+            out = np.empty(expected[selection].shape, expected.dtype)
+            assert reopened.get(selection, out=out, threads=1) is out
+            assert same_bits(out, np.asarray(expected[selection]))
+        for task in reopened.chunk_tasks():
+            assert same_bits(task(), expected[task.selection])
+            assert task.shape == expected[task.selection].shape
 
 
 @pytest.mark.parametrize("name", DATA_TYPES)
@@ -214,7 +141,7 @@ def test_directories_and_memory_hold_the_same(data: st.DataObject) -> None:
         {"shards": 4, "chunks": 2},
         {"compressors": GzipCodec(1), "filters": TransposeCodec((0,))},
     ],
-    ids=range(5),
+    ids=["plain", "blosc", "big", "shards", "transposed"],
 )
 def test_special_values_keep_their_bits(name: str, options: dict[str, Any]) -> None:
     data = np.array(special(name), native(name))
@@ -249,6 +176,7 @@ class Operations(RuleBasedStateMachine):
     """An array in a store beside one of numpy's, through writes, resizes, appends, reopening and pickling."""
 
     folder: str | None = None
+    shrunk = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,6 +209,13 @@ class Operations(RuleBasedStateMachine):
     def write(self, data: st.DataObject, threads: int | None) -> None:
         selection = data.draw(selections(self.model.shape))
         new = data.draw(values(self.data_type, np.shape(self.model[selection])))
+        kind = data.draw(st.sampled_from(["whole", "scalar", "broadcast", "strided"]))
+        if kind == "scalar":
+            new = data.draw(elements(self.data_type))
+        elif kind == "broadcast" and new.ndim and 0 not in new.shape:
+            new = new[tuple(slice(0, 1) if data.draw(st.booleans()) else slice(None) for _ in new.shape)]
+        elif kind == "strided" and new.ndim:
+            new = np.repeat(new, 2, axis=0)[::-2]
         self.array.set(selection, new, threads=threads)
         self.model[selection] = new
 
@@ -294,6 +229,7 @@ class Operations(RuleBasedStateMachine):
     def resize(self, data: st.DataObject) -> None:
         shape = tuple(data.draw(st.integers(0, 10)) for _ in self.model.shape)
         self.array.resize(shape)
+        self.shrunk = True  # What is left of a chunk may be the fill value alone.
         model = np.full(shape, self.array.fill_value, self.array.dtype)
         both = tuple(slice(min(pair)) for pair in zip(shape, self.model.shape, strict=True))
         model[both] = self.model[both]
@@ -346,7 +282,11 @@ class Operations(RuleBasedStateMachine):
         if self.array.size and not self.keep_empty:
             prefix = "group/array/"
             keys = {key for key in self.array.store.list() if key.startswith(prefix)} - {f"{prefix}zarr.json"}
-            assert keys <= {task.key for task in self.array.chunk_tasks()}
+            units = {task.key: self.model[task.selection] for task in self.array.chunk_tasks()}
+            assert keys <= units.keys()
+            fill = self.array.fill_value.tobytes()
+            empty = [key for key in keys if units[key].tobytes() == fill * units[key].size]
+            assert not empty or self.shrunk, "what holds only the fill value is not stored"
 
 
 Operations.TestCase.settings = settings(
@@ -362,91 +302,40 @@ TestOperations = Operations.TestCase
 
 
 @pytest.mark.parametrize(
-    "selection",
-    [
-        None, "x", 1.0, 1.5, [0, 4], [True], True, False, np.True_, np.array([0, -5]), np.array([True] * 5),
-        (None, 0), (0, None), (0, [6]), (..., ...), (0, 0, 0), (0, 0, 0, ...), 4, -5, (0, 6), (0, -7),
-        slice(None, None, 0), slice("a"), slice(0.5), (slice(None), "x"), {}, Thing(), np.array(1.0), 2**70,
-        b"x", slice(None, None, 1.0), ((0, 7),), ([0, 1], [0, 1, 2]), [0.5], np.datetime64("2000"), 0j,
-        [[0], [1, 2]], np.array(True), [None], ["x"], (np.ones((4, 6), bool), 0), np.ones((4, 5), bool),
-        np.array([2**63], "u8"),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_what_is_no_selection_is_refused(selection: Any) -> None:
-    array = simple()
-    before = array[...]
-    for call in (
-        lambda: array[selection],
-        lambda: array.get(selection),
-        lambda: array.plan(selection),
-        lambda: list(array.chunk_tasks(selection)),
-        lambda: array.set(selection, 1),
-    ):
-        with pytest.raises(SelectionError) as caught:
-            call()
-        assert str(caught.value)
-        assert isinstance(caught.value, IndexError)
-    assert same_bits(array[...], before)
-
-
-@pytest.mark.parametrize(
-    "selection",
-    [
-        0, -1, np.int8(2), np.array(1), np.uint64(3), (), ..., (...,), (0, ...), (..., 0), (0, 1, ...),
-        (0, ..., 1), slice(2, 100), slice(-100, 2), slice(3, 1), slice(1, 3, -1), slice(None, None, -1),
-        slice(5, None, -2), (slice(0), 0), (slice(None, None, 2**70), -1), slice(-(2**70), 2**70),
-        slice(np.int64(1), np.int64(3)), slice(True, None), (slice(None, None, -100), slice(None, None, 100)),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_selections_as_numpy_understands_them(selection: Any) -> None:
-    array = simple()
-    expected = array[...]
-    assert same_bits(array[selection], expected[selection])
-    array[selection] = -1
-    expected[selection] = -1
-    assert same_bits(array[...], expected)
-
-
-def test_arrays_of_no_dimensions() -> None:
-    for options in (
-        {"compressors": None},
-        {"compressors": "zstd"},
-        {"shards": ()},
-        {"chunk_key_encoding": "v2"},
-    ):
-        store = xzarr3.MemoryStore()
-        array = xzarr3.create_array(store, shape=(), dtype="float64", fill_value=2.5, **options)
-        assert array[()] == 2.5
-        assert isinstance(array[()], np.float64)
-        assert isinstance(array[...], np.float64)
-        assert array.get().shape == ()
-        assert array.read_chunk(()) == 2.5
-        array[...] = -1.5
-        assert xzarr3.open_array(store)[()] == -1.5
-        assert (array.nchunks, array.cdata_shape, array.size) == (1, (), 1)
-        assert [task() for task in array.chunk_tasks()] == [np.float64(-1.5)]
+    "options",
+    [{"compressors": None}, {"compressors": "zstd"}, {"shards": ()}, {"chunk_key_encoding": "v2"}],
+    ids=["plain", "zstd", "shards", "v2 keys"],
+)
+def test_arrays_of_no_dimensions(options: dict[str, Any]) -> None:
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, shape=(), dtype="float64", fill_value=2.5, **options)
+    assert array[()] == array.read_chunk(()) == 2.5
+    assert isinstance(array[()], np.float64)
+    assert isinstance(array[...], np.float64)
+    assert array.get().shape == ()
+    array[...] = -1.5
+    assert xzarr3.open_array(store)[()] == -1.5
+    assert (array.nchunks, array.cdata_shape, array.size) == (1, (), 1)
+    assert [task() for task in array.chunk_tasks()] == [np.float64(-1.5)]
+    for refused in (lambda: array[0], lambda: array.append(3)):
         with pytest.raises(SelectionError):
-            array[0]
+            refused()
+    for refused in (lambda: len(array), lambda: next(iter(array))):
         with pytest.raises(TypeError):
-            len(array)
-        with pytest.raises(TypeError):
-            iter(array).__next__()
-        assert float(np.asarray(array)) == -1.5
+            refused()
+    assert float(np.asarray(array)) == -1.5
 
 
-def test_arrays_without_elements() -> None:
-    for shape in ((0,), (0, 3), (3, 0), (2, 0, 2)):
-        array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, dtype="int8", chunks=2)
-        assert array[...].shape == shape
-        array[...] = 1
-        array[...] = np.empty(shape, "int8")
-        assert array.nchunks == 0
-        assert list(array.chunk_tasks()) == []
-        assert list(array.store.list()) == ["zarr.json"]
-        with pytest.raises(SelectionError):
-            array.read_chunk((0,) * len(shape))
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 2)])
+def test_arrays_without_elements(shape: tuple[int, ...]) -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, dtype="int8", chunks=2)
+    assert array[...].shape == shape
+    array[...] = 1
+    array[...] = np.empty(shape, "int8")
+    assert (array.nchunks, list(array.chunk_tasks())) == (0, [])
+    assert list(array.store.list()) == ["zarr.json"]
+    with pytest.raises(SelectionError):
+        array.read_chunk((0,) * len(shape))
 
 
 def test_iteration_and_conversion() -> None:
@@ -463,21 +352,22 @@ def test_iteration_and_conversion() -> None:
 
 def test_result_array_has_to_fit() -> None:
     array = simple()
-    for out in (
-        np.empty((4, 5), "int16"),
-        np.empty((4, 6), "int32"),
-        np.empty(24, "int16"),
-        np.empty((4, 6), ">i2"),
-    ):
-        with pytest.raises(SelectionError, match="into"):
+    frozen = np.zeros((4, 6), "int16")
+    frozen.flags.writeable = False
+    for out, match in (
+        (np.empty((4, 5), "int16"), "into"), (np.empty((4, 6), "int32"), "into"),
+        (np.empty(24, "int16"), "into"), (np.empty((4, 6), ">i2"), "into"), (frozen, "read-only"),
+        (np.int16(7), "accepted: an ndarray"), ([0] * 24, "accepted: an ndarray"),
+        (bytearray(48), "accepted: an ndarray"), (memoryview(bytearray(48)), "accepted: an ndarray"),
+    ):  # fmt: skip
+        with pytest.raises(SelectionError, match=match):
             array.get(out=out)
-    for out in (
-        np.empty((6, 4), "int16").T,
-        np.empty((8, 12), "int16")[::2, ::-2],
-        np.asfortranarray(array[...]),
-    ):
-        assert array.get(out=out) is out
-        assert np.array_equal(out, array[...])
+    assert not frozen.any()
+    for fits in (
+        np.empty((6, 4), "int16").T, np.empty((8, 12), "int16")[::2, ::-2], np.asfortranarray(array[...])
+    ):  # fmt: skip
+        assert array.get(out=fits) is fits
+        assert np.array_equal(fits, array[...])
 
 
 # Values
@@ -491,7 +381,7 @@ def test_result_array_has_to_fit() -> None:
         ("bool", 2), ("bool", 0.5), ("bool", np.nan), ("float32", 1e39), ("float16", 65520.0),
         ("float32", 1j), ("complex64", 1e39), ("int8", "1"), ("float64", "1"), ("int8", None),
         ("float64", None), ("int8", b"1"), ("int64", np.datetime64("2000-01-01")), ("int8", 1j),
-        ("r24", b"abcd"), ("r24", 5), ("r24", np.void(b"ab")),
+        ("r24", b"abcd"), ("r24", 5), ("r24", np.void(b"ab")), ("int8", np.array([0, 0, 0, np.nan])),
         ("float64", Thing()), ("int16", {"a": 1}), ("uint8", 2**70), ("float64", 10**400),
         ("int8", np.array([(1, 2)], "i1,i1")),
     ],
@@ -500,28 +390,16 @@ def test_result_array_has_to_fit() -> None:
 def test_values_that_a_type_cannot_hold(dtype: str, value: Any) -> None:
     array = xzarr3.create_array(xzarr3.MemoryStore(), "a", shape=4, chunks=2, dtype=dtype)
     before = array[...]
-    for call in (lambda: array.__setitem__(..., value), lambda: array.__setitem__(1, value)):
-        with pytest.raises(DataTypeValidationError) as caught:
-            call()
-        message = str(caught.value)
-        assert "'/a'" in message
-        assert str(native(dtype)) in message
-        assert "accepted:" in message
+    for selection in (..., 1) if np.ndim(value) == 0 else (...,):
+        with pytest.raises(DataTypeValidationError, match="accepted:") as caught:
+            array[selection] = value
+        assert "'/a'" in str(caught.value)
+        assert str(native(dtype)) in str(caught.value)
     with pytest.raises(DataTypeValidationError):
-        array.append(np.array([value]))
+        array.append(np.array([value]) if np.ndim(value) == 0 else value)
     assert same_bits(array[...], before)
     assert array.shape == (4,)
     assert list(array.store.list_prefix("a/")) == ["a/zarr.json"]
-
-
-def test_one_bad_value_among_many_stops_the_write() -> None:
-    array = simple()
-    before = array[...]
-    new = np.zeros((4, 6))
-    new[3, 5] = np.nan
-    with pytest.raises(DataTypeValidationError, match="nan"):
-        array[...] = new
-    assert same_bits(array[...], before)
 
 
 @pytest.mark.slow
@@ -550,39 +428,19 @@ def test_values_of_other_types(source: str, target: str, data: st.DataObject) ->
         assert np.array_equal(np.isinf(found), np.isinf(given_values))
 
 
-def test_byte_order_of_values_does_not_matter() -> None:
-    array = simple()
-    new = np.arange(24, dtype=">i2").reshape(4, 6)
-    array[...] = new
+def test_values_of_other_byte_orders_and_shapes() -> None:
+    array, new = simple(), np.arange(24, dtype=">i2").reshape(4, 6)
+    array[...] = -new
+    array[...] = new[np.newaxis, np.newaxis]  # As numpy does, leading dimensions of length 1 are dropped.
     assert np.array_equal(array[...], new)
     assert array[...].dtype.isnative
     assert xzarr3.create_array(xzarr3.MemoryStore(), data=new)[...].dtype.isnative
-
-
-@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 4, 6), (3, 1), (6, 4), (0,)])
-def test_shapes_that_do_not_fit(shape: tuple[int, ...]) -> None:
-    array = simple()
-    before = array[...]
-    with pytest.raises(SelectionError, match="shape"):
-        array[...] = np.zeros(shape, "int16")
-    assert same_bits(array[...], before)
-
-
-def test_values_with_more_dimensions_of_length_one() -> None:
-    """numpy takes these as well: leading dimensions of length 1 are dropped."""
-    expected = np.zeros((4, 6), "int16")
-    expected[...] = np.ones((1, 1, 4, 6), "int16")
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.zeros((4, 6), "int16"), chunks=(2, 3))
-    array[...] = np.ones((1, 1, 4, 6), "int16")
-    assert same_bits(array[...], expected)
-
-
-def test_assignment_from_the_array_itself() -> None:
-    array = simple()
-    expected = array[...]
+    for shape in [(5,), (4, 5), (2, 4, 6), (3, 1), (6, 4), (0,)]:
+        with pytest.raises(SelectionError, match="shape"):
+            array[...] = np.zeros(shape, "int16")
+    assert np.array_equal(array[...], new)
     array[::-1] = array
-    expected[::-1] = expected.copy()
-    assert same_bits(array[...], expected)
+    assert np.array_equal(array[...], new[::-1])
 
 
 # Chunks that hold only the fill value
@@ -603,25 +461,19 @@ def test_fill_only_chunks_are_not_stored_and_are_erased() -> None:
     assert list(array.store.list()) == ["zarr.json"]
 
 
-def test_fill_only_chunks_are_stored_on_request() -> None:
-    for options in ({}, {"shards": (4, 6)}):
-        array = xzarr3.create_array(
-            xzarr3.MemoryStore(),
-            shape=(4, 6),
-            chunks=(2, 3),
-            dtype="int16",
-            write_empty_chunks=True,
-            **options,
-        )
-        array[0:2, 0:3] = 0
-        array[2, 3] = 0
-        array[...] = 0
+@pytest.mark.parametrize("options", [{}, {"shards": (4, 6)}], ids=["chunks", "shards"])
+def test_fill_only_chunks_are_stored_on_request(options: dict[str, Any]) -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(4, 6), chunks=(2, 3), dtype="int16", write_empty_chunks=True, **options
+    )
+    array[0:2, 0:3] = 0
+    array[2, 3] = 0
+    for each in (array, pickle.loads(pickle.dumps(array))):
+        each[...] = 0
         assert all(array.store.exists(task.key) for task in array.chunk_tasks())
-        assert (array[...] == 0).all()
-        again = pickle.loads(pickle.dumps(array))
-        again[...] = 0
-        assert all(array.store.exists(task.key) for task in array.chunk_tasks())
-    assert len(bytes(array.store.get("c/0/0") or b"")) > 4 * 12
+    assert (array[...] == 0).all()
+    if options:
+        assert len(bytes(array.store.get("c/0/0") or b"")) > 4 * 12
 
 
 # Plans, chunks and tasks
@@ -667,14 +519,12 @@ def test_chunks_that_there_are_not(coords: Any) -> None:
 
 
 def test_chunks_are_clipped_to_the_array() -> None:
-    array = simple((3, 4))
+    array, one = simple((3, 4)), simple((5,), chunks=2)
     assert array.cdata_shape == (2, 2)
     assert array.read_chunk((0, 0)).tolist() == [[0, 1, 2], [4, 5, 6]]
     assert array.read_chunk((np.int64(1), 1)).tolist() == [[11]]
     assert array.chunk_key((1, 1)) == "c/1/1"
-    one = simple((5,), chunks=2)
-    assert one.read_chunk(2).tolist() == [4]
-    assert one.read_chunk(np.int64(2)).tolist() == [4]
+    assert one.read_chunk(2).tolist() == one.read_chunk(np.int64(2)).tolist() == [4]
 
 
 def sum_of(task: xzarr3.ChunkTask) -> int:
@@ -696,29 +546,24 @@ def test_tasks_run_in_other_processes(tmp_path: Path) -> None:
 
 
 def test_pickled_arrays_are_the_same() -> None:
+    attributes = {"a": [1, None]}
     array = simple(
-        attributes={"a": [1, None]}, dimension_names=["x", None], fill_value=-3, compressors=GzipCodec(9)
+        attributes=attributes, dimension_names=["x", None], fill_value=-3, compressors=GzipCodec(9)
     )
     again = pickle.loads(pickle.dumps(array))
     assert again.store is array.store
-    for name in (
-        "shape",
-        "dtype",
-        "chunks",
-        "shards",
-        "fill_value",
-        "dimension_names",
-        "name",
-        "path",
-        "read_only",
-    ):
+    for name in ("shape", "dtype", "chunks", "shards", "fill_value", "dimension_names", "path", "read_only"):
         assert getattr(again, name) == getattr(array, name)
-    assert dict(again.attrs) == {"a": [1, None]}
+    assert dict(again.attrs) == attributes
     assert again.compressors == (GzipCodec(9),)
-    read_only = pickle.loads(pickle.dumps(xzarr3.open_array(array.store)))
-    assert read_only.read_only
+    read_only, blocks, attrs, found = pickle.loads(
+        pickle.dumps((xzarr3.open_array(array.store), array.blocks, array.attrs, array.explain()))
+    )
     with pytest.raises(ReadOnlyError):
         read_only[...] = 0
+    assert np.array_equal(blocks[1, 0], array.blocks[1, 0])
+    assert dict(attrs) == attributes
+    assert list(found) == list(array.explain())
 
 
 # Threads
@@ -727,41 +572,35 @@ def test_pickled_arrays_are_the_same() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"compressors": None},
-        {"compressors": ZstdCodec()},
-        {"compressors": BloscCodec()},
-        {"compressors": GzipCodec(1)},
-        {"shards": (128, 600)},
-        {"shards": (512, 600), "compressors": None},
+        {"compressors": None}, {"compressors": ZstdCodec()}, {"compressors": BloscCodec()},
+        {"compressors": GzipCodec(1)}, {"shards": (128, 600)}, {"shards": (512, 600), "compressors": None},
         {"filters": TransposeCodec((1, 0))},
     ],
-    ids=range(7),
-)
+    ids=["plain", "zstd", "blosc", "gzip", "shards", "plain shards", "transposed"],
+)  # fmt: skip
 def test_any_number_of_threads_gives_the_same(tmp_path: Path, options: dict[str, Any]) -> None:
     data = np.random.default_rng(1).integers(0, 1000, (500, 580)).astype("float32")
     stores = [xzarr3.MemoryStore(), xzarr3.LocalStore(tmp_path / "a"), xzarr3.LocalStore(tmp_path / "b")]
+    part = (slice(450, 3, -2), slice(7, 555))
     for store, threads in zip(stores, (1, 4, 7), strict=True):
         array = xzarr3.create_array(store, shape=data.shape, chunks=(64, 100), dtype="float32", **options)
         array.set(..., data, threads=threads)
         for read_threads in (1, 2, 4, 50):
             assert same_bits(array.get(threads=read_threads), data)
-            part = (slice(450, 3, -2), slice(7, 555))
             assert same_bits(array.get(part, threads=read_threads), data[part])
         array.set((slice(3, 499), slice(5, None)), data[:496, 5:] * 2, threads=threads)
-    contents = [{key: bytes(store.get(key) or b"") for key in store.list()} for store in stores]
-    assert contents[0] == contents[1] == contents[2]
+    assert contents(stores[0]) == contents(stores[1]) == contents(stores[2])
 
 
 @pytest.mark.parametrize("options", [{}, {"shards": 256, "chunks": 8}], ids=["chunk", "shard"])
 def test_parts_of_one_chunk_written_by_several_threads_are_all_kept(
-    tmp_path: Path, options: dict[str, Any]
+    store: xzarr3.Store, options: dict[str, Any]
 ) -> None:
-    for store in (xzarr3.MemoryStore(), xzarr3.LocalStore(tmp_path / "a")):
-        made = xzarr3.create_array(store, shape=256, dtype="int16", **{"chunks": 256, **options})
-        handles = [made, xzarr3.open_array(store, mode="r+")]
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda at, handles=handles: handles[at % 2].set(at, at + 1), range(256)))
-        assert made[...].tolist() == list(range(1, 257))
+    made = xzarr3.create_array(store, shape=256, dtype="int16", **{"chunks": 256, **options})
+    handles = [made, xzarr3.open_array(store, mode="r+")]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda at: handles[at % 2].set(at, at + 1), range(256)))
+    assert made[...].tolist() == list(range(1, 257))
 
 
 def test_a_bad_chunk_is_found_by_any_thread() -> None:
@@ -778,15 +617,15 @@ def test_a_bad_chunk_is_found_by_any_thread() -> None:
 # Resizing and appending
 
 
-def test_what_is_cut_off_does_not_come_back() -> None:
-    for options in ({}, {"shards": (4, 6)}, {"compressors": None}):
-        array = simple(**options)
-        array.resize((3, 4))
-        array.resize((5, 7))
-        expected = np.zeros((5, 7), "int16")
-        expected[:3, :4] = np.arange(24).reshape(4, 6)[:3, :4]
-        assert same_bits(array[...], expected)
-        assert same_bits(xzarr3.open_array(array.store)[...], expected)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_cut_off_does_not_come_back(layout: str) -> None:
+    array = simple(**LAYOUTS[layout])
+    array.resize((3, 4))
+    array.resize((5, 7))
+    expected = np.zeros((5, 7), "int16")
+    expected[:3, :4] = np.arange(24).reshape(4, 6)[:3, :4]
+    assert same_bits(array[...], expected)
+    assert same_bits(xzarr3.open_array(array.store)[...], expected)
 
 
 def test_cutting_off_much_that_was_never_written_is_cheap() -> None:
@@ -811,18 +650,18 @@ def test_cutting_off_much_that_was_never_written_is_cheap() -> None:
 )
 def test_shapes_that_an_array_cannot_get(shape: Any) -> None:
     array = simple()
-    document = bytes(array.store.get("zarr.json") or b"")
+    before = contents(array.store)
     with pytest.raises((SelectionError, MetadataError)):
         array.resize(shape)
     assert array.shape == (4, 6)
-    assert bytes(array.store.get("zarr.json") or b"") == document
+    assert contents(array.store) == before
 
 
 def test_shapes_of_numpy_integers() -> None:
     array = simple((5,), chunks=2)
-    array.resize(np.int64(7))
-    assert array.shape == (7,)
-    array.resize((np.int32(3),))
+    for shape in (np.int64(7), (np.int32(3),)):
+        array.resize(shape)
+    assert array.shape == (3,)
     assert json.loads(bytes(array.store.get("zarr.json") or b""))["shape"] == [3]
 
 
@@ -830,12 +669,11 @@ def test_an_array_whose_chunks_have_no_length_cannot_grow() -> None:
     grid = {"name": "regular", "configuration": {"chunk_shape": [0, 3]}}
     array = stored(array_document(shape=[0, 6], chunk_grid=grid))
     assert array[...].shape == (0, 6)
-    document = bytes(array.store.get("zarr.json") or b"")
-    with pytest.raises(MetadataError, match="chunk_shape"):
-        array.resize((2, 6))
-    with pytest.raises(MetadataError, match="chunk_shape"):
-        array.append(np.zeros((2, 6), "int16"))
-    assert bytes(array.store.get("zarr.json") or b"") == document
+    before = contents(array.store)
+    for grow in (lambda: array.resize((2, 6)), lambda: array.append(np.zeros((2, 6), "int16"))):
+        with pytest.raises(MetadataError, match="chunk_shape"):
+            grow()
+    assert contents(array.store) == before
     assert array.shape == (0, 6)
 
 
@@ -853,12 +691,6 @@ def test_what_cannot_be_appended(data: Any, axis: int) -> None:
     with pytest.raises(SelectionError):
         array.append(data, axis)
     assert same_bits(xzarr3.open_array(array.store)[...], before)
-
-
-def test_an_array_of_no_dimensions_cannot_be_appended_to() -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.int8(3))
-    with pytest.raises(SelectionError):
-        array.append(3)
 
 
 def test_appended_data_are_read_by_an_array_opened_before() -> None:
@@ -880,38 +712,27 @@ def test_a_fill_value_takes_no_room_when_an_array_is_large() -> None:
 # Reading only
 
 
-def test_read_only_arrays_are_not_changed(tmp_path: Path) -> None:
-    for store in (xzarr3.MemoryStore(), xzarr3.LocalStore(tmp_path / "a")):
-        made = xzarr3.create_array(store, data=np.arange(6), chunks=2, attributes={"a": 1})
-        contents = {key: bytes(store.get(key) or b"") for key in store.list()}
-        array = xzarr3.open_array(store)
+def test_read_only_arrays_are_not_changed(store: xzarr3.Store) -> None:
+    xzarr3.create_array(store, data=np.arange(6), chunks=2, attributes={"a": 1})
+    before = contents(store)
+    arrays = [xzarr3.open_array(store), xzarr3.open_array(xzarr3.ReadOnlyStore(store), mode="r+")]
+    if isinstance(store, xzarr3.LocalStore):
+        closed = xzarr3.LocalStore(store.root, read_only=True)
+        arrays.append(xzarr3.open_array(closed, mode="r+"))
+        with pytest.raises(ReadOnlyError):
+            xzarr3.create_array(closed, data=np.arange(3), overwrite=True)
+    changes: list[Callable[[xzarr3.Array], object]] = [
+        lambda array: array.__setitem__(0, 1), lambda array: array.set(..., 1),
+        lambda array: array.resize(3), lambda array: array.append([1]),
+        lambda array: array.attrs.update(a=2), lambda array: array.attrs.__delitem__("a"),
+        lambda array: array.attrs.clear(),
+    ]  # fmt: skip
+    for array, change in itertools.product(arrays, changes):
         assert array.read_only
-        for call in (
-            lambda array=array: array.__setitem__(0, 1),
-            lambda array=array: array.set(..., 1),
-            lambda array=array: array.resize(3),
-            lambda array=array: array.append([1]),
-            lambda array=array: array.attrs.update(a=2),
-            lambda array=array: array.attrs.__delitem__("a"),
-            lambda array=array: array.attrs.clear(),
-        ):
-            with pytest.raises(ReadOnlyError):
-                call()
-        assert {key: bytes(store.get(key) or b"") for key in store.list()} == contents
-        assert made.attrs["a"] == 1
+        with pytest.raises(ReadOnlyError):
+            change(array)
         assert array.attrs["a"] == 1
-
-
-def test_read_only_stores_refuse_writes(tmp_path: Path) -> None:
-    xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2)
-    store = xzarr3.LocalStore(tmp_path / "a", read_only=True)
-    array = xzarr3.open_array(store, mode="r+")
-    assert array.read_only
-    with pytest.raises(ReadOnlyError):
-        array[0] = 1
-    with pytest.raises(ReadOnlyError):
-        xzarr3.create_array(store, data=np.arange(3), overwrite=True)
-    assert xzarr3.open_array(store)[...].tolist() == list(range(6))
+    assert contents(store) == before
 
 
 # Failures in between
@@ -935,14 +756,6 @@ class FailingStore(xzarr3.MemoryStore):
     def erase(self, key: str) -> None:
         self._use()
         super().erase(key)
-
-
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "plain": {"compressors": None},
-    "zstd": {},
-    "shards": {"shards": (2, 6)},
-    "gzip": {"compressors": GzipCodec(1)},
-}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -987,6 +800,9 @@ def test_a_failed_append_leaves_the_old_array(layout: str) -> None:
         assert after.shape == array.shape == (3, 6)
         assert same_bits(after[...], old)
         assert same_bits(array[...], old)
+        array.resize((9, 6))
+        assert not array[3:].any(), "nothing was left behind"
+        array.resize((3, 6))
         # Once there is room again it works.
         array.append(np.full((4, 6), -5, "int16"))
         assert same_bits(xzarr3.open_array(store)[3:], np.full((4, 6), -5, "int16"))
@@ -1010,113 +826,41 @@ def test_a_failed_resize_leaves_the_old_array_or_the_new() -> None:
     assert 2 < allowed < 9
 
 
-def test_a_failed_change_of_attributes_keeps_the_old_ones() -> None:
-    store = FailingStore()
-    array = xzarr3.create_array(store, data=np.arange(4), attributes={"a": 1})
-    store.left = 0
-    for change in (
-        lambda: array.attrs.update(a=2, b=3),
-        lambda: array.attrs.__setitem__("a", 2),
-        lambda: array.attrs.__delitem__("a"),
-        lambda: array.attrs.clear(),
-    ):
-        with pytest.raises(StoreError):
-            change()
-        assert dict(array.attrs) == {"a": 1}
-    store.left = None
-    assert dict(xzarr3.open_array(store).attrs) == {"a": 1}
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        {"data": [1.5], "dtype": "int8"},
-        {"data": [1, 2, 3], "shape": (2,)},
-        {"data": [1], "attributes": {"a": float("nan")}},
-        {"data": [1], "attributes": {"a": Thing()}},
-        {"data": [1], "fill_value": "x"},
-        {"data": [1], "chunks": 0},
-        {"data": [1], "compressors": "nope"},
-        {"data": [1], "dimension_names": ["x", "y"]},
-        {"data": [Thing()]},
-        {"data": ["text"], "dtype": "int8"},
-        {"shape": (2**63,), "dtype": "int8"},
-        {"shape": (1,) * 65, "dtype": "int8"},
-        {"shape": (-1,), "dtype": "int8"},
-        {"dtype": "int8"},
-        {"shape": 3},
-        {"data": [1], "chunk_key_encoding": "v3"},
+        {"data": [1.5], "dtype": "int8"}, {"data": [1, 2, 3], "shape": (2,)},
+        {"data": [1], "attributes": {"a": float("nan")}}, {"data": [1], "attributes": {"a": Thing()}},
+        {"data": [1], "fill_value": "x"}, {"data": [1], "chunks": 0}, {"data": [1], "compressors": "nope"},
+        {"data": [1], "dimension_names": ["x", "y"]}, {"data": [Thing()]},
+        {"data": ["text"], "dtype": "int8"}, {"shape": (2**63,), "dtype": "int8"},
+        {"shape": (1,) * 65, "dtype": "int8"}, {"shape": (-1,), "dtype": "int8"}, {"dtype": "int8"},
+        {"shape": 3}, {"data": [1], "chunk_key_encoding": "v3"},
         {"data": [1], "chunk_key_encoding": {"name": "v2", "separator": "-"}},
-        {"data": [1], "zarr_format": 2},
-        {"data": [1], "shards": 3, "chunks": 2},
+        {"data": [1], "zarr_format": 2}, {"data": [1], "shards": 3, "chunks": 2},
     ],
-    ids=str,
-)
+    ids=range(19),
+)  # fmt: skip
 def test_an_array_that_cannot_be_made_leaves_the_old_one(options: dict[str, Any]) -> None:
     store = xzarr3.MemoryStore()
     xzarr3.create_array(store, "a", data=np.arange(4), chunks=2, attributes={"old": True})
-    contents = {key: bytes(store.get(key) or b"") for key in store.list()}
-    with pytest.raises((MetadataError, SelectionError)):
-        xzarr3.create_array(store, "a", overwrite=True, **options)
-    with pytest.raises((MetadataError, SelectionError)):
-        xzarr3.create_array(store, "b/c", **options)
-    assert {key: bytes(store.get(key) or b"") for key in store.list()} == contents
+    before = contents(store)
+    for path, overwrite in (("a", True), ("b/c", False)):
+        with pytest.raises((MetadataError, SelectionError)):
+            xzarr3.create_array(store, path, overwrite=overwrite, **options)
+    assert contents(store) == before
 
 
-def test_an_interrupted_write_to_a_file_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array = xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2, compressors=None)
-    files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
-
-    def no_space(*_: Any, **__: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    def interrupt(*_: Any, **__: Any) -> int:
-        raise KeyboardInterrupt
-
-    for name, failure, kind in (
-        ("write", no_space, StoreError),
-        ("replace", no_space, StoreError),
-        ("write", interrupt, KeyboardInterrupt),
-        ("replace", interrupt, KeyboardInterrupt),
-    ):
-        for change in (
-            lambda: array.__setitem__(..., -1),
-            lambda: array.__setitem__(0, -1),
-            lambda: array.attrs.update(a=1),
-            lambda: array.append([1, 2]),
-        ):
-            with monkeypatch.context() as patch:
-                patch.setattr(os, name, failure)
-                with pytest.raises(kind):
-                    change()
-            assert xzarr3.open_array(tmp_path / "a")[...].tolist() == list(range(6))
-            left = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
-            assert left == files
-    assert dict(array.attrs) == {}
-
-
-def test_an_array_that_vanishes_is_not_the_fill_value(tmp_path: Path) -> None:
-    array = xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2)
-    shutil.rmtree(tmp_path / "a")
-    with pytest.raises(StoreError, match="vanished"):
-        array[...]
-    with pytest.raises(StoreError, match="vanished"):
-        array[0]
-
-
-def test_a_corrupt_chunk_is_not_overwritten_by_a_partial_write() -> None:
-    for layout in LAYOUTS.values():
-        array = simple(**layout)
-        array.store.set("c/0/0", b"corrupt")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_corrupt_chunk_is_not_overwritten_by_a_partial_write(layout: str) -> None:
+    array = simple(**LAYOUTS[layout])
+    array.store.set("c/0/0", b"corrupt")
+    for change in (lambda: array.__setitem__((0, 0), 1), lambda: array.resize((1, 2))):
         with pytest.raises(ChunkDecodeError, match="c/0/0"):
-            array[0, 0] = 1
-        with pytest.raises(ChunkDecodeError, match="c/0/0"):
-            array.resize((1, 2))
-        assert bytes(array.store.get("c/0/0") or b"") == b"corrupt"
-        array[0:2] = 3
-        assert (array[0:2] == 3).all() if array.shape == (4, 6) else True
+            change()
+    assert bytes(array.store.get("c/0/0") or b"") == b"corrupt"
+    array[0:2] = 3
+    assert (array[0:2] == 3).all()
 
 
 # Opening and making
@@ -1131,125 +875,42 @@ def test_what_is_not_there(tmp_path: Path) -> None:
                 with pytest.raises(error, match="a/b"):
                     opener(store, "a/b")
     assert not (tmp_path / "nothing").exists()
-    array = simple()
-    with pytest.raises(NodeTypeError, match="array, not a group"):
-        xzarr3.open_group(array.store)
-    with pytest.raises(NodeExistsError, match="overwrite=True"):
-        xzarr3.create_array(array.store, data=[1])
-    with pytest.raises(ValueError, match="mode"):
-        xzarr3.open_array(array.store, mode="x")  # type: ignore[arg-type]
-    with pytest.raises(NodeNotFoundError, match="another format than 2"):
-        xzarr3.open_array(array.store, zarr_format=2)
-    with pytest.raises(MetadataError, match="zarr_format"):
-        xzarr3.open_array(array.store, zarr_format=4)  # type: ignore[arg-type]
+    store = simple().store
+    refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (NodeTypeError, "array, not a group", lambda: xzarr3.open_group(store)),
+        (NodeExistsError, "overwrite=True", lambda: xzarr3.create_array(store, data=[1])),
+        (ValueError, "mode", lambda: xzarr3.open_array(store, mode="x")),  # type: ignore[arg-type]
+        (NodeNotFoundError, "another format than 2", lambda: xzarr3.open_array(store, zarr_format=2)),
+        (MetadataError, "zarr_format", lambda: xzarr3.open_array(store, zarr_format=4)),  # type: ignore[arg-type]
+    ]
+    for kind, match, call in refused:
+        with pytest.raises(kind, match=match):
+            call()
 
 
 def test_properties() -> None:
     array = xzarr3.create_array(
-        xzarr3.MemoryStore(),
-        "/group/array/",
-        shape=(10, 20),
-        chunks=(3, 5),
-        shards=(6, 20),
-        dtype="float32",
-        fill_value=-1,
-        dimension_names=("y", None),
-        filters=TransposeCodec((1, 0)),
-        serializer=BytesCodec("big"),
-        compressors=[BloscCodec("lz4"), GzipCodec(1)],
-    )
-    assert (array.path, array.name, array.basename) == ("group/array", "/group/array", "array")
-    assert (array.shape, array.ndim, array.size, array.nbytes) == ((10, 20), 2, 200, 800)
-    assert (array.chunks, array.shards, array.write_chunks) == ((3, 5), (6, 20), (6, 20))
-    assert (array.cdata_shape, array.nchunks) == ((2, 1), 2)
-    assert array.dtype == np.float32
+        xzarr3.MemoryStore(), "/group/array/", shape=(10, 20), chunks=(3, 5), shards=(6, 20),
+        dtype="float32", fill_value=-1, dimension_names=("y", None), filters=TransposeCodec((1, 0)),
+        serializer=BytesCodec("big"), compressors=[BloscCodec("lz4"), GzipCodec(1)],
+    )  # fmt: skip
+    expected = {
+        "path": "group/array", "name": "/group/array", "basename": "array", "shape": (10, 20), "ndim": 2,
+        "size": 200, "nbytes": 800, "chunks": (3, 5), "shards": (6, 20), "write_chunks": (6, 20),
+        "cdata_shape": (2, 1), "nchunks": 2, "dtype": np.float32, "fill_value": -1,
+        "dimension_names": ("y", None), "filters": (TransposeCodec((1, 0)),),
+        "serializer": BytesCodec("big"), "read_only": False,
+    }  # fmt: skip
+    assert {name: getattr(array, name) for name in expected} == expected
     assert array.zdtype.name == "float32"
-    assert array.fill_value == -1
     assert isinstance(array.fill_value, np.float32)
-    assert array.dimension_names == ("y", None)
-    assert array.filters == (TransposeCodec((1, 0)),)
-    assert array.serializer == BytesCodec("big")
     assert [codec.name for codec in array.compressors] == ["blosc", "gzip"]
-    assert not array.read_only
     for part in ("/group/array", "(10, 20)", "float32", "blosc"):
         assert part in array.info
     assert "float32" in repr(array)
-    opened = xzarr3.open_array(array.store, "group/array")
-    assert opened.compressors == array.compressors
+    assert xzarr3.open_array(array.store, "group/array").compressors == array.compressors
     whole = xzarr3.create_array(array.store, "w", shape=(10, 20), chunks=(-1, 5), dtype="int8")
     assert whole.chunks == (10, 5)
-
-
-def test_nested_shards_are_read_in_parts() -> None:
-    data = np.arange(32 * 32, dtype="uint16").reshape(32, 32)
-    inner = ShardingCodec((4, 4), (BytesCodec(), ZstdCodec()))
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), data=data, chunks=(8, 16), shards=(16, 32), serializer=inner, compressors=None
-    )
-    assert array.chunks == (8, 16)
-    assert same_bits(array[...], data)
-    assert same_bits(array[5:29:3, ::-5], data[5:29:3, ::-5])
-    array[5:29:3, ::-5] = 7
-    data[5:29:3, ::-5] = 7
-    assert same_bits(xzarr3.open_array(array.store)[...], data)
-
-
-# The cost of a chunk
-
-
-def calls(read: Callable[[], Any]) -> int:
-    """Number of Python functions that are called: the least of some runs, as others may call in between."""
-    number = 0
-
-    def count(_: Any, event: str, __: Any) -> None:
-        nonlocal number
-        number += event == "call"
-
-    found = []
-    for _ in range(4):
-        number = 0
-        gc.collect()  # What collects garbage may call functions as well.
-        sys.setprofile(count)
-        try:
-            read()
-        finally:
-            sys.setprofile(None)
-        found.append(number)
-    return min(found)
-
-
-@pytest.mark.parametrize(
-    "size", [16 * 2**10, pytest.param(2**20, marks=pytest.mark.slow)], ids=["64 KiB", "4 MiB"]
-)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compressors": None},
-        {"compressors": ZstdCodec()},
-        {"compressors": BloscCodec("lz4")},
-        {"compressors": GzipCodec(1)},
-        {"shards": 64},
-        {"shards": 64, "compressors": None},
-        {"shards": 64, "compressors": BloscCodec("lz4")},
-        {"shards": 64, "compressors": GzipCodec(1)},
-    ],
-    ids=["plain", "zstd", "blosc", "gzip", "shard zstd", "shard plain", "shard blosc", "shard gzip"],
-)
-def test_a_further_chunk_takes_six_python_calls_at_most(
-    tmp_path: Path, options: dict[str, Any], size: int
-) -> None:
-    number = 4 if size == 2**20 else 32
-    if "shards" in options:
-        options = {**options, "shards": (number, size)}
-    data = np.ones((number, size), "float32")
-    array = xzarr3.create_array(tmp_path / "a", data=data, chunks=(1, size), **options)
-    half = calls(lambda: array.get((slice(0, number // 2),), threads=1))
-    whole = calls(lambda: array.get(threads=1))
-    assert (whole - half) / (number - number // 2) <= 6
-    if "shards" not in options:
-        edge = calls(lambda: array.get((slice(0, number // 2), slice(1, None)), threads=1))
-        both = calls(lambda: array.get((slice(None), slice(1, None)), threads=1))
-        assert (both - edge) / (number - number // 2) <= 6 or options["compressors"] is None
 
 
 # Elements of several fields, and of any size
@@ -1257,14 +918,11 @@ def test_a_further_chunk_takes_six_python_calls_at_most(
 RECORDS = np.dtype([("x", "int32"), ("y", "float64"), ("name", "U3")])
 
 
-def records(number: int) -> np.ndarray[Any, Any]:
-    """Elements of several fields, all different."""
-    return np.array([(n, n / 2, f"e{n}") for n in range(number)], RECORDS)
-
-
-@pytest.mark.parametrize("options", [{}, {"compressors": None}, {"chunks": 2, "shards": 4}])
+@pytest.mark.parametrize(
+    "options", [{}, {"compressors": None}, {"chunks": 2, "shards": 4}], ids=["zstd", "plain", "shards"]
+)
 def test_fields_are_selected_as_numpy_does(options: dict[str, Any]) -> None:
-    values = records(11)
+    values = np.array([(n, n / 2, f"e{n}") for n in range(11)], RECORDS)
     array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, **{"chunks": 3, **options})
     assert same_bits(array[...], values)
     for field in RECORDS.names or ():
@@ -1280,22 +938,13 @@ def test_fields_are_selected_as_numpy_does(options: dict[str, Any]) -> None:
     assert out.tolist() == [1.5, 2.0]
     with pytest.raises(SelectionError, match="cannot read float64 of shape"):
         array.get(("y", slice(3, 6)), out=out)
-    with pytest.raises(SelectionError, match=r"no field 'z'; accepted: 'x', 'y', 'name'"):
-        array["z"]
-    with pytest.raises(SelectionError, match=r"no field 'z'"):
-        array[["x", "z"]]
-    with pytest.raises(SelectionError, match="not a selection of fields"):
+    with pytest.raises(SelectionError, match="not one selection of fields"):
         array["x", "y"]
     array["x"] = 3
     array[1:3, ["y", "name"]] = np.array([(1.5, "a"), (2.5, "b")], [("y", "f8"), ("name", "U3")])
-    expected = values.copy()
-    expected["x"] = 3
-    expected["y"][1:3], expected["name"][1:3] = [1.5, 2.5], ["a", "b"]
-    assert same_bits(array[...], expected)
-    plain = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(3))
-    for selection in ("x", ["x"], (slice(None), "x")):
-        with pytest.raises(SelectionError):
-            plain[selection]
+    values["x"] = 3
+    values["y"][1:3], values["name"][1:3] = [1.5, 2.5], ["a", "b"]
+    assert same_bits(array[...], values)
 
 
 TEXTS = st.one_of(st.text(max_size=4), st.sampled_from(["", "é\0b", "\0", "x" * 300, "𐍈"]))
@@ -1313,6 +962,16 @@ def of_objects(items: list[Any], dtype: Any) -> np.ndarray[Any, Any]:
     return result.astype(dtype) if dtype is not object else result
 
 
+def of_version_2(**changes: Any) -> xzarr3.Array:
+    """An array of integers, without compressor and filters."""
+    document = {
+        "zarr_format": 2, "shape": [5], "chunks": [2], "dtype": "<i4", "compressor": None,
+        "fill_value": None, "order": "C", "filters": None, **changes,
+    }  # fmt: skip
+    store = xzarr3.MemoryStore({".zarray": json.dumps(document).encode()})
+    return xzarr3.open_array(store, mode="r+")
+
+
 @pytest.mark.slow
 @SLOW
 @given(st.data())
@@ -1323,24 +982,14 @@ def test_elements_of_any_size(data: st.DataObject) -> None:
     size = data.draw(st.sampled_from([1, 4, 7, 12]))
     fill = data.draw(element)
     if kind == "json2":
-        document = {
-            "zarr_format": 2, "shape": [size], "chunks": [3], "dtype": "|O", "compressor": None,
-            "fill_value": fill, "order": "C", "filters": [{"id": "json2"}],
-        }  # fmt: skip
-        store = xzarr3.MemoryStore({".zarray": json.dumps(document).encode()})
-        array = xzarr3.open_array(store, mode="r+")
+        array = of_version_2(shape=[size], chunks=[3], dtype="|O", fill_value=fill, filters=[{"id": "json2"}])
         fill = array.metadata.fill_value  # Of null it is up to the reader.
     else:
-        options = data.draw(
-            st.sampled_from(
-                [
-                    {"chunks": 3},
-                    {"chunks": 2, "shards": 4},
-                    {"chunks": 3, "compressors": None},
-                    {"chunks": [[1, 11]]},
-                ]
-            )
-        )
+        layouts: list[Any] = [
+            {"chunks": 3}, {"chunks": 2, "shards": 4}, {"chunks": 3, "compressors": None},
+            {"chunks": [[1, 11]]},
+        ]  # fmt: skip
+        options = data.draw(st.sampled_from(layouts))
         array = xzarr3.create_array(xzarr3.MemoryStore(), shape=size, dtype=kind, fill_value=fill, **options)
     own = object if kind != "string" else array.dtype
     oracle = [fill] * size
@@ -1366,16 +1015,11 @@ def test_elements_of_any_size(data: st.DataObject) -> None:
 
 
 def test_a_fill_value_that_is_null_keeps_every_chunk() -> None:
-    document = {
-        "zarr_format": 2, "shape": [5], "chunks": [2], "dtype": "<i4", "compressor": None,
-        "fill_value": None, "order": "C", "filters": None,
-    }  # fmt: skip
-    array = xzarr3.open_array(xzarr3.MemoryStore({".zarray": json.dumps(document).encode()}), mode="r+")
+    array = of_version_2()
     assert array.fill_value is None
     assert array[...].tolist() == [0] * 5
     array[:3] = 0
-    assert {"0", "1"} <= set(array.store.list())
-    assert "2" not in set(array.store.list())
+    assert contents(array.store).keys() == {".zarray", "0", "1"}
     array[3:] = 7
     array.resize((3,))
     assert bytes(array.store.get("1") or b"") == bytes(8)
@@ -1447,24 +1091,18 @@ def test_chains_of_large_fill_values_are_not_kept() -> None:
         assert metadata._chain.cache_info().currsize == kept
 
 
-def test_an_element_for_which_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    document = {
-        "zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|V12", "compressor": None,
-        "fill_value": 0, "order": "C", "filters": None,
-    }  # fmt: skip
-
+@pytest.mark.parametrize("fill", [0, None])
+@pytest.mark.parametrize("name", ["bits", "default_scalar", "from_json_scalar"])
+def test_an_element_for_which_there_is_no_memory(
+    monkeypatch: pytest.MonkeyPatch, name: str, fill: int | None
+) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
-    for name in ("bits", "default_scalar", "from_json_scalar"):
-        with monkeypatch.context() as patched:
-            patched.setattr(RawBits, name, fails)
-            for fill in (0, None):
-                store = xzarr3.MemoryStore({".zarray": json.dumps(document | {"fill_value": fill}).encode()})
-                if name == "from_json_scalar" and fill is None:
-                    continue
-                with pytest.raises(MetadataError, match="no memory for one element"):
-                    xzarr3.open_array(store)
+    monkeypatch.setattr(RawBits, name, fails)
+    needed = name != "from_json_scalar" or fill is not None
+    with pytest.raises(MetadataError, match="no memory for one element") if needed else nullcontext():
+        of_version_2(shape=[1], chunks=[1], dtype="|V12", fill_value=fill)
 
 
 def test_groups_in_consolidated_metadata_are_found_without_a_look_at_all_others() -> None:
@@ -1512,51 +1150,34 @@ def test_a_data_array_keeps_the_names_of_its_dimensions() -> None:
         np.testing.assert_array_equal(array[...], given.values)
         assert list(root) == ["t"]  # The coordinates are not stored.
         assert xzarr3.open_dataset(store)["t"].dims == given.dims
-    named = xzarr3.create_array(
-        xzarr3.MemoryStore(), data=given, dimension_names=["a", None], attributes={"b": 1}
-    )
+    named = xzarr3.create_array(store, "n", data=given, dimension_names=["a", None], attributes={"b": 1})
     assert (named.dimension_names, dict(named.attrs)) == (("a", None), {"b": 1})
     with pytest.raises(MetadataError, match="data"):
         xzarr3.create_array(xzarr3.MemoryStore(), data=given.to_dataset(name="t"))
 
 
-class _Most:
-    """How many blocks of a dask array there were at a time."""
+def test_a_dask_array_is_stored_block_by_block() -> None:
+    lock, made, kept, most = threading.Lock(), [], [], []
 
-    def __init__(self) -> None:
-        self.made = self.stored = self.most = 0
-        self.lock = threading.Lock()
-
-    def block(self, block: Any, block_info: Any = None) -> Any:
-        with self.lock:
-            self.made += 1
-            self.most = max(self.most, self.made - self.stored)
+    def block(block: Any) -> Any:
+        with lock:
+            made.append(1)
+            most.append(len(made) - len(kept))
         return block
 
-    def store(self) -> xzarr3.Store:
-        most = self
+    class Counting(xzarr3.MemoryStore):
+        def set(self, key: str, value: Any) -> None:
+            super().set(key, value)
+            with lock:
+                kept.extend([1] * ("/c/" in key))
 
-        class Counting(xzarr3.MemoryStore):
-            def set(self, key: str, value: Any) -> None:
-                super().set(key, value)
-                with most.lock:
-                    most.stored += "/c/" in f"/{key}"
-
-        return Counting()
-
-
-def test_a_dask_array_is_stored_block_by_block() -> None:
-    most = _Most()
-    values = np.arange(200 * 16, dtype="i4").reshape(200, 16)
-    data = da.from_array(values, chunks=(2, 16)).map_blocks(
-        most.block, dtype="i4", meta=np.empty((0, 0), "i4")
-    )
-    store = most.store()
+    values, store = np.arange(200 * 16, dtype="i4").reshape(200, 16), Counting()
+    data = da.from_array(values, chunks=(2, 16)).map_blocks(block, dtype="i4", meta=np.empty((0, 0), "i4"))
     with dask.config.set(scheduler="threads", num_workers=2):
         array = xzarr3.create_array(store, "a", data=data)
     assert array.chunks == (2, 16)
-    assert most.made == 100
-    assert most.most < 20
+    assert len(made) == 100
+    assert max(most) < 20
     np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], values)
 
 
@@ -1581,9 +1202,7 @@ def test_dask_arrays_of_any_blocks_are_stored(zarr_format: Any) -> None:
         make("g/f", data=data[data > 3])
 
 
-@pytest.mark.parametrize("kind", ["memory", "local"])
-def test_an_array_is_replaced_by_what_is_made_of_it(kind: str, tmp_path: Path) -> None:
-    store: Any = xzarr3.MemoryStore() if kind == "memory" else tmp_path / "a.zarr"
+def test_an_array_is_replaced_by_what_is_made_of_it(store: xzarr3.Store) -> None:
     values = np.arange(40)
     xzarr3.create_array(store, "a", data=values, chunks=8)
     lazy = xzarr3.from_zarr(xzarr3.open_array(store, "a"))
@@ -1594,12 +1213,53 @@ def test_an_array_is_replaced_by_what_is_made_of_it(kind: str, tmp_path: Path) -
         raise ArithmeticError("no block")
 
     broken = da.concatenate([da.zeros(20, chunks=5), da.zeros(20, chunks=5).map_blocks(fails, dtype=float)])
-    with pytest.raises(ArithmeticError, match="no block"):
-        xzarr3.create_array(store, "a", data=broken, overwrite=True)
+    for path in ("a", "b"):
+        with pytest.raises(ArithmeticError, match="no block"):
+            xzarr3.create_array(store, path, data=broken, overwrite=path == "a")
     np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], values[::-1] + 1)
-    with pytest.raises(ArithmeticError, match="no block"):
-        xzarr3.create_array(store, "b", data=broken)
-    assert list(xzarr3.open_group(store)) == ["a"]
     with pytest.raises(xzarr3.DataTypeValidationError):
         xzarr3.create_array(store, "b", data=da.from_array(np.array([1.5])), dtype="i4")
     assert list(xzarr3.open_group(store)) == ["a"]
+
+
+def test_an_array_that_vanishes_is_not_the_fill_value(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2)
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(StoreError, match="vanished"):
+        array[...]
+    with pytest.raises(StoreError, match="vanished"):
+        array[0]
+
+
+def test_an_interrupted_write_to_a_file_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2, compressors=None)
+    files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+
+    def no_space(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def interrupt(*_: Any, **__: Any) -> int:
+        raise KeyboardInterrupt
+
+    for name, failure, kind in (
+        ("write", no_space, StoreError),
+        ("replace", no_space, StoreError),
+        ("write", interrupt, KeyboardInterrupt),
+        ("replace", interrupt, KeyboardInterrupt),
+    ):
+        for change in (
+            lambda: array.__setitem__(..., -1),
+            lambda: array.__setitem__(0, -1),
+            lambda: array.attrs.update(a=1),
+            lambda: array.append([1, 2]),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, name, failure)
+                with pytest.raises(kind):
+                    change()
+            assert xzarr3.open_array(tmp_path / "a")[...].tolist() == list(range(6))
+            left = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+            assert left == files
+    assert dict(array.attrs) == {}

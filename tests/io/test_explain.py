@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _fault_server import FaultServer
+from _large_as_small import large_as_small
 from _recording import RecordingStore, Request, recording
 from _strategies import index_codecs
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
-from xzarr3.io import byte_ranges, executor, plan
+from xzarr3.io import byte_ranges, executor
 from xzarr3.io.explain import Explanation
 from xzarr3.io.shards import _indexes
 from xzarr3.stores.local import files
@@ -68,19 +68,21 @@ def check(store: RecordingStore, reader: Any, selection: Any, *, threads: int = 
         for start, length in fetch.ranges:
             assert fetch.size is not None
             assert 0 <= start < start + length <= fetch.size
-    if not looked_at_nested(reader):
-        assert {request.length for request in looked} <= {index_size(reader)}
+    shard = shard_of(reader)
+    if shard is None or shard.inner.shard is None:
+        assert {request.length for request in looked} <= {-1 if shard is None else shard.index_size}
     return found
 
 
-def looked_at_nested(reader: Any) -> bool:
-    shard = (reader if isinstance(reader, xzarr3.Array) else reader._array).metadata.chain.shard
-    return shard is not None and shard.inner.shard is not None
+def shard_of(reader: Any) -> Any:
+    return (reader if isinstance(reader, xzarr3.Array) else reader._array).metadata.chain.shard
 
 
-def index_size(reader: Any) -> int:
-    shard = (reader if isinstance(reader, xzarr3.Array) else reader._array).metadata.chain.shard
-    return -1 if shard is None else shard.index_size
+@pytest.fixture
+def threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads also where there is little to read."""
+    monkeypatch.setattr(executor, "_SMALL", 0)
+    monkeypatch.setattr(executor, "_SHORT", 0)
 
 
 @st.composite
@@ -139,26 +141,14 @@ def indices(draw: st.DrawFn, size: int, number: int) -> list[int]:
     return [draw(st.integers(0, size - 1)) for _ in range(number)]
 
 
-@contextlib.contextmanager
-def small(*, windows: bool) -> Iterator[None]:
-    """Threads, and if asked for windows and parts of shards, also where there is little to read."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor, "_SMALL", 0)
-        patch.setattr(executor, "_SHORT", 0)
-        if windows:
-            patch.setattr(byte_ranges, "WINDOW", 64)
-            patch.setattr(byte_ranges, "_FREE", 16)
-            patch.setattr(plan, "WHOLE_SHARD", 32)
-        yield
-
-
 @pytest.mark.slow
 @THOROUGH
 @given(st.data())
 def test_what_is_explained_is_what_is_asked_for(data: st.DataObject) -> None:
     store, array = data.draw(filled())
     shape = array.shape
-    with small(windows=data.draw(st.booleans())):
+    with large_as_small(windows=data.draw(st.booleans())), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(byte_ranges, "_FREE", 16)
         for _ in range(2):
             check(store, array, data.draw(basic(shape)), threads=data.draw(st.sampled_from([1, 1, 4])))
         check(store, array, ...)
@@ -193,10 +183,8 @@ def test_directories(tmp_path: Path, compressors: str | None, shards: Any) -> No
 @pytest.mark.parametrize("seconds", [0, 3600], ids=["an older file", "written just now"])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_the_index_of_a_shard_is_asked_for_once_however_old_it_is(
-    threads: int, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    threads: int, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads_for_all: None
 ) -> None:
-    monkeypatch.setattr(executor, "_SMALL", 0)
-    monkeypatch.setattr(executor, "_SHORT", 0)
     monkeypatch.setattr(files, "_SETTLED", seconds * 10**9)
     store = recording(xzarr3.LocalStore(tmp_path / "a"))
     data = np.random.default_rng(0).integers(0, 99, (64, 64), dtype="i4")
@@ -210,11 +198,7 @@ def test_the_index_of_a_shard_is_asked_for_once_however_old_it_is(
 
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("compressors", [None, "zstd"])
-def test_shards_that_threads_share(
-    threads: int, compressors: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(executor, "_SMALL", 0)
-    monkeypatch.setattr(executor, "_SHORT", 0)
+def test_shards_that_threads_share(threads: int, compressors: str | None, threads_for_all: None) -> None:
     store = recording()
     data = np.arange(64 * 64, dtype="i4").reshape(64, 64)
     array = xzarr3.create_array(store, data=data, chunks=8, shards=32, compressors=compressors)
@@ -229,11 +213,9 @@ def test_shards_that_threads_share(
     check(store, array, (points[0], points[1]), threads=threads)
 
 
-def test_plain_chunks_are_read_in_parts() -> None:
-    store = recording(request_bytes=4)
-    array = xzarr3.create_array(
-        store, data=np.arange(80, dtype="u1").reshape(8, 10), chunks=(4, 10), compressors=None
-    )
+def test_plain_chunks_are_read_in_parts_where_that_is_faster() -> None:
+    store, data = recording(request_bytes=4), np.arange(80, dtype="u1").reshape(8, 10)
+    array = xzarr3.create_array(store, data=data, chunks=(4, 10), compressors=None)
     found = check(store, array, (slice(1, 6), 3))
     assert [(fetch.key, fetch.ranges, fetch.whole) for fetch in found] == [
         ("c/0/0", ((13, 1), (23, 1), (33, 1)), False),
@@ -242,13 +224,8 @@ def test_plain_chunks_are_read_in_parts() -> None:
     assert (found.requests, found.bytes_moved, found.bytes_used, found.chunks) == (5, 5, 5, 2)
     whole = check(store, array, slice(0, 4))
     assert [(fetch.key, fetch.ranges, fetch.whole) for fetch in whole] == [("c/0/0", ((0, 40),), True)]
-
-
-def test_a_chunk_is_read_in_parts_only_where_that_is_faster() -> None:
     store = recording(request_bytes=20)
-    array = xzarr3.create_array(
-        store, data=np.arange(80, dtype="u1").reshape(8, 10), chunks=(8, 10), compressors=None
-    )
+    array = xzarr3.create_array(store, data=data, chunks=(8, 10), compressors=None)
     assert check(store, array, (slice(None), 3)).requests == 1
     assert check(store, array, (3, slice(None))).bytes_moved == 10
 

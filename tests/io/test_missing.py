@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _strategies import layouts, selections, shapes
+from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,25 +32,14 @@ from xzarr3.xarray import Xzarr3BackendEntrypoint
 OURS = Xzarr3BackendEntrypoint
 
 
-class Waiting(xzarr3.MemoryStore):
+class Waiting(WaitingStore):
     """Values in memory that several threads are worth waiting for; notes what is asked for."""
 
     concurrency = 8
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    def get(self, key: str, byte_range: Any = None) -> Any:
-        self.asked.append(key)
-        return super().get(key, byte_range)
-
-    def exists(self, key: str) -> bool:
-        self.asked.append(key)
-        return super().exists(key)
-
-    def version(self, key: str) -> None:
-        """Nothing, without a request."""
+    @property
+    def asked(self) -> list[str]:
+        return [key for operation, key in self.count.requests if operation != "version"]
 
 
 def some(store: xzarr3.Store | None = None, absent: Any = ((1, 0), (1, 1)), **options: Any) -> xzarr3.Array:
@@ -93,18 +83,28 @@ def test_fill_is_the_default() -> None:
             np.testing.assert_array_equal(each[2:4], -1)
 
 
-def test_an_error_names_what_is_absent() -> None:
-    array = opened(some())
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_an_error_names_what_is_absent(zarr_format: Any) -> None:
+    array = opened(some(zarr_format=zarr_format))
+    keys = ", ".join(repr(array.chunk_key(at)) for at in ((1, 0), (1, 1)))
     expected = (
-        f"array '/a/b' of {array.store}: 2 of the 6 chunks to be read are absent: 'a/b/c/1/0', 'a/b/c/1/1', "
-        "where the array is [2:4, 0:5]; pass missing='fill' or 'warn' to read the fill value "
+        f"array '/a/b' of {array.store}: 2 of the 6 chunks to be read are absent: {keys}, "
+        "where the array is [2:4, 0:5]; accepted: missing='fill' or 'warn' to read the fill value "
     )
-    with pytest.raises(MissingChunksError, match=re.escape(expected)):
+    with pytest.raises(MissingChunksError, match=re.escape(expected)) as caught:
         array[...]
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again)) == (MissingChunksError, str(caught.value))
     with pytest.raises(MissingChunksError, match=r"1 of the 1 chunk to be read is absent.*is \[2:4, 3:5\]"):
         array[3, 4]
     np.testing.assert_array_equal(array[:2], np.arange(10).reshape(2, 5))
     assert issubclass(MissingChunksError, StoreError)
+    for out, selection in (
+        (np.zeros((6, 5), "int32"), ...),
+        (np.zeros((6, 2), "int32"), (slice(None), [4, 0])),
+    ):
+        with pytest.raises(MissingChunksError):
+            array.get(selection, out=out)
 
 
 def test_a_warning_comes_once_for_each_read_and_names_the_caller() -> None:
@@ -121,34 +121,20 @@ def test_a_warning_comes_once_for_each_read_and_names_the_caller() -> None:
 
 
 def test_few_of_many_are_named_and_neighbours_are_one_part() -> None:
-    store = xzarr3.MemoryStore()
-    xzarr3.create_array(store, shape=(100, 100), chunks=10, dtype="int8")
-    with pytest.raises(MissingChunksError) as caught:
-        xzarr3.open_array(store, missing="error")[...]
-    assert "100 of the 100 chunks" in str(caught.value)
-    assert "'c/0/0', 'c/0/1', 'c/0/2' and 97 more, where the array is [0:100, 0:100];" in str(caught.value)
+    def check(array: xzarr3.Array, match: str, threads: int | None = None) -> None:
+        with pytest.raises(MissingChunksError, match=match):
+            opened(array).get(threads=threads)
+
+    many = xzarr3.create_array(xzarr3.MemoryStore(), shape=(100, 100), chunks=10, dtype="int8")
+    check(many, r"100 of the 100 chunks.*'c/0/0', 'c/0/1', 'c/0/2' and 97 more, .* is \[0:100, 0:100\];")
     array = some(absent=[(0, 0), (1, 1), (2, 0)], chunks=(2, 3))
-    with pytest.raises(MissingChunksError, match=r"is \[0:2, 0:3\]; \[2:4, 3:5\]; \[4:6, 0:3\];"):
-        opened(array)[...]
+    check(array, r"is \[0:2, 0:3\]; \[2:4, 3:5\]; \[4:6, 0:3\];")
     chess = [at for at in itertools.product(range(6), range(5)) if sum(at) % 2]
-    with pytest.raises(MissingChunksError, match=r"15 of the 30.*and 12 more.*; and 11 other parts; acc"):
-        opened(some(absent=chess, chunks=1))[...]
-
-
-def test_an_array_without_dimensions() -> None:
-    store = xzarr3.MemoryStore()
-    xzarr3.create_array(store, shape=(), dtype="float32")
-    with pytest.raises(
-        MissingChunksError, match=r"1 of the 1 chunk to be read is absent: 'c', .* is \[\.\.\.\]"
-    ):
-        xzarr3.open_array(store, missing="error")[...]
-
-
-def test_errors_pickle() -> None:
-    with pytest.raises(MissingChunksError) as caught:
-        opened(some())[...]
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (type(again), str(again)) == (MissingChunksError, str(caught.value))
+    check(some(absent=chess, chunks=1), r"15 of the 30.*and 12 more.*; and 11 other parts; acc")
+    scalar = xzarr3.create_array(xzarr3.MemoryStore(), shape=(), dtype="float32")
+    check(scalar, r"1 of the 1 chunk to be read is absent: 'c', .* is \[\.\.\.\]")
+    shard = xzarr3.create_array(Waiting(), shape=64, chunks=1, shards=64, dtype="int16")
+    check(shard, "1 of the 1 shard to be read is absent: 'c/0', ", threads=8)
 
 
 # Which units
@@ -231,22 +217,21 @@ def _division(length: int) -> st.SearchStrategy[Any]:
 def test_blocks_and_chunks_and_fields() -> None:
     array = opened(some())
     np.testing.assert_array_equal(array.blocks[0], np.arange(10).reshape(2, 5))
-    with pytest.raises(MissingChunksError, match=r"'a/b/c/1/1', where the array is \[2:4, 3:5\]"):
-        array.blocks[1:, 1]
-    with pytest.raises(MissingChunksError, match=r"'a/b/c/1/0'"):
-        array.read_chunk((1, 0))
-    with pytest.raises(MissingChunksError, match=r"'a/b/c/1/1'"):
-        [*array.chunk_tasks()][3]()
-    with pytest.raises(MissingChunksError):
-        np.asarray(array)
-    with pytest.raises(MissingChunksError):
-        list(array)
-    store = xzarr3.MemoryStore()
-    xzarr3.create_array(store, shape=4, chunks=2, dtype=[("x", "i2"), ("y", "f4")])["x", :2] = 5
-    fields = xzarr3.open_array(store, missing="error")
+    fields = xzarr3.create_array(xzarr3.MemoryStore(), shape=4, chunks=2, dtype=[("x", "i2"), ("y", "f4")])
+    fields["x", :2] = 5
+    fields = opened(fields)
     np.testing.assert_array_equal(fields["x", :2], 5)
-    with pytest.raises(MissingChunksError, match=r"\[2:4\]"):
-        fields["y"]
+    reads: list[tuple[Callable[[], object], str]] = [
+        (lambda: array.blocks[1:, 1], r"'a/b/c/1/1', where the array is \[2:4, 3:5\]"),
+        (lambda: array.read_chunk((1, 0)), "'a/b/c/1/0'"),
+        (lambda: [*array.chunk_tasks()][3](), "'a/b/c/1/1'"),
+        (lambda: np.asarray(array), "'a/b/c/1/0'"),
+        (lambda: list(array), "'a/b/c/1/0'"),
+        (lambda: fields["y"], r"\[2:4\]"),
+    ]
+    for read, match in reads:
+        with pytest.raises(MissingChunksError, match=match):
+            read()
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -267,29 +252,6 @@ def test_an_inner_chunk_that_is_marked_as_empty_is_not_missing(slow: bool, threa
         MissingChunksError, match=r"1 of the 4 shards to be read is absent: 'c/0/1', .*\[0:4, 4:8\]"
     ):
         strict.get(threads=threads)
-
-
-def test_several_threads_on_one_shard_name_it_once() -> None:
-    store = Waiting()
-    xzarr3.create_array(store, shape=64, chunks=1, shards=64, dtype="int16")
-    with pytest.raises(MissingChunksError, match=r"1 of the 1 shard to be read is absent: 'c/0', "):
-        xzarr3.open_array(store, missing="error").get(threads=8)
-
-
-@pytest.mark.parametrize("zarr_format", [3, 2])
-def test_every_format(zarr_format: Any) -> None:
-    array = opened(some(zarr_format=zarr_format))
-    with pytest.raises(MissingChunksError, match=re.escape(repr(array.chunk_key((1, 0))))):
-        array[...]
-
-
-def test_no_result_is_handed_over() -> None:
-    array = opened(some())
-    out = np.zeros((6, 5), "int32")
-    with pytest.raises(MissingChunksError):
-        array.get(out=out)
-    with pytest.raises(MissingChunksError):
-        array.get((slice(None), [4, 0]), out=np.zeros((6, 2), "int32"))
 
 
 # What carries it
@@ -380,7 +342,7 @@ def test_whether_it_vanished_is_asked_once_a_read() -> None:
     store = Waiting()
     array = xzarr3.create_array(store, shape=50, chunks=1, dtype="int8")
     array[::2] = 1
-    store.asked.clear()
+    store.count.requests.clear()
     for at in range(0, 50, 2):
         assert array[at : at + 2].tolist() == [1, 0]
     assert sorted(store.asked) == sorted(["zarr.json"] * 25 + [*(f"c/{at}" for at in range(50))])
@@ -390,11 +352,13 @@ def test_whether_it_vanished_is_asked_once_a_read() -> None:
             array[:2]
 
 
-def test_where_nothing_is_found_it_is_asked_each_time() -> None:
+@pytest.mark.parametrize("concurrency", [8, 1])
+def test_where_nothing_is_found_it_is_asked_each_time(concurrency: int) -> None:
     store = Waiting()
+    store.concurrency = concurrency
     xzarr3.create_array(store, shape=50, chunks=1, dtype="int8")
     array = xzarr3.open_array(store)
-    store.asked.clear()
+    store.count.requests.clear()
     assert not array[...].any()
     assert store.asked.count("zarr.json") == 1, "once for a read, not for a chunk"
     for key in [*store.list_prefix("")]:
@@ -402,17 +366,6 @@ def test_where_nothing_is_found_it_is_asked_each_time() -> None:
     for selection in (..., 3, slice(1, 7)):
         with pytest.raises(StoreError, match="vanished"):
             array[selection]
-
-
-def test_whether_it_vanished_is_asked_where_that_costs_nothing() -> None:
-    store = Waiting()
-    store.concurrency = 1
-    xzarr3.create_array(store, shape=50, chunks=1, dtype="int8")
-    array = xzarr3.open_array(store)
-    assert array[0] == 0
-    store.erase("zarr.json")
-    with pytest.raises(StoreError, match="vanished"):
-        array[0]
 
 
 # dask

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from _conformance import contents
 from _strategies import NUMERIC, arrays_of, compressors, layouts, native, selections, values
 from _things import Thing
 from hypothesis import HealthCheck, given, settings
@@ -20,39 +20,13 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import SelectionError
-from xzarr3.codecs import BloscCodec, BytesCodec, ShardingCodec, ZstdCodec
+from xzarr3.codecs import BytesCodec, ShardingCodec
 from xzarr3.dtypes import parse_dtype
-from xzarr3.io import byte_ranges, executor, plan
-from xzarr3.model import metadata
 
 THOROUGH = settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 LENGTHS = (0, 1, 2, 3, 5, 7, 9)
-
-
-@contextmanager
-def large_as_small() -> Iterator[None]:
-    """Threads, ranges, windows, and shards read in parts, for arrays that are too small to be worth it."""
-    metadata._chain.cache_clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor, "_SMALL", 0)
-        patch.setattr(executor, "_SHORT", 0)
-        patch.setattr(byte_ranges, "WINDOW", 64)
-        patch.setattr(plan, "WHOLE_SHARD", 16)
-        patch.setattr(xzarr3.MemoryStore, "request_bytes", 8)
-        patch.setattr(xzarr3.LocalStore, "request_bytes", 8)
-        patch.setattr(ZstdCodec, "direct_from", 1)
-        patch.setattr(BloscCodec, "direct_from", 1)
-        yield
-    metadata._chain.cache_clear()
-
-
-@pytest.fixture(scope="module", params=["small", "large"])
-def ways(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The ways through the code that small arrays take, and those that large ones take."""
-    with large_as_small() if request.param == "large" else nullcontext():
-        yield
 
 
 every_way = pytest.mark.usefixtures("ways")
@@ -506,30 +480,26 @@ def test_fields(data: st.DataObject) -> None:
     same(array.get(), model)
 
 
-@pytest.mark.parametrize("shards", [None, (8, 3)])
-def test_the_last_of_several_values_stays(shards: Any) -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(16, 3), chunks=(4, 3), dtype="i4", shards=shards)
-    at = [5, 11, 5, 0, 11, 5]
-    array[at] = np.arange(6)[:, np.newaxis]
-    assert array[[0, 5, 11], 0].tolist() == [3, 5, 4]
-    array.oindex[at, [2, 2]] = np.arange(12).reshape(6, 2)
-    assert array[[0, 5, 11], 2].tolist() == [7, 11, 9]
-    array.vindex[at, [1] * 6] = np.arange(6) + 20
-    assert array[[0, 5, 11], 1].tolist() == [23, 25, 24]
+def reader_of(array: xzarr3.Array, way: str) -> Any:
+    return array if way == "get" else getattr(array, way)
 
 
 @every_way
 @pytest.mark.parametrize("way", ["get", "oindex", "vindex"])
-def test_the_last_of_very_many_values_stays(way: str) -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=50, chunks=20, dtype="i4")
-    at = np.random.default_rng(0).integers(-50, 50, 5000)
-    model = np.zeros(50, "i4")
-    model[at] = np.arange(5000)
-    (array if way == "get" else getattr(array, way))[at] = np.arange(5000)
-    same(array.get(), model)
+@pytest.mark.parametrize("number", [6, 5000])
+def test_the_last_of_several_values_stays(way: str, number: int) -> None:
+    for options in ({}, {"shards": 40}, {"shards": 40, "compressors": None}):
+        array = xzarr3.create_array(xzarr3.MemoryStore(), shape=80, chunks=20, dtype="i4", **options)
+        at = np.random.default_rng(0).integers(-4 if number == 6 else -80, 4 if number == 6 else 80, number)
+        model = np.zeros(80, "i4")
+        model[at] = np.arange(number)
+        reader_of(array, way)[at] = np.arange(number)
+        same(array.get(), model)
 
 
-@pytest.mark.parametrize("options", [{}, {"shards": 6}, {"compressors": None}], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{}, {"shards": 6}, {"compressors": None}], ids=["zstd", "shards", "plain"]
+)
 def test_an_element_given_twice_is_not_another_one(options: dict[str, Any]) -> None:
     model = np.arange(1, 13, dtype="i4")
     array = xzarr3.create_array(xzarr3.MemoryStore(), data=model, chunks=3, **options)
@@ -570,21 +540,30 @@ def test_as_many_elements_as_a_chunk_has_are_not_the_chunk(options: dict[str, An
 # What numpy's rules say where the points go
 
 
+BASIC: list[Any] = [
+    0, -1, np.int8(2), np.array(1), np.uint64(3), (), ..., (...,), (0, ...), (..., 0), (0, 1, ...),
+    (0, ..., 1), slice(2, 100), slice(-100, 2), slice(3, 1), slice(1, 3, -1), slice(None, None, -1),
+    slice(5, None, -2), (slice(0), 0), (slice(None, None, 2**70), -1), slice(-(2**70), 2**70),
+    slice(np.int64(1), np.int64(3)), slice(True, None), (slice(None, None, -100), slice(None, None, 100)),
+]  # fmt: skip
+POINTS: list[Any] = [
+    (slice(None), [0], ..., [0]), ([0], ..., 0, slice(None)), (..., [0], slice(None), 0),
+    (0, slice(None), [0, 1]), (slice(None), 0, [0, 1]), (slice(None), [0, 1], 0), ([0, 1], 0),
+    (0, ..., [0, 1], slice(None)), (slice(None), np.array(0), [[0, 1]]),
+    (np.ones((2, 3), bool), ..., [1]), (np.ones((2, 3), bool), [1]),
+    (slice(None), np.ones((3, 4), bool)), ([[1], [0]], slice(None), [2, 3, 0]),
+    (..., np.ones(4, bool)), ([], ..., 0), (0, 0, [1, 2]), (0, [1, 2], 0), ([True, False], ..., [1, 1]),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "selection",
-    [
-        (slice(None), [0], ..., [0]), ([0], ..., 0, slice(None)), (..., [0], slice(None), 0),
-        (0, slice(None), [0, 1]), (slice(None), 0, [0, 1]), (slice(None), [0, 1], 0), ([0, 1], 0),
-        (0, ..., [0, 1], slice(None)), (slice(None), np.array(0), [[0, 1]]),
-        (np.ones((2, 3), bool), ..., [1]), (np.ones((2, 3), bool), [1]),
-        (slice(None), np.ones((3, 4), bool)), ([[1], [0]], slice(None), [2, 3, 0]),
-        (..., np.ones(4, bool)), ([], ..., 0), (0, 0, [1, 2]), (0, [1, 2], 0), ([True, False], ..., [1, 1]),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_points_go_where_numpy_puts_them(selection: Any) -> None:
-    model = np.arange(24).reshape(2, 3, 4)
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=model, chunks=(1, 2, 3))
+    ("shape", "selection"),
+    [*(((4, 6), each) for each in BASIC), *(((2, 3, 4), each) for each in POINTS)],
+    ids=range(len(BASIC) + len(POINTS)),
+)
+def test_elements_go_where_numpy_puts_them(shape: tuple[int, ...], selection: Any) -> None:
+    model = np.arange(24).reshape(shape)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=model, chunks=(1, 2, 3)[-len(shape) :])
     same(array[selection], model[selection])
     new = np.arange(np.size(model[selection])).reshape(np.shape(model[selection])) + 100
     array[selection] = new
@@ -636,19 +615,34 @@ REFUSED: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("way", "selection", "message"), REFUSED, ids=repr)
-def test_what_does_not_fit_is_refused_and_nothing_written(way: str, selection: Any, message: str) -> None:
+NO_SELECTIONS: list[Any] = [
+    "x", 1.0, [True], False, np.True_, np.array([0, -5]), np.array([True] * 5), (0, None), (0, [6]),
+    (..., ...), (0, 0, 0), (0, 0, 0, ...), 4, -5, (0, 6), (0, -7), slice("a"), slice(0.5),
+    (slice(None), "x"), {}, Thing(), np.array(1.0), 2**70, b"x", slice(None, None, 1.0), ((0, 7),),
+    np.datetime64("2000"), 0j, np.array(True), [None], ["x"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("way", "selection", "message"),
+    [*REFUSED, *(("get", selection, "") for selection in NO_SELECTIONS)],
+    ids=range(len(REFUSED) + len(NO_SELECTIONS)),
+)
+def test_what_is_no_selection_is_refused_and_nothing_written(way: str, selection: Any, message: str) -> None:
     array = array_to_refuse()
     before = array.get()
-    reader = array if way == "get" else getattr(array, way)
-    with pytest.raises(SelectionError, match=message):
-        reader[selection]
-    with pytest.raises(SelectionError, match=message):
-        reader[selection] = 1
-    with pytest.raises(SelectionError, match=message):
-        reader.plan(selection)
-    with pytest.raises(SelectionError, match=message):
-        reader.explain(selection)
+    reader = reader_of(array, way)
+    calls: list[Callable[[], object]] = [
+        lambda: reader[selection], lambda: reader.__setitem__(selection, 1), lambda: reader.plan(selection),
+        lambda: reader.explain(selection),
+    ]  # fmt: skip
+    if way == "get":
+        calls += [lambda: list(array.chunk_tasks(selection)), lambda: array.set(selection, 1)]
+    for call in calls:
+        with pytest.raises(SelectionError, match=message or None) as caught:
+            call()
+        assert isinstance(caught.value, IndexError)
+        assert str(caught.value)
     same(array.get(), before)
 
 
@@ -690,7 +684,7 @@ def test_anything_else_is_a_selection_error(selection: Any) -> None:
 def test_values_that_do_not_fit_are_refused_and_nothing_written(way: str) -> None:
     array = array_to_refuse()
     before = array.get()
-    reader = array if way == "get" else getattr(array, way)
+    reader = reader_of(array, way)
     selection = (slice(0, 2), 1) if way == "blocks" else ([0, 3, 1], slice(0, 2))
     shape = r"\(4, 3\)" if way == "blocks" else r"\(3, 2\)"
     with pytest.raises(SelectionError, match=rf"values of shape \(5,\) to a selection of shape {shape}"):
@@ -700,25 +694,24 @@ def test_values_that_do_not_fit_are_refused_and_nothing_written(way: str) -> Non
     same(array.get(), before)
 
 
-def test_names_are_refused_where_there_are_no_fields() -> None:
-    array = array_to_refuse()
-    for reader in (array, array.oindex, array.vindex, array.blocks):
-        for selection in ("x", ["x"], ([0], "x")):
-            with pytest.raises(SelectionError):
-                reader[selection]
-
-
-def test_unknown_fields_are_refused_and_nothing_written() -> None:
+@pytest.mark.parametrize("way", ["get", "oindex", "vindex", "blocks"])
+def test_fields_that_there_are_not_are_refused_and_nothing_written(way: str) -> None:
+    for selection in ("x", ["x"], ([0], "x"), (slice(None), "x")):
+        with pytest.raises(SelectionError):
+            reader_of(array_to_refuse(), way)[selection]
     array = xzarr3.create_array(xzarr3.MemoryStore(), shape=4, chunks=2, dtype=STRUCT)
-    before = dict(array.store._values)  # type: ignore[attr-defined]
-    for reader in (array, array.oindex, array.vindex, array.blocks):
-        with pytest.raises(SelectionError, match=r"has no field 'z'; accepted: 'a', 'b', 'e'"):
-            reader["z"]
-        with pytest.raises(SelectionError, match=r"has no field 'z'; accepted: 'a', 'b', 'e'"):
-            reader[["a", "z"], 0] = 1
-        with pytest.raises(SelectionError, match=r"has no field 'z'"):
-            reader.explain(["a", "z"])
-    assert dict(array.store._values) == before  # type: ignore[attr-defined]
+    reader, before = reader_of(array, way), contents(array.store)
+    for call, match in (
+        (lambda: reader["z"], r"has no field 'z'; accepted: 'a', 'b', 'e'"),
+        (lambda: reader.__setitem__((["a", "z"], 0), 1), r"has no field 'z'; accepted: 'a', 'b', 'e'"),
+        (lambda: reader.explain(["a", "z"]), "has no field 'z'"),
+        (lambda: reader[["a", "a"]], "named twice"),
+        (lambda: reader.explain((["a", "a"],)), "named twice"),
+        (lambda: reader.__setitem__((["e", "e"],), 1), "named twice"),
+    ):
+        with pytest.raises(SelectionError, match=match):
+            call()
+    assert contents(array.store) == before
 
 
 def test_a_refused_write_to_a_directory_leaves_no_trace(tmp_path: Path) -> None:
@@ -746,6 +739,9 @@ def test_shards_in_shards_are_changed_and_read_by_points() -> None:
         same(array.get(), model)
         same(array.vindex[at[0], at[1]], model[at[0], at[1]])
         same(array[at[0], ::-3], model[at[0], ::-3])
+    array[5:13:3, ::-5] = 7
+    model[5:13:3, ::-5] = 7
+    same(xzarr3.open_array(array.store)[2:, ::-3], model[2:, ::-3])
 
 
 # Bounds
@@ -762,10 +758,7 @@ def peak_of(read: Callable[[], Any]) -> tuple[Any, int]:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"chunks": 100_000},
-        pytest.param({"chunks": 10_000, "shards": 1_000_000}, marks=pytest.mark.slow),
-    ],
+    [{"chunks": 100_000}, pytest.param({"chunks": 10_000, "shards": 1_000_000}, marks=pytest.mark.slow)],
     ids=repr,
 )
 def test_masks_and_indices_take_no_more_memory_than_they_must(

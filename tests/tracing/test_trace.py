@@ -114,6 +114,11 @@ LAYOUTS: list[dict[str, Any]] = [
 slices = st.tuples(st.integers(0, 19), st.integers(1, 12)).map(lambda at: slice(at[0], at[0] + at[1]))
 
 
+def counted_by(t: Any, done: Counter[str]) -> None:
+    """The trace and stores that count themselves say the same."""
+    assert {field: t.total[field] for field in FIELDS} == {field: done[field] for field in FIELDS}
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=st.sampled_from(LAYOUTS),
@@ -132,7 +137,7 @@ def test_requests_are_those_the_store_counts(
             else:
                 array[tuple(region)] = expected[tuple(region)] = 0 if what == "erase" else 7
         xzarr3.open_group(store).members()
-    assert {field: t.total[field] for field in FIELDS} == {field: store.done[field] for field in FIELDS}
+    counted_by(t, store.done)
     with_values = xzarr3.open_array(store, "a/b")[:]
     np.testing.assert_array_equal(with_values, expected)
 
@@ -290,17 +295,13 @@ def test_stores_around_others_count_once(tmp_path: Path) -> None:
 
     inner = Counting()
     xzarr3.create_array(inner, data=np.arange(10), chunks=5)
-    for wrap in (
-        xzarr3.ReadOnlyStore,
-        xzarr3.LoggingStore,
-        Own,
-        lambda store: Own(xzarr3.LoggingStore(store)),
-    ):
+    wraps = (xzarr3.ReadOnlyStore, xzarr3.LoggingStore, Own, lambda store: Own(xzarr3.LoggingStore(store)))
+    for wrap in wraps:
         store = wrap(inner)
         inner.done.clear()
         with xzarr3.trace() as t:
             _ = xzarr3.open_array(store)[:]
-        assert {field: t.total[field] for field in FIELDS} == {field: inner.done[field] for field in FIELDS}
+        counted_by(t, inner.done)
     with xzarr3.CacheStore(inner) as cached:
         inner.done.clear()
         with xzarr3.trace() as t:
@@ -336,29 +337,22 @@ def test_file_systems() -> None:
     store.erase_prefix("a/")
 
 
-def test_changes_and_failures() -> None:
+def test_changes_and_failures(store: Store) -> None:
     class Broken(MemoryStore):
         def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
             raise xzarr3.StoreError("broken")
 
+    store.set("a", b"12345")
     with xzarr3.trace() as t:
         with pytest.raises(xzarr3.StoreError):
             Broken({"a": b"1"}).get("a")
-        store = MemoryStore()
-        store.update("a", lambda stored: [b"12", b"345"])
+        store.update("a", lambda stored: [stored or b"", b"67"])
         store.update("a", lambda stored: None)
+        store.update("b", lambda stored: None)
     assert (t.total["failed"], t.total["put"], t.total["delete"]) == (1, 1, 1)
-    assert t.total["bytes_written"] == 5
-
-
-def test_updates_of_files(local_store: LocalStore) -> None:
-    local_store.set("a", b"12345")
-    with xzarr3.trace() as t:
-        local_store.update("a", lambda stored: [stored or b"", b"67"])
-        local_store.update("a", lambda stored: None)
-        local_store.update("b", lambda stored: None)
-    assert (t.total["get"], t.total["absent"], t.total["put"], t.total["delete"]) == (3, 1, 1, 1)
-    assert (t.total["bytes_read"], t.total["bytes_written"]) == (12, 7)
+    assert t.total["bytes_written"] == 7
+    if isinstance(store, LocalStore):
+        assert (t.total["get"], t.total["absent"], t.total["bytes_read"]) == (4, 1, 12)
 
 
 def test_copies() -> None:
@@ -367,8 +361,7 @@ def test_copies() -> None:
     source.done.clear()
     with xzarr3.trace() as t:
         xzarr3.copy(source, target)
-    both = source.done + target.done
-    assert {field: t.total[field] for field in FIELDS} == {field: both[field] for field in FIELDS}
+    counted_by(t, source.done + target.done)
     assert (t.arrays["/a"]["get"], t.arrays["/a"]["put"]) == (2, 2)
 
 
@@ -475,8 +468,8 @@ def test_absence_in_object_stores(fault_server: FaultServer) -> None:
     array = xzarr3.create_array(_bucket(fault_server), "air", shape=4, chunks=1, dtype="f8")
     with xzarr3.trace() as t:
         _ = array[:]
-    assert (t.arrays["/air"]["absent"], t.arrays["/air"]["chunks_absent"]) == (4, 4)
-    assert t.arrays["/air"]["failed"] == 0
+    found = t.arrays["/air"]
+    assert (found["absent"], found["chunks_absent"], found["failed"]) == (4, 4, 0)
 
 
 def test_no_secrets(fault_server: FaultServer) -> None:
@@ -641,18 +634,50 @@ def test_workers(client: Any, tmp_path: Path) -> None:
     assert t.processes == 0
 
 
-def test_workers_in_this_process(tmp_path: Path) -> None:
-    from distributed import Client
+def own_cluster(**options: Any) -> Any:
+    from distributed import LocalCluster
 
+    return LocalCluster(threads_per_worker=1, dashboard_address=":0", **options)
+
+
+def test_workers_in_this_process(tmp_path: Path) -> None:
     array = _stored(tmp_path / "a.zarr")
     with (
-        Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as own,
-        own.as_current(),
+        own_cluster(processes=False, n_workers=2) as cluster,
+        cluster.get_client() as own,
         xzarr3.trace() as t,
     ):
         from_zarr(array, chunks="units").sum().compute(scheduler=own)
     assert t.arrays["/air"]["get"] == 8
     assert t.processes == 1
+
+
+@pytest.mark.slow
+def test_cluster_that_is_closed_before(tmp_path: Path) -> None:
+    array = _stored(tmp_path / "a.zarr")
+    with (
+        own_cluster(n_workers=1, host="127.0.0.1") as cluster,
+        cluster.get_client() as own,
+        xzarr3.trace() as t,
+    ):
+        from_zarr(array, chunks="units").sum().compute(scheduler=own)
+        _wait_until(lambda: _gets(t) == 8)
+        own.close()
+        cluster.close()
+    assert t.arrays["/air"]["get"] == 8
+
+
+@pytest.mark.slow
+def test_cluster_that_is_started_within(tmp_path: Path) -> None:
+    array = _stored(tmp_path / "a.zarr")
+    with (
+        xzarr3.trace() as t,
+        own_cluster(n_workers=2, host="127.0.0.1") as cluster,
+        cluster.get_client() as own,
+        xzarr3.trace() as inner,
+    ):
+        from_zarr(array, chunks="units").sum().compute(scheduler=own)
+    assert t.arrays["/air"]["get"] == inner.arrays["/air"]["get"] == 8
 
 
 def _slow(block: Any, seconds: float = 0.1) -> Any:
@@ -688,38 +713,6 @@ def test_workers_that_join_and_workers_that_die(client: Any, tmp_path: Path) -> 
     assert 20 <= _gets(t) <= 60
     assert t.processes >= 2
     client.cluster.scale(1)
-
-
-@pytest.mark.slow
-def test_cluster_that_is_closed_before(tmp_path: Path) -> None:
-    from distributed import Client, LocalCluster
-
-    array = _stored(tmp_path / "a.zarr")
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1") as cluster,
-        Client(cluster) as own,
-        xzarr3.trace() as t,
-    ):
-        from_zarr(array, chunks="units").sum().compute(scheduler=own)
-        _wait_until(lambda: _gets(t) == 8)
-        own.close()
-        cluster.close()
-    assert t.arrays["/air"]["get"] == 8
-
-
-@pytest.mark.slow
-def test_cluster_that_is_started_within(tmp_path: Path) -> None:
-    from distributed import Client, LocalCluster
-
-    array = _stored(tmp_path / "a.zarr")
-    with (
-        xzarr3.trace() as t,
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1") as cluster,
-        Client(cluster) as own,
-        xzarr3.trace() as inner,
-    ):
-        from_zarr(array, chunks="units").sum().compute(scheduler=own)
-    assert t.arrays["/air"]["get"] == inner.arrays["/air"]["get"] == 8
 
 
 @pytest.mark.slow

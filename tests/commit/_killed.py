@@ -1,0 +1,83 @@
+"""Stores whose writer is killed before a change, and what is found in a store afterwards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+from _conformance import contents
+
+from xzarr3 import LocalStore, MemoryStore, Store
+from xzarr3.commit import lease
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+class MortalStore(MemoryStore):
+    """Changes nothing any more after a number of changes."""
+
+    left: float = float("inf")
+
+    def _check_writable(self) -> None:
+        super()._check_writable()
+        self.left -= 1
+        if self.left < 0:
+            raise KilledError
+
+    def killed_at(self, number: float, act: Callable[[], object], *, gone: bool = False) -> bool:
+        """Whether ``act`` ended before the change of this number; with ``gone`` its process ended, too."""
+        self.left = number
+        caught = None
+        try:
+            act()
+        except KilledError as error:
+            caught = error  # Nothing that it refers to ends before its process is forgotten.
+        finally:
+            self.left = float("inf")
+        if gone:
+            forget_process()
+        return caught is not None
+
+
+def killed_everywhere(
+    first: Store, act: Callable[[Any], object], step: int = 1, kind: Any = MortalStore
+) -> Iterator[tuple[Any, bool]]:
+    """Copies of a store in which ``act`` was killed at each change in turn; the last one has all of it."""
+    for number in itertools.count(0, step):
+        store = kind(contents(first))
+        killed = store.killed_at(number, lambda store=store: act(store))
+        yield store, killed
+        if not killed:
+            return
+
+
+def forget_process() -> None:
+    """What this process has reserved is that of one that is gone."""
+    lease._live.clear()
+    lease._keepers.clear()
+
+
+class UnreadableStore(MemoryStore):
+    """Lists chunks that it does not give."""
+
+    hides: Callable[[str], bool] = staticmethod(lambda key: False)
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        return None if self.hides(key) else super().get(key, byte_range)
+
+
+def opened(store: Any, group: str | None = None, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine="xzarr3", group=group, **options)
+
+
+def left(store: Any) -> list[str]:
+    """What writes have left beside the values."""
+    if isinstance(store, LocalStore):
+        found = (str(path) for path in Path(store.root).rglob("*") if path.is_file())
+        return [name for name in found if ".xzarr3-staged" in name]
+    return [key for key in store.list() if ".xzarr3" in key]

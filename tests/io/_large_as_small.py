@@ -1,0 +1,31 @@
+"""Small arrays are read and written in the ways that are made for large ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import xzarr3
+from xzarr3.codecs import BloscCodec, ZstdCodec
+from xzarr3.io import byte_ranges, executor, plan
+from xzarr3.model import metadata
+
+
+@contextmanager
+def large_as_small(*, windows: bool = True) -> Iterator[None]:
+    """Threads, ranges, windows, and shards read in parts, for arrays that are too small to be worth it."""
+    metadata._chain.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor, "_SMALL", 0)
+        patch.setattr(executor, "_SHORT", 0)
+        if windows:
+            patch.setattr(byte_ranges, "WINDOW", 64)
+            patch.setattr(plan, "WHOLE_SHARD", 16)
+        patch.setattr(xzarr3.MemoryStore, "request_bytes", 8)
+        patch.setattr(xzarr3.LocalStore, "request_bytes", 8)
+        patch.setattr(ZstdCodec, "direct_from", 1)
+        patch.setattr(BloscCodec, "direct_from", 1)
+        yield
+    metadata._chain.cache_clear()

@@ -1,0 +1,16 @@
+"""Fixtures of the tests of reading and writing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+from _large_as_small import large_as_small
+
+
+@pytest.fixture(scope="module", params=["small", "large"])
+def ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The ways through the code that small arrays take, and those that large ones take."""
+    with large_as_small() if request.param == "large" else nullcontext():
+        yield
