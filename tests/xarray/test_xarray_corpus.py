@@ -41,6 +41,11 @@ def configurations(codecs: Any, zarr_format: int) -> list[Any]:
     return [codec.get_config() for codec in codecs if codec.codec_id != "vlen-utf8"]
 
 
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return Stores(tmp_path_factory.mktemp("corpus"))
+
+
 def check_same_encodings(found: xr.Dataset, expected: xr.Dataset, zarr_format: int, writer: str) -> None:
     assert found.encoding == expected.encoding
     for name in expected.variables:

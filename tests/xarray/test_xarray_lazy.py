@@ -62,6 +62,11 @@ def is_made(array: xr.DataArray) -> bool:
 
 
 @pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return Stores(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
 def written(stores: Stores) -> dict[str, str]:
     """Paths of stores that xarray's own engine wrote, by name."""
     return {name: stores(name) for name in EVERYTHING}

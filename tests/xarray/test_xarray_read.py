@@ -34,6 +34,11 @@ pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET]
 
 
 @pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return Stores(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
 def corpus(stores: Stores) -> dict[str, str]:
     """Paths of what xarray's own engine wrote in version 3."""
     return {name: stores(name) for name in CORPUS}

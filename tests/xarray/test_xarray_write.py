@@ -865,7 +865,7 @@ def _of_a(**encoding: Any) -> dict[str, Any]:
 
 
 UNKNOWN = xr.Dataset({"a": ("d", da.from_array(np.arange(9), chunks=4)[da.from_array(np.arange(9)) > 3])})
-LEVELS = xr.Coordinates.from_pandas_multiindex(pd.MultiIndex.from_product([[1], [2, 3]]), "x")
+LEVELS = xr.Coordinates.from_pandas_multiindex(pd.MultiIndex.from_product([[1], [2, 3]]), "z")
 REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
     "unknown key": (small(), _of_a(chunk=3), ValueError, "'a'.*'chunk'.*'chunks'"),
     "key of version 2": (small(), _of_a(compressor=None), ValueError, "compressors="),
@@ -914,7 +914,7 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
         _with("s", np.zeros(2, np.longdouble)), {}, ValueError, r"'/s', field 'data_type'.*drop_vars"
     ),
     "objects": (_with("s", np.array([Thing()])), {}, ValueError, "cannot serialize arbitrary Python objects"),
-    "levels": (xr.Dataset(coords=LEVELS), {}, NotImplementedError, "'x'.*MultiIndex.*reset_index"),
+    "levels": (xr.Dataset(coords=LEVELS), {}, NotImplementedError, "'z'.*MultiIndex.*reset_index"),
     "levels, mode a": (xr.Dataset(coords=LEVELS), {"mode": "a"}, NotImplementedError, "reset_index"),
 }  # fmt: skip
 """Datasets, options, and the error with what it says."""
