@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import math
 import os
 import pickle
-import statistics
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import dask.array as da
 import dask.graph_manipulation
 import numpy as np
 import pytest
 import xarray as xr
+from _graphs import calls_of, cluster, tick
 from _recording import RecordingStore
 from _things import Thing
+from _unprivileged import run_child
 from dask.base import tokenize
 from dask.utils import key_split
 from hypothesis import HealthCheck, assume, given, settings
@@ -32,7 +31,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import Array, LocalStore, MemoryStore, StoreError, from_zarr
 from xzarr3.dask.array import ZarrArray, read_block
-from xzarr3.dask.slicing import Along, as_blocks, every, trimmed
+from xzarr3.dask.slicing import Along, every
 from xzarr3.grid import Edges, Steps
 
 SYNC = {"scheduler": "sync"}
@@ -116,42 +115,6 @@ def test_any_selections_are_those_of_dask(data: st.DataObject) -> None:
                 break
             expected = da.from_array(values, chunks=found.chunks)
         _same(found, expected, values)
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    st.lists(st.integers(1, 6), min_size=1, max_size=9),
-    st.lists(
-        st.builds(slice, *[st.none() | st.integers(-40, 40)] * 2, st.integers(-9, 9).filter(bool)), max_size=4
-    ),
-    st.booleans(),
-)
-def test_blocks_of_a_view(lengths: list[int], slices: list[slice], even: bool) -> None:
-    """Every number that is worked out agrees with a list of all elements."""
-    size = sum(lengths)
-    blocks = Steps(lengths[0]) if even else Edges(tuple((length, 1) for length in lengths))
-    owners = np.array([blocks.index(at) for at in range(size)])
-    view, elements = every(blocks, size), np.arange(size)
-    for chosen in slices:
-        view, elements = view.selected(chosen), elements[chosen]
-    groups = [list(same) for _, same in itertools.groupby(elements.tolist(), owners.__getitem__)] or [[]]
-    assert view.number == len(groups)
-    assert view.lengths == tuple(map(len, groups))
-    assert [np.arange(size)[view.part(at)].tolist() for at in range(view.number)] == groups
-    assert pickle.loads(pickle.dumps(view)) == view
-    if len(elements):
-        at = len(elements) // 2
-        assert view.selected(at).part(0) == elements[at]
-
-
-def test_blocks_are_written_in_one_way() -> None:
-    assert as_blocks((3, 3, 2)) == trimmed(Edges(((3, 5),)), 8) == trimmed(Steps(3), 8) == Steps(3)
-    assert as_blocks((8,)) == trimmed(Steps(100), 8) == trimmed(Edges(((9, 3), (2, 1))), 8) == Steps(8)
-    uneven = Edges(((2, 1), (3, 2)))
-    assert as_blocks((2, 3, 3)) == trimmed(uneven, 8) == trimmed(Edges(((2, 1), (3, 2), (7, 9))), 8) == uneven
-    assert as_blocks((2, 3, 1)) == trimmed(uneven, 6) == Edges(((2, 1), (3, 1), (1, 1)))
-    assert as_blocks((3, 0, 3)) is None
-    assert as_blocks((0,)) == trimmed(Steps(4), 0) == trimmed(uneven, 0) == Steps(1)
 
 
 def test_long_dimensions_with_few_uneven_blocks() -> None:
@@ -325,19 +288,21 @@ def test_parts_of_a_block_are_read_together_where_that_costs_less(
         assert len(requests) == len(moved)
 
 
-def test_inner_chunks_that_two_results_need_are_read_once() -> None:
+def test_only_inner_chunks_that_are_selected_are_read_and_once() -> None:
     inner = MemoryStore()
-    _, values = _made(40, 40, where=inner, chunks=(10, 10), shards=(40, 40))
+    _, values = _made(40, 40, where=inner, chunks=(10, 10), shards=(40, 40), compressors=None)
     store = RecordingStore(inner)
     lazy = from_zarr(store, chunks="units")
-    with store.recorded() as requests:
-        one, other, third = dask.compute(lazy[25, 3:9], lazy[22:24, 5:].sum(0), lazy[3, 3], **SYNC)
-    np.testing.assert_array_equal(one, values[25, 3:9])
-    np.testing.assert_array_equal(other, values[22:24, 5:].sum(0))
-    assert third == values[3, 3]
-    index = 16 * 16 + 4
-    chunk = max(length for _, _, length, _ in requests if length != index)
-    assert sum(length for _, _, length, _ in requests) <= index + 6 * chunk
+    index, chunk = 16 * 16 + 4, 10 * 10 * 4
+    for select, chunks in (
+        (lambda x: (x[25, 3:9],), 1),
+        (lambda x: (x[25, 3:9], x[22:24, 5:].sum(0), x[3, 3]), 6),
+    ):
+        with store.recorded() as requests:
+            found = dask.compute(*select(lazy), **SYNC)
+        for one, expected in zip(found, select(values), strict=True):
+            np.testing.assert_array_equal(one, expected)
+        assert sum(length for _, _, length, _ in requests) <= index + chunks * chunk
 
 
 def test_reads_are_shared_in_a_graph_that_a_scheduler_optimizes(tmp_path: Path) -> None:
@@ -383,6 +348,16 @@ def test_annotated_cloned_and_bound() -> None:
         np.testing.assert_array_equal((lazy[1:] - lazy[:-1]).compute(**SYNC), np.diff(values, axis=0))
 
 
+def printed_by(program: str, *arguments: str, **environment: str) -> list[str]:
+    """The lines that a program of Python prints."""
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return run.stdout.splitlines()
+
+
 @pytest.mark.slow
 def test_query_planning_of_dask_is_refused_in_words(tmp_path: Path) -> None:
     _made(10, where=tmp_path, chunks=5)
@@ -405,28 +380,10 @@ def test_query_planning_of_dask_is_refused_in_words(tmp_path: Path) -> None:
                 print(error)
         print(float(xr.open_dataset(store, engine="xzarr3")["t"].sum()))
     """
-    out = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    *said, total = out.stdout.splitlines()
+    *said, total = printed_by(program, str(tmp_path))
     assert len(said) == 4
     assert all("'array.query-planning': True" in each and "set it to False" in each for each in said)
     assert total == "3.0"
-
-
-def test_only_inner_chunks_that_are_selected_are_fetched() -> None:
-    inner = MemoryStore()
-    _, values = _made(40, 40, where=inner, chunks=(10, 10), shards=(20, 20), compressors=None)
-    store = RecordingStore(inner)
-    lazy = from_zarr(store, chunks="units")[25, 3:9]
-    assert lazy.npartitions == 1
-    with store.recorded() as requests:
-        np.testing.assert_array_equal(lazy.compute(**SYNC), values[25, 3:9])
-    assert {key for key, *_ in requests} == {"c/1/0"}
-    index = 4 * 16 + 4
-    assert sum(length for _, _, length, _ in requests) <= index + 400
 
 
 def test_there_are_tasks_for_needed_blocks_only() -> None:
@@ -462,18 +419,6 @@ def test_dask_reads_from_an_array_what_it_needs() -> None:
     np.testing.assert_array_equal((da.ones((30, 40)) + da.asanyarray(array)).compute(**SYNC), values + 1)
 
 
-def test_the_dask_array_package() -> None:
-    if importlib.util.find_spec("dask_array") is None:
-        pytest.skip("the package dask-array is not installed")
-    other: Any = importlib.import_module("dask_array")
-    array, values = _made(30, 40, chunks=(10, 20))
-    lazy = other.from_array(array, chunks=(10, 20))
-    np.testing.assert_array_equal(lazy[5:25:2, 3].compute(**SYNC), values[5:25:2, 3])
-    np.testing.assert_array_equal(
-        (other.from_array(array) + 1).sum(axis=0).compute(**SYNC), (values + 1).sum(0)
-    )
-
-
 # What it is called
 
 
@@ -505,15 +450,21 @@ def test_names_tell_what_is_selected(local_store: LocalStore) -> None:
 
 
 @pytest.mark.slow
-def test_the_name_of_a_selection_is_the_same_in_every_process(local_store: LocalStore) -> None:
-    array, _ = _made(30, 40, where=local_store, path="a/air", chunks=10)
-    program = "import sys, xzarr3; print(xzarr3.from_zarr(sys.argv[1], 'a/air', chunks=7)[5, ::-3].name)"
-    out = subprocess.run(
-        [sys.executable, "-c", program, local_store.root],
-        env={**os.environ, "PYTHONHASHSEED": "3", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert out.stdout.strip() == from_zarr(array, chunks=7)[5, ::-3].name
+def test_names_are_the_same_in_every_process(local_store: LocalStore) -> None:
+    options: Any = {"attributes": {"z": 1, "a": {"b": [1.5, None]}}}
+    array, _ = _made(30, 40, where=local_store, path="a/air", chunks=10, **options)
+    expected = [from_zarr(array, chunks=7)[5, ::-3].name, from_zarr(array).name]
+    for twin in (xzarr3.open_array(local_store.root, "a/air"), pickle.loads(pickle.dumps(array))):
+        assert from_zarr(twin).name == expected[1]
+    program = """
+        import sys, xzarr3
+        print(xzarr3.from_zarr(sys.argv[1], 'a/air', chunks=7)[5, ::-3].name)
+        print(xzarr3.from_zarr(sys.argv[1], 'a/air').name)
+    """
+    for seed in ("1", "2"):
+        assert printed_by(program, local_store.root, PYTHONHASHSEED=seed) == expected
+    memory, _ = _made(30)
+    assert run_child(lambda: from_zarr(memory).name).checked() == from_zarr(memory).name
 
 
 @pytest.mark.parametrize(
@@ -536,7 +487,7 @@ def test_prefixes_say_what_is_read(path: str, prefix: str, split: str) -> None:
         assert all(key_split(key) == split for key in lazy.dask)
 
 
-def test_the_root_says_nothing_about_an_array(local_store: LocalStore) -> None:
+def test_the_root_says_nothing_about_an_array(local_store: LocalStore, tmp_path: Path) -> None:
     """Whatever else is written to a store, the names of an array stay."""
     many = xzarr3.create_array(local_store, "many", shape=(1000, 2), chunks=1, dtype="i1")
     flat = xzarr3.create_array(local_store, "flat", shape=5000, chunks=1, dtype="i1")
@@ -544,7 +495,7 @@ def test_the_root_says_nothing_about_an_array(local_store: LocalStore) -> None:
     for array in (many, flat, few):
         array[0] = 1
     before = [from_zarr(array).name for array in (many, flat, few)]
-    time.sleep(0.02)
+    tick(tmp_path)
     os.utime(local_store.root)
     os.utime(Path(local_store.root) / "many")
     xzarr3.create_array(local_store, "other", data=np.arange(3))
@@ -557,25 +508,29 @@ def test_the_root_says_nothing_about_an_array(local_store: LocalStore) -> None:
 @pytest.mark.parametrize("shape", [(20, 20, 20), (2000, 3), (5000,), (70, 70, 2)], ids=str)
 @pytest.mark.parametrize("format", [2, 3])
 def test_each_of_many_units_changes_the_name(shape: tuple[int, ...], format: int, tmp_path: Path) -> None:
-    array = xzarr3.create_array(tmp_path, shape=shape, chunks=1, dtype="i1", zarr_format=format)
+    path = tmp_path / "a"
+    array = xzarr3.create_array(path, shape=shape, chunks=1, dtype="i1", zarr_format=format)
     array[(0,) * len(shape)] = 1
     rng = np.random.default_rng(sum(shape))
-    for _ in range(8):
+    for number in range(8):
         at = tuple(int(rng.integers(size)) for size in shape)
         array[at] = 1
         before = tokenize(array)
-        assert tokenize(xzarr3.open_array(tmp_path)) == before
-        time.sleep(0.01)  # Clocks of directories may be coarse.
-        array[at] = 2
+        assert tokenize(xzarr3.open_array(path)) == before
+        tick(tmp_path)
+        if number % 2:
+            array[at] = 2
+        else:
+            run_child(lambda at=at: array.__setitem__(at, 2)).checked()
         assert tokenize(array) != before
 
 
 def test_a_file_that_is_overwritten_in_place_changes_the_name(tmp_path: Path) -> None:
-    array, _ = _made(30, 30, where=tmp_path, chunks=1, compressors=None)
+    array, _ = _made(30, 30, where=tmp_path / "a", chunks=1, compressors=None)
     for at in ((0, 0), (29, 29), (7, 11)):
         before = tokenize(array)
-        time.sleep(0.01)
-        (tmp_path / array.chunk_key(at)).write_bytes(b"abcd")
+        tick(tmp_path)
+        (tmp_path / "a" / array.chunk_key(at)).write_bytes(b"abcd")
         assert tokenize(array) != before
 
 
@@ -653,53 +608,53 @@ def test_what_is_changed_in_place_does_not_read_what_was() -> None:
     np.testing.assert_array_equal(renamed[2].compute(**SYNC), array[2])
 
 
-def test_selections_are_pickled_small() -> None:
-    array = xzarr3.create_array(MemoryStore(), shape=(10**7,), chunks=1, dtype="f4")
+@pytest.mark.parametrize("where", ["memory", "local"])
+@pytest.mark.parametrize("shape", [(1000, 1000), (10**7,)], ids=str)
+def test_what_is_pickled_and_sent_is_small(shape: tuple[int, ...], where: str, tmp_path: Path) -> None:
+    """The layer goes to the scheduler as it is, whatever the number of its tasks."""
+    protocol = pytest.importorskip("distributed.protocol")
+    expressions = pytest.importorskip("dask.base").collections_to_expr
+    array = xzarr3.create_array(
+        MemoryStore() if where == "memory" else tmp_path, shape=shape, chunks=1, dtype="f4"
+    )
     lazy = from_zarr(array, chunks="units")
     selected = lazy[::-3][5:]
+    if len(shape) == 2:  # Of sums along one dimension, dask lists all blocks.
+        assert len(cloudpickle.dumps((lazy + 1).dask)) < 40_000
+    assert len(cloudpickle.dumps(from_zarr(array).dask)) < 5_000
     assert len(pickle.dumps(selected)) < 3000
     assert len(pickle.dumps(selected.dask)) < 4000
     twin = pickle.loads(pickle.dumps(selected))
     assert (type(twin), twin.name, twin.shape) == (ZarrArray, selected.name, selected.shape)
-    assert twin[:3].name == selected[:3].name
-    np.testing.assert_array_equal(twin[:3].compute(**SYNC), np.zeros(3, "f4"))
-    edges = np.random.default_rng(1).integers(1, 99, 1000).tolist()
-    uneven = xzarr3.create_array(MemoryStore(), shape=sum(edges), chunks=[edges], dtype="i1")
-    assert len(pickle.dumps(from_zarr(uneven, chunks="units")[::7].dask)) < 40 * len(edges)
-
-
-def test_what_a_cluster_is_sent_is_small() -> None:
-    """The layer goes to the scheduler as it is, whatever the number of its tasks."""
-    protocol = pytest.importorskip("distributed.protocol")
-    expressions = pytest.importorskip("dask.base").collections_to_expr
-    array = xzarr3.create_array(MemoryStore(), shape=(1000, 1000), chunks=1, dtype="f4")
-    lazy = from_zarr(array, chunks="units")
-    for selected in (lazy[:2, :2], (lazy + 1)[3:5, 7], lazy[5, 10:20].sum()):
-        sent = protocol.dumps(protocol.to_serialize(expressions([selected], True)))
+    corner = (slice(0, 3),) * len(shape)
+    assert twin[corner].name == selected[corner].name
+    np.testing.assert_array_equal(twin[corner].compute(**SYNC), np.zeros((3,) * len(shape), "f4"))
+    for part in (lazy[corner], (lazy + 1)[corner], lazy[corner].sum()) if len(shape) == 2 else ():
+        sent = protocol.dumps(protocol.to_serialize(expressions([part], True)))
         assert sum(memoryview(frame).nbytes for frame in sent) < 16_000
     for layer in (lazy + lazy[::-1]).dask.layers.values():
         assert not layer.is_materialized()
 
 
-@pytest.mark.parametrize(
-    ("shape", "chunks"), [((1000, 1000), 1), ((3163, 3163), 1), ((10**7,), 1), ((1000,) * 3, 10)], ids=str
-)
-def test_time_does_not_depend_on_the_number_of_chunks(shape: tuple[int, ...], chunks: int) -> None:
-    array = xzarr3.create_array(MemoryStore(), shape=shape, chunks=chunks, dtype="f4")
+def test_uneven_blocks_are_pickled_small() -> None:
+    edges = np.random.default_rng(1).integers(1, 99, 1000).tolist()
+    uneven = xzarr3.create_array(MemoryStore(), shape=sum(edges), chunks=[edges], dtype="i1")
+    assert len(pickle.dumps(from_zarr(uneven, chunks="units")[::7].dask)) < 40 * len(edges)
 
-    def median(work: Callable[[], object]) -> float:
-        took = []
-        for _ in range(15):
-            start = time.thread_time()
-            work()
-            took.append(time.thread_time() - start)
-        return statistics.median(took)
 
-    assert median(lambda: from_zarr(array, chunks="units")) < 0.005
-    lazy = from_zarr(array, chunks="units")
-    half = slice(shape[0] // 2, None)
-    for index in ((slice(2, 5),) * len(shape), 7, half, slice(None, None, -3), (half, ...)):
-        assert median(lambda index=index: lazy[index]) < 0.001  # type: ignore[misc]
+@pytest.mark.parametrize("chunks", ["units", "auto"])
+@pytest.mark.parametrize("where", ["memory", "local"])
+def test_work_does_not_depend_on_the_number_of_chunks(where: str, chunks: str, tmp_path: Path) -> None:
+    """It is counted in calls of functions, of which ten million chunks would need more."""
+    for name, shape, unit in (("many", (3163, 3163), 1), ("large", (1000,) * 3, 10)):
+        place: Any = MemoryStore() if where == "memory" else tmp_path / name
+        array = xzarr3.create_array(place, shape=shape, chunks=unit, dtype="f4")
+        lazy = from_zarr(array, chunks=chunks)
+        half = slice(shape[0] // 2, None)
+        indexes: list[Any] = [(slice(2, 5),) * len(shape), 7, half, slice(None, None, -3), (half, ...)]
+        works = [lambda array=array: from_zarr(array, chunks=chunks)]
+        works += [lambda lazy=lazy, index=index: lazy[index] for index in indexes]
+        assert max(calls_of(work) for work in works) < 5000
 
 
 def test_an_array_that_shrank_meanwhile() -> None:
@@ -712,18 +667,6 @@ def test_an_array_that_shrank_meanwhile() -> None:
     assert lazy[:15].name not in (lazy.name, from_zarr(array, chunks="units").name)
 
 
-def test_xarray_slices_it() -> None:
-    xr = pytest.importorskip("xarray")
-    array, values = _made(30, 40, chunks=10)
-    wrapped = xr.DataArray(from_zarr(array, chunks="units"), dims=("y", "x"))
-    selected = wrapped.isel(y=5, x=slice(10, 20))
-    assert isinstance(selected.data, ZarrArray)
-    assert selected.data.npartitions == 1
-    np.testing.assert_array_equal(selected.compute(**SYNC), values[5, 10:20])
-    assert float(wrapped[::2].mean().compute(**SYNC)) == values[::2].mean()
-    assert wrapped.chunk({"x": 40}).data.numblocks == (3, 1)
-
-
 def test_a_plugin_of_dask_gets_plain_arrays() -> None:
     array, values = _made(30, chunks=10)
     seen = []
@@ -733,46 +676,40 @@ def test_a_plugin_of_dask_gets_plain_arrays() -> None:
     np.testing.assert_array_equal(lazy[3:5].compute(**SYNC), values[3:5])
 
 
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with cluster() as client:
+        yield client
+
+
 @pytest.mark.slow
-def test_selections_on_a_cluster(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
+def test_selections_on_a_cluster(client: Any, tmp_path: Path) -> None:
     array, values = _made(60, 60, where=tmp_path, chunks=10)
     lazy = from_zarr(array, chunks="units")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=":0", host="127.0.0.1"
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        np.testing.assert_array_equal(lazy[5, 10:20].compute(), values[5, 10:20])
-        kept = lazy[::-7].persist()
-        np.testing.assert_array_equal(kept[2:4].compute(), values[::-7][2:4])
-        futures = client.compute([lazy[3:9].sum(), lazy[:, ::3].max(axis=0)])
-        total, largest = client.gather(futures)
-        assert total == values[3:9].sum()
-        np.testing.assert_array_equal(largest, values[:, ::3].max(0))
-        np.testing.assert_array_equal(
-            client.submit(lambda x: x[1:3].compute(scheduler="sync"), lazy).result(), values[1:3]
-        )
+    np.testing.assert_array_equal(lazy[5, 10:20].compute(), values[5, 10:20])
+    kept = lazy[::-7].persist()
+    np.testing.assert_array_equal(kept[2:4].compute(), values[::-7][2:4])
+    total, largest = client.gather(client.compute([lazy[3:9].sum(), lazy[:, ::3].max(axis=0)]))
+    assert total == values[3:9].sum()
+    np.testing.assert_array_equal(largest, values[:, ::3].max(0))
+    there = client.submit(lambda x: x[1:3].compute(scheduler="sync"), lazy)
+    np.testing.assert_array_equal(there.result(), values[1:3])
 
 
 def test_xarray_takes_it_for_an_array_of_dask() -> None:
     """It compares types, and refuses to work with chunked arrays of several."""
-    values = np.arange(10.0)
-    lazy = from_zarr(xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=5))
-    data = xr.Dataset({"a": ("x", lazy), "b": ("x", da.ones(10, chunks=3))})
+    array, values = _made(30, 40, chunks=10)
+    lazy = from_zarr(array, chunks="units")
+    data = xr.Dataset({"a": (("y", "x"), lazy), "b": ("x", da.ones(40, chunks=30))})
     np.testing.assert_array_equal(data.compute().a, values)
-    assert data.unify_chunks().chunks["x"] == (3, 2, 1, 3, 1)
-    added = xr.apply_ufunc(np.add, data.a, data.b.chunk(x=5), dask="parallelized", output_dtypes=["f8"])
+    assert data.unify_chunks().chunks["x"] == (10, 10, 10, 10)
+    added = xr.apply_ufunc(np.add, data.a, data.b.chunk(x=10), dask="parallelized", output_dtypes=["f8"])
     np.testing.assert_array_equal(added, values + 1)
+    selected = data.a.isel(y=5, x=slice(10, 20))
+    assert isinstance(selected.data, ZarrArray)
+    assert selected.data.npartitions == 1
+    np.testing.assert_array_equal(selected.compute(**SYNC), values[5, 10:20])
+    assert data.a.chunk({"x": 40}).data.numblocks == (3, 1)
     assert {type(lazy), da.Array} == {da.Array}
     assert type(lazy) is not da.Array
     assert type(pickle.loads(pickle.dumps(lazy))) is type(lazy)
-
-
-def test_chunks_that_are_none_are_named() -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(10.0), chunks=5)
-    with pytest.raises(ValueError, match="chunks='unit'; accepted: 'auto', 'units'"):
-        from_zarr(array, chunks="unit")
-    with pytest.raises(ValueError, match="memory_limit='lots'"):
-        xzarr3.store(da.ones(10, chunks=3), array, memory_limit="lots")

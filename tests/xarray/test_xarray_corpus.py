@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,16 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _corpus import DATASETS, NEW, TREES, in_format
+from _engines import QUIET, Stores, check_same, ours, theirs, write
 from _things import without_addresses
-from _xarray_corpus import written_alike
-from xarray.conventions import SerializationWarning
+from _xarray_corpus import CORPUS
 
 import xzarr3
 from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
 
 zarr = pytest.importorskip("zarr")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::zarr.errors.ZarrUserWarning",
-    "ignore::RuntimeWarning",
-    "ignore::FutureWarning",
-    "ignore::cftime.CFWarning",
-    "ignore:Variable.s. referenced in cell_measures",
-    "ignore:The specified chunks",
-    "ignore:Failed to open Zarr store with consolidated",
-    "ignore:The data type",
-    "ignore::xarray.conventions.SerializationWarning",
-)
+pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET]
 
 WRITERS = ("zarr", "xzarr3")
 
@@ -42,40 +31,14 @@ def slow(value: Any) -> Any:
     return pytest.param(value, marks=pytest.mark.slow)
 
 
-OLD = [slow(name) for name in DATASETS if name not in NEW]  # That are read and written in other tests, too.
+EVERY = [*NEW, *(slow(name) for name in DATASETS if name not in NEW)]
 
 
-def ours(store: Any, **options: Any) -> xr.Dataset:
-    return xr.open_dataset(store, engine=Xzarr3BackendEntrypoint, **options)
-
-
-def theirs(store: Any, **options: Any) -> xr.Dataset:
-    return xr.open_dataset(store, engine="zarr", **options)
-
-
-def write(dataset: xr.Dataset, path: Any, writer: str, **options: Any) -> None:
-    with warnings.catch_warnings():  # xarray loads text to write it, and says so.
-        warnings.simplefilter("ignore", SerializationWarning)
-        if writer == "zarr":
-            dataset.to_zarr(path, **options)
-        else:
-            xzarr3.to_zarr(dataset, path, **options)
-
-
-class Stores:
-    """Stores of the corpus, each written when it is first asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, name: str, zarr_format: Any = 3, writer: str = "zarr") -> str:
-        if not written_alike(name, zarr_format):
-            pytest.skip("zarr-python writes structs in another form")
-        path = self._folder / f"{name}-{zarr_format}-{writer}.zarr"
-        if not path.exists():
-            options = {"zarr_format": zarr_format, "consolidated": True}
-            write(in_format(name, zarr_format), path, writer, **options)
-        return str(path)
+def configurations(codecs: Any, zarr_format: int) -> list[Any]:
+    """Codecs of zarr-python as this engine has them, without those that follow from the data type."""
+    if zarr_format == 3:
+        return [codec.to_dict() for codec in codecs]
+    return [codec.get_config() for codec in codecs if codec.codec_id != "vlen-utf8"]
 
 
 @pytest.fixture(scope="module")
@@ -83,56 +46,48 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     return Stores(tmp_path_factory.mktemp("corpus"))
 
 
-def check_same(found: xr.Dataset, expected: xr.Dataset) -> None:
-    """Identical in values, attributes, data types and in what kind of variable each one is."""
-    assert set(found.coords) == set(expected.coords)
-    assert set(found.xindexes) == set(expected.xindexes)
-    for name, variable in expected.variables.items():
-        assert found[name].dtype == variable.dtype, name
-        assert isinstance(found[name].variable, type(variable)), name
-    found, expected = found.load(), expected.load()  # xarray cannot compare records in dask arrays.
-    xr.testing.assert_identical(found, expected)
-    for name, variable in expected.variables.items():
-        assert found[name].dtype == variable.dtype, name
-
-
-def check_same_encodings(found: xr.Dataset, expected: xr.Dataset, zarr_format: int) -> None:
+def check_same_encodings(found: xr.Dataset, expected: xr.Dataset, zarr_format: int, writer: str) -> None:
     assert found.encoding == expected.encoding
     for name in expected.variables:
         here, there = found[name].encoding, expected[name].encoding
-        assert list(here) == list(there) or here.keys() == there.keys(), name
+        assert here.keys() == there.keys(), name
+        assert "fill_value" in here if zarr_format == 3 else "serializer" not in here
+        units = there["shards"] or there["chunks"]
+        assert here["preferred_chunks"] == dict(zip(expected[name].dims, units, strict=True))
         for key in there.keys() - {"preferred_chunks", "compressors", "filters", "serializer"}:
             np.testing.assert_equal(here[key], there[key], err_msg=f"{name}: {key}")
             assert type(here[key]) is type(there[key]), (name, key)
+        for key in ("compressors", "filters"):
+            if zarr_format == 3 or writer == "zarr":
+                assert list(here[key]) == configurations(there[key], zarr_format)
         if zarr_format == 3:
-            for key in ("compressors", "filters"):
-                assert list(here[key]) == [codec.to_dict() for codec in there[key]]
+            serializer = {"configuration": {}, **here["serializer"]}
+            assert serializer == {"configuration": {}, **there["serializer"].to_dict()}
 
 
 # Reading
 
 
-@pytest.mark.parametrize(
-    ("zarr_format", "writer"),
-    [(3, "zarr"), (3, "xzarr3"), (2, "zarr"), pytest.param(2, "xzarr3", marks=pytest.mark.slow)],
-)
-@pytest.mark.parametrize("name", [*NEW, *OLD])
+@pytest.mark.parametrize("writer", ["zarr", "xzarr3"])
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("name", EVERY)
 def test_the_same_dataset(stores: Stores, name: str, zarr_format: int, writer: str) -> None:
     path = stores(name, zarr_format, writer)
-    found, expected = ours(path), theirs(path)
-    assert list(found.variables) == list(expected.variables)
-    check_same_encodings(found, expected, zarr_format)
-    check_same(found, expected)
-    found, expected = ours(path, chunks={}), theirs(path, chunks={})
-    for variable in expected.variables:
-        assert (found[variable].chunks is None) == (expected[variable].chunks is None)
-    check_same(found, expected)
+    check_same_encodings(ours(path), theirs(path), zarr_format, writer)
+    options: dict[str, Any]
+    for options in ({}, {"chunks": {}}, {"consolidated": True}, {"consolidated": False, "chunks": {}}):
+        found, expected = ours(path, **options), theirs(path, **options)
+        if options.get("consolidated", True):  # Directories list their files in any order.
+            assert list(found.variables) == list(expected.variables)
+        check_same(found, expected)
 
 
+@pytest.mark.parametrize("writer", ["xzarr3", "xzarr3-dask"])
 @pytest.mark.parametrize("zarr_format", [3, slow(2)])
-@pytest.mark.parametrize("name", [*NEW, *OLD])
-def test_both_write_the_same(stores: Stores, name: str, zarr_format: int) -> None:
-    found, expected = (theirs(stores(name, zarr_format, writer)) for writer in ("xzarr3", "zarr"))
+@pytest.mark.parametrize("name", EVERY)
+def test_both_write_the_same(stores: Stores, name: str, zarr_format: int, writer: str) -> None:
+    paths = stores(name, zarr_format, writer), stores(name, zarr_format, "zarr")
+    found, expected = (theirs(path) for path in paths)
     assert set(found.variables) == set(expected.variables)
     for variable in expected.variables:
         here, there = found[variable].encoding, expected[variable].encoding
@@ -145,10 +100,15 @@ def test_both_write_the_same(stores: Stores, name: str, zarr_format: int) -> Non
         assert found["tas"].encoding["chunks"] == expected["tas"].encoding["chunks"]
         assert found["time"].encoding["chunks"] > expected["time"].encoding["chunks"]
     xr.testing.assert_identical(found.load(), expected.load())
+    group, reference = (zarr.open_group(path, mode="r") for path in paths)
+    assert group.metadata.zarr_format == zarr_format
+    assert dict(group.attrs) == dict(reference.attrs)
+    for key, array in reference.arrays():
+        np.testing.assert_array_equal(group[key][...], array[...], strict=True)
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {"decode_times": xr.coders.CFDatetimeCoder(use_cftime=True), "drop_variables": "issued"},
+    {"decode_times": xr.coders.CFDatetimeCoder(use_cftime=True), "drop_variables": ["issued", "stamp"]},
     {"decode_coords": "all", "chunks": {}, "mask_and_scale": False},
     {"drop_variables": ["time", "x", "lat", "step", "station_name"]},
     {"consolidated": False, "create_default_indexes": False, "decode_timedelta": True},
@@ -162,6 +122,11 @@ MORE_OPTIONS: list[dict[str, Any]] = [
     {"decode_timedelta": False},
     {"decode_timedelta": xr.coders.CFTimedeltaCoder(time_unit="s")},
     {"decode_cf": False, "chunks": {}},
+    {"mask_and_scale": {"tas": False}},
+    {"use_cftime": True, "drop_variables": ["issued", "stamp"]},
+    {"decode_coords": "coordinates"},
+    {"chunks": 3},
+    {"zarr_format": 3, "cache_members": False},
     {"decode_coords": False},
     {"concat_characters": False},
     {"chunks": "auto"},
@@ -171,11 +136,9 @@ MORE_OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", [*OPTIONS, *map(slow, MORE_OPTIONS)], ids=without_addresses)
 def test_the_same_dataset_with_options(stores: Stores, options: dict[str, Any]) -> None:
-    for name in NEW:
+    for name in (*NEW, *CORPUS):
         found, expected = outcome(ours, stores(name), **options), outcome(theirs, stores(name), **options)
-        if isinstance(
-            expected, Exception
-        ):  # Both refuse, for instance dates that do not fit, in the same words.
+        if isinstance(expected, Exception):  # For instance of dates that do not fit, in the same words.
             assert type(found) is type(expected)
             assert str(found) == str(expected)
         else:
@@ -214,7 +177,7 @@ def test_opened_datasets_pickle(stores: Stores, name: str) -> None:
         assert {key: each.encoding.keys() for key, each in again.variables.items()} == {
             key: each.encoding.keys() for key, each in dataset.variables.items()
         }
-        check_same(again, theirs(stores(name)))
+        check_same(again, theirs(stores(name), chunks=chunks))
     loaded = pickle.loads(pickle.dumps(ours(stores(name)).load()))
     xr.testing.assert_identical(loaded, theirs(stores(name)).load())
 
@@ -222,23 +185,7 @@ def test_opened_datasets_pickle(stores: Stores, name: str) -> None:
 # Saving what was opened
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("chunks", [{}, slow(None)])
-@pytest.mark.parametrize("zarr_format", [3, slow(2)])
-@pytest.mark.parametrize("name", NEW)
-def test_opened_datasets_can_be_saved_again(
-    stores: Stores, tmp_path: Path, name: str, zarr_format: Any, chunks: dict[str, int] | None, writer: str
-) -> None:
-    dataset = ours(stores(name, zarr_format), chunks=chunks)
-    write(dataset, tmp_path / "again", writer, zarr_format=zarr_format)
-    found = theirs(tmp_path / "again")
-    for variable in dataset.variables:
-        for key in ("chunks", "shards"):
-            assert found[variable].encoding[key] == dataset[variable].encoding[key], (variable, key)
-    xr.testing.assert_identical(found.load(), theirs(stores(name, zarr_format)).load())
-
-
-def halved(dataset: xr.Dataset) -> xr.Dataset:
+def part_of(dataset: xr.Dataset) -> xr.Dataset:
     """What is left when every second element is taken, and of the first dimension all but the first one."""
     first = next(iter(dataset.sizes), None)
     return dataset.isel(
@@ -248,18 +195,29 @@ def halved(dataset: xr.Dataset) -> xr.Dataset:
 
 @pytest.mark.parametrize("engine", [ours, slow(theirs)])
 @pytest.mark.parametrize("chunks", [{}, slow(None)])
-@pytest.mark.parametrize("name", NEW)
-def test_parts_of_opened_datasets_can_be_saved(
-    stores: Stores, tmp_path: Path, name: str, chunks: dict[str, int] | None, engine: Any
+@pytest.mark.parametrize("zarr_format", [3, slow(2)])
+@pytest.mark.parametrize("name", EVERY)
+def test_opened_datasets_can_be_saved_again(
+    stores: Stores, tmp_path: Path, name: str, zarr_format: Any, chunks: dict[str, int] | None, engine: Any
 ) -> None:
-    expected = halved(theirs(stores(name))).load()
-    part = halved(engine(stores(name), chunks=chunks))
-    write(part, tmp_path / "a", "xzarr3")
-    for reader in (ours, theirs):
-        xr.testing.assert_identical(reader(tmp_path / "a").load(), expected)
-    if chunks is None:  # xarray refuses to write blocks that do not end where chunks do.
-        write(part, tmp_path / "again", "zarr")
-        xr.testing.assert_identical(ours(tmp_path / "again").load(), expected)
+    """All of them or a part, by either writer."""
+    path, options = stores(name, zarr_format), {"zarr_format": zarr_format}
+    dataset, expected = engine(path, chunks=chunks), theirs(path).load()
+    for writer in WRITERS if engine is ours else ("xzarr3",):
+        write(dataset, tmp_path / writer, writer, **options)
+        found = theirs(tmp_path / writer)
+        for variable in dataset.variables if engine is ours else ():
+            for key in ("chunks", "shards", "fill_value"):
+                kept, there = (each[variable].encoding.get(key) for each in (found, dataset))
+                if key != "fill_value" or found[variable].dtype.kind in "iufc":
+                    np.testing.assert_equal(kept, there, err_msg=f"{variable}: {key}")
+        xr.testing.assert_identical(found.load(), expected)
+        if (
+            writer == "xzarr3" or chunks is None
+        ):  # xarray refuses to write blocks that do not end where chunks do.
+            write(part_of(dataset), tmp_path / f"{writer}-part", writer, **options)
+            for reader in (ours, theirs):
+                xr.testing.assert_identical(reader(tmp_path / f"{writer}-part").load(), part_of(expected))
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -446,77 +404,6 @@ def test_lists_of_stores_are_prepared_and_saved(parts: list[list[str]], tmp_path
 # What others build on xarray
 
 
-@xr.register_dataset_accessor("conventions_of_corpus")
-class ConventionsAccessor:
-    """Finds variables by what attributes and encodings say, as cf-xarray and hvplot do."""
-
-    def __init__(self, dataset: xr.Dataset) -> None:
-        self._dataset = dataset
-
-    def axes(self) -> dict[str, str]:
-        return {
-            str(each.attrs["axis"]): str(name)
-            for name, each in self._dataset.coords.items()
-            if "axis" in each.attrs
-        }
-
-    def named(self, standard_name: str) -> list[str]:
-        return [
-            str(name)
-            for name, each in self._dataset.variables.items()
-            if each.attrs.get("standard_name") == standard_name
-        ]
-
-    def bounds(self) -> dict[str, str]:
-        where = [(name, {**each.encoding, **each.attrs}) for name, each in self._dataset.variables.items()]
-        return {str(name): said["bounds"] for name, said in where if "bounds" in said}
-
-    def auxiliary(self) -> dict[str, list[str]]:
-        found = {}
-        for name, each in self._dataset.data_vars.items():
-            said = each.encoding.get("coordinates", each.attrs.get("coordinates", ""))
-            found[str(name)] = sorted(said.split()) or sorted(map(str, each.coords))
-        return found
-
-    def grids(self) -> dict[str, Any]:
-        return {
-            str(name): each.encoding.get("grid_mapping") or each.attrs.get("grid_mapping")
-            for name, each in self._dataset.data_vars.items()
-        }
-
-    def time_range(self) -> tuple[Any, Any]:
-        index = self._dataset.indexes["time"]
-        return index[0], index[-1]
-
-    def vertices(self) -> xr.DataArray:
-        """Corners of cells out of the two bounds of each, as plots of meshes need them."""
-        bounds = self._dataset["lat_bnds"]
-        return xr.concat(
-            [bounds.isel(bnds=0), bounds.isel(bnds=1, lat=[-1])],
-            dim="lat",
-            coords="minimal",
-            compat="override",
-        )
-
-
-@pytest.mark.parametrize("zarr_format", [3, 2])
-@pytest.mark.parametrize("decode_coords", [True, "all"])
-def test_accessors_find_the_same(stores: Stores, zarr_format: int, decode_coords: Any) -> None:
-    options: dict[str, Any] = {"decode_coords": decode_coords}
-    for name in ("cmip_noleap", "cmip_360_day", "ocean"):
-        path = stores(name, zarr_format, "xzarr3")
-        found, expected = (engine(path, **options).conventions_of_corpus for engine in (ours, theirs))
-        for method in ("axes", "bounds", "auxiliary", "grids", "time_range"):
-            assert getattr(found, method)() == getattr(expected, method)(), method
-        assert found.named("air_temperature") == expected.named("air_temperature")
-    found, expected = (
-        engine(stores("cmip_noleap", zarr_format, "xzarr3"), **options).conventions_of_corpus
-        for engine in (ours, theirs)
-    )
-    assert found.axes() == {"T": "time", "Y": "lat", "X": "lon", "Z": "height"}
-    xr.testing.assert_identical(found.vertices(), expected.vertices())
-
-
 OPERATIONS: dict[str, Any] = {
     "sel": lambda ds: ds.sel(lat=slice(-40, 40), lon=90, method=None),
     "nearest": lambda ds: ds.sel(lat=[3, -70], lon=[100, 310], method="nearest"),
@@ -573,6 +460,14 @@ def test_trees(tmp_path: Path, name: str, zarr_format: Any) -> None:
             assert found.groups == expected.groups
         assert found.encoding.keys() == expected.encoding.keys()
         xr.testing.assert_identical(found.load(), expected.load())
+        for node in found.subtree:
+            other = expected[node.path]
+            if options.get("consolidated", True):  # Directories list their files in any order.
+                assert list(node.variables) == list(other.variables)
+                assert list(node.coords) == list(other.coords)
+            assert {key: type(each) for key, each in node.xindexes.items()} == {
+                key: type(each) for key, each in other.xindexes.items()
+            }
     groups, reference = (xr.open_groups(path, engine=engine) for engine in (Xzarr3BackendEntrypoint, "zarr"))
     assert groups.keys() == reference.keys()
     for key, dataset in reference.items():

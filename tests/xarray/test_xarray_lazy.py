@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from _opening import opening
+from _engines import QUIET, Stores, ours, theirs
 from _recording import recording
-from _waiting import quickest
-from _xarray_corpus import CORPUS, TEXTS, in_format
+from _waiting import Count, WaitingStore
+from _xarray_corpus import CORPUS, TEXTS
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from xarray.namedarray.daskmanager import DaskManager
 
 import xzarr3
-from xzarr3.stores.readers import BytesReader
 from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
 
 da = pytest.importorskip("dask.array")
@@ -40,22 +39,9 @@ from xzarr3.dask.layers import SelectLayer  # noqa: E402
 from xzarr3.xarray import unpack  # noqa: E402
 from xzarr3.xarray.variables import Xzarr3DataStore, as_variable  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::zarr.errors.ZarrUserWarning",
-    "ignore::RuntimeWarning",
-    "ignore::FutureWarning",
-    "ignore:The specified chunks",
-)
+pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET]
 
 EVERYTHING = {**CORPUS, **TEXTS}
-
-
-def ours(store: Any, **options: Any) -> xr.Dataset:
-    return xr.open_dataset(store, engine=Xzarr3BackendEntrypoint, **options)
-
-
-def theirs(store: Any, **options: Any) -> xr.Dataset:
-    return xr.open_dataset(store, engine="zarr", **options)
 
 
 def is_ours(array: xr.DataArray | xr.Variable) -> bool:
@@ -76,13 +62,14 @@ def is_made(array: xr.DataArray) -> bool:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return Stores(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def written(stores: Stores) -> dict[str, str]:
     """Paths of stores that xarray's own engine wrote, by name."""
-    folder = tmp_path_factory.mktemp("corpus")
-    paths = {name: str(folder / f"{name}.zarr") for name in EVERYTHING}
-    for name, path in paths.items():
-        in_format(name, 3).to_zarr(path, zarr_format=3, consolidated=True)
-    return paths
+    return {name: stores(name) for name in EVERYTHING}
 
 
 @pytest.fixture
@@ -160,17 +147,6 @@ def test_chunks_of_what_was_opened_without(packed: str, chunks: Any) -> None:
     assert is_ours(found)
     assert found.chunks == expected.chunks
     xr.testing.assert_identical(found, expected)
-
-
-def test_chunks_of_several_lengths() -> None:
-    store, values = xzarr3.MemoryStore(), np.arange(60).reshape(6, 10)
-    xzarr3.create_array(store, "a", data=values, chunks=((1, 2, 3), (4, 4, 2)), dimension_names=["x", "y"])
-    found = ours(store, chunks={})["a"]
-    assert found.chunks == ((1, 2, 3), (4, 4, 2))
-    for index in ((slice(1, 5), slice(3, 9)), (3, slice(None, None, 3)), (slice(5, 0, -2), 9)):
-        whole = da.from_array(values, chunks=found.chunks)
-        assert found[index].chunks == whole[index].chunks
-        np.testing.assert_array_equal(found[index], values[index])
 
 
 def test_empty() -> None:
@@ -425,18 +401,6 @@ def test_every_scheduler(written: dict[str, str], scheduler: str) -> None:
         xr.testing.assert_identical(found, theirs(written[name]))
 
 
-def test_optimized_and_persisted(packed: str) -> None:
-    dataset, expected = ours(packed, chunks={}), theirs(packed)
-    xr.testing.assert_identical(dask.optimize(dataset)[0].compute(), expected)
-    xr.testing.assert_identical(dataset.persist().compute(), expected)
-    xr.testing.assert_identical(dataset.chunk({"time": 16}).compute(), expected)
-    xr.testing.assert_identical(dataset.unify_chunks().compute(), expected)
-    xr.testing.assert_allclose(
-        dataset.sel(lat=slice(-20, 20)).groupby("time.day").mean().compute(),
-        expected.sel(lat=slice(-20, 20)).groupby("time.day").mean(),
-    )
-
-
 @pytest.mark.slow
 def test_on_a_cluster(written: dict[str, str]) -> None:
     distributed = pytest.importorskip("distributed")
@@ -487,20 +451,6 @@ def test_names_are_readable_and_tell_what_is_read(packed: str) -> None:
     assert name(pickle.loads(pickle.dumps(dataset))["tas"]) == name(tas)
 
 
-def test_names_change_with_what_others_write(tmp_path: Path) -> None:
-    """Of a directory only the time of its own change is in xarray's names."""
-    path = str(tmp_path / "a.zarr")
-    xr.Dataset({"a": ("x", np.arange(9.0))}).to_zarr(path, encoding={"a": {"chunks": (3,)}}, zarr_format=3)
-    before = ours(path, chunks={})["a"]
-    names = {before.data.name, ours(path, chunks={})["a"].data.name}
-    assert len(names) == 1
-    time.sleep(0.02)
-    zarr.open_array(f"{path}/a", mode="r+")[4] = 100.0
-    after = ours(path, chunks={})["a"]
-    assert after.data.name not in names
-    assert after.compute()[4] == 100.0
-
-
 # Variables that are not loaded yet
 
 
@@ -536,88 +486,59 @@ def test_assigning_to_what_is_not_loaded(packed: str) -> None:
     xr.testing.assert_identical(found.chunk({"time": 6}), expected.chunk({"time": 6}))
 
 
-class SlowStore(xzarr3.MemoryStore):
-    """Answers after a while, and several requests at a time."""
-
-    delay = 0.03
-
-    def __init__(self, values: Any = None) -> None:
-        super().__init__(values)
-        self.asked: list[str] = []
-
-    def chunks(self) -> list[str]:
-        """The keys of the chunks that were asked for."""
-        return [key for key in self.asked if "/c/" in key]
-
-    @property
-    def concurrency(self) -> int:
-        return 64
-
-    def get(self, key: str, byte_range: Any = None) -> Any:
-        self.asked.append(key)
-        time.sleep(self.delay)
-        return super().get(key, byte_range)
-
-    _reader = opening
-
-    def opened(self, key: str, part: Any, version: object | None) -> Any:
-        self.asked.append(key)
-        time.sleep(self.delay)
-        value = super().get(key)
-        return None if value is None else BytesReader(value)
+def waiting(data: xr.Dataset) -> WaitingStore:
+    """A store with a dataset, which answers late and counts how often somebody waits."""
+    store = WaitingStore()
+    xzarr3.to_zarr(data, store)
+    return store
 
 
-def test_loading_asynchronously_takes_one_round() -> None:
-    source = xzarr3.MemoryStore()
+def chunks_asked_for(count: Count) -> list[str]:
+    return [key for key in count.of("get") if "/c/" in key]
+
+
+def test_loading_asynchronously_takes_few_rounds() -> None:
+    """As many at a time as the event loop has threads."""
     data = xr.Dataset({f"v{i}": ("x", np.arange(4.0) + i) for i in range(30)})
-    xzarr3.to_zarr(data, source)
-    store = SlowStore({key: source.get(key) for key in source.list()})
-    opened = [ours(store) for _ in range(5)]
-
-    def load() -> None:
-        xr.testing.assert_identical(asyncio.run(opened.pop().load_async()), data)
-
-    enough = 10 * store.delay
-    assert quickest(load, enough, times=len(opened)) < enough
+    store = waiting(data)
+    dataset = ours(store)
+    with store.counted() as count:
+        found = asyncio.run(dataset.load_async())
+    xr.testing.assert_identical(found, data)
+    assert len(chunks_asked_for(count)) == 30
+    assert count.rounds <= 12
 
 
-@pytest.mark.slow
 def test_loading_one_after_the_other_reads_ahead() -> None:
-    source = xzarr3.MemoryStore()
     data = xr.Dataset({f"v{i:02}": ("x", np.arange(4.0) + i) for i in range(40)})
     data["v10"] = ("big", np.zeros(2**17 + 1))
     data["v11"].encoding = {"dtype": "i2", "scale_factor": 0.5}
-    xzarr3.to_zarr(data, source)
-    values = {key: source.get(key) for key in source.list()}
-    store = SlowStore(values)
-    opened = [ours(store) for _ in range(5)]
+    store = waiting(data)
+    dataset = ours(store)
+    with store.counted() as count:
+        xr.testing.assert_identical(dataset.load(), data)
+    assert sorted(chunks_asked_for(count)) == sorted(f"{name}/c/0" for name in data)  # None is read twice.
+    assert count.rounds <= 20
 
-    def load() -> None:
-        store.asked.clear()
-        xr.testing.assert_identical(opened.pop().load(), data)
-        assert sorted(store.chunks()) == sorted(f"{name}/c/0" for name in data)  # None is read twice.
-
-    enough = 20 * store.delay
-    assert quickest(load, enough, times=len(opened)) < enough
-
-    def read_by(names: list[str]) -> set[str]:
-        store = SlowStore(values)
+    for names, ahead in (
+        (["v00", "v01"], []),
+        (["v00", "v02", "v01", "v04"], []),
+        (["v00", "v01", "v02"], [f"v0{i}" for i in range(3, 9)]),
+        (["v07", "v08", "v09"], []),  # The next one is not small.
+    ):
         dataset = ours(store)
-        for name in names:
-            np.testing.assert_array_equal(dataset[name].values, data[name])
-        return {key.partition("/")[0] for key in store.chunks()}
-
-    assert read_by(["v00", "v01"]) == {"v00", "v01"}
-    assert read_by(["v00", "v02", "v01", "v04"]) == {"v00", "v01", "v02", "v04"}
-    assert read_by(["v00", "v01", "v02"]) == {f"v0{i}" for i in range(9)}
-    assert read_by(["v07", "v08", "v09"]) == {"v07", "v08", "v09"}  # The next one is not small.
+        with store.counted() as count:
+            for name in names:
+                np.testing.assert_array_equal(dataset[name].values, data[name])
+            for _ in range(60_000):  # Other threads read ahead.
+                if len(chunks_asked_for(count)) < len(names) + len(ahead):
+                    time.sleep(0.001)
+        assert sorted(chunks_asked_for(count)) == sorted(f"{name}/c/0" for name in names + ahead)
 
 
 def test_errors_of_what_is_read_ahead_are_those_of_who_asks() -> None:
-    source = xzarr3.MemoryStore()
     data = xr.Dataset({f"v{i}": ("x", np.arange(4.0) + i) for i in range(8)})
-    xzarr3.to_zarr(data, source)
-    store = SlowStore({key: source.get(key) for key in source.list()})
+    store = waiting(data)
     store.set("v5/c/0", b"nonsense")
     dataset = ours(store)
     for name in ("v0", "v1", "v2", "v3", "v4"):
@@ -754,14 +675,6 @@ def test_chunks_that_are_absent_are_unpacked_and_told_of() -> None:
         ours(store, missing="warn")["a"].load()
 
 
-def test_errors_of_damaged_chunks_come_through() -> None:
-    store = _packed_store("i2", 0.5, None, {"_FillValue": 7}, (8, 33, 40), None, None)
-    store.set("a/c/3/0/0", b"nonsense")
-    for options in ({}, {"chunks": {}}):
-        with pytest.raises(xzarr3.ChunkDecodeError, match="a/c/3/0/0"):
-            ours(store, **options)["a"].load(scheduler="sync" if options else None)
-
-
 def test_numpys_errors_are_raised_in_all_threads() -> None:
     store = _packed_store("f4", 1e38, 1e38, {}, (8, 33, 40), None, None)
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="raise"):
@@ -873,14 +786,6 @@ def test_errors_have_the_types_of_the_zarr_engine(
             xr.open_dataset(path, engine=engine, **options)
 
 
-@pytest.mark.parametrize("chunks", [None, {}])
-def test_indices_out_of_bounds(packed: str, chunks: Any) -> None:
-    for index in (30, -31):
-        for engine in (Xzarr3BackendEntrypoint, "zarr"):
-            with pytest.raises(IndexError):
-                xr.open_dataset(packed, engine=engine, chunks=chunks)["tas"][index].load()
-
-
 def test_tokens_are_those_of_the_values(packed: str) -> None:
     lazy = ours(packed)
     token = dask.base.tokenize(lazy)
@@ -901,23 +806,6 @@ def test_attributes_belong_to_who_opened_them() -> None:
     assert array.metadata.attributes == {"flags": {"a": [1]}}
     assert group.metadata.attributes == {"history": ["made"]}
     assert pickle.loads(pickle.dumps(array))[1] == 1.0
-
-
-def test_trees_have_the_indexes_that_xarray_makes(written: dict[str, str], tmp_path: Path) -> None:
-    with xr.open_dataset(next(iter(written.values())), engine="zarr") as data:
-        tree = xr.DataTree.from_dict({"/": data[list(data.dims)].load(), "/a": data.load(), "/a/b": data})
-    tree.to_zarr(tmp_path)
-    found, expected = (xr.open_datatree(tmp_path, engine=engine) for engine in ("xzarr3", "zarr"))
-    xr.testing.assert_identical(found, expected)
-    for node, other in zip(found.subtree, expected.subtree, strict=True):
-        assert list(node.variables) == list(other.variables)
-        assert list(node.coords) == list(other.coords)
-        assert {name: type(index) for name, index in node.xindexes.items()} == {
-            name: type(index) for name, index in other.xindexes.items()
-        }
-        assert {name: type(var) for name, var in node.variables.items() if name in node.xindexes} == {
-            name: type(var) for name, var in other.variables.items() if name in other.xindexes
-        }
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
