@@ -969,7 +969,7 @@ def test_modes(path: Path, tmp_path: Path) -> None:
     for mode in ("r", "r+"):
         with pytest.raises(NodeNotFoundError, match=r"x\.zarr\.zip"):
             ZipStore(path, mode=mode)  # type: ignore[arg-type]
-        with pytest.raises(NodeNotFoundError, match="there is no"):
+        with pytest.raises(NodeNotFoundError, match="does not exist"):
             ZipStore(MemoryStore(), "x", mode=mode)  # type: ignore[arg-type]
     assert os.listdir(tmp_path) == []
     with ZipStore(path, mode="x") as store:
@@ -991,7 +991,7 @@ def test_modes(path: Path, tmp_path: Path) -> None:
         ((None,), {}, TypeError),
         (("a\0b",), {}, StoreError),
     ]:
-        with pytest.raises(error, match=r"accepted"):
+        with pytest.raises(error, match=r"accepted|use read_only=True|give a Store|pass key="):
             ZipStore(*arguments, **options)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="not a file"):
         ZipStore(tmp_path)
@@ -1450,7 +1450,7 @@ def test_damaged_values_are_noticed(path: Path) -> None:
         lambda: store.reader().get_ranges("a", [0], [1000]),
         lambda: store.get_values(["a"]),
     ):
-        with pytest.raises(StoreError, match=r"key 'a' of .*x\.zarr\.zip.*damaged"):
+        with pytest.raises(StoreError, match=r"key 'a' of .*x\.zarr\.zip.*CRC mismatch"):
             read()
     assert bytes(store.get("a", (0, 999)) or b"")[:3] == b"xxx", "of parts nothing is known"
     assert bytes(store.get("b") or b"") == b"y" * 1000
@@ -1462,7 +1462,7 @@ def test_file_that_is_cut_off_under_its_reader(path: Path) -> None:
     store = ZipStore(path)
     os.truncate(path, 500)
     for read in (lambda: store.get("a"), lambda: store.get("a", (900, 10))):
-        with pytest.raises(StoreError, match="cut off"):
+        with pytest.raises(StoreError, match="truncated"):
             read()
     with pytest.raises(StoreError, match="copy the zip again, whole"):
         ZipStore(path)
@@ -1743,7 +1743,7 @@ def test_zip_that_contradicts_itself(path: Path, name: str) -> None:
     ):
         with pytest.raises(StoreError, match=r"x\.(zarr\.)?zip") as caught:
             open_()
-        assert "accepted" in str(caught.value)
+        assert "the zip" in str(caught.value)
     with pytest.raises(StoreError, match=match):
         ZipStore(path)
     assert path.read_bytes() == data, "nothing is mended here"
@@ -1784,8 +1784,8 @@ MEMBERS: dict[str, tuple[list[Entry], str]] = {
     "longer name": ([Entry(b"bad", b"x", local_name=b"worse")], "contradict|overlap the next member"),
     "bomb": ([Entry(b"bad", b"\0" * 10**6, method=8, size=1000)], "more than 1000"),
     "inflates to less": ([Entry(b"bad", b"\0" * 1000, method=8, size=1001)], "to 1000 bytes"),
-    "wrong checksum": ([Entry(b"bad", b"xyz", crc=5)], "damaged"),
-    "wrong checksum, deflated": ([Entry(b"bad", b"xyz", method=8, crc=5)], "damaged"),
+    "wrong checksum": ([Entry(b"bad", b"xyz", crc=5)], "CRC mismatch"),
+    "wrong checksum, deflated": ([Entry(b"bad", b"xyz", method=8, crc=5)], "CRC mismatch"),
 }
 
 
@@ -1813,7 +1813,6 @@ def test_member_that_cannot_be_read(path: Path, name: str, first: bool) -> None:
             with pytest.raises(StoreError, match=match) as caught:  # type: ignore[var-annotated]
                 read()  # type: ignore[misc]
             assert "key 'bad' of" in str(caught.value)
-            assert "accepted" in str(caught.value)
             assert "zip" in str(caught.value)
         assert bytes(store.get("other") or b"") == b"also"
         assert bytes(store.get("last") or b"") == b"l" * 600
