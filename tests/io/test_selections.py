@@ -582,7 +582,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("get", ([0, 4],), r"axis 0: index 4 is out of bounds for length 4"),
     ("get", (slice(None), [-7, 0]), r"axis 1: index -7 is out of bounds for length 6"),
     ("get", (np.array([2**63], "u8"),), r"axis 0: index 9223372036854775808 is out of bounds"),
-    ("get", ([0, 1], [0, 1, 2]), r"index arrays of shapes \[\(2,\), \(3,\)\] do not fit"),
+    ("get", ([0, 1], [0, 1, 2]), r"index arrays of shapes \[\(2,\), \(3,\)\] cannot be broadcast"),
     (
         "get",
         (np.ones((4, 5), bool),),
@@ -604,7 +604,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("oindex", ([4], 0), r"axis 0: index 4 is out of bounds for length 4"),
     ("oindex", (0, [0], [0]), r"too many indices"),
     ("oindex", ("x",), r"axis 0: not a basic selection: str|not an index"),
-    ("vindex", ([0, 1], [0, 1, 2]), r"do not fit each other"),
+    ("vindex", ([0, 1], [0, 1, 2]), r"cannot be broadcast together"),
     ("vindex", ([0, 4], [0, 1]), r"axis 0: index 4 is out of bounds"),
     ("vindex", (np.ones((4, 5), bool),), r"a mask of shape"),
     ("vindex", (slice(None, None, 0), [1]), r"axis 0: slice step cannot be zero"),

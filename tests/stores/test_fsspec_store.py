@@ -933,8 +933,8 @@ def test_caches_of_fsspec_are_refused(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("reference", "text"),
     [
-        (["file://{}/none", 0, 5], "not there"),
-        (["file://{}/none"], "not there"),
+        (["file://{}/none", 0, 5], "does not exist"),
+        (["file://{}/none"], "does not exist"),
         (["file://{}/data", 5, 20], "found [45]"),
         (["file://{}/data", 50, 20], "found 0"),
         (["ftp://host/data", 5, 2], "ftp"),

@@ -165,8 +165,12 @@ def test_what_obstore_is_told(url: str, options: dict[str, Any], expected: dict[
         ("s3://b", {"secrte": "hidden"}, "'secrte' is not valid"),
         ("s3://b", {"account_name": "a"}, "'account_name' is not valid"),
         ("gs://b", {"key": "a"}, "'key' is not valid"),
-        ("http://h", {"anon": True}, "'anon' not known"),
-        ("https://data.s3.eu-west-1.amazonaws.com/x", {"anon": True}, "'anon' not known"),
+        ("http://h", {"anon": True}, "unknown storage_options of HTTP: 'anon'"),
+        (
+            "https://data.s3.eu-west-1.amazonaws.com/x",
+            {"anon": True},
+            "unknown storage_options of HTTP: 'anon'",
+        ),
         ("s3://b", {"client_kwargs": {"regoin": "x"}}, "'regoin' is not valid"),
         ("s3://b", {"client_kwargs": "x"}, "'client_kwargs' of an object store is a"),
         ("s3://b", {"config_kwargs": {"signature_version": "x"}}, "'config_kwargs' is not valid"),
@@ -192,13 +196,17 @@ def test_what_obstore_is_told(url: str, options: dict[str, Any], expected: dict[
             "'account_name' has two values",
         ),
         ("abfs://c@acc.dfs.core.windows.net", {"account_name": "b"}, "'account_name' has two values"),
-        ("http://h", {"username": "u", "password": "hidden"}, "'password', 'username' not known"),
+        (
+            "http://h",
+            {"username": "u", "password": "hidden"},
+            "unknown storage_options of HTTP: 'password', 'username'",
+        ),
         ("http://h", {"headers": "hidden"}, "'headers' of an object store is a"),
         ("http://h", {"headers": ""}, "'headers' of an object store is a"),
     ],
 )
 def test_options_that_are_refused(url: str, options: dict[Any, Any], text: str) -> None:
-    with pytest.raises(StoreError, match="accepted") as caught:
+    with pytest.raises(StoreError, match=r"accepted|give one of them") as caught:
         ObjectStore(url, storage_options=options).get("a")
     assert text in str(caught.value)
     assert "hidden" not in str(caught.value)

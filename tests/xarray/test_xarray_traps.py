@@ -257,7 +257,7 @@ def test_a_group_where_a_variable_would_be() -> None:
     to_zarr(xr.Dataset({"a": ("x", [1])}), store, group="below")
     before = contents(store)
     with pytest.raises(
-        xzarr3.NodeExistsError, match="there is a group '/below' where variable 'below' would"
+        xzarr3.NodeExistsError, match="a group exists at '/below', where variable 'below' would"
     ):
         to_zarr(xr.Dataset({"below": ("x", [1])}), store, mode="a")
     assert contents(store) == before
