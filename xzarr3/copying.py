@@ -38,7 +38,7 @@ from xzarr3.formats.fill_value_attribute import (
     to_fill_value_attribute,
     without_literals,
 )
-from xzarr3.formats.nonfinite import Telling, as_text, finite_attributes, is_finite
+from xzarr3.formats.nonfinite_attributes import Telling, as_text, finite_attributes, is_finite
 from xzarr3.grid import RegularGrid
 from xzarr3.group import Group, bind
 from xzarr3.io.selection import basic_selection

@@ -19,7 +19,7 @@ from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
-from xzarr3.formats.nonfinite import Telling, finite_attributes
+from xzarr3.formats.nonfinite_attributes import Telling, finite_attributes
 from xzarr3.grid import as_lengths
 from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.create import make_node

@@ -37,7 +37,7 @@ from xzarr3.errors import (
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import in_flight
 from xzarr3.stores.base import OversizedError, Scratch
-from xzarr3.stores.object import client
+from xzarr3.stores.object import retries
 from xzarr3.stores.object import store as object_store
 from xzarr3.stores.object.store import ObjectStore
 
@@ -49,8 +49,8 @@ SERVERS = ["s3_server", "azure_server", "gcs_server", "fault_server"]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.004)
-    monkeypatch.setattr(client, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.004)
+    monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(object_store, "_ROUND", 10)  # Pages of these tests are short.
 
 
@@ -1052,8 +1052,8 @@ def test_a_service_that_stays_busy_is_a_conflict(
     store = make("s3", fault_server, retries=0)
     store.conflict_deadline = 7.0
     now = [0.0]
-    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(client, "pause", lambda seconds: now.append(now.pop() + seconds) is None)
+    monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(retries, "pause", lambda seconds: now.append(now.pop() + seconds) is None)
     fault_server.fault("status", PATH, methods=["PUT"], **BUSY)
     with pytest.raises(
         ConflictError, match=r"ConditionalRequestConflict, in \d+ attempts within 7 s; reduce"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _waiting import WaitingStore
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, MetadataError, NodeExistsError, Store

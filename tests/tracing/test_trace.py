@@ -38,11 +38,12 @@ from xzarr3.parallel import Work
 from xzarr3.stores import cut
 from xzarr3.stores.local import files
 from xzarr3.stores.object import client as object_client
+from xzarr3.stores.object import retries
 from xzarr3.stores.object.store import ObjectStore
 from xzarr3.stores.wrappers import WrapperStore
 from xzarr3.tracing import counters, events
 
-COUNTED = (CodecChain, Shard, Work, UnitReader, UnitWriter, object_client.Client, object_client.Pace)
+COUNTED = (CodecChain, Shard, Work, UnitReader, UnitWriter, object_client.Client, retries.Pace)
 
 
 class Counting(Store):
@@ -370,8 +371,8 @@ def test_copies() -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_client, "_FIRST_PAUSE", 0.004)
-    monkeypatch.setattr(object_client, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.004)
+    monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.02)
 
 
 def _bucket(server: FaultServer, **options: Any) -> ObjectStore:

@@ -40,7 +40,7 @@ from xzarr3.errors import (
     StoreError,
     contended,
 )
-from xzarr3.formats.nonfinite import levels_to_caller
+from xzarr3.formats.nonfinite_attributes import levels_to_caller
 from xzarr3.parallel import pause
 from xzarr3.stores.base import (
     ABSENT,

@@ -18,7 +18,7 @@ import numpy as np
 from xzarr3._types import JSON
 from xzarr3.errors import shorten
 from xzarr3.formats import Format
-from xzarr3.formats.nonfinite import finite_attributes, finite_marks, is_finite, tell
+from xzarr3.formats.nonfinite_attributes import finite_attributes, finite_marks, is_finite, tell
 from xzarr3.formats.v2 import DIMENSIONS
 from xzarr3.model.metadata import ArrayMetadata
 

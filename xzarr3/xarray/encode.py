@@ -28,7 +28,7 @@ from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed, one_of
-from xzarr3.formats import Format, nonfinite
+from xzarr3.formats import Format, nonfinite_attributes
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.formats.v2 import ARRAY
 from xzarr3.nodes.auto_chunks import auto_chunks
@@ -88,7 +88,7 @@ def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, 
     {'valid_range': [0, 1], 'scale': 0.5}
     """
     encoded: dict[str, JSON] = {}
-    for key, value in nonfinite.finite_attributes(attributes, path).items():
+    for key, value in nonfinite_attributes.finite_attributes(attributes, path).items():
         try:
             encoded[_json_key(key)] = _json(value)
         except ValueError as error:

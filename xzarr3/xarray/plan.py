@@ -20,7 +20,7 @@ from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataErro
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.fill_value_attribute import encode_fill_value, fill_value_is_mask
-from xzarr3.formats.nonfinite import finite_marks
+from xzarr3.formats.nonfinite_attributes import finite_marks
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path

@@ -33,7 +33,7 @@ from xzarr3.formats.draft.types import (
     fill_value_from_json,
     fill_value_to_json,
 )
-from xzarr3.formats.nonfinite import levels_to_caller
+from xzarr3.formats.nonfinite_attributes import levels_to_caller
 from xzarr3.grid import RegularGrid
 from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, check_shape

@@ -1,4 +1,4 @@
-"""Requests to an object store: one client for all stores of a recipe, its limits, and retries.
+"""Requests to an object store: one client for all stores of a recipe, and its limits.
 
 obstore signs requests, keeps connections, limits the time of an answer and retries what it knows to be safe.
 A client belongs to the process that made it. It is made at the first request and shared by all unpickled
@@ -11,9 +11,7 @@ loaded before the fork, a request in the child therefore raises an error.
 from __future__ import annotations
 
 import os
-import random
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -26,13 +24,11 @@ from xzarr3.stores.base import OversizedError
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.object.errors import AnswerError, Failure, describe, scrub
 from xzarr3.stores.object.options import Recipe, accepted, is_forked, read_by_obstore, settled
-from xzarr3.tracing.counters import add
+from xzarr3.stores.object.retries import Pace, retry_config
 from xzarr3.tracing.events import sent
 
 Result = TypeVar("Result")
 
-_FIRST_PAUSE = 0.1  # Seconds
-_LONGEST_PAUSE = 15.0
 _KEPT = 32  # Clients kept per process, for the next task that needs one.
 _CONNECT = 5.0  # Seconds
 _SENDING = 180.0  # Seconds without an answer to a large upload.
@@ -113,42 +109,6 @@ class Answer:
         return *self.version, None if self.is_named else self.modified
 
 
-class Pace:
-    """Decides when to try again: growing randomized pauses, up to a number of retries and a deadline.
-
-    Parameters
-    ----------
-    retries : int
-    deadline : float
-        Seconds.
-    longest : float, optional
-        The longest pause in seconds.
-    """
-
-    def __init__(self, retries: int, deadline: float, longest: float | None = None) -> None:
-        self._longest = _LONGEST_PAUSE if longest is None else longest
-        self._left = retries
-        self._end = time.monotonic() + deadline
-        self._pause = _FIRST_PAUSE
-        self.attempts = 1
-
-    def again(self, failure: Failure) -> bool:
-        """Wait for the next attempt; returns whether there is one."""
-        seconds = self._pause * random.uniform(0.5, 1.0)
-        if (
-            not failure.passing
-            or self._left <= 0
-            or time.monotonic() + seconds >= self._end
-            or not pause(seconds)
-        ):
-            return False
-        add({"retries": 1})
-        self._pause = min(2 * self._pause, self._longest)
-        self._left -= 1
-        self.attempts += 1
-        return True
-
-
 class Client:
     """A client of obstore and the state that its users share.
 
@@ -226,16 +186,7 @@ class Client:
             "connect_timeout": timedelta(seconds=min(self._timeout, _CONNECT)),
             **arguments.get("client_options", {}),
         }
-        # obstore checks the deadline before a pause, so the last attempt begins before the deadline.
-        longest = min(_LONGEST_PAUSE, self._deadline / 4)
-        arguments["retry_config"] = {
-            "max_retries": 0 if once else self._retries,
-            "retry_timeout": timedelta(seconds=self._deadline - longest),
-            "backoff": {
-                "init_backoff": timedelta(seconds=min(_FIRST_PAUSE, longest)),
-                "max_backoff": timedelta(seconds=longest),
-            },
-        }
+        arguments["retry_config"] = retry_config(0 if once else self._retries, self._deadline)
         if recipe.kind == "s3" and "credential_provider" not in arguments:
             session = self._session()
             if session is not None:

@@ -36,9 +36,10 @@ from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import ABSENT, KeySet, Store, check_key, negative_length
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.object import client as object_client
-from xzarr3.stores.object.client import Answer, Client, Pace, client_of
+from xzarr3.stores.object.client import Answer, Client, client_of
 from xzarr3.stores.object.errors import Failure
 from xzarr3.stores.object.options import Recipe, of_ready, parse
+from xzarr3.stores.object.retries import Pace
 from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer, steady
 from xzarr3.stores.sharing import reduced
 
