@@ -37,7 +37,7 @@ from xzarr3.errors import (
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import in_flight
 from xzarr3.stores.base import OversizedError, Scratch
-from xzarr3.stores.object import retries
+from xzarr3.stores.object import client, retries
 from xzarr3.stores.object import store as object_store
 from xzarr3.stores.object.store import ObjectStore
 
