@@ -312,6 +312,8 @@ def test_complex_numbers(name: str) -> None:
     for wrong in (["1"], [None], [1e300], [1e300j], np.zeros(2, "i4,i4")):
         with pytest.raises(DataTypeValidationError, match=name):
             data_type.cast_array(wrong)
+    with pytest.raises(DataTypeValidationError, match=name):
+        data_type.cast_scalar("1")
     if part.name not in ("float16", "bfloat16"):
         # There is no numpy dtype for it, so that a struct of such fields is a struct.
         dtype = data_type.to_native_dtype()
