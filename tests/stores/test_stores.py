@@ -871,7 +871,7 @@ def test_open_store_knows_zips(tmp_path: Path) -> None:
 def test_open_store_refuses_urls_it_has_no_store_for() -> None:
     with pytest.raises(StoreError, match="nowhere") as caught:
         open_store("nowhere://a/b")
-    assert "accepted" in str(caught.value)
+    assert "correct the URL" in str(caught.value)
 
 
 def test_open_store_takes_options(tmp_path: Path) -> None:

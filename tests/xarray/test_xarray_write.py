@@ -138,9 +138,11 @@ def test_the_draft_reads_back_the_same(tmp_path: Path, name: str, chunked: bool)
 
 def test_the_draft_cannot_say_everything(tmp_path: Path) -> None:
     for dataset in (TEXTS["texts"](), TEXTS["records"]()):
-        with pytest.raises(xzarr3.MetadataError, match=r"field 'data_type': Zarr format 3-draft cannot say"):
+        with pytest.raises(
+            xzarr3.MetadataError, match=r"field 'data_type': Zarr format 3-draft cannot express"
+        ):
             to_zarr(dataset, tmp_path / "a", zarr_format="3-draft")
-    with pytest.raises(xzarr3.MetadataError, match=r"field 'consolidated_metadata'.*cannot say"):
+    with pytest.raises(xzarr3.MetadataError, match=r"field 'consolidated_metadata'.*cannot express"):
         to_zarr(small(), tmp_path / "a", zarr_format="3-draft", consolidated=True)
     assert not (tmp_path / "a").exists()
 
@@ -900,7 +902,7 @@ def test_mode_w_leaves_alone_what_is_no_zarr(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["x", "r", "z"])
 def test_other_modes_are_refused(mode: Any) -> None:
-    with pytest.raises(ValueError, match=f"mode '{mode}' is not supported.*'w', 'w-'".replace("+", r"\+")):
+    with pytest.raises(ValueError, match=f"mode='{mode}' is not supported.*'w', 'w-'".replace("+", r"\+")):
         to_zarr(small(), xzarr3.MemoryStore(), mode=mode)
 
 
@@ -1103,12 +1105,12 @@ def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
         (small(), {"encoding": {"a": {"chunks": (1, 2, 3)}}}, ValueError, "3 lengths.*2 dimensions"),
         (small(), {"encoding": {"a": {"chunks": "big"}}}, TypeError, "encoding.'chunks'. of variable 'a'"),
         (small(), {"encoding": {"a": {"chunks": ((1, 3.5), 6)}}}, TypeError, "of integers and of tuples of"),
-        (small(), {"encoding": {"a": {"chunks": ((1, 2), 6)}}}, ValueError, "node '/a'.*chunks.*3 elements"),
+        (small(), {"encoding": {"a": {"chunks": ((1, 2), 6)}}}, ValueError, "node '/a'.*chunks.*add up to 3"),
         (
             small(),
             {"encoding": {"a": {"chunks": ((1, 3), 6)}}, "zarr_format": 2},
             ValueError,
-            "node '/a', field 'chunk_grid'.*format 2 cannot say",
+            "node '/a', field 'chunk_grid'.*format 2 cannot express",
         ),
         (small(), {"encoding": {"a": {"shards": ((1, 3), 6)}}}, TypeError, "a tuple of integers, 'auto'"),
         (small(), {"encoding": {"a": {"chunks": (0, 2)}}}, ValueError, "node '/a'.*at least 1"),
@@ -1151,7 +1153,7 @@ def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
         (_with("__zarr_x"), {}, ValueError, "names that begin with '__zarr' are reserved"),
         (_with(".xzarr3-staged-x"), {}, ValueError, r"names that begin with '\.xzarr3-' are reserved"),
         (small(), {"group": "a/.xzarr3-partial-x"}, ValueError, "are reserved"),
-        (small(), {"group": "a\\b"}, ValueError, "no .* in it"),
+        (small(), {"group": "a\\b"}, ValueError, "names without"),
         (
             xr.Dataset({"a": ("d", da.from_array(np.arange(9), chunks=4)[da.from_array(np.arange(9)) > 3])}),
             {},
@@ -1163,7 +1165,7 @@ def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
             _with("s", np.zeros(2, np.longdouble)),
             {},
             ValueError,
-            r"node '/s', field 'data_type'.*(longdouble|float128).*\.drop_vars\(\['s'\]\) leaves",
+            r"node '/s', field 'data_type'.*(longdouble|float128).*leave .* out with \.drop_vars\(\['s'\]\)",
         ),
         (_with("s", np.array([Thing()])), {}, ValueError, "cannot serialize arbitrary Python objects"),
         (
