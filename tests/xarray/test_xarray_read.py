@@ -664,7 +664,7 @@ def test_consolidated_metadata_can_be_demanded(tmp_path: Path) -> None:
 
 
 def test_arguments_that_are_refused(corpus: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"mode 'w' cannot be used.*'r', 'r\+'"):
+    with pytest.raises(ValueError, match=r"mode='w' cannot open a dataset.*'r', 'r\+'"):
         ours(corpus["bare"], mode="w")
     with pytest.raises(FileNotFoundError, match=r"there is one of another format than 2"):
         ours(corpus["bare"], zarr_format=2)

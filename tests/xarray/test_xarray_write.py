@@ -56,9 +56,11 @@ def small() -> xr.Dataset:
 
 def test_the_draft_cannot_say_everything(tmp_path: Path) -> None:
     for dataset in (TEXTS["texts"](), TEXTS["records"]()):
-        with pytest.raises(xzarr3.MetadataError, match=r"field 'data_type': Zarr format 3-draft cannot say"):
+        with pytest.raises(
+            xzarr3.MetadataError, match=r"field 'data_type': Zarr format 3-draft cannot express"
+        ):
             to_zarr(dataset, tmp_path / "a", zarr_format="3-draft")
-    with pytest.raises(xzarr3.MetadataError, match=r"field 'consolidated_metadata'.*cannot say"):
+    with pytest.raises(xzarr3.MetadataError, match=r"field 'consolidated_metadata'.*cannot express"):
         to_zarr(small(), tmp_path / "a", zarr_format="3-draft", consolidated=True)
     assert not (tmp_path / "a").exists()
 
