@@ -50,6 +50,7 @@ from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.spill import Spill
 from xzarr3.dask.tiles import plan_axes
 from xzarr3.dask.write import BlockWrite, plan_writes
+from xzarr3.dask.write_layer import Tiles
 from xzarr3.grid import Steps
 
 Values = np.ndarray[Any, np.dtype[Any]]
@@ -713,6 +714,17 @@ def test_a_million_units_are_no_work(shape: tuple[int, ...], how: str) -> None:
     if len(shape) > 1 or how == "misaligned":
         layers = [layer for name, layer in delayed.dask.layers.items() if name.startswith(("write", "store"))]
         assert len(cloudpickle.dumps(layers)) < 200_000
+
+
+def test_the_layer_of_tiles_is_pickled() -> None:
+    target = blank((60, 60), 16)
+    delayed = store(da.ones((60, 60), chunks=10), target, compute=False)
+    again = pickle.loads(cloudpickle.dumps(delayed))
+    (layer,) = (each for each in again.dask.layers.values() if isinstance(each, Tiles))
+    assert not layer.is_materialized()
+    assert len(layer) == 16
+    again.compute(scheduler="sync")
+    assert target[...].all()
 
 
 def test_persist_and_what_depends_on_a_write() -> None:

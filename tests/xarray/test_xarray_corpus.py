@@ -104,7 +104,8 @@ def test_both_write_the_same(stores: Stores, name: str, zarr_format: int, writer
     assert group.metadata.zarr_format == zarr_format
     assert dict(group.attrs) == dict(reference.attrs)
     for key, array in reference.arrays():
-        np.testing.assert_array_equal(group[key][...], array[...], strict=True)
+        same_type = group[key].dtype == array.dtype  # Text in version 2 is of a fixed length by xarray.
+        np.testing.assert_array_equal(group[key][...], array[...], strict=same_type)
 
 
 OPTIONS: list[dict[str, Any]] = [
