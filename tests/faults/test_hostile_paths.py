@@ -160,6 +160,21 @@ def test_a_group_is_not_deleted_through_itself(base: Path, group: str, name: str
     assert _tree(base / "store") == before
 
 
+@pytest.mark.parametrize("name", ["a/b", "/a", "a\\b", "..", ""])
+@unprivileged()
+def test_names_of_variables_that_are_paths_are_refused(base: Path, name: str) -> None:
+    dataset = xr.Dataset({"v": ("x", [1])})
+    xzarr3.to_zarr(dataset, base / "store" / "there")
+    for mode in ("w", "a"):
+        for path in (base / "store" / "there", base / "store" / "new"):
+            with pytest.raises(ValueError, match="invalid name"):
+                xzarr3.to_zarr(dataset.rename(v=name), path, mode=mode)
+    assert not (base / "store" / "new").exists()
+    with pytest.raises(InvalidKeyError, match=r"\.\./a"):
+        xzarr3.to_zarr(dataset, base / "store" / "there", group="../a")
+    xr.testing.assert_identical(xzarr3.open_dataset(base / "store" / "there", chunks=None), dataset)
+
+
 # Links that lead out of the store
 
 

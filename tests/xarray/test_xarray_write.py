@@ -844,20 +844,6 @@ def test_coordinates_attribute(tmp_path: Path) -> None:
 # What is refused, before anything is written
 
 
-@pytest.mark.parametrize("name", ["a/b", "/a", "a\\b", "..", ""])
-def test_names_that_are_paths(tmp_path: Path, name: str) -> None:
-    dataset = xr.Dataset({"v": ("x", [1])})
-    to_zarr(dataset, tmp_path / "there")
-    for mode in ("w", "a"):
-        for path in (tmp_path / "there", tmp_path / "new"):
-            with pytest.raises(ValueError, match="invalid name"):
-                to_zarr(dataset.rename(v=name), path, mode=mode)
-    assert not (tmp_path / "new").exists()
-    with pytest.raises(xzarr3.InvalidKeyError, match=r"\.\./a"):
-        to_zarr(dataset, tmp_path / "there", group="../a")
-    xr.testing.assert_identical(open_dataset(tmp_path / "there"), dataset)
-
-
 def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
     return xr.Dataset({name: ("d", np.asarray(values))})
 
