@@ -552,7 +552,7 @@ class _Connection(asyncio.Protocol):
                 pieces = max(min(told.get("pieces", 10), len(body)), 1)
                 self.trickle(body, pieces, told.get("seconds", 1.0) / pieces)
             case _:
-                self.transport.writelines([head, body])
+                self.transport.write(head + body)
                 self.end()
 
     def trickle(self, body: bytes, pieces: int, wait: float) -> None:
