@@ -25,6 +25,8 @@ from xzarr3 import LocalStore, MemoryStore, Store
 
 pytest.register_assert_rewrite("_conformance", "_unprivileged")
 
+collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # They hold no doctests, and share a name.
+
 # How quick the machine is says nothing about the code. Examples are the same each time, so that a run that
 # fails does so again; `pytest --hypothesis-profile explore` looks for new ones.
 settings.register_profile("explore", suppress_health_check=[HealthCheck.too_slow], deadline=None)

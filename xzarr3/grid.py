@@ -650,7 +650,7 @@ def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ..
     RegularGrid(chunk_shape=(2,))
     >>> parse_grid("rectilinear", {"kind": "inline", "chunk_shapes": [[[2, 3], 1]]}, (8,))
     Traceback (most recent call last):
-    xzarr3.errors.MetadataError: field 'chunk_grid.configuration.chunk_shapes[0]': the chunks have 7 ...
+    xzarr3.errors.MetadataError: field 'chunk_grid.configuration.chunk_shapes[0]': the chunk ...
     """
     if name not in GRIDS:
         raise UnknownExtensionError("unknown chunk grid", field=f"{_FIELD}.name", found=name, accepted=GRIDS)

@@ -238,7 +238,7 @@ def test_checksum_is_behind_the_data_and_verified() -> None:
     assert read_chunk(good, 3, LITTLE, CRC).tolist() == [1, 2, 3]
     assert read_chunk(checked(good), 3, LITTLE, CRC, CRC).tolist() == [1, 2, 3]
     for at in range(10):
-        assert "checksum" in not_read(changed(good, at, 4), 3, CRC).reason
+        assert "CRC mismatch" in not_read(changed(good, at, 4), 3, CRC).reason
         not_read(good[:at], 3, CRC)
 
 

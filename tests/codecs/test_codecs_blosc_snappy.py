@@ -421,7 +421,7 @@ def test_bad(name: str) -> None:
 
 
 def test_larger_than_the_chunk() -> None:
-    with pytest.raises(ChunkDecodeError, match="128 bytes, at most 127"):
+    with pytest.raises(ChunkDecodeError, match="128 bytes; at most 127"):
         BloscCodec().decode(one_block(STREAM, 128), 127)
     assert not BloscCodec().decode_into(b"\2\1\x50\1" + bytes(4) + b"\0\0\0\0" + b"\x0d", memoryview(b""))
 

@@ -133,12 +133,12 @@ NOT_VALID: list[Any] = [
         *((shape, (4, 6), "not a valid value") for shape in NOT_VALID),
         *((shape, (4, 6), "no such shape") for shape in ([25], [5, -1], [2**70, -1], [[0], 5])),
         ([[0, 1], [2]], (4, 6), "the chunk has 2 dimensions"),
-        ([2, [1], 2], (4, 6), "dimension 1 is not made"),
+        ([2, [1], 2], (4, 6), "dimension 1 has another length"),
         # As many elements, but index i of the output is not index i of the dimension that is named.
-        ([6, [0]], (4, 6), "dimension 1 is not made"),
+        ([6, [0]], (4, 6), "dimension 1 has another length"),
         ([[1], 4], (4, 6), "dimension 0 is not made"),
         ([[0, 2], 3], (2, 3, 2), "dimension 0 is not made"),
-        ([3, [0, 2]], (2, 3, 2), "dimension 1 is not made"),
+        ([3, [0, 2]], (2, 3, 2), "dimension 1 has another length"),
     ],
 )
 def test_reshape_refused(shape: Any, chunk: tuple[int, ...], reason: str) -> None:

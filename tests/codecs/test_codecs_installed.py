@@ -169,7 +169,7 @@ def test_nothing_is_imported_before_it_is_named(site: Path, tmp_path: Path) -> N
             try:
                 xzarr3.codecs.parse_codec({"name": name})
             except xzarr3.UnknownExtensionError as error:
-                assert "example.flip" in str(error)
+                assert "example." in str(error)
             else:
                 print("found", name)
         print({"example_codecs", "example_failing", "example_nowhere"} & set(sys.modules))

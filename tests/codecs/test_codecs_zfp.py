@@ -209,7 +209,7 @@ def test_configurations_that_are_not_valid(configuration: dict[str, Any]) -> Non
         # zfp itself would write beyond the end of its memory.
         ({"mode": "fixed_rate", "rate": 2}, "float32", (4,), "8 bits are too few for a block"),
         ({"mode": "fixed_rate", "rate": 0.7}, "float64", (4, 4), "at least 12 bits for a block of 'float64'"),
-        ({"mode": "fixed_rate", "rate": 0.1}, "int32", (4,), "0 bits for a block are too few"),
+        ({"mode": "fixed_rate", "rate": 0.1}, "int32", (4,), "0 bits are too few for a block"),
         (expert(0, 8, 9, 0), "float32", (4,), "too few"),
         (expert(1, 16, 64, -1075), "float32", (4,), "few"),
         ({"mode": "reversible"}, "float32", (1, 1, 1, 5000), "zfpy cannot decode so large a chunk"),

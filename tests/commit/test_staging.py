@@ -213,7 +213,7 @@ def test_who_lost_the_place_gives_up() -> None:
         lose_keys(store)
         to_zarr(filled(7, "u"), store)
 
-    with pytest.raises(xzarr3.ConflictError, match="another writer has taken it"):
+    with pytest.raises(xzarr3.ConflictError, match="another writer replaced it"):
         to_zarr(at_block(1, take), store)
     assert values(store, name="u") == [7, 7, 7, 7]
     assert not left(store)
@@ -390,7 +390,7 @@ def test_a_damaged_list_of_what_is_left_to_do_is_refused() -> None:
     (swap,) = (key for key in store.list() if key.endswith("/swap"))
     for value in (b"", b"{}", b"[1]", b"\xff", b'{"path": 1}'):
         store.set(swap, value)
-        with pytest.raises(StoreError, match="no list of what is left to do"):
+        with pytest.raises(StoreError, match="does not list what is left to do"):
             xzarr3.recover(store)
 
 
@@ -999,7 +999,7 @@ def test_a_damaged_list_of_a_swap_blocks_no_other_group(tmp_path: Path) -> None:
             swap_list.write_bytes(b"")
     to_zarr(filled(3), tmp_path, group="other", mode="w")
     for act in (lambda: to_zarr(filled(3), tmp_path, group="a", mode="w"), lambda: xzarr3.recover(tmp_path)):
-        with pytest.raises(StoreError, match=r"swap' is no list .* moving what is good to its place"):
+        with pytest.raises(StoreError, match=r"swap' does not list .* copy good values t"):
             act()
     assert (tmp_path / "b" / "zarr.json").exists(), "what is not damaged was finished"
     assert values(tmp_path, "b") == [2, 2, 2, 2]
@@ -1066,7 +1066,7 @@ def test_who_may_not_write_is_told_who_finishes_a_swap(tmp_path: Path) -> None:
     assert isinstance(refused.error, xzarr3.IncompleteWriteError)
     assert refused.changed == []
     assert "has ended" in str(refused.error)
-    assert "accepted: xzarr3.recover(store)" in str(refused.error)
+    assert "call xzarr3.recover(store)" in str(refused.error)
 
 
 def test_who_opens_within_a_swap_of_a_directory_is_told(

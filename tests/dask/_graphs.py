@@ -69,7 +69,7 @@ def tick(folder: Path) -> None:
 
 @contextmanager
 def cluster() -> Iterator[Any]:
-    """The client of a cluster of two small workers."""
+    """The client of a cluster of two small workers, which is not the current one by itself."""
     distributed = pytest.importorskip("distributed")
     with (
         dask.config.set({"distributed.worker.daemon": True}),
@@ -81,7 +81,7 @@ def cluster() -> Iterator[Any]:
             host="127.0.0.1",
             silence_logs=logging.CRITICAL,
         ) as workers,
-        distributed.Client(workers) as client,
+        distributed.Client(workers, set_as_default=False) as client,
     ):
         client.run(lambda paths: sys.path.extend(set(paths) - set(sys.path)), list(sys.path))
         yield client

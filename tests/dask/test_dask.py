@@ -412,9 +412,15 @@ def test_elements_other_than_numbers(kind: str, scheduler: str, tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
+def workers() -> Iterator[Any]:
     with cluster() as client:
         yield client
+
+
+@pytest.fixture
+def client(workers: Any) -> Iterator[Any]:
+    with workers.as_current():
+        yield workers
 
 
 @pytest.mark.slow

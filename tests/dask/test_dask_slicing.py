@@ -677,9 +677,15 @@ def test_a_plugin_of_dask_gets_plain_arrays() -> None:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
+def workers() -> Iterator[Any]:
     with cluster() as client:
         yield client
+
+
+@pytest.fixture
+def client(workers: Any) -> Iterator[Any]:
+    with workers.as_current():
+        yield workers
 
 
 @pytest.mark.slow

@@ -389,7 +389,7 @@ def test_masked_elements_are_refused(chunks: int) -> None:
 
 def test_blocks_of_another_shape_than_dask_was_told() -> None:
     source = da.zeros((20, 20), chunks=7).map_blocks(lambda block: block[:, 1:], dtype="f8")
-    with pytest.raises(SelectionError, match=r"has shape \(., .\) where dask was told"):
+    with pytest.raises(SelectionError, match=r"has shape \(., .\), but .chunks of the dask array says"):
         store(source, blank((20, 20), 8), scheduler="sync")
 
 
@@ -985,9 +985,15 @@ def test_finished_tiles_are_left_out(blocks: tuple[int, int]) -> None:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
+def workers() -> Iterator[Any]:
     with cluster() as client:
         yield client
+
+
+@pytest.fixture
+def client(workers: Any) -> Iterator[Any]:
+    with workers.as_current():
+        yield workers
 
 
 @pytest.mark.slow

@@ -1120,7 +1120,7 @@ def _swap_all(base: Path) -> None:
 
 
 _OUTSIDE = ["../outside/deep", "/etc", "..", "t/../../outside/deep", "a//b", ".", "", "t\0", f"{_TOP}new/t"]
-_NO_LIST, _NO_PREFIX = "no list of what is left to do", "no prefix of what a write has staged"
+_NO_LIST, _NO_PREFIX = "does not list what is left to do", "no prefix of what a write has staged"
 PLANTED: list[tuple[dict[str, Any], str]] = [
     *(({"away": [[name]]}, _NO_LIST) for name in _OUTSIDE),
     *(({"copies": [name]}, _NO_LIST) for name in _OUTSIDE),

@@ -938,7 +938,7 @@ def test_fields_are_selected_as_numpy_does(options: dict[str, Any]) -> None:
     assert out.tolist() == [1.5, 2.0]
     with pytest.raises(SelectionError, match="cannot read float64 of shape"):
         array.get(("y", slice(3, 6)), out=out)
-    with pytest.raises(SelectionError, match="not one selection of fields"):
+    with pytest.raises(SelectionError, match="not a selection of fields"):
         array["x", "y"]
     array["x"] = 3
     array[1:3, ["y", "name"]] = np.array([(1.5, "a"), (2.5, "b")], [("y", "f8"), ("name", "U3")])

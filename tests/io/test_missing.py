@@ -89,7 +89,7 @@ def test_an_error_names_what_is_absent(zarr_format: Any) -> None:
     keys = ", ".join(repr(array.chunk_key(at)) for at in ((1, 0), (1, 1)))
     expected = (
         f"array '/a/b' of {array.store}: 2 of the 6 chunks to be read are absent: {keys}, "
-        "where the array is [2:4, 0:5]; accepted: missing='fill' or 'warn' to read the fill value "
+        "where the array is [2:4, 0:5]; pass missing='fill' or 'warn' to read the fill value "
     )
     with pytest.raises(MissingChunksError, match=re.escape(expected)) as caught:
         array[...]

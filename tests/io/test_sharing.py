@@ -351,6 +351,6 @@ def test_a_staged_directory_that_comes_back_is_removed(tmp_path: Path) -> None:
             (top / "new").mkdir(parents=True, exist_ok=True)
             write("b", [b"2"])
 
-    with pytest.raises(xzarr3.StoreError, match="given up"):
+    with pytest.raises(xzarr3.StoreError, match="abandoned"):
         go_on()
     assert not top.exists()

@@ -603,7 +603,7 @@ def test_shrinking_to_the_end_of_a_chunk() -> None:
 
 def test_inner_chunks_that_do_not_divide_every_shard() -> None:
     inner = ShardingCodec((4,), (BytesCodec("little"),))
-    with pytest.raises(MetadataError, match=r"inner chunks.*6"):
+    with pytest.raises(MetadataError, match=r"shards=\(6,\) is not a multiple"):
         made(shape=(18,), chunks=[[8, 4, 6]], serializer=inner, dtype="int32")
     line = {"shape": [12], "chunk_grid": rectilinear([[8, 4, 2]]), "codecs": [inner.to_json()]}
     with pytest.raises(MetadataError, match="inner chunks"):

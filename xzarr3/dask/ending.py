@@ -38,7 +38,7 @@ class Gate:
     ...     stored = True
     Traceback (most recent call last):
         ...
-    xzarr3.errors.StoreError: the write has failed, so that nothing more is stored
+    xzarr3.errors.StoreError: the write has failed, so it stores nothing more
     """
 
     def __init__(self, name: str | None = None) -> None:

@@ -123,7 +123,7 @@ class ZipStore(Store):
     b'alu'
     >>> store.set("a/c", b"")
     Traceback (most recent call last):
-    xzarr3.errors.ReadOnlyError: <ZipStore '...'> is read-only: it was opened with mode 'r'; accepted: ...
+    xzarr3.errors.ReadOnlyError: <ZipStore '...'> is read-only: it was opened with mode 'r'; use ...
     """
 
     request_bytes = 2**12
