@@ -136,8 +136,8 @@ NOT_VALID: list[Any] = [
         ([2, [1], 2], (4, 6), "dimension 1 has another length"),
         # As many elements, but index i of the output is not index i of the dimension that is named.
         ([6, [0]], (4, 6), "dimension 1 has another length"),
-        ([[1], 4], (4, 6), "dimension 0 is not made"),
-        ([[0, 2], 3], (2, 3, 2), "dimension 0 is not made"),
+        ([[1], 4], (4, 6), "dimension 0 has another length"),
+        ([[0, 2], 3], (2, 3, 2), "dimension 0 has another length"),
         ([3, [0, 2]], (2, 3, 2), "dimension 1 has another length"),
     ],
 )

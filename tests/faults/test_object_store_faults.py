@@ -670,7 +670,7 @@ def test_a_missing_bucket_or_container_is_an_error(
         lambda store: store.compare_and_set("a", ('"0"', None, 1), b"x"),
     ]
     for ask in asks:
-        with pytest.raises(StoreError, match=r"status 404.*accepted: a bucket or container"):
+        with pytest.raises(StoreError, match=r"status 404.*create the bucket or container"):
             ask(store)
 
 
