@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -647,11 +648,20 @@ def own_cluster(**options: Any) -> Any:
     return LocalCluster(threads_per_worker=1, dashboard_address=":0", **options)
 
 
+@contextmanager
+def own_client(cluster: Any) -> Iterator[Any]:
+    """A client that is the current one, also where it is closed before the end."""
+    from distributed import Client
+
+    with Client(cluster, set_as_default=False) as client, client.as_current():
+        yield client
+
+
 def test_workers_in_this_process(tmp_path: Path) -> None:
     array = _stored(tmp_path / "a.zarr")
     with (
         own_cluster(processes=False, n_workers=2) as cluster,
-        cluster.get_client() as own,
+        own_client(cluster) as own,
         xzarr3.trace() as t,
     ):
         from_zarr(array, chunks="units").sum().compute(scheduler=own)
@@ -664,7 +674,7 @@ def test_cluster_that_is_closed_before(tmp_path: Path) -> None:
     array = _stored(tmp_path / "a.zarr")
     with (
         own_cluster(n_workers=1, host="127.0.0.1") as cluster,
-        cluster.get_client() as own,
+        own_client(cluster) as own,
         xzarr3.trace() as t,
     ):
         from_zarr(array, chunks="units").sum().compute(scheduler=own)
@@ -680,7 +690,7 @@ def test_cluster_that_is_started_within(tmp_path: Path) -> None:
     with (
         xzarr3.trace() as t,
         own_cluster(n_workers=2, host="127.0.0.1") as cluster,
-        cluster.get_client() as own,
+        own_client(cluster) as own,
         xzarr3.trace() as inner,
     ):
         from_zarr(array, chunks="units").sum().compute(scheduler=own)
