@@ -494,6 +494,7 @@ class _Connection(asyncio.Protocol):
             "if_match": headers.get("if-match"),
             "signed": "authorization" in headers,
             "connection": self.number,
+            "size": len(request.body),
             "fault": None if rule is None else rule.kind,
             "status": None,
         }
@@ -691,7 +692,7 @@ class FaultServer:
         """The requests so far, oldest first.
 
         Each has ``method``, ``path``, ``query``, ``range``, ``if_match``, ``signed``, ``connection`` (its
-        number), ``fault`` (kind or None) and ``status`` (None if there was no answer).
+        number), ``size`` (of its body), ``fault`` (kind or None) and ``status`` (None without an answer).
         """
         return [entry for entry in self._ask("entries") if method in (None, entry["method"])]
 

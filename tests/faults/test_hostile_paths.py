@@ -578,7 +578,7 @@ def test_names_like_those_of_temporary_files(base: Path) -> None:
             lambda key=key: store.erase_prefix(f"{key}/"),
             lambda key=key: list(store.list_prefix(f"{key}/")),
         ):
-            with pytest.raises(InvalidKeyError, match="are taken"):
+            with pytest.raises(InvalidKeyError, match="are reserved"):
                 ask()
     for key in ("a.xzarr3-partial-x", "a/b.xzarr3-partial-/c", ".xzarr3-staged-x", "a/.xzarr3-staged-x"):
         store.set(key, key.encode())
@@ -1120,7 +1120,7 @@ def _swap_all(base: Path) -> None:
 
 
 _OUTSIDE = ["../outside/deep", "/etc", "..", "t/../../outside/deep", "a//b", ".", "", "t\0", f"{_TOP}new/t"]
-_NO_LIST, _NO_PREFIX = "does not list what is left to do", "no prefix of what a write has staged"
+_NO_LIST, _NO_PREFIX = "does not list what is left to do", "is not a prefix of values that a write staged"
 PLANTED: list[tuple[dict[str, Any], str]] = [
     *(({"away": [[name]]}, _NO_LIST) for name in _OUTSIDE),
     *(({"copies": [name]}, _NO_LIST) for name in _OUTSIDE),

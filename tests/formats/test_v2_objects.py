@@ -177,7 +177,7 @@ def test_an_order_that_json2_cannot_have() -> None:
     store = xzarr3.MemoryStore()
     array = xzarr3.create_array(store, "a", shape=SHAPE, chunks=CHUNKS, dtype="json2", zarr_format=2)
     turned = replace(array.metadata, codecs=(TransposeCodec((1, 0)), *array.metadata.codecs))
-    with pytest.raises(MetadataError, match="no order but 'C'") as caught:
+    with pytest.raises(MetadataError, match="order 'C' with the codec 'json2'") as caught:
         V2.hold(turned)
     assert caught.value.field == "codecs[0]"
 

@@ -693,7 +693,7 @@ def test_open_store_takes_paths_and_stores(tmp_path: Path) -> None:
     assert open_store(f"file://{quote(str(path))}") == LocalStore(path)
     for store in (MemoryStore(), LocalStore(path, read_only=True)):
         assert open_store(store) is store
-    with pytest.raises(StoreError, match=r"(?s)nowhere.*accepted"):
+    with pytest.raises(StoreError, match=r"(?s)nowhere.*correct the URL"):
         open_store("nowhere://a/b")
 
 

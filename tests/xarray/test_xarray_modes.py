@@ -805,6 +805,6 @@ def test_after_a_killed_append_nobody_waits_on_the_same_host(
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=IMPORTS).returncode == 3
     assert (tmp_path / "a" / ".xzarr3-lease").exists()
     _refuse_to_wait(monkeypatch)
-    with pytest.warns(UserWarning, match="cut off that is not the same"):
+    with pytest.warns(UserWarning, match="was interrupted, so none of it is resumed"):
         to_zarr(timed(2, 3).chunk(time=1), tmp_path, append_dim="time", resume=True)
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())

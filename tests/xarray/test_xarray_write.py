@@ -580,7 +580,7 @@ def test_compute_later_can_be_repeated(tmp_path: Path, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patch:
         _fail_renames(patch, 0, "not now")
-        with pytest.raises(xzarr3.StoreError, match=r"cannot rename what is in .*: not now"):
+        with pytest.raises(xzarr3.StoreError, match=r"cannot rename the files of .*: not now"):
             later.compute()
     xr.testing.assert_identical(open_dataset(tmp_path), CORPUS["bare"]())
     for _ in range(2):
@@ -862,14 +862,14 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
     "chunks of 3 dimensions": (small(), _of_a(chunks=(1, 2, 3)), ValueError, "3 lengths.*2 dimensions"),
     "chunks in words": (small(), _of_a(chunks="big"), TypeError, "'chunks'. of variable 'a'"),
     "half a chunk": (small(), _of_a(chunks=((1, 3.5), 6)), TypeError, "integers"),
-    "chunks too short": (small(), _of_a(chunks=((1, 2), 6)), ValueError, "'/a'.*chunks.*3 elements"),
+    "chunks too short": (small(), _of_a(chunks=((1, 2), 6)), ValueError, "'/a'.*chunk lengths add up to 3"),
     "no chunks": (small(), _of_a(chunks=(0, 2)), ValueError, "'/a'.*at least 1"),
     "chunks of version 3": (
         small(), {"zarr_format": 2, **_of_a(chunks=((1, 3), 6))}, ValueError, "'/a', field 'chunk_grid'.*2"
     ),
     "uneven shards": (small(), _of_a(shards=((1, 3), 6)), TypeError, "tuple of integers, 'auto'"),
     "shards of no chunks": (small(), _of_a(chunks=(2, 4), shards=(4, 6)), ValueError, r"\b4\b"),
-    "shards in version 2": (small(), {"zarr_format": 2, **_of_a(shards=(4, 6))}, ValueError, "2 cannot say"),
+    "shards in version 2": (small(), {"zarr_format": 2, **_of_a(shards=(4, 6))}, ValueError, "express"),
     "unknown codec": (small(), _of_a(compressors="rot13"), ValueError, "'/a'.*rot13"),
     "compressor as filter": (small(), _of_a(filters="zstd"), ValueError, "zstd"),
     "two compressors": (
@@ -884,8 +884,8 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
         small(), {"zarr_format": 2, **_of_a(fill_value=1)}, ValueError, "the '_FillValue'"
     ),
     "order": (small(), _of_a(order="K"), ValueError, "'/a', field 'order'"),
-    "mode x": (small(), {"mode": "x"}, ValueError, "mode 'x'.*'w', 'w-'"),
-    "mode r": (small(), {"mode": "r"}, ValueError, "mode 'r'.*'w', 'w-'"),
+    "mode x": (small(), {"mode": "x"}, ValueError, "mode='x'.*'w', 'w-'"),
+    "mode r": (small(), {"mode": "r"}, ValueError, "mode='r'.*'w', 'w-'"),
     "format 4": (small(), {"zarr_format": 4}, ValueError, "zarr_format.*4.*3, 2, '3-draft'"),
     "storage options": (small(), {"storage_options": {"a": 1}}, TypeError, "storage_options"),
     "document as name": (_with("zarr.json"), {}, ValueError, r"'zarr\.json'"),
@@ -895,7 +895,7 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
     "reserved name": (_with("__zarr_x"), {}, ValueError, "'__zarr' are reserved"),
     "name of ours": (_with(".xzarr3-staged-x"), {}, ValueError, r"'\.xzarr3-' are reserved"),
     "group of ours": (small(), {"group": "a/.xzarr3-partial-x"}, ValueError, "are reserved"),
-    "backslash": (small(), {"group": "a\\b"}, ValueError, "no .* in it"),
+    "backslash": (small(), {"group": "a\\b"}, ValueError, "names without"),
     "number as dimension": (xr.Dataset({"a": ((4,), [1.0])}), {}, TypeError, "name 4 of a dimension.*'a'"),
     "unknown lengths": (UNKNOWN, {}, ValueError, r"'a'.*compute_chunk_sizes\(\)"),
     "data type": (
