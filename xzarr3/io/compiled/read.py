@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from xzarr3.compiled.libraries import bind, function
+from xzarr3.io.compiled.libraries import bind, function
 
 bind()
 

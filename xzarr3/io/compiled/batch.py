@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.compiled.read import Boxes
+from xzarr3.io.compiled.read import Boxes
 from xzarr3.io.projection import AxisProjection
 
 
