@@ -200,6 +200,26 @@ class CodecChain:
         return None if self._filters or self._compressors else self._shard
 
     @property
+    def filters(self) -> tuple[ArrayArrayCodec, ...]:
+        """The array to array codecs, in order."""
+        return tuple(codec for codec, _ in self._filters)
+
+    @property
+    def decompressors(self) -> tuple[tuple[BytesBytesCodec, int], ...]:
+        """The bytes to bytes codecs, the last one first, and the most bytes that each may decode to."""
+        return tuple(self._stages)
+
+    @property
+    def settles(self) -> bool:
+        """Whether stored elements may hold bits that have to be cleared: see :meth:`settle`."""
+        return self._settle is not None
+
+    @property
+    def largest_stored(self) -> int:
+        """Most bytes that a stored unit may have; leaves room for encoders that compress badly."""
+        return 2 * self.max_encoded_size + _SLACK
+
+    @property
     def is_plain(self) -> bool:
         """Whether the stored unit holds just the elements, so that any byte range can be read alone."""
         return self.stored_dtype is not None and not (self._filters or self._compressors)

@@ -6,18 +6,23 @@ Knows nothing of indices, documents or array handles: it gets a plan and an arra
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import COPY_RATE, CodecChain
 from xzarr3.errors import ChunkError
+from xzarr3.io import compiled
 from xzarr3.io.byte_ranges import Price
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
@@ -29,11 +34,17 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_threads, waiters
 from xzarr3.stores import Store, in_flight
 
-_SLACK = 2**20  # Bytes
+if TYPE_CHECKING:
+    from xzarr3.io.compiled.batch import CompiledRead
+
 _SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.
 # Microseconds to read and decode one chunk. For shorter times, threads lose more by waiting for Python's
 # global lock than they save.
 _SHORT = 25.0
+_OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
+_WORTH = 150.0  # Microseconds of compiled work that are worth another thread.
+_FEW = 8  # Units; compiled code needs longer to begin than the Python executor takes for fewer.
+_LARGE = 2**20  # Bytes of a chunk; the Python executor reads larger ones as fast.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
 
@@ -119,8 +130,8 @@ class Engine:
 
     @cached_property
     def largest_value(self) -> int:
-        """Largest size in bytes that a stored unit may have; leaves room for encoders that compress badly."""
-        return 2 * self.meta.chain.max_encoded_size + _SLACK
+        """Most bytes that a stored unit may have."""
+        return self.meta.chain.largest_stored
 
     @cached_property
     def store_identity(self) -> object:
@@ -176,8 +187,70 @@ class Engine:
         """
         if out.nbytes == 0:
             return 0
-        threads, pieces = self.sharing(plan, threads)
-        runs = Runs(plan.batches(pieces), max(plan.number, pieces), threads)
+        module = self._compiled(plan)
+        if module is not None:
+            busy, pieces = self.sharing(plan, threads, is_compiled=True)
+            read = module.CompiledRead.of(self, plan, out, pieces)
+            if read is not None:
+                with contextlib.closing(read):
+                    return self._read_compiled(read, plan, out, busy, pieces, absent)
+        busy, pieces = self.sharing(plan, threads)
+        began = time.perf_counter()
+        units = plan.batches(pieces), max(plan.number, pieces)
+        missing = self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
+        if self._is_small:
+            compiled.spend(time.perf_counter() - began)
+        return missing
+
+    def _compiled(self, plan: ReadPlan) -> ModuleType | None:
+        """The module of compiled code, if it is loaded and the plan has enough units."""
+        if plan.number < _FEW or self.store.files is None:
+            return None
+        return compiled.loaded(plan.number * compiled.CHUNK if self._is_small else 0)
+
+    @cached_property
+    def _is_small(self) -> bool:
+        """Whether the time of a chunk is mostly spent in Python, so that compiled code saves time."""
+        chain = self.meta.chain
+        nbytes = (chain if chain.shard is None else chain.shard.inner).spec.nbytes
+        return self.store.files is not None and nbytes < _LARGE
+
+    def _read_compiled(
+        self,
+        read: CompiledRead,
+        plan: ReadPlan,
+        out: AnyArray,
+        threads: int,
+        pieces: int,
+        absent: list[tuple[int, ...]] | None,
+    ) -> int:
+        """:meth:`read` by compiled code; the Python executor reads what it leaves."""
+        if threads <= 1 and not is_shared():
+            read.work(1)
+        else:
+            run_on_threads(lambda: read.work(threads), threads, self.pool, read.stop)
+        missing = read.absent()
+        if absent is not None:
+            absent += missing
+        number, left = read.left()
+        if not number:
+            return len(missing)
+        return len(missing) + self._read(plan, out, left, number, min(threads, number), pieces, absent)
+
+    def _read(
+        self,
+        plan: ReadPlan,
+        out: AnyArray,
+        units: Iterator[Batch],
+        number: int,
+        threads: int,
+        pieces: int,
+        absent: list[tuple[int, ...]] | None,
+        *,
+        leaves: bool = False,
+    ) -> int:
+        """:meth:`read` of some units by the Python executor."""
+        runs = Runs(units, number, threads)
         shards = OpenShards() if pieces > 1 else None
         try:
             return runs.share(
@@ -200,7 +273,7 @@ class Engine:
         """The pool that the threads come from."""
         return waiters if self.waiting else cores
 
-    def sharing(self, plan: ReadPlan, threads: int | None) -> tuple[int, int]:
+    def sharing(self, plan: ReadPlan, threads: int | None, *, is_compiled: bool = False) -> tuple[int, int]:
         """Number of threads for a plan, and approximate number of pieces to cut its shards into."""
         number, pieces = plan.number, 1
         chain = self.meta.chain
@@ -208,7 +281,9 @@ class Engine:
             # Shards are not cut: one thread requests all wanted ranges of a shard together.
             return min(threads or in_flight.at_once(self.waiting, plan.work() // max(number, 1)), number), 1
         busy = threads or available_threads()
-        if busy > 1:
+        if busy > 1 and is_compiled:
+            busy = min(busy, 1 + int(self._compiled_time(plan) / _WORTH))
+        elif busy > 1:
             time = chain.decode_time + self.store.request_bytes / COPY_RATE
             # The size of all units bounds the work and mostly decides; plan.work() takes longer.
             if number * chain.spec.nbytes < _SMALL or time < _SHORT or plan.work() < _SMALL:
@@ -216,6 +291,15 @@ class Engine:
         if chain.shard is not None and busy > 1 and number < 2 * busy:
             pieces = 2 * busy
         return min(busy, max(number, pieces)), pieces
+
+    def _compiled_time(self, plan: ReadPlan) -> float:
+        """About how many microseconds one thread takes in compiled code."""
+        chain, wanted = self.meta.chain, math.prod(plan.buffer_shape)
+        chunks, size = plan.number, math.prod(chain.spec.shape)
+        if chain.shard is not None:
+            size = math.prod(chain.shard.inner.spec.shape)
+            chunks = max(chunks, wanted // max(size, 1))
+        return chunks * (_OPEN + chain.decode_time)
 
     def write(
         self,

@@ -29,13 +29,15 @@ from xzarr3.io.projection import (
     ChunkProjection,
     Inner,
     Mesh,
+    PointGroups,
     Pointwise,
     Slices,
     axis_parts,
     projections,
     split_part,
+    touched,
 )
-from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Indices, Points
+from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Points
 
 WHOLE_SHARD = 2**26
 """Bytes of a decoded shard. Larger shards are not read in one piece, to limit memory."""
@@ -155,7 +157,7 @@ class ReadPlan:
     def order(self) -> tuple[Any, ...] | None:
         """Index that puts an aligned result into buffer order; None if it already is."""
         if isinstance(self.selection, Points):
-            order = self._point_units[0]
+            order = self.groups.order
             return None if order is None else (order,)
         if not any(isinstance(chosen, DimIndices) and chosen.order is not None for chosen in self.selection):
             return None
@@ -208,29 +210,41 @@ class ReadPlan:
         return [*map(axis_parts, selection, self.grid.axes, self._array_shape)]
 
     @cached_property
-    def _point_units(self) -> tuple[Indices | None, list[tuple[tuple[int, ...], ChunkProjection]]]:
-        """The order that groups the points by unit, None if they are grouped; and the units with shapes."""
+    def other_parts(self) -> list[list[AxisProjection]]:
+        """For points, the parts along each dimension that has no points."""
         points, addressing = cast("Points", self.selection), cast("Pointwise", self.addressing)
-        others = [
+        return [
             axis_parts(chosen, self.grid.axes[axis], self._array_shape[axis])
             for chosen, axis in zip(points.others, addressing.others, strict=True)
         ]
+
+    @cached_property
+    def groups(self) -> PointGroups:
+        """The points grouped by unit."""
         shard = self._chain_of(self.grid.largest).shard
         finer = None if shard is None else shard.grid.chunk_shape
-        order, units = addressing.units(points.indices, self.grid.axes, others, finer)
-        return order, list(units)
+        points, addressing = cast("Points", self.selection), cast("Pointwise", self.addressing)
+        return addressing.grouped(points.indices, self.grid.axes, finer)
+
+    @cached_property
+    def _point_units(self) -> list[tuple[tuple[int, ...], ChunkProjection]]:
+        """For points, the units with their shapes."""
+        addressing = cast("Pointwise", self.addressing)
+        return list(addressing.units(self.groups, self.grid.axes, self.other_parts))
 
     @cached_property
     def number(self) -> int:
         """Number of touched units."""
         if isinstance(self.selection, Points):
-            return len(self._point_units[1])
-        return math.prod(map(len, self.parts))
+            return len(self.groups.begins) * math.prod(map(len, self.other_parts))
+        each = zip(self.selection, self.grid.axes, strict=True)
+        counts = [touched(chosen, axis) for chosen, axis in each]
+        return math.prod(map(len, self.parts) if None in counts else cast("list[int]", counts))
 
     def coords(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of the touched units, in C order."""
         if isinstance(self.selection, Points):
-            return iter(sorted(unit.coords for _, unit in self._point_units[1]))
+            return iter(sorted(unit.coords for _, unit in self._point_units))
         return itertools.product(*([part.coord for part in along] for along in self.parts))
 
     def batches(self, pieces: int = 1) -> Iterator[Batch]:
@@ -244,18 +258,18 @@ class ReadPlan:
         """
         cut = -(-pieces // max(self.number, 1))
         if isinstance(self.selection, Points):
-            for shape, units in itertools.groupby(self._point_units[1], key=lambda unit: unit[0]):
+            for shape, units in itertools.groupby(self._point_units, key=lambda unit: unit[0]):
                 chain = self._chain_of(shape)
                 found = (unit for _, unit in units)
                 yield chain, (_cut_points(found, cut) if cut > 1 and chain.shard is not None else found)
             return
-        for shape, parts in self._groups():
+        for shape, parts in self.shapes():
             chain = self._chain_of(shape)
             if cut > 1 and chain.shard is not None:
                 parts = _cut_parts(parts, chain.shard, cut)
             yield chain, projections(parts) if parts else iter((ONE,))
 
-    def _groups(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
+    def shapes(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
         """For each shape of a unit, the parts along each dimension; their product is the units."""
         if self.grid.is_regular:
             yield self.grid.largest, self.parts

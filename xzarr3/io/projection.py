@@ -86,6 +86,16 @@ def axis_parts(selected: DimChoice, axis: Steps | Edges, size: int) -> list[Axis
     return parts
 
 
+def touched(selected: DimChoice, axis: Steps | Edges) -> int | None:
+    """Number of chunks that a selection along a dimension touches; None if that takes as long as dividing."""
+    if isinstance(selected, DimIndices) or not isinstance(axis, Steps):
+        return None
+    if selected.count == 0 or selected.step >= axis.length:
+        return selected.count
+    last = selected.start + (selected.count - 1) * selected.step
+    return last // axis.length - selected.start // axis.length + 1
+
+
 def dimension_parts(selected: DimSelection, length: int, size: int) -> list[AxisProjection]:
     """Divide the selection along a dimension of ``size`` elements among chunks of ``length`` elements."""
     if selected.count == 0:
@@ -292,6 +302,19 @@ class Mesh(Slices):
         )
 
 
+class PointGroups(NamedTuple):
+    """Points grouped by chunk."""
+
+    order: Indices | None
+    """The order that groups the points; None if they are grouped already."""
+    begins: Indices
+    """The first point of each chunk."""
+    chunks: list[Indices]
+    """For each dimension that has points, the coordinate of each chunk."""
+    within: list[Indices]
+    """For each dimension that has points, the position of each grouped point in its chunk."""
+
+
 class Pointwise(Addressing):
     """Index arrays that select points together along some dimensions, and slices along the others.
 
@@ -315,14 +338,10 @@ class Pointwise(Addressing):
     def view(self, chunk: AnyArray) -> AnyArray:
         return chunk.transpose(self._order)
 
-    def units(
-        self,
-        points: tuple[Indices, ...],
-        axes: Sequence[Steps | Edges],
-        others: list[list[AxisProjection]],
-        finer: tuple[int, ...] | None = None,
-    ) -> tuple[Indices | None, Iterator[tuple[tuple[int, ...], ChunkProjection]]]:
-        """Divide points, and parts along the other dimensions, among the chunks of a grid.
+    def grouped(
+        self, points: tuple[Indices, ...], axes: Sequence[Steps | Edges], finer: tuple[int, ...] | None = None
+    ) -> PointGroups:
+        """Group points by chunk.
 
         Parameters
         ----------
@@ -330,16 +349,8 @@ class Pointwise(Addressing):
             The indices, for each dimension of :attr:`axes`.
         axes : sequence of Steps or Edges
             The grid along all dimensions.
-        others : list of list of AxisProjection
-            The parts along each of the other dimensions.
         finer : tuple of int, optional
             Shape of the inner chunks. If given, the order groups points by inner chunk as well.
-
-        Returns
-        -------
-        tuple
-            The order that groups the points by chunk, None if they are grouped already; and the chunks, each
-            with its shape.
         """
         located = [axes[axis].locate(indices) for axis, indices in zip(self.axes, points, strict=True)]
         chunks, within = [chunk for chunk, _ in located], [inside for _, inside in located]
@@ -348,27 +359,37 @@ class Pointwise(Addressing):
             keys += [
                 inside // min(finer[axis], _LARGEST) for axis, inside in zip(self.axes, within, strict=True)
             ]
-        order: Indices = np.lexsort(keys[::-1])
+        order: Indices | None = np.lexsort(keys[::-1])
         if np.all(order[1:] > order[:-1]):
-            return None, self._each_unit(within, chunks, axes, others)
-        within = [inside[order] for inside in within]
-        return order, self._each_unit(within, [chunk[order] for chunk in chunks], axes, others)
+            order = None
+        else:
+            chunks, within = [chunk[order] for chunk in chunks], [inside[order] for inside in within]
+        changes = np.zeros(max(len(within[0]) - 1, 0), np.bool_)
+        for chunk in chunks:
+            changes |= chunk[1:] != chunk[:-1]
+        begins = np.flatnonzero(np.concatenate([[True], changes])) if len(within[0]) else np.arange(0)
+        return PointGroups(order, begins, [chunk[begins] for chunk in chunks], within)
 
-    def _each_unit(
-        self,
-        within: list[Indices],
-        chunks: list[Indices],
-        axes: Sequence[Steps | Edges],
-        others: list[list[AxisProjection]],
+    def units(
+        self, groups: PointGroups, axes: Sequence[Steps | Edges], others: list[list[AxisProjection]]
     ) -> Iterator[tuple[tuple[int, ...], ChunkProjection]]:
+        """The chunks that hold grouped points, each with its shape.
+
+        Parameters
+        ----------
+        groups : PointGroups
+        axes : sequence of Steps or Edges
+            The grid along all dimensions.
+        others : list of list of AxisProjection
+            The parts along each of the other dimensions.
+        """
         combinations = [*itertools.product(*others)]
         regular = all(isinstance(axis, Steps) for axis in axes)
         shape = tuple(axis.longest for axis in axes)
-        runs = [*_runs(*chunks)]
-        begins = [begin for begin, _ in runs]
-        firsts = zip(*(chunk[begins].tolist() for chunk in chunks), strict=True)
-        for (begin, end), at in zip(runs, firsts, strict=True):
-            ours = tuple([inside[begin:end] for inside in within])
+        ends = [*groups.begins[1:].tolist(), len(groups.within[0])]
+        firsts = zip(*(chunk.tolist() for chunk in groups.chunks), strict=True)
+        for begin, end, at in zip(groups.begins.tolist(), ends, firsts, strict=False):
+            ours = tuple([inside[begin:end] for inside in groups.within])
             for parts in combinations:
                 coords = at
                 if parts:
@@ -390,8 +411,9 @@ class Pointwise(Addressing):
             _parts_within(part, lengths[axis], sizes[axis])
             for part, axis in zip(slices, self.others, strict=True)
         ]
-        order, units = self.units(inner[: self._points], [Steps(length) for length in lengths], others)
-        found = [unit for _, unit in units]
+        axes = [Steps(length) for length in lengths]
+        groups = self.grouped(inner[: self._points], axes)
+        order, found = groups.order, [unit for _, unit in self.units(groups, axes, others)]
         if order is not None:
             found = [unit._replace(outer=(order[unit.outer[0]], *unit.outer[1:])) for unit in found]
         coords = [unit.coords for unit in found]

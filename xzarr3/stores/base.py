@@ -374,6 +374,11 @@ class Store(Closing):
         return None
 
     @property
+    def files(self) -> str | None:
+        """The start of the path of the file of each key, if the files may be read without this store."""
+        return None
+
+    @property
     def survives_crashes(self) -> bool:
         """Whether stored values survive a crash of the writer's operating system."""
         return True

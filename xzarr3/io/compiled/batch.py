@@ -1,42 +1,463 @@
-"""Turns the plan of a read into a batch for compiled code: flat arrays, without an object for each chunk."""
+"""Turns a plan into batches for compiled code: flat arrays, without an object for each chunk."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-from collections.abc import Sequence
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from xzarr3._types import AnyArray
-from xzarr3.io.compiled.read import Boxes
-from xzarr3.io.projection import AxisProjection
+from xzarr3.codecs.base import Codec
+from xzarr3.codecs.blosc import BloscCodec
+from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.codecs.crc32c import Crc32cCodec
+from xzarr3.codecs.gzip import GzipCodec
+from xzarr3.codecs.numcodecs.compressors import ShuffleCodec
+from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.sharding import Shard
+from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.codecs.zstd import ZstdCodec
+from xzarr3.io.compiled.decode import BLOSC, CRC32C, GZIP, SHUFFLE, ZSTD
+from xzarr3.io.compiled.libraries import bind
+from xzarr3.io.compiled.read import (
+    ABSENT,
+    LEFT,
+    Boxes,
+    Chunk,
+    Shards,
+    Source,
+    read_units,
+)
+from xzarr3.io.plan import Batch as PlanBatch
+from xzarr3.io.plan import ReadPlan
+from xzarr3.io.projection import AxisProjection, ChunkProjection, Pointwise
+from xzarr3.io.selection import DimSelection, Points
+from xzarr3.stores.local import platform
+from xzarr3.tracing.events import everywhere
+
+if TYPE_CHECKING:
+    from xzarr3.io.executor import Engine
+
+_CODECS: dict[type[Codec], tuple[int, str]] = {
+    ZstdCodec: (ZSTD, "zstd"),
+    BloscCodec: (BLOSC, "blosc"),
+    GzipCodec: (GZIP, "gzip"),
+    Crc32cCodec: (CRC32C, "crc32c"),
+    ShuffleCodec: (SHUFFLE, ""),
+}
+"""The codecs that compiled code decodes: their numbers, and the libraries that they need."""
+
+_CALL = 100
+"""Milliseconds that a call of compiled code takes at most: a signal is heard after it."""
+_MOST_RUN = 64  # Most units that a thread takes at a time.
 
 
-def boxes_of(parts: Sequence[Sequence[AxisProjection]], strides: Sequence[int], out: AnyArray) -> Boxes:
-    """The boxes of all combinations of parts.
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+def _address(array: Numbers | None) -> int:
+    """The address of an array, which has to live as long as it is used; 0 for none."""
+    return 0 if array is None else array.ctypes.data
+
+
+class Layout(NamedTuple):
+    """How compiled code finds the elements of a unit."""
+
+    chunk: Chunk
+    shards: Shards
+    kept: tuple[Numbers, ...]
+    """The arrays whose addresses the others hold."""
+
+
+_layouts: weakref.WeakKeyDictionary[CodecChain, Layout | None] = weakref.WeakKeyDictionary()
+
+
+def layout_of(chain: CodecChain) -> Layout | None:
+    """The layout of units that these codecs encode; None if compiled code does not know it."""
+    try:
+        return _layouts[chain]
+    except KeyError:
+        found = _layouts[chain] = _made_layout(chain)
+        return found
+
+
+def _made_layout(chain: CodecChain) -> Layout | None:
+    shard = chain.shard
+    found = _chunk(chain if shard is None else shard.inner)
+    if found is None or shard is None:
+        return found
+    index = _index(shard)
+    if index is None:
+        return None
+    counts = np.array(shard.counts, np.int64)
+    shards = index._replace(counts=_address(counts))
+    return Layout(found.chunk._replace(limit=index.largest), shards, (*found.kept, counts))
+
+
+def _index(shard: Shard) -> Shards | None:
+    """The shards without their counts; None if compiled code does not read their index."""
+    _, start, codecs = cast("tuple[tuple[int, ...], int, tuple[Codec, ...]]", shard.index_layout)
+    is_checked = len(codecs) == 2 and type(codecs[1]) is Crc32cCodec
+    if not (type(codecs[0]) is BytesCodec and codecs[0].endian == "little" and len(codecs) <= 1 + is_checked):
+        return None
+    if is_checked and bind()["crc32c"]:
+        return None
+    return Shards(0, shard.index_size, int(start == 0), int(is_checked), shard.max_inner_size)
+
+
+def _chunk(chain: CodecChain) -> Layout | None:
+    """The layout of units that are not cut into chunks; None if compiled code does not know a codec."""
+    dtype, stored, shape = chain.spec.dtype, chain.stored_dtype, chain.spec.shape
+    if stored is None or chain.settles or dtype.hasobject or not shape or not chain.spec.nbytes:
+        return None
+    if sys.byteorder != "little" or stored.shape or not dtype.isnative:
+        return None
+    swap = 0
+    if stored != dtype:
+        swap = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+        if dtype.kind not in "iufcmM" or swap not in (2, 4, 8):
+            return None
+    stages, room = [], chain.spec.nbytes
+    for codec, limit in chain.decompressors:
+        known = next((_CODECS[kind] for kind in _CODECS if _decodes_like(codec, kind)), None)
+        if known is None or (known[1] and bind()[known[1]]):
+            return None
+        stages.append((known[0], limit, getattr(codec, "elementsize", 0) or 1))
+        room = max(room, limit)
+    stored_shape, orders = shape, []
+    for codec in chain.filters:
+        if type(codec) is not TransposeCodec:
+            return None
+        stored_shape = tuple(stored_shape[axis] for axis in codec.order)
+        orders.append(codec.order)
+    strides = _strides(stored_shape, dtype.itemsize)
+    for order in reversed(orders):
+        back = [0] * len(order)
+        for at, axis in enumerate(order):
+            back[axis] = strides[at]
+        strides = back
+    arrays = np.array(shape, np.int64), np.array(strides, np.int64), np.array(stages, np.int64).reshape(-1)
+    chunk = Chunk(
+        _address(arrays[0]),
+        _address(arrays[1]),
+        dtype.itemsize,
+        chain.spec.nbytes,
+        swap,
+        int(tuple(strides) == chain.strides),
+        _address(arrays[2]),
+        len(stages),
+        chain.largest_stored if stages else chain.spec.nbytes,
+        room,
+    )
+    return Layout(chunk, Shards(0, 0, 0, 0, 0), arrays)
+
+
+def _decodes_like(codec: Codec, kind: type[Codec]) -> bool:
+    """Whether a codec is of a kind, and no derived class decodes in another way."""
+    return isinstance(codec, kind) and type(codec).decode is kind.decode  # type: ignore[attr-defined]
+
+
+def _strides(shape: Sequence[int], itemsize: int) -> list[int]:
+    return [*itertools.accumulate(shape[:0:-1], int.__mul__, initial=itemsize)][::-1]
+
+
+class Lists(NamedTuple):
+    """The arrays of :class:`~xzarr3.io.compiled.read.Boxes`."""
+
+    first: Numbers | None
+    number: Numbers | None
+    coord: Numbers
+    start: Numbers
+    count: Numbers
+    outer: Numbers
+    begin: Numbers | None
+    step: Numbers
+    outer_step: Numbers
+
+
+class _Parts(NamedTuple):
+    """The parts of a selection along one dimension."""
+
+    coord: Numbers
+    start: Numbers
+    count: Numbers
+    outer: Numbers
+    """The first element in the result."""
+
+
+def _steps(selected: DimSelection, length: int) -> _Parts:
+    """The parts of a slice along a dimension of equal chunks."""
+    first, step, count = selected.start, selected.step, selected.count
+    if step >= length:
+        elements = first + step * np.arange(count)
+        return _Parts(elements // length, elements % length, np.ones(count, np.int64), np.arange(count))
+    coord = np.arange(first // length, (first + (count - 1) * step) // length + 1)
+    outer = np.maximum(0, -(-(coord * length - first) // step))
+    stop = np.minimum(count, -(-((coord + 1) * length - first) // step))
+    return _Parts(coord, first + outer * step - coord * length, stop - outer, outer)
+
+
+def _listed(parts: Sequence[AxisProjection]) -> _Parts:
+    rows = [
+        (part.coord, part.inner.start, part.outer.stop - part.outer.start, part.outer.start) for part in parts
+    ]
+    return _Parts(*np.array(rows, np.int64).T)
+
+
+def _product(along: Sequence[_Parts], steps: Sequence[int], out: AnyArray) -> Lists:
+    """The units that combine one part along each dimension."""
+    number = np.array([len(parts.coord) for parts in along], np.int64)
+    joined = [np.concatenate(columns).astype(np.int64) for columns in zip(*along, strict=True)]
+    outer_step = np.array(out.strides, np.int64)
+    joined[3] *= np.repeat(outer_step, number)
+    return Lists(np.cumsum(number) - number, number, *joined, None, np.array(steps, np.int64), outer_step)
+
+
+def _points(plan: ReadPlan, addressing: Pointwise, out: AnyArray) -> Lists:
+    """The units of points, as a list: one box for each point and each combination of the other parts."""
+    groups, ndim = plan.groups, len(plan.grid.axes)
+    number, total = len(groups.begins), len(groups.within[0])
+    ends = np.append(groups.begins[1:], total)
+    others = [_listed(parts) for parts in plan.other_parts]
+    sizes = [len(parts.coord) for parts in others]
+    every = math.prod(sizes)
+    # Units are ordered by the group of points, then by the parts of the other dimensions; boxes within a
+    # unit by the point.
+    coord = np.empty((number, every, ndim), np.int64)
+    combined = [each.reshape(-1) for each in np.indices(sizes)]
+    for axis, chunks in zip(addressing.axes, groups.chunks, strict=True):
+        coord[:, :, axis] = chunks[:, np.newaxis]
+    for axis, parts, at in zip(addressing.others, others, combined, strict=True):
+        coord[:, :, axis] = parts.coord[at]
+    lengths = np.repeat(ends - groups.begins, every)
+    begin = np.concatenate([[0], np.cumsum(lengths)])
+    # For each box the number of its point and of its combination.
+    combination = np.repeat(np.tile(np.arange(every), number), lengths)
+    point = np.arange(begin[-1]) - np.repeat(begin[:-1] - np.repeat(groups.begins, every), lengths)
+    start, count = np.empty((len(point), ndim), np.int64), np.ones((len(point), ndim), np.int64)
+    outer, step, outer_step = point * out.strides[0], np.ones(ndim, np.int64), np.zeros(ndim, np.int64)
+    for axis, within in zip(addressing.axes, groups.within, strict=True):
+        start[:, axis] = within[point]
+    selection = cast("Points", plan.selection).others
+    each = zip(addressing.others, others, combined, selection, out.strides[1:], strict=True)
+    for axis, parts, at, chosen, stride in each:
+        here = at[combination]
+        start[:, axis], count[:, axis] = parts.start[here], parts.count[here]
+        outer = outer + parts.outer[here] * stride
+        step[axis], outer_step[axis] = chosen.step, stride
+    flat = [each.reshape(-1) for each in (coord, start, count)]
+    return Lists(None, None, *flat, outer, begin, step, outer_step)
+
+
+def _pieces(units: Sequence[ChunkProjection], steps: Sequence[int], out: AnyArray) -> Lists:
+    """Units that slices select, as a list of one box each."""
+    strides = np.array(out.strides, np.int64)
+    coord = np.array([unit.coords for unit in units], np.int64)
+    start = np.array([[part.start for part in unit.inner] for unit in units], np.int64)
+    outer = np.array([[part.start for part in unit.outer] for unit in units], np.int64)
+    stop = np.array([[part.stop for part in unit.outer] for unit in units], np.int64)
+    return Lists(
+        None,
+        None,
+        coord.reshape(-1),
+        start.reshape(-1),
+        (stop - outer).reshape(-1),
+        outer @ strides,
+        np.arange(len(units) + 1),
+        np.array(steps, np.int64),
+        strides,
+    )
+
+
+class Batch:
+    """Units of one shape, as compiled code reads them.
 
     Parameters
     ----------
-    parts : sequence of sequence of AxisProjection
-        For each dimension, the parts of the selection, which are slices.
-    strides : sequence of int
-        Bytes from one element of a decoded chunk to the next, for each dimension.
-    out : ndarray
-        The result.
+    layout : Layout
+    prefix : bytes
+        Start of the paths of all units.
+    separator : str
+    lists : Lists
+    number : int
+        Number of units.
+    opened : ndarray of int, optional
+        An open file for each unit.
     """
-    rows = np.array(
-        [
-            (part.coord, part.inner.start * inside, part.outer.start * outside, part.outer.stop - part.outer.start)
-            for along, inside, outside in zip(parts, strides, out.strides, strict=True)
-            for part in along
-        ],
-        np.int64,
-    ).reshape(-1, 4)
-    number = np.array([len(along) for along in parts], np.int64)
-    return Boxes(
-        np.cumsum(number) - number,
-        number,
-        *map(np.ascontiguousarray, rows.T),
-        np.array([along[0].inner.step * inside for along, inside in zip(parts, strides, strict=True)], np.int64),
-        np.array(out.strides, np.int64),
-    )
+
+    def __init__(
+        self,
+        layout: Layout,
+        prefix: bytes,
+        separator: str,
+        lists: Lists,
+        number: int,
+        opened: Numbers | None = None,
+    ) -> None:
+        self._layout = layout
+        self._lists = lists
+        self._kept = np.frombuffer(prefix, np.uint8), opened
+        self._boxes = Boxes(len(lists.step), number, *map(_address, lists))
+        name, size = self._kept[0].ctypes.data, len(prefix)
+        self._source = Source(name, size, ord(separator), platform.OPEN, _address(opened), 0, 0)
+        self._turn = np.zeros(1, np.int64)
+        self.status = np.full(number, LEFT, np.uint8)
+
+    def read(self, out: AnyArray, fill: AnyArray, stop: Numbers, run: int) -> None:
+        """Read units in this thread until none are left or another thread has set ``stop``."""
+        chunk, shards, _ = self._layout
+        addresses = out.ctypes.data, fill.ctypes.data, _address(self._turn), run, _CALL, _address(stop)
+        status = self.status.ctypes.data
+        while not stop[0] and self._turn[0] < len(self.status):
+            read_units(self._source, self._boxes, chunk, shards, *addresses, status)
+
+    def coords(self, unit: int) -> tuple[int, ...]:
+        """The coordinates of a unit."""
+        coord, first, number, ndim = self._lists.coord, self._lists.first, self._lists.number, self._boxes.ndim
+        if first is None or number is None:
+            return tuple(coord[unit * ndim : (unit + 1) * ndim].tolist())
+        return tuple(coord[first + np.array(np.unravel_index(unit, number.tolist()))].tolist())
+
+
+class CompiledRead:
+    """A read by compiled code.
+
+    Parameters
+    ----------
+    engine : Engine
+    plan : ReadPlan
+    out : ndarray
+        Has the shape of the plan's buffer.
+    pieces : int
+        As for :meth:`~xzarr3.io.plan.ReadPlan.batches`. More than 1 if several threads share shards.
+    """
+
+    def __init__(self, engine: Engine, plan: ReadPlan, out: AnyArray, pieces: int) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._out = out
+        self._pieces = 1 if isinstance(plan.selection, Points) else pieces
+        self._stop = np.zeros(1, np.int64)
+        self._prefix = (engine.store.files or "") + engine.key_prefix
+        self._descriptors: list[int] = []
+        self._batches: list[Batch] = []
+        try:
+            self._divide()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def of(cls, engine: Engine, plan: ReadPlan, out: AnyArray, pieces: int) -> CompiledRead | None:
+        """The read, or None if compiled code does not know its codecs, selection or store."""
+        known = engine.store.files is not None and not everywhere.listeners
+        if not known or out.dtype != engine.meta.chain.spec.dtype or layout_of(engine.meta.chain) is None:
+            return None
+        if isinstance(plan.selection, Points):
+            if not plan.grid.is_regular:
+                return None
+        elif not all(isinstance(chosen, DimSelection) for chosen in plan.selection):
+            return None
+        return cls(engine, plan, out, pieces)
+
+    def _divide(self) -> None:
+        plan, out = self._plan, self._out
+        if isinstance(plan.selection, Points):
+            lists = _points(plan, cast("Pointwise", plan.addressing), out)
+            self._add(plan.grid.largest, lists, plan.number)
+            return
+        selection = cast("tuple[DimSelection, ...]", plan.selection)
+        steps = [chosen.step for chosen in selection]
+        if self._pieces > 1:
+            for chain, units in plan.batches(self._pieces):
+                listed = [*units]
+                lists = _pieces(listed, steps, out)
+                self._add(chain.spec.shape, lists, len(listed), self._opened(listed))
+            return
+        if plan.grid.is_regular:
+            each = zip(selection, plan.grid.largest, strict=True)
+            along = [_steps(chosen, length) for chosen, length in each]
+            self._add(plan.grid.largest, _product(along, steps, out), plan.number)
+            return
+        for shape, parts in plan.shapes():
+            number = math.prod(map(len, parts))
+            self._add(shape, _product([*map(_listed, parts)], steps, out), number)
+
+    def _add(
+        self, shape: tuple[int, ...], lists: Lists, number: int, opened: Numbers | None = None
+    ) -> None:
+        engine = self._engine
+        layout = cast("Layout", layout_of(engine.chain_of(shape)))
+        prefix = os.fsencode(self._prefix)
+        self._batches.append(Batch(layout, prefix, engine.separator, lists, number, opened))
+
+    def _opened(self, units: Sequence[ChunkProjection]) -> Numbers:
+        """An open file for each piece of a shard: all pieces are read from one version of it."""
+        found: dict[tuple[int, ...], int] = {}
+        for unit in units:
+            if unit.coords not in found:
+                try:
+                    path = self._prefix + self._engine.separator.join(unit.texts)
+                    found[unit.coords] = os.open(path, platform.OPEN)
+                    self._descriptors.append(found[unit.coords])
+                except OSError:  # Absent or not readable; the Python executor finds out which.
+                    found[unit.coords] = -1
+        return np.array([found[unit.coords] for unit in units], np.int64)
+
+    def work(self, threads: int) -> int:
+        """Read units in this thread until none are left; returns 0."""
+        fill = self._engine.fill
+        for batch in self._batches:
+            run = max(1, min(_MOST_RUN, len(batch.status) // (4 * threads)))
+            batch.read(self._out, fill, self._stop, run)
+        return 0
+
+    def stop(self) -> None:
+        """Let all threads return soon."""
+        self._stop[0] = 1
+
+    def close(self) -> None:
+        """Close the shared shards."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def absent(self) -> list[tuple[int, ...]]:
+        """The coordinates of the absent units."""
+        return [
+            batch.coords(unit)
+            for batch in self._batches
+            for unit in np.flatnonzero(batch.status == ABSENT).tolist()
+        ]
+
+    def left(self) -> tuple[int, Iterator[PlanBatch]]:
+        """The number of units that the Python executor has to read, and these units."""
+        chosen = [batch.status == LEFT for batch in self._batches]
+        number = sum(int(np.count_nonzero(each)) for each in chosen)
+        planned = self._plan.batches(self._pieces) if number else iter(())
+        left = (
+            (chain, itertools.compress(units, each.tolist()))
+            for (chain, units), each in zip(planned, chosen, strict=False)
+            if each.any()
+        )
+        return number, left
+
+
+def missing() -> dict[str, str]:
+    """For each library of compiled code why it is not used; empty if it is."""
+    return dict(bind())
+
+
+def compile_all() -> None:
+    """Compile the loops, or load their machine code from the disk."""
+    zero = np.zeros(1, np.int64)
+    at = _address(zero)
+    boxes = Boxes(1, 0, *[at] * 9)
+    chunk, shards = Chunk(at, at, 1, 1, 0, 1, 0, 0, 1, 1), Shards(0, 0, 0, 0, 0)
+    read_units(Source(at, 1, 0, 0, 0, 0, 0), boxes, chunk, shards, at, at, at, 1, 0, at, at)

@@ -1,267 +1,582 @@
-"""Reads boxes of elements from the files of chunks: compiled, for one thread, without Python's lock.
+"""Reads boxes of elements from stored units: compiled, for one thread, without Python's lock.
 
-A box is the product of one part along each dimension, so a batch of boxes has one list of parts for each
-dimension and no list of chunks. For each chunk the loop makes the file name, reads the file, decodes it and
-copies the box. No memory outside the result and the thread's own scratch memory is written: all places were
-checked against the result when the batch was made, and each decoder is given the size of its target.
+A unit is a chunk or a shard, in a file or in memory. The loop makes the name of its file, reads the file,
+decodes it and copies the boxes. It writes to the result and to memory of its own only: all places were
+computed from the plan, and each decoder is given the size of its target. What the loop does not expect, it
+leaves to the Python executor, which gives the same result or the error.
+
+Fields of the tuples here that are said to be arrays hold the addresses of arrays of int64.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
-from xzarr3.io.compiled.libraries import bind, function
-
-bind()
+from xzarr3.io.compiled.decode import decode, free_contexts, is_checked, new_contexts
+from xzarr3.io.compiled.libraries import function
+from xzarr3.io.compiled.memory import (
+    copy_box,
+    error_number,
+    free,
+    get,
+    inner,
+    malloc,
+    memcpy,
+    milliseconds,
+    outer,
+    put,
+    put_byte,
+    put_number,
+    reverse_bytes,
+    take_turn,
+)
 
 DONE, ABSENT, LEFT = 0, 1, 2
-"""What became of a stored unit: it was read, it is absent, or the Python executor has to look at it."""
-RAW, ZSTD, BLOSC = 0, 1, 2
-DECODERS = {"": RAW, "zstd": ZSTD, "blosc": BLOSC}
-_ENOENT = 2
-_SEEK_END = 2
+"""What became of a unit: it was read, it is absent, or the Python executor has to read it."""
+_NO_FILE = 2  # ENOENT
+_FROM_END = np.int32(2)  # SEEK_END
+_REQUEST = 2**12  # Bytes that can be copied from the system's cache in the time of one more request.
+_WINDOW = 2**20  # Bytes of a shard that are read ahead.
+_SMALL = 2**16  # Bytes; smaller inner chunks are read many at a time.
 
 _open, _close, _pread, _lseek = map(function, ("open", "close", "pread", "lseek"))
-_malloc, _free, _memcpy = map(function, ("malloc", "free", "memcpy"))
-_errno_address = function("__error" if sys.platform == "darwin" else "__errno_location")
-_zstd_new, _zstd_free = function("ZSTD_createDCtx"), function("ZSTD_freeDCtx")
-_zstd_decode, _blosc_decode = function("ZSTD_decompressDCtx"), function("blosc_decompress_ctx")
-
-Numbers = npt.NDArray[np.int64]
+_readlink = function("readlink")
 
 
-class Files(NamedTuple):
-    """How the files of chunks are called and opened."""
+class Boxes(NamedTuple):
+    """The units of a read, and the boxes of elements that are wanted of each.
 
-    prefix: npt.NDArray[np.uint8]
-    """The start of each path, of the system's bytes."""
+    Either they are the product of one part along each dimension: then the arrays of parts hold those of the
+    first dimension, then of the next. Or each is listed.
+    """
+
+    ndim: int
+    total: int
+    """Number of units."""
+    first: int
+    """Array: for each dimension, the index of its first part."""
+    number: int
+    """Array: for each dimension, its number of parts."""
+    coord: int
+    """Array: for each part, the coordinate of the unit. In a list, all coordinates of each unit."""
+    start: int
+    """Array: for each part, the first element in the unit. In a list, for each dimension of each box."""
+    count: int
+    """Array: for each part, its number of elements. In a list, for each dimension of each box."""
+    outer: int
+    """Array: for each part, where it begins in the result, in bytes. In a list, one number for each box."""
+    begin: int
+    """Array: the first box of each unit in the list, and at the end the number of boxes. 0 for a product."""
+    step: int
+    """Array: for each dimension, the elements from one wanted element of a unit to the next."""
+    outer_step: int
+    """Array: for each dimension, the bytes from one element of the result to the next."""
+
+
+class Source(NamedTuple):
+    """Where the stored bytes are."""
+
+    prefix: int
+    """Address of the start of each path, in bytes of the system."""
+    prefix_size: int
     separator: int
     """The byte between two coordinates."""
     flags: int
     """Flags of ``open``."""
-
-
-class Boxes(NamedTuple):
-    """The boxes of a batch. The arrays of parts hold those of the first dimension, then of the next."""
-
-    first: Numbers
-    """For each dimension, the index of its first part."""
-    number: Numbers
-    """For each dimension, its number of parts."""
-    coord: Numbers
-    """For each part, the coordinate of the chunk."""
-    inner: Numbers
-    """For each part, where it begins in the chunk, in bytes."""
-    outer: Numbers
-    """For each part, where it begins in the result, in bytes."""
-    count: Numbers
-    """For each part, its number of elements."""
-    inner_step: Numbers
-    """For each dimension, the bytes from one selected element of a chunk to the next."""
-    outer_step: Numbers
-    """For each dimension, the bytes from one element of the result to the next."""
+    descriptors: int
+    """Array: an open file for each unit; 0 if they are to be opened."""
+    addresses: int
+    """Array: the address of the bytes of each unit, 0 for an absent one; 0 if they are in files."""
+    sizes: int
+    """Array: the number of bytes of each unit in memory."""
 
 
 class Chunk(NamedTuple):
-    """The chunks of an array."""
+    """The chunks, or the inner chunks of shards."""
 
-    nbytes: int
+    shape: int
+    """Array: the number of elements along each dimension."""
+    strides: int
+    """Array: for each dimension, the bytes from one decoded element to the next."""
     itemsize: int
-    decoder: int
+    nbytes: int
+    swap: int
+    """Width of the numbers whose bytes are reversed; 0 if their order is that of the machine."""
+    ordered: int
+    """1 if the elements lie in C order, else 0."""
+    stages: int
+    """Array: the codecs to undo, see :func:`~xzarr3.io.compiled.decode.decode`."""
+    number: int
+    """How many codecs these are."""
     limit: int
-    """Most bytes that a file may have."""
+    """Most bytes that a stored chunk may have."""
+    room: int
+    """Most bytes between two codecs."""
 
 
-@intrinsic
-def take_turn(typing: Any, array: Any, value: Any) -> Any:
-    """Add ``value`` to the first element of ``array``; returns what it was before. Threads may do so at once."""
+class Shards(NamedTuple):
+    """The shards of an array."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        return builder.atomic_rmw("add", data, args[1], "monotonic")
-
-    return types.int64(array, types.int64), generate
-
-
-@intrinsic
-def _move(typing: Any, target: Any, source: Any, like: Any) -> Any:
-    """Copy one number of the type of ``like`` between two addresses."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = ir.IntType(like.bitwidth).as_pointer()
-        value = builder.load(builder.inttoptr(args[1], pointer), align=1)
-        builder.store(value, builder.inttoptr(args[0], pointer), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, like), generate
+    counts: int
+    """Array: for each dimension, the number of inner chunks. 0 without shards."""
+    index_size: int
+    at_start: int
+    checked: int
+    """1 if the index ends with its checksum, else 0."""
+    largest: int
+    """Most bytes of an inner chunk."""
 
 
-@intrinsic
-def _number_at(typing: Any, address: Any) -> Any:
-    """The unsigned number of 32 bits at an address."""
+class _Memory(NamedTuple):
+    """Scratch memory of one thread: addresses."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value = builder.load(builder.inttoptr(args[0], ir.IntType(32).as_pointer()), align=1)
-        return builder.zext(value, ir.IntType(64))
+    name: int
+    part: int
+    """Array: for each dimension, the part of the unit that is read."""
+    start: int
+    count: int
+    inner_step: int
+    """Array: for each dimension, the bytes from one wanted element of a chunk to the next."""
+    inner: int
+    """Array: for each dimension, the coordinate of the inner chunk that is read."""
+    inner_start: int
+    inner_count: int
+    where: int
+    grid: int
+    none: int
+    """Array: a 0 for each dimension."""
+    contexts: int
+    kept: int
+    """Array: what other memory holds, see the indices below."""
+    stored: int
+    decoded: int
+    spare: int
+    index: int
 
-    return types.int64(types.int64), generate
+
+_ARRAYS = 10  # The arrays of a number for each dimension.
+_BEGIN, _END, _AHEAD, _MOVED, _NUMBER, _ELEMENTS = range(6)
+# In `kept`: where the bytes at `stored` begin and end in the unit; whether to read ahead, and how many bytes
+# were read so; the number of the chunk that was decoded last, and the address of its elements.
 
 
-@njit(nogil=True, cache=True)
-def _row(target, target_step, source, source_step, count, itemsize):  # type: ignore[no-untyped-def]
-    """Copy ``count`` elements."""
-    if target_step == itemsize and source_step == itemsize:
-        _memcpy(target, source, count * itemsize)
-    elif itemsize == 4:
-        for at in range(count):
-            _move(target + at * target_step, source + at * source_step, np.uint32(0))
-    elif itemsize == 8:
-        for at in range(count):
-            _move(target + at * target_step, source + at * source_step, np.uint64(0))
-    elif itemsize == 2:
-        for at in range(count):
-            _move(target + at * target_step, source + at * source_step, np.uint16(0))
-    elif itemsize == 1:
-        for at in range(count):
-            _move(target + at * target_step, source + at * source_step, np.uint8(0))
+@inner
+def _is_whole(boxes, chunk, count):  # type: ignore[no-untyped-def]
+    """Whether a box is a whole chunk whose place in the result is contiguous, in the order it is stored."""
+    if not chunk.ordered or chunk.swap:
+        return False
+    distance = chunk.itemsize
+    for axis in range(boxes.ndim - 1, -1, -1):
+        number = get(count, axis)
+        if number != get(chunk.shape, axis) or (number > 1 and get(boxes.outer_step, axis) != distance):
+            return False
+        distance *= number
+    return True
+
+
+@inner
+def _split(memory, boxes, chunk, count, alike):  # type: ignore[no-untyped-def]
+    """How to read boxes of a chunk whose stored bytes are its elements, at the least cost.
+
+    Returns the number of leading dimensions of which each index is read on its own, or -1 to read all.
+    """
+    span = chunk.itemsize
+    for axis in range(boxes.ndim):
+        span += (get(count, axis) - 1) * get(memory.inner_step, axis)
+    best, cost, number = -1, chunk.nbytes + _REQUEST, alike
+    for split in range(boxes.ndim + 1):
+        if number * (span + _REQUEST) < cost:
+            best, cost = split, number * (span + _REQUEST)
+        if split < boxes.ndim:
+            span -= (get(count, split) - 1) * get(memory.inner_step, split)
+            number *= get(count, split)
+    return best
+
+
+@inner
+def _copy(memory, boxes, chunk, source, target, count, split):  # type: ignore[no-untyped-def]
+    """Copy elements of a chunk into the result: a box over the dimensions from ``split`` on."""
+    if split == boxes.ndim:
+        memcpy(target, source, chunk.itemsize)
     else:
-        for at in range(count):
-            _memcpy(target + at * target_step, source + at * source_step, itemsize)
+        copy_box(
+            target, boxes.outer_step, source, memory.inner_step, count, split, boxes.ndim, memory.where,
+            chunk.itemsize,
+        )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
-def _copy_box(target, target_step, source, source_step, count, where, itemsize):  # type: ignore[no-untyped-def]
-    """Copy a box of ``count[d]`` elements along each dimension; ``where`` is scratch memory."""
-    last = count.size - 1
-    where[:] = 0
+@inner
+def _read_pieces(memory, boxes, chunk, descriptor, offset, target, start, count, split):  # type: ignore[no-untyped-def]
+    """Read a box of a chunk whose stored bytes are its elements, in pieces; returns whether that worked."""
+    span, grid = chunk.itemsize, memory.grid
+    for axis in range(boxes.ndim):
+        offset += get(start, axis) * get(chunk.strides, axis)
+        if axis >= split:
+            span += (get(count, axis) - 1) * get(memory.inner_step, axis)
+    # Without a gap on either side, the bytes go straight into the result.
+    distance, straight = chunk.itemsize, chunk.swap == 0
+    for axis in range(boxes.ndim - 1, split - 1, -1):
+        if get(count, axis) > 1 and (
+            get(memory.inner_step, axis) != distance or get(boxes.outer_step, axis) != distance
+        ):
+            straight = False
+        distance *= get(count, axis)
+    for axis in range(split):
+        put(grid, axis, 0)
     while True:
-        _row(target, target_step[last], source, source_step[last], count[last], itemsize)
-        axis = last - 1
+        if _pread(descriptor, target if straight else memory.decoded, span, offset) != span:
+            return False
+        if not straight:
+            reverse_bytes(memory.decoded, span, chunk.swap)
+            _copy(memory, boxes, chunk, memory.decoded, target, count, split)
+        axis = split - 1
         while axis >= 0:
-            where[axis] += 1
-            target += target_step[axis]
-            source += source_step[axis]
-            if where[axis] < count[axis]:
+            done = get(grid, axis) + 1
+            target += get(boxes.outer_step, axis)
+            offset += get(memory.inner_step, axis)
+            if done < get(count, axis):
+                put(grid, axis, done)
                 break
-            target -= count[axis] * target_step[axis]
-            source -= count[axis] * source_step[axis]
-            where[axis] = 0
+            target -= done * get(boxes.outer_step, axis)
+            offset -= done * get(memory.inner_step, axis)
+            put(grid, axis, 0)
             axis -= 1
         if axis < 0:
-            return
+            return True
 
 
-@njit(nogil=True, cache=True)
-def _put_number(name, end, number):  # type: ignore[no-untyped-def]
-    """Append a number to a name, in decimal digits; returns the new end of the name."""
-    digits = 1
-    rest = number // 10
-    while rest:
-        digits += 1
-        rest //= 10
-    for at in range(end + digits - 1, end - 1, -1):
-        name[at] = 48 + number % 10
-        number //= 10
-    return end + digits
+@inner
+def _stored_bytes(memory, descriptor, address, offset, length, size):  # type: ignore[no-untyped-def]
+    """The address of bytes of a unit, which are read if they are not in memory; 0 if they cannot be read."""
+    if address:
+        return address + offset
+    kept = memory.kept
+    if get(kept, _BEGIN) <= offset and offset + length <= get(kept, _END):
+        return memory.stored + offset - get(kept, _BEGIN)
+    wanted = length
+    if get(kept, _AHEAD):
+        wanted = max(length, min(_WINDOW, size - offset))
+        put(kept, _MOVED, get(kept, _MOVED) + wanted)
+        if get(kept, _MOVED) > 2 * size:  # The chunks lie in another order in the shard.
+            put(kept, _AHEAD, 0)
+    put(kept, _END, 0)
+    if _pread(descriptor, memory.stored, wanted, offset) != wanted:
+        return 0
+    put(kept, _BEGIN, offset)
+    put(kept, _END, offset + wanted)
+    return memory.stored
 
 
-@njit(nogil=True, cache=True)
-def _decode(decoder, context, source, size, target, nbytes):  # type: ignore[no-untyped-def]
-    """Decode exactly ``nbytes`` bytes; returns whether that many came out."""
-    if decoder == ZSTD:
-        return _zstd_decode(context, target, nbytes, source, size) == nbytes
-    # Blosc trusts its header, so the header is compared with the sizes first.
-    if size < 16 or _number_at(source + 4) != nbytes or _number_at(source + 12) != size:
+@inner
+def _elements(memory, chunk, descriptor, address, offset, length, size, target):  # type: ignore[no-untyped-def]
+    """The address of the elements of a chunk, which is ``target`` unless that is 0; 0 if decoding fails."""
+    if chunk.number == 0 and target and not address:
+        return target if _pread(descriptor, target, length, offset) == length else 0
+    found = _stored_bytes(memory, descriptor, address, offset, length, size)
+    if chunk.number and found:
+        found = decode(
+            chunk.stages, chunk.number, memory.contexts, found, length, target if target else memory.decoded,
+            memory.spare, chunk.room, chunk.nbytes,
+        )  # fmt: skip
+    if found == 0:
+        return 0
+    if target and found != target:
+        memcpy(target, found, chunk.nbytes)
+        return target
+    if chunk.swap:
+        if found != memory.decoded:
+            memcpy(memory.decoded, found, chunk.nbytes)
+            found = memory.decoded
+        reverse_bytes(found, chunk.nbytes, chunk.swap)
+    return found
+
+
+@inner
+def _read_box(  # type: ignore[no-untyped-def]
+    memory, boxes, chunk, descriptor, address, offset, length, size, number, target, start, count, alike
+):
+    """Read a box of the chunk at ``offset``; returns whether that worked. ``alike`` boxes are read of it."""
+    kept = memory.kept
+    if get(kept, _NUMBER) != number:
+        put(kept, _NUMBER, -1)  # The memory with the elements of another chunk is used.
+        if chunk.number == 0:
+            if length != chunk.nbytes:
+                return False
+            if not address and not (get(kept, _AHEAD) and length < _SMALL):
+                split = _split(memory, boxes, chunk, count, alike)
+                if split >= 0:
+                    return _read_pieces(memory, boxes, chunk, descriptor, offset, target, start, count, split)
+        straight = _is_whole(boxes, chunk, count)
+        found = _elements(
+            memory, chunk, descriptor, address, offset, length, size, target if straight else 0
+        )
+        if straight or found == 0:
+            return found != 0
+        put(kept, _NUMBER, number)
+        put(kept, _ELEMENTS, found)
+    source = get(kept, _ELEMENTS)
+    for axis in range(boxes.ndim):
+        source += get(start, axis) * get(chunk.strides, axis)
+    _copy(memory, boxes, chunk, source, target, count, 0)
+    return True
+
+
+@inner
+def _part_inside(memory, boxes, chunk, start, count):  # type: ignore[no-untyped-def]
+    """Work out which elements of a box are in the inner chunk at ``memory.inner``.
+
+    Returns the distance of the first of them from the first of the box in the result, -1 if there is none.
+    """
+    distance = found = 0
+    for axis in range(boxes.ndim):
+        length, step, begin = get(chunk.shape, axis), get(boxes.step, axis), get(start, axis)
+        low = get(memory.inner, axis) * length
+        first = max(0, (low - begin + step - 1) // step)
+        last = min(get(count, axis), (low + length - begin + step - 1) // step)
+        if first >= last:
+            found = -1
+        put(memory.inner_start, axis, begin + first * step - low)
+        put(memory.inner_count, axis, last - first)
+        distance += first * get(boxes.outer_step, axis)
+    return found, distance
+
+
+@inner
+def _last(boxes, chunk, start, count, axis):  # type: ignore[no-untyped-def]
+    """The coordinate of the last inner chunk that a box touches along a dimension."""
+    return (get(start, axis) + (get(count, axis) - 1) * get(boxes.step, axis)) // get(chunk.shape, axis)
+
+
+@inner
+def _read_shard_box(  # type: ignore[no-untyped-def]
+    memory, boxes, chunk, shards, descriptor, address, size, target, fill, start, count
+):
+    """Read a box of a shard whose index is in memory; returns whether that worked."""
+    ndim, at = boxes.ndim, memory.inner
+    wanted = every = 1
+    for axis in range(ndim):
+        put(at, axis, get(start, axis) // get(chunk.shape, axis))
+        wanted *= _last(boxes, chunk, start, count, axis) - get(at, axis) + 1
+        every *= get(shards.counts, axis)
+    put(memory.kept, _AHEAD, 1 if 2 * wanted >= every else 0)
+    while True:
+        found, distance = _part_inside(memory, boxes, chunk, start, count)
+        if found == 0:
+            number = 0
+            for axis in range(ndim):
+                number = number * get(shards.counts, axis) + get(at, axis)
+            offset, length = get(memory.index, 2 * number), get(memory.index, 2 * number + 1)
+            if offset == -1 and length == -1:
+                copy_box(
+                    target + distance, boxes.outer_step, fill, memory.none, memory.inner_count, 0, ndim,
+                    memory.where, chunk.itemsize,
+                )  # fmt: skip
+            elif offset < 0 or length < 0 or length > shards.largest or offset > size - length:
+                return False
+            else:
+                worked = _read_box(
+                    memory, boxes, chunk, descriptor, address, offset, length, size, number,
+                    target + distance, memory.inner_start, memory.inner_count, 1,
+                )  # fmt: skip
+                if not worked:
+                    return False
+        axis = ndim - 1
+        while axis >= 0:
+            if get(at, axis) < _last(boxes, chunk, start, count, axis):
+                put(at, axis, get(at, axis) + 1)
+                break
+            put(at, axis, get(start, axis) // get(chunk.shape, axis))
+            axis -= 1
+        if axis < 0:
+            return True
+
+
+@inner
+def _read_index(memory, shards, descriptor, address, size):  # type: ignore[no-untyped-def]
+    """Put the index of a shard into memory; returns whether it is whole."""
+    offset = 0 if shards.at_start else size - shards.index_size
+    if offset < 0 or size < shards.index_size:
         return False
-    return _blosc_decode(source, target, nbytes, 1) == nbytes
+    if address:
+        memcpy(memory.index, address + offset, shards.index_size)
+    elif _pread(descriptor, memory.index, shards.index_size, offset) != shards.index_size:
+        return False
+    return shards.checked == 0 or is_checked(memory.index, shards.index_size)
 
 
-@njit(nogil=True, cache=True)
-def read_boxes(files, boxes, chunk, out, fill, turn, run, stop, status):  # type: ignore[no-untyped-def]
-    """Read boxes until none are left, or ``stop[0]`` is set by another thread.
+@inner
+def _take_box(memory, boxes, box, out):  # type: ignore[no-untyped-def]
+    """Put the start and the counts of a box into memory; returns its place in the result."""
+    target = out
+    for axis in range(boxes.ndim):
+        at = box * boxes.ndim + axis if boxes.begin else get(memory.part, axis)
+        put(memory.start, axis, get(boxes.start, at))
+        put(memory.count, axis, get(boxes.count, at))
+        if not boxes.begin:
+            target += get(boxes.outer, at)
+    return target + get(boxes.outer, box) if boxes.begin else target
+
+
+@inner
+def _read_unit(memory, boxes, chunk, shards, descriptor, address, size, unit, out, fill):  # type: ignore[no-untyped-def]
+    """Read the boxes of a unit that is open or in memory; returns what became of it."""
+    for at in (_END, _AHEAD, _MOVED):
+        put(memory.kept, at, 0)
+    put(memory.kept, _NUMBER, -1)
+    if shards.counts and not _read_index(memory, shards, descriptor, address, size):
+        return LEFT
+    begin, end = (get(boxes.begin, unit), get(boxes.begin, unit + 1)) if boxes.begin else (0, 1)
+    for box in range(begin, end):
+        target = _take_box(memory, boxes, box, out)
+        if shards.counts:
+            worked = _read_shard_box(
+                memory, boxes, chunk, shards, descriptor, address, size, target, fill,
+                memory.start, memory.count,
+            )  # fmt: skip
+        else:
+            worked = _read_box(
+                memory, boxes, chunk, descriptor, address, 0, size, size, 0, target,
+                memory.start, memory.count, end - begin,
+            )  # fmt: skip
+        if not worked:
+            return LEFT
+    return DONE
+
+
+@inner
+def _fill_unit(memory, boxes, chunk, unit, out, fill):  # type: ignore[no-untyped-def]
+    """Put the fill value in the place of an absent unit; returns what became of it."""
+    begin, end = (get(boxes.begin, unit), get(boxes.begin, unit + 1)) if boxes.begin else (0, 1)
+    for box in range(begin, end):
+        target = _take_box(memory, boxes, box, out)
+        copy_box(
+            target, boxes.outer_step, fill, memory.none, memory.count, 0, boxes.ndim, memory.where,
+            chunk.itemsize,
+        )  # fmt: skip
+    return ABSENT
+
+
+@inner
+def _read_file(memory, boxes, chunk, shards, descriptor, unit, out, fill):  # type: ignore[no-untyped-def]
+    """Read the boxes of a unit from an open file; returns what became of it."""
+    address = 0
+    if shards.counts == 0 and chunk.number:
+        size = _pread(descriptor, memory.stored, chunk.limit + 1, 0)
+        if size > chunk.limit:
+            return LEFT
+        address = memory.stored
+    else:
+        size = _lseek(descriptor, 0, _FROM_END)
+    if size < 0:
+        return LEFT
+    return _read_unit(memory, boxes, chunk, shards, descriptor, address, size, unit, out, fill)
+
+
+@inner
+def _open_and_read(memory, source, boxes, chunk, shards, unit, out, fill):  # type: ignore[no-untyped-def]
+    """Open the file of a unit and read its boxes; returns what became of it."""
+    end = memory.name + source.prefix_size
+    for axis in range(boxes.ndim):
+        if axis:
+            put_byte(end, source.separator)
+            end += 1
+        end = put_number(end, get(boxes.coord, get(memory.part, axis)))
+    put_byte(end, 0)
+    descriptor = _open(memory.name, np.int32(source.flags))
+    if descriptor >= 0:
+        found = _read_file(memory, boxes, chunk, shards, descriptor, unit, out, fill)
+        _close(descriptor)
+        return found
+    # A link to a file that is gone gives the same error, but is no absent unit.
+    if error_number() == _NO_FILE and _readlink(memory.name, memory.decoded, 1) < 0:
+        if error_number() == _NO_FILE:
+            return _fill_unit(memory, boxes, chunk, unit, out, fill)
+    return LEFT
+
+
+@inner
+def _next_unit(memory, source, boxes, chunk, shards, unit, out, fill):  # type: ignore[no-untyped-def]
+    """Read a unit from wherever it is; returns what became of it."""
+    rest = unit
+    for axis in range(boxes.ndim - 1, -1, -1):
+        if boxes.begin:
+            put(memory.part, axis, unit * boxes.ndim + axis)
+        else:
+            number = get(boxes.number, axis)
+            put(memory.part, axis, get(boxes.first, axis) + rest % number)
+            rest //= number
+    if source.addresses:
+        address = get(source.addresses, unit)
+        if address == 0:
+            return _fill_unit(memory, boxes, chunk, unit, out, fill)
+        size = get(source.sizes, unit)
+        return _read_unit(memory, boxes, chunk, shards, np.int32(-1), address, size, unit, out, fill)
+    if source.descriptors:
+        descriptor = np.int32(get(source.descriptors, unit))
+        if descriptor < 0:
+            return LEFT
+        return _read_file(memory, boxes, chunk, shards, descriptor, unit, out, fill)
+    return _open_and_read(memory, source, boxes, chunk, shards, unit, out, fill)
+
+
+@inner
+def _read(memory, source, boxes, chunk, shards, out, fill, turn, run, until, stop, status):  # type: ignore[no-untyped-def]
+    """The loop of :func:`read_units`, once there is memory."""
+    memcpy(memory.name, source.prefix, source.prefix_size)
+    for axis in range(boxes.ndim):
+        put(memory.none, axis, 0)
+        put(memory.inner_step, axis, get(boxes.step, axis) * get(chunk.strides, axis))
+    new_contexts(chunk.stages, chunk.number, memory.contexts)
+    end = milliseconds(memory.kept) + until
+    while get(stop, 0) == 0 and milliseconds(memory.kept) < end:
+        begin = take_turn(turn, run)
+        if begin >= boxes.total:
+            break
+        for unit in range(begin, min(begin + run, boxes.total)):
+            found = _next_unit(memory, source, boxes, chunk, shards, unit, out, fill)
+            put_byte(status + unit, found)
+    free_contexts(memory.contexts)
+
+
+@outer
+def read_units(source, boxes, chunk, shards, out, fill, turn, run, until, stop, status):  # type: ignore[no-untyped-def]
+    """Read units until none are left, another thread sets ``stop``, or the time is over.
 
     Parameters
     ----------
-    files : Files
+    source : Source
     boxes : Boxes
     chunk : Chunk
+    shards : Shards
     out, fill : int
         Addresses of the result and of the fill value.
-    turn : array of one int64
-        Number of the next box; the threads of a read share it.
+    turn : int
+        Address of the number of the next unit; the threads of a read share it.
     run : int
-        Number of boxes that a thread takes at a time.
-    stop : array of one uint8
-    status : array of uint8
-        Gets what became of each box.
-
-    Returns
-    -------
-    int
-        Number of bytes read.
+        Number of units that a thread takes at a time.
+    until : int
+        Milliseconds after which this returns, so that Python hears signals.
+    stop : int
+        Address of a number that is not 0 once the threads have to stop.
+    status : int
+        Address of a byte for each unit, which gets what became of it.
     """
-    ndim = boxes.number.size
-    total = status.size
-    name = np.empty(files.prefix.size + 21 * ndim + 1, np.uint8)
-    name[: files.prefix.size] = files.prefix
-    part, count, where = np.empty(ndim, np.int64), np.empty(ndim, np.int64), np.empty(ndim, np.int64)
-    none = np.zeros(ndim, np.int64)
-    stored, decoded = _malloc(chunk.limit + 1), _malloc(max(chunk.nbytes, 1))
-    context = _zstd_new() if chunk.decoder == ZSTD else 0
-    moved = 0
-    while stored != 0 and decoded != 0 and stop[0] == 0:
-        begin = take_turn(turn, run)
-        if begin >= total:
-            break
-        for box in range(begin, min(begin + run, total)):
-            rest = box
-            for axis in range(ndim - 1, -1, -1):
-                part[axis] = boxes.first[axis] + rest % boxes.number[axis]
-                rest //= boxes.number[axis]
-            end = files.prefix.size
-            target, inner = out, 0
-            for axis in range(ndim):
-                if axis:
-                    name[end] = files.separator
-                    end += 1
-                end = _put_number(name, end, boxes.coord[part[axis]])
-                target += boxes.outer[part[axis]]
-                inner += boxes.inner[part[axis]]
-                count[axis] = boxes.count[part[axis]]
-            name[end] = 0
-            descriptor = _open(name.ctypes.data, files.flags)
-            if descriptor < 0:
-                if _number_at(_errno_address()) == _ENOENT:
-                    status[box] = ABSENT
-                    _copy_box(target, boxes.outer_step, fill, none, count, where, chunk.itemsize)
-                else:
-                    status[box] = LEFT
-                continue
-            size = _pread(descriptor, stored, chunk.limit + 1, 0)
-            _close(descriptor)
-            source = stored
-            status[box] = LEFT
-            if size < 0 or size > chunk.limit:
-                continue
-            if chunk.decoder == RAW:
-                if size != chunk.nbytes:
-                    continue
-            else:
-                source = decoded
-                if not _decode(chunk.decoder, context, stored, size, decoded, chunk.nbytes):
-                    continue
-            _copy_box(target, boxes.outer_step, source + inner, boxes.inner_step, count, where, chunk.itemsize)
-            status[box] = DONE
-            moved += size
-    if context:
-        _zstd_free(context)
-    _free(stored)
-    _free(decoded)
-    return moved + 0 * name[0]
+    ndim = boxes.ndim
+    arrays = malloc(8 * (_ARRAYS * ndim + 12) + source.prefix_size + 21 * ndim + 1)
+    stored = malloc(max(chunk.limit, _WINDOW) + 1)
+    decoded = malloc(chunk.nbytes + 1)
+    spare = malloc(2 * chunk.room + 1)
+    index = malloc(shards.index_size + 1)
+    if arrays and stored and decoded and spare and index:
+        each = 8 * ndim
+        other = arrays + _ARRAYS * each
+        memory = _Memory(
+            other + 96, arrays, arrays + each, arrays + 2 * each, arrays + 3 * each, arrays + 4 * each,
+            arrays + 5 * each, arrays + 6 * each, arrays + 7 * each, arrays + 8 * each, arrays + 9 * each,
+            other, other + 40, stored, decoded, spare, index,
+        )  # fmt: skip
+        _read(memory, source, boxes, chunk, shards, out, fill, turn, run, until, stop, status)
+    for address in (arrays, stored, decoded, spare, index):
+        free(address)

@@ -154,6 +154,11 @@ class LocalStore(Store):
         return self.root
 
     @property
+    def files(self) -> str | None:
+        own = type(self)._get is LocalStore._get and type(self)._reader is LocalStore._reader
+        return self._base if own and self.follow_links and platform.POSIX else None
+
+    @property
     def survives_crashes(self) -> bool:
         """Whether each write is on the disk when it returns."""
         return self.fsync
