@@ -13,34 +13,40 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bare import cpu_count
-from file_system import room_in_memory
+from cores import thread_counts
+from file_system import ROOM, room_in_memory
 from layouts import LAYOUTS
 from peers import LIBRARIES, find_libraries
 from report import OURS, Figures, aligned, bar_table, bars, failures, load_average, page, table
-from rows import ROWS
+from rows import ROWS, SECTIONS
 from run import Bench
 from timing import steady_allocator
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 FULL_SIZE_MIB = 64
+SIZES_IN_MEMORY = 8
+"""How many times the field a section needs in memory: its layouts, what is written, and results."""
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure xzarr3 beside its peers.")
-    parser.add_argument(
-        "--size", type=int, default=FULL_SIZE_MIB, metavar="MIB", help="size of the field (64)"
-    )
+    sizes = ", ".join(f"{each.size_mib} of --only {each.name}" for each in SECTIONS.values())
+    parser.add_argument("--mib", type=int, metavar="N", help=f"size of the field ({FULL_SIZE_MIB}; {sizes})")
     parser.add_argument("--repeat", type=int, default=7, metavar="N", help="timed rounds of each case (7)")
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help='measure cases whose "row: case" has TEXT in it'
+        "--only",
+        default="",
+        metavar="TEXT",
+        help='measure cases whose "row: case" has TEXT in it; '
+        f"{' and '.join(SECTIONS)} are sections that are measured only so",
     )
     parser.add_argument(
-        "--libraries",
-        default=",".join(kind.label for kind in LIBRARIES),
-        metavar="A,B",
-        help="libraries compared (%(default)s)",
+        "--threads",
+        metavar="N,N",
+        help="numbers of cores of --only cores (powers of two up to those there are)",
     )
+    parser.add_argument("--libraries", metavar="A,B", help="libraries compared (all that are installed)")
     parser.add_argument(
         "--directory",
         type=Path,
@@ -50,13 +56,23 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"page to write (full runs: {RESULTS.name})")
     parser.add_argument("--no-write", action="store_true", help="write no page")
     options = parser.parse_args(arguments)
-    if options.size < 1 or options.repeat < 1:
-        parser.error(f"--size and --repeat are at least 1; got {options.size} and {options.repeat}")
-    options.libraries = options.libraries.split(",")
-    known = [kind.label for kind in LIBRARIES]
+    options.section = SECTIONS.get(options.only)
+    options.full_size, kinds = FULL_SIZE_MIB, LIBRARIES
+    if options.section is not None:
+        options.full_size, kinds = options.section.size_mib, options.section.libraries
+    if options.mib is None:
+        options.mib = options.full_size
+    if options.mib < 1 or options.repeat < 1:
+        parser.error(f"--mib and --repeat are at least 1; got {options.mib} and {options.repeat}")
+    options.known = [kind.label for kind in kinds]
+    options.libraries = options.known if options.libraries is None else options.libraries.split(",")
     for label in options.libraries:
-        if label not in known:
-            parser.error(f"no library is called {label!r}; there are {', '.join(known)}")
+        if label not in options.known:
+            parser.error(f"no library is called {label!r}; there are {', '.join(options.known)}")
+    try:
+        options.threads = thread_counts(options.threads, cpu_count())
+    except ValueError as error:
+        parser.error(f"--threads: {error}")
     return options
 
 
@@ -66,8 +82,19 @@ def output_path(options: argparse.Namespace) -> Path | None:
         return None
     if options.out is not None:
         return Path(options.out)
-    partial = options.only or options.size != FULL_SIZE_MIB or len(options.libraries) < len(LIBRARIES)
+    partial = options.only and options.section is None
+    partial = partial or options.mib != options.full_size or len(options.libraries) < len(options.known)
     return None if partial else RESULTS
+
+
+def directories(options: argparse.Namespace) -> tuple[Path | None, Path | None]:
+    """Return where what is read and what is written are made; None is for a temporary directory."""
+    if options.directory is not None:
+        return options.directory, options.directory
+    if options.section is None:
+        return None, room_in_memory()
+    memory = room_in_memory(max(ROOM, SIZES_IN_MEMORY * options.mib * 2**20))
+    return memory, memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,14 +115,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if all(library.whole_chunks_only for library in libraries):
         print("nothing to measure: none of the libraries is installed", file=sys.stderr)
         return 1
+    if options.section is not None and cpu_count() < options.section.least_cores:
+        print(
+            f"nothing to measure: --only {options.only} needs {options.section.least_cores} cores",
+            file=sys.stderr,
+        )
+        return 1
     measured = Figures([])
-    memory = options.directory or room_in_memory()
+    read, written = directories(options)
     with (
-        tempfile.TemporaryDirectory(prefix="xzarr3-bench-", dir=options.directory) as root,
-        tempfile.TemporaryDirectory(prefix="xzarr3-bench-", dir=memory) as written,
+        tempfile.TemporaryDirectory(prefix="xzarr3-bench-", dir=read) as root,
+        tempfile.TemporaryDirectory(prefix="xzarr3-bench-", dir=written) as memory,
     ):
-        bench = Bench(Path(root), Path(written), libraries, options.size, options.repeat, options.only)
-        for measure in ROWS:
+        only = options.only if options.section is None else ""
+        bench = Bench(Path(root), Path(memory), libraries, options.mib, options.repeat, only)
+        for measure in ROWS if options.section is None else options.section.rows(options.threads):
             figures = Figures(measure(bench))
             measured = Figures([*measured.all, *figures.all])
             for row in figures.rows():
@@ -105,14 +139,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         seconds = time.perf_counter() - start
         loads += load_average()
-        judged = bars(measured, LAYOUTS, bench.size_mib)
-        print(aligned(bar_table([bar for bar in judged if bar.met is not None])), end="\n\n")
+        out = output_path(options)
+        old = out.read_text(encoding="utf-8") if out is not None and out.exists() else ""
+        if options.section is None:
+            judged = bars(measured, LAYOUTS, bench.size_mib)
+            summary = [bar_table([bar for bar in judged if bar.met is not None])]
+            new = page(bench, measured, absent, judged, seconds, loads)
+            for section in SECTIONS.values():
+                new = section.carry(old, new)
+        else:
+            summary = options.section.tables(bench, measured, labels)
+            new = options.section.put(old, options.section.text(bench, measured, absent, seconds, loads))
+        for lines in summary:
+            print(aligned(lines), end="\n\n")
         print(f"{len(measured.all)} figures in {seconds:.0f} s; in parentheses: a peer's time over xzarr3's")
         for line in failures(measured):
             print(f"failed: {line}", file=sys.stderr)
-        out = output_path(options)
         if out is not None:
-            out.write_text(page(bench, measured, absent, judged, seconds, loads), encoding="utf-8")
+            out.write_text(new, encoding="utf-8")
             print(f"written: {out}")
     return 1 if any(figure.note and figure.library == OURS for figure in measured.all) else 0
 

@@ -33,12 +33,12 @@ def in_memory(path: Path) -> bool:
     return kind_of(path) in MEMORY_FILE_SYSTEMS
 
 
-def room_in_memory() -> Path | None:
-    """Return a directory in memory with room for the bench, None where there is none."""
+def room_in_memory(least: int = ROOM) -> Path | None:
+    """Return a directory in memory with room for `least` bytes, None where there is none."""
     if not (SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK) and in_memory(SHARED_MEMORY)):
         return None
     room = min(shutil.disk_usage(SHARED_MEMORY).free, _available_memory())
-    return SHARED_MEMORY if room >= ROOM else None
+    return SHARED_MEMORY if room >= least else None
 
 
 def _available_memory() -> int:

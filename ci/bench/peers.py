@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import dask.array as da
@@ -28,7 +30,13 @@ Place: TypeAlias = Any
 
 
 class Library(ABC):
-    """A library under the bench; constructing it imports the library (ImportError when it is absent)."""
+    """A library under the bench; constructing it imports the library (ImportError when it is absent).
+
+    Parameters
+    ----------
+    threads : int, optional
+        Number of threads it works with, by default the number that it chooses itself.
+    """
 
     label: str
     distribution: str
@@ -36,6 +44,11 @@ class Library(ABC):
     """Name of its xarray engine."""
     whole_chunks_only: bool = False
     """Whether it can do no more than read whole chunks."""
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Variables that a process of its own is started with; in one process with others it is not measured."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads
 
     @property
     def version(self) -> str:
@@ -45,6 +58,10 @@ class Library(ABC):
     def configured(self) -> AbstractContextManager[object]:
         """Return the context in which the library is to open, read and write."""
         return nullcontext()
+
+    def warm_up(self) -> None:
+        """Do what a first read or write would do once in a process."""
+        return
 
     def remote(self, url: str) -> Place:
         """Return what the library takes for a store behind an HTTP URL."""
@@ -99,14 +116,21 @@ class Xzarr3(Library):
     distribution = "xzarr3"
     engine = "xzarr3"
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
+        super().__init__(threads)
         self._module = importlib.import_module("xzarr3")
+
+    def warm_up(self) -> None:
+        if hasattr(self._module, "warm_up"):
+            self._module.warm_up()
 
     def remote(self, url: str) -> Place:
         return self._module.open_store(url)
 
     def reader(self, path: Place) -> Reader:
         array = self._module.open_array(path)
+        if self.threads is not None:
+            return lambda selection: array.get(selection, threads=self.threads)
         return lambda selection: array[selection]
 
     def point_reader(self, path: Path) -> Reader:
@@ -127,7 +151,7 @@ class Xzarr3(Library):
             compressors=[] if layout.compressor is None else [layout.compressor],
             fill_value=0.0,
         )
-        return lambda data: array.__setitem__(..., data)
+        return lambda data: array.set(..., data, threads=self.threads)
 
     def counted_readers(self, path: Path) -> list[Reader]:
         array = self._module.open_array(path)
@@ -152,6 +176,18 @@ class Xzarr3(Library):
         return opened
 
 
+class InterpretedXzarr3(Xzarr3):
+    """xzarr3 as it is where numba is not installed."""
+
+    label = "xzarr3 without numba"
+    environment = MappingProxyType({"XZARR3_COMPILED": "0"})
+
+    def __init__(self, threads: int | None = None) -> None:
+        super().__init__(threads)
+        if importlib.util.find_spec("numba") is None:
+            raise ImportError("numba is not installed, so that xzarr3 itself is without it")
+
+
 class ZarrPython(Library):
     """zarr-python with one of its codec pipelines."""
 
@@ -160,7 +196,8 @@ class ZarrPython(Library):
     engine = "zarr"
     pipeline = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
+        super().__init__(threads)
         module, name = self.pipeline.rsplit(".", 1)
         self._zarr = importlib.import_module("zarr")
         try:
@@ -173,7 +210,8 @@ class ZarrPython(Library):
         # None is numcodecs' default, which leaves blosc to choose; importing xzarr3 may have changed it.
         before, blosc.use_threads = blosc.use_threads, None
         try:
-            with self._zarr.config.set({"codec_pipeline.path": self.pipeline}):
+            pipeline = {"codec_pipeline.path": self.pipeline, "threading.max_workers": self.threads}
+            with self._zarr.config.set(pipeline):
                 yield
         finally:
             blosc.use_threads = before
@@ -270,9 +308,12 @@ class Tensorstore(Library):
     label = "tensorstore"
     distribution = "tensorstore"
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
+        super().__init__(threads)
         self._module = importlib.import_module("tensorstore")
-        self._context = self._module.Context({"file_io_sync": False})
+        pools = () if threads is None else ("data_copy_concurrency", "file_io_concurrency")
+        limits = {pool: {"limit": threads} for pool in pools}
+        self._context = self._module.Context({"file_io_sync": False, **limits})
 
     def remote(self, url: str) -> Place:
         return {"driver": "http", "base_url": f"{url}/"}
@@ -326,16 +367,18 @@ class BareLoop(Library):
 
 
 LIBRARIES: tuple[type[Library], ...] = (Xzarr3, ZarrPython, FusedZarrPython, Zarrs, Tensorstore, BareLoop)
+"""Those that are compared in one process."""
 
 
-def find_libraries(labels: Iterable[str]) -> tuple[list[Library], dict[str, str]]:
+def find_libraries(labels: Iterable[str], threads: int | None = None) -> tuple[list[Library], dict[str, str]]:
     """Return the libraries that can be imported, and why each of the others cannot, by label."""
-    known = {kind.label: kind for kind in LIBRARIES}
+    kinds: tuple[type[Library], ...] = (*LIBRARIES, InterpretedXzarr3)
+    known = {kind.label: kind for kind in kinds}
     found: list[Library] = []
     absent: dict[str, str] = {}
     for label in labels:
         try:
-            found.append(known[label]())
+            found.append(known[label](threads))
         except ImportError as error:
             absent[label] = str(error)
     return found, absent

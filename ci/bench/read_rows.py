@@ -117,12 +117,12 @@ def _read_task(
             if round_number < 0:
                 yield lambda: _compare_in_turn(read, selections, source, library.label)
             else:
-                yield lambda: _read_in_turn(read, selections)
+                yield lambda: read_in_turn(read, selections)
 
     return Task(library.label, prepared, calls=len(places(0)))
 
 
-def _read_in_turn(read: Reader, selections: list[Selection]) -> object:
+def read_in_turn(read: Reader, selections: list[Selection]) -> object:
     """Read `selections` as a user goes through chunks: one result at a time is held, the last is returned."""
     result = None
     for selection in selections:

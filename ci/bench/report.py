@@ -75,7 +75,7 @@ MEMORY_MIB = 64
 """What a full read may need beside its result."""
 GROWTH_FACTOR = 1.25
 DISTRIBUTIONS = (
-    *("xzarr3", "zarr", "zarrs", "tensorstore", "xarray", "dask", "numpy", "numcodecs", "isal"),
+    *("xzarr3", "zarr", "zarrs", "tensorstore", "xarray", "dask", "numpy", "numba", "numcodecs", "isal"),
     "obstore",
 )
 
@@ -287,11 +287,11 @@ def _cell(figures: Figures, row: str, case: str, library: str) -> str:
     if figure.median is None:
         return "failed"
     ratio = figures.ratio(row, case, library)
-    value = _rounded(figure.median)
+    value = rounded(figure.median)
     return value if library == OURS or ratio is None else f"{value} ({ratio:.2f}x)"
 
 
-def _rounded(value: float) -> str:
+def rounded(value: float) -> str:
     """Return `value` with three figures, and no exponent."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
@@ -346,7 +346,7 @@ def page(
     sections = [
         "# Results of the bench",
         "Written by `bash ci/bench.sh`; every figure on this page was computed in that run.",
-        markdown(_conditions(bench, figures, absent, seconds, loads), words=True),
+        markdown(conditions(bench, figures, absent, seconds, loads), words=True),
         "## Bars",
         markdown(bar_table(judged), words=True),
         "## Figures",
@@ -399,7 +399,8 @@ and without a check: what calling these decoders takes. It is no peer."""
 
 def _explanation(bench: Bench) -> str:
     """Return what is measured and how, with the numbers this run was made with."""
-    text = _EXPLANATION.format(
+    return filled(
+        _EXPLANATION,
         limit=LIMIT_S,
         least=LEAST_ROUNDS,
         points=N_RANDOM_POINTS,
@@ -411,13 +412,18 @@ def _explanation(bench: Bench) -> str:
         patience=PATIENCE_S,
         delay=1000 * DELAY_S,
     )
-    filled = (textwrap.fill(paragraph, 108, break_on_hyphens=False) for paragraph in text.split("\n\n"))
-    return "\n\n".join(filled)
 
 
-def _conditions(
+def filled(text: str, **numbers: object) -> str:
+    """Return paragraphs of prose with `numbers` put in, in lines of at most 108 characters."""
+    paragraphs = text.format(**numbers).split("\n\n")
+    return "\n\n".join(textwrap.fill(each, 108, break_on_hyphens=False) for each in paragraphs)
+
+
+def conditions(
     bench: Bench, figures: Figures, absent: dict[str, str], seconds: float, loads: Sequence[float]
 ) -> list[list[str]]:
+    """Return the table of when, where and with what the figures were measured; see `page`."""
     spreads = [figure.spread for figure in figures.all if figure.spread is not None]
     repeats = {len(figure.samples) for figure in figures.all if figure.unit in TIMES and figure.samples}
     versions = [f"{name} {_version(name)}" for name in DISTRIBUTIONS]

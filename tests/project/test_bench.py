@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ LIBRARIES = "xzarr3,zarr-python" if HAS_ZARR else "xzarr3"
 
 
 def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH), "--size", "1", "--repeat", "1", *options]
+    command = [sys.executable, str(BENCH), "--mib", "1", "--repeat", "1", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -36,7 +37,7 @@ def table_lines(page: str, heading: str) -> list[list[str]]:
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """The modules of the bench, which are no package and have names others may have too."""
     monkeypatch.syspath_prepend(str(BENCH))
-    names = ("file_system", "layouts", "report", "run", "timing")
+    names = ("cores", "file_system", "layouts", "report", "rows", "run", "sections", "timing")
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
     for name, module in list(sys.modules.items()):
         if Path(getattr(module, "__file__", None) or "/").parent == BENCH:
@@ -104,12 +105,92 @@ def test_partial_run_leaves_recorded_results_alone() -> None:
         (("--libraries", "xarchive"), "no library is called 'xarchive'"),
         (("--libraries", "xzarr3", "--only", "full sleep"), "no case has 'full sleep' in its name"),
         (("--libraries", "bare loop"), "nothing to measure"),
+        (("--only", "cores", "--libraries", "bare loop"), "no library is called 'bare loop'"),
+        (("--only", "cores", "--threads", "1,0"), "0 is not a number of cores"),
     ],
 )
 def test_wrong_option_is_refused(options: tuple[str, ...], message: str) -> None:
     finished = run_bench(*options, "--no-write")
     assert finished.returncode != 0
     assert message in finished.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "others", "line"),
+    [
+        ("cores", ("--threads", "1"), r"\| full write: zstd, 64 KiB \| xzarr3 \| [\d.]+ \|"),
+        pytest.param(
+            *("lock", (), r"\| gzip, 64 KiB (\| [\d.]+, [\d.]+ \(\d+ %\) )+\|"),
+            marks=pytest.mark.skipif(os.cpu_count() == 1, reason="needs two cores"),
+        ),
+    ],
+    ids=["cores", "lock"],
+)
+def test_section_takes_its_place_in_a_page(
+    name: str, others: tuple[str, ...], line: str, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Before\n")
+    options = ("--only", name, "--libraries", "xzarr3", "--out", str(page), *others)
+    for _ in range(2):
+        finished = run_bench(*options)
+        assert finished.returncode == 0, finished.stderr
+        assert "failed" not in finished.stderr
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# Before\n\n<!-- Made by ci/bench: {name} -->\n\n## ")
+    assert text.count("## ") == 1
+    assert re.search(f"^{line}$", text, re.MULTILINE)
+
+
+def test_sections_outlive_a_new_page(bench: SimpleNamespace) -> None:
+    cores, lock = bench.rows.SECTIONS["cores"], bench.rows.SECTIONS["lock"]
+    old = lock.put(cores.put("# Old\n", "of cores"), "of the lock")
+    assert cores.put(old, "anew") == lock.put(cores.put("# Old\n", "anew"), "of the lock")
+    assert lock.carry(old, cores.carry(old, "# New\n")) == old.replace("Old", "New")
+    assert lock.carry("# Old\n", "# New\n") == "# New\n"
+
+
+def test_numbers_of_cores_are_powers_of_two_unless_asked_for(bench: SimpleNamespace) -> None:
+    counts = bench.cores.thread_counts
+    assert [counts(None, cores) for cores in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 8]]
+    assert counts("3,1", 4) == [3, 1]
+    with pytest.raises(ValueError, match="5 is not a number of cores; there are 4"):
+        counts("1,5", 4)
+
+
+def test_scaling_is_drawn_from_the_table(bench: SimpleNamespace, tmp_path: Path) -> None:
+    figures = bench.report.Figures(
+        [
+            bench.timing.Figure(f"on {count} cores", f"full read: {layout}", library, (1000 / count,))
+            for count in (1, 2, 4)
+            for layout in ("zstd, 64 KiB", "zstd, 4 MiB")
+            for library in ("xzarr3", "zarrs")
+            if (library, count) != ("zarrs", 4)
+        ]
+    )
+    run = bench.run.Bench(tmp_path, tmp_path, [], 512, 1)
+    (table,) = bench.cores.tables(run, figures, ["xzarr3", "zarrs"])
+    text = f"## {bench.cores.HEADING}\n\n| any | |\n|---|---|\n\n{bench.report.markdown(table)}\n"
+    page = bench.rows.SECTIONS["cores"].put("# Results\n\n## Any\n\n| GiB/s |\n", text)
+    spec = importlib.util.spec_from_file_location("scaling", BENCH.parent / "scaling.py")
+    assert spec is not None
+    assert spec.loader is not None
+    scaling = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scaling)
+    found = scaling.cases(page)
+    assert list(found) == ["full read: zstd, 64 KiB", "full read: zstd, 4 MiB"]
+    assert found["full read: zstd, 4 MiB"]["xzarr3"] == {1: 0.5, 2: 1, 4: 2}
+    assert str(found["full read: zstd, 64 KiB"]["zarrs"]) == "{1: 0.5, 2: 1.0, 4: nan}"
+    with pytest.raises(
+        ValueError, match=r'no table "GiB/s by cores".*make it: bash ci/bench\.sh --only cores'
+    ):
+        scaling.cases("# Results\n")
+    pytest.importorskip("matplotlib")
+    scaling.draw(found, tmp_path / "scaling.svg")
+    drawn = (tmp_path / "scaling.svg").read_text(encoding="utf-8")
+    assert drawn.count(">zstd<") == 1
+    assert ">zarrs<" in drawn
 
 
 def judged_bars(bench: SimpleNamespace, medians: dict[tuple[str, str], dict[str, float]]) -> dict[str, Any]:
