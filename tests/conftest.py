@@ -22,6 +22,7 @@ from _servers import (  # noqa: F401 - fixtures, and what says which of them the
 from hypothesis import HealthCheck, settings
 
 from xzarr3 import LocalStore, MemoryStore, Store
+from xzarr3.io import compiled
 
 pytest.register_assert_rewrite("_conformance", "_unprivileged")
 
@@ -60,8 +61,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item in kept]
 
 
+# The tests run compiled code wherever it can do the work; with XZARR3_COMPILED=0 they run none.
+compiled.FEW = 1
+compiled.warm_up()
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; children would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def python_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python executor does all work, for what only it does: it keeps indexes of shards, for one."""
+    monkeypatch.setattr(compiled, "FEW", 2**63)
 
 
 @pytest.fixture

@@ -43,7 +43,6 @@ _SMALL = 2**18  # Bytes; for less work, starting another thread costs more than 
 _SHORT = 25.0
 _OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
 _WORTH = 150.0  # Microseconds of compiled work that are worth another thread.
-_FEW = 8  # Units; compiled code needs longer to begin than the Python executor takes for fewer.
 _LARGE = 2**20  # Bytes of a chunk; the Python executor reads larger ones as fast.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
@@ -204,7 +203,7 @@ class Engine:
 
     def _compiled(self, plan: ReadPlan) -> ModuleType | None:
         """The module of compiled code, if it is loaded and the plan has enough units."""
-        if plan.number < _FEW or self.store.files is None:
+        if plan.number < compiled.FEW or self.store.files is None:
             return None
         return compiled.loaded(plan.number * compiled.CHUNK if self._is_small else 0)
 

@@ -1,8 +1,9 @@
 """The executor's loops as compiled code: many chunks a call, without Python's lock.
 
-numba compiles the loops on first use and keeps the machine code on the disk. The extra ``fast`` installs it.
-Compiled code handles the common cases of chunks in files. It reports each stored unit that it does not handle,
-and the Python executor reads or writes these units. So all results and errors are those of the Python executor.
+numba compiles the loops on first use and keeps the machine code on the disk; the extra ``fast`` installs it.
+Compiled code handles the common cases of chunks in files. It reports each stored unit that it does not
+handle, and the Python executor reads or writes that unit. So all results and errors are those of the Python
+executor.
 
 Importing this package imports no numba. :func:`loaded` does so once the reads of this process have taken as
 long as loading takes. The environment variable ``XZARR3_COMPILED=0`` turns compiled code off.
@@ -26,6 +27,8 @@ _LOADING = 0.7
 """About how many seconds loading takes if the machine code is on the disk."""
 _COMPILING = 5.0
 """About how many seconds compiling takes."""
+FEW = 8
+"""Units. The Python executor reads fewer of them before compiled code would have begun."""
 CHUNK = 3e-5
 """About how many seconds the Python executor takes for a small chunk."""
 

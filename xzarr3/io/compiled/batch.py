@@ -56,6 +56,9 @@ _CODECS: dict[type[Codec], tuple[int, str]] = {
 
 _CALL = 100
 """Milliseconds that a call of compiled code takes at most: a signal is heard after it."""
+_LARGEST = 2**30  # Bytes of a chunk; a thread holds one.
+_LONGEST = 2**48  # Elements along a dimension, so that no place exceeds 64 bits.
+_DENSE = 64  # Points of a unit; numpy takes more of them faster, with less memory.
 _MOST_RUN = 64  # Most units that a thread takes at a time.
 
 
@@ -94,7 +97,7 @@ def _made_layout(chain: CodecChain) -> Layout | None:
     if found is None or shard is None:
         return found
     index = _index(shard)
-    if index is None:
+    if index is None or index.index_size > _LARGEST or max(chain.spec.shape) > _LONGEST:
         return None
     counts = np.array(shard.counts, np.int64)
     shards = index._replace(counts=_address(counts))
@@ -115,9 +118,9 @@ def _index(shard: Shard) -> Shards | None:
 def _chunk(chain: CodecChain) -> Layout | None:
     """The layout of units that are not cut into chunks; None if compiled code does not know a codec."""
     dtype, stored, shape = chain.spec.dtype, chain.stored_dtype, chain.spec.shape
-    if stored is None or chain.settles or dtype.hasobject or not shape or not chain.spec.nbytes:
+    if stored is None or chain.settles or dtype.hasobject or not dtype.isnative or stored.shape:
         return None
-    if sys.byteorder != "little" or stored.shape or not dtype.isnative:
+    if not shape or not 0 < chain.spec.nbytes <= _LARGEST:
         return None
     swap = 0
     if stored != dtype:
@@ -320,7 +323,12 @@ class Batch:
 
     def coords(self, unit: int) -> tuple[int, ...]:
         """The coordinates of a unit."""
-        coord, first, number, ndim = self._lists.coord, self._lists.first, self._lists.number, self._boxes.ndim
+        coord, first, number, ndim = (
+            self._lists.coord,
+            self._lists.first,
+            self._lists.number,
+            self._boxes.ndim,
+        )
         if first is None or number is None:
             return tuple(coord[unit * ndim : (unit + 1) * ndim].tolist())
         return tuple(coord[first + np.array(np.unravel_index(unit, number.tolist()))].tolist())
@@ -358,10 +366,12 @@ class CompiledRead:
     def of(cls, engine: Engine, plan: ReadPlan, out: AnyArray, pieces: int) -> CompiledRead | None:
         """The read, or None if compiled code does not know its codecs, selection or store."""
         known = engine.store.files is not None and not everywhere.listeners
+        known = known and max(engine.meta.shape, default=0) <= _LONGEST
         if not known or out.dtype != engine.meta.chain.spec.dtype or layout_of(engine.meta.chain) is None:
             return None
         if isinstance(plan.selection, Points):
-            if not plan.grid.is_regular:
+            is_dense = len(plan.selection.indices[0]) > _DENSE * len(plan.groups.begins)
+            if is_dense or not plan.grid.is_regular:
                 return None
         elif not all(isinstance(chosen, DimSelection) for chosen in plan.selection):
             return None
@@ -390,9 +400,7 @@ class CompiledRead:
             number = math.prod(map(len, parts))
             self._add(shape, _product([*map(_listed, parts)], steps, out), number)
 
-    def _add(
-        self, shape: tuple[int, ...], lists: Lists, number: int, opened: Numbers | None = None
-    ) -> None:
+    def _add(self, shape: tuple[int, ...], lists: Lists, number: int, opened: Numbers | None = None) -> None:
         engine = self._engine
         layout = cast("Layout", layout_of(engine.chain_of(shape)))
         prefix = os.fsencode(self._prefix)

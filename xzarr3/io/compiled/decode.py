@@ -31,7 +31,10 @@ def new_contexts(stages, number, contexts):  # type: ignore[no-untyped-def]
         if get(stages, 3 * at) == ZSTD and get(contexts, ZSTD) == 0:
             put(contexts, ZSTD, _zstd_new())
         elif get(stages, 3 * at) == GZIP and get(contexts, GZIP) == 0:
-            put(contexts, GZIP, malloc(INFLATE_STATE))
+            state = malloc(INFLATE_STATE)
+            if state:
+                _memset(state, np.int32(0), INFLATE_STATE)
+            put(contexts, GZIP, state)
 
 
 @inner
@@ -53,7 +56,6 @@ def _gunzip(state, source, size, target, room):  # type: ignore[no-untyped-def]
     # RFC 1952: 31 139, method 8, flags; a header of 10 bytes; CRC-32 and size at the end.
     if size < 18 or load(source, U32) != 0x00088B1F or state == 0 or size > 2**31 or room > 2**31:
         return _FAILED
-    _memset(state, np.int32(0), INFLATE_STATE)
     put(state, 0, target)
     put(state, 1, room)
     put(state, 2, source + 10)

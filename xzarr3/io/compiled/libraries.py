@@ -38,7 +38,8 @@ def _check_zstd(call: Mapping[str, Any]) -> bool:
     stored = zstandard.compress(_SAMPLE, 3)
     out = ctypes.create_string_buffer(len(_SAMPLE))
     context = call["ZSTD_createDCtx"]()
-    size = call["ZSTD_decompressDCtx"](context, ctypes.addressof(out), len(out), _address(stored), len(stored))
+    into, room = ctypes.addressof(out), len(out)
+    size = call["ZSTD_decompressDCtx"](context, into, room, _address(stored), len(stored))
     call["ZSTD_freeDCtx"](context)
     return size == len(_SAMPLE) and out.raw == _SAMPLE
 
@@ -112,9 +113,7 @@ class Library:
         folder = Path(found.origin).parent.parent if found is not None and found.origin else Path()
         for path in sorted(folder.glob(self.pattern)) if found is not None else ():
             shared = ctypes.CDLL(str(path))
-            return {
-                name: ctypes.cast(shared[name], ctypes.c_void_p).value or 0 for name in self.functions
-            }
+            return {name: ctypes.cast(shared[name], ctypes.c_void_p).value or 0 for name in self.functions}
         raise FileNotFoundError(f"no shared object {self.pattern} beside the package {self.package}")
 
     def callables(self, addresses: Mapping[str, int]) -> dict[str, Any]:
@@ -126,6 +125,9 @@ class Library:
             for name, signature in self.functions.items()
         }
 
+
+_MEMORY = {"malloc": I64(I64), "free": types.void(I64)}
+"""Functions of the C library that a test replaces, to find accesses outside of what was allocated."""
 
 LIBRARIES = {
     # The object that zstandard itself uses exports nothing; this one, beside it, is the same library.
@@ -160,8 +162,6 @@ _C = {
     "pread": I64(I32, I64, I64, I64),
     "lseek": I64(I32, I64, I32),
     "readlink": I64(I64, I64, I64),
-    "malloc": I64(I64),
-    "free": types.void(I64),
     "memcpy": I64(I64, I64, I64),
     "memset": I64(I64, I32, I64),
     "clock_gettime": I32(I32, I64),
@@ -173,7 +173,8 @@ def function(name: str) -> types.ExternalFunction:
     """A function of the C library or of :data:`LIBRARIES`, as compiled code calls it."""
     if name in _C:
         return types.ExternalFunction(name, _C[name])
-    found = next(each.functions[name] for each in LIBRARIES.values() if name in each.functions)
+    every = (_MEMORY, *(library.functions for library in LIBRARIES.values()))
+    found = next(functions[name] for functions in every if name in functions)
     return types.ExternalFunction(_PREFIX + name, found)
 
 
@@ -186,6 +187,8 @@ def bind() -> Mapping[str, str]:
     mapping of str to str
         For each library why it is not used; empty if it is.
     """
+    for name, address in memory_functions().items():
+        llvmlite.binding.add_symbol(_PREFIX + name, address)
     reasons = {}
     for name, library in LIBRARIES.items():
         addresses, reason = dict.fromkeys(library.functions, 0), ""
@@ -200,6 +203,11 @@ def bind() -> Mapping[str, str]:
             llvmlite.binding.add_symbol(_PREFIX + each, address or _anything())
         reasons[name] = reason
     return reasons
+
+
+def memory_functions() -> dict[str, int]:
+    """The addresses of the functions that give and take back memory."""
+    return {name: ctypes.cast(ctypes.CDLL(None)[name], ctypes.c_void_p).value or 0 for name in _MEMORY}
 
 
 def _anything() -> int:

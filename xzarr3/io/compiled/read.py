@@ -309,9 +309,7 @@ def _read_box(  # type: ignore[no-untyped-def]
                 if split >= 0:
                     return _read_pieces(memory, boxes, chunk, descriptor, offset, target, start, count, split)
         straight = _is_whole(boxes, chunk, count)
-        found = _elements(
-            memory, chunk, descriptor, address, offset, length, size, target if straight else 0
-        )
+        found = _elements(memory, chunk, descriptor, address, offset, length, size, target if straight else 0)
         if straight or found == 0:
             return found != 0
         put(kept, _NUMBER, number)

@@ -1,0 +1,406 @@
+"""Compiled reads: the results and errors of the Python executor, and no access outside of their memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3.io import compiled
+from xzarr3.io.executor import Engine
+
+pytestmark = pytest.mark.skipif(not compiled.is_possible(), reason="numba is not installed, or turned off")
+
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+CODECS: dict[str, list[Any]] = {
+    "none": [],
+    "zstd": ["zstd"],
+    "blosc": ["blosc"],
+    "bitshuffled": [
+        {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 3, "shuffle": "bitshuffle"}}
+    ],
+    "gzip": ["gzip"],
+    "crc32c": ["crc32c"],
+    "zstd-crc32c": ["zstd", "crc32c"],
+    "shuffle-gzip": [{"name": "numcodecs.shuffle"}, "gzip"],
+    "gzip-zstd-crc32c": ["gzip", "zstd", "crc32c"],
+}
+DTYPES = ("int8", "uint16", "int32", "float32", "float64", "complex64", "complex128", "datetime64[s]", "S3")
+
+
+class Seen:
+    """What compiled code did: the units that it was given, and those that it left."""
+
+    units = 0
+    left = 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def seen() -> Iterator[Seen]:
+    found, original = Seen(), Engine._read_compiled
+
+    def counted(self: Engine, read: Any, *arguments: Any) -> int:
+        try:
+            return original(self, read, *arguments)
+        finally:
+            found.units += sum(len(batch.status) for batch in read._batches)
+            found.left += read.left()[0]
+
+    Engine._read_compiled = counted  # type: ignore[method-assign]
+    yield found
+    Engine._read_compiled = original  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def python_executor() -> Iterator[None]:
+    before, compiled.FEW = compiled.FEW, 2**63
+    try:
+        yield
+    finally:
+        compiled.FEW = before
+
+
+def outcome(array: xzarr3.Array, selection: Any) -> tuple[Any, ...]:
+    """The bytes of a result, or the error in words, with what its cause and chunk are."""
+    try:
+        found = array.vindex[tuple(selection)] if isinstance(selection, list) else array.get(selection)
+    except xzarr3.Xzarr3Error as error:
+        return type(error), str(error), type(error.__cause__)
+    return found.shape, found.dtype, found.tobytes()
+
+
+def both(array: xzarr3.Array, selection: Any) -> tuple[Any, ...]:
+    """The outcome of compiled code, which is that of the Python executor."""
+    found = outcome(array, selection)
+    with python_executor():
+        assert found == outcome(array, selection)
+    return found
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+    """Options of an array, and its values."""
+    ndim = draw(st.integers(1, 4))
+    shape = tuple(draw(st.integers(1, (40, 12, 8, 5)[ndim - 1])) for _ in range(ndim))
+    chunks = tuple(draw(st.integers(1, n + 2)) for n in shape)
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    rng = np.random.default_rng(draw(st.integers(0, 100)))
+    values = rng.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
+    values[rng.random(shape) < draw(st.sampled_from((0, 0.5, 1)))] = 0
+    options: dict[str, Any] = {
+        "chunks": chunks,
+        "compressors": CODECS[draw(st.sampled_from([*CODECS]))],
+        "fill_value": draw(st.sampled_from((0, 1))) if dtype.kind in "iufc" else None,
+    }
+    if draw(st.booleans()):
+        options["shards"] = tuple(n * draw(st.integers(1, 3)) for n in chunks)
+    if draw(st.booleans()):
+        order = draw(st.permutations(range(ndim)))
+        options["filters"] = [{"name": "transpose", "configuration": {"order": order}}]
+        options.pop("shards", None)
+    if draw(st.booleans()):
+        options["serializer"] = {"name": "bytes", "configuration": {"endian": "big"}}
+    return options, values.view(dtype).reshape(shape)
+
+
+@st.composite
+def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
+    if draw(st.integers(0, 3)) == 0:
+        number = draw(st.integers(1, 9))
+        each = [
+            np.array(draw(st.lists(st.integers(0, n - 1), min_size=number, max_size=number))) for n in shape
+        ]
+        if len(shape) > 1 and draw(st.booleans()):
+            at = draw(st.integers(0, len(shape) - 1))
+            return [*each[:at], slice(None, None, draw(st.integers(1, 3))), *each[at + 1 :]]
+        return each
+    chosen: list[Any] = []
+    for n in shape:
+        start, stop = draw(st.integers(-n, n)), draw(st.integers(-n, n))
+        step = draw(st.sampled_from((1, 1, 2, 3, 7, -1, -2)))
+        chosen.append(draw(st.sampled_from((slice(None), slice(start, stop, step), n - 1, -n))))
+    return tuple(chosen)
+
+
+@given(made=arrays(), data=st.data())
+def test_results_are_those_of_the_python_executor(
+    tmp_path_factory: pytest.TempPathFactory, made: Any, data: st.DataObject, seen: Seen
+) -> None:
+    options, values = made
+    path = tmp_path_factory.mktemp("read") / "a.zarr"
+    array = xzarr3.create_array(path, shape=values.shape, dtype=values.dtype, **options)
+    # A part is written, so that some units are absent.
+    half = tuple(slice(0, data.draw(st.integers(0, n))) for n in values.shape)
+    array[half] = values[half]
+    expected = np.full(values.shape, array.fill_value, values.dtype)
+    expected[half] = values[half]
+    before = seen.units
+    for _ in range(3):
+        selection = data.draw(selections(values.shape))
+        shape, _, found = both(array, selection)
+        index = tuple(selection)
+        if not isinstance(selection, list) or all(isinstance(each, np.ndarray) for each in index):
+            wanted = expected[index]
+            assert (shape, found) == (wanted.shape, np.ascontiguousarray(wanted).tobytes())
+        assert seen.units > before or 0 in shape
+        before = seen.units
+
+
+def test_an_index_at_the_start_and_without_a_checksum(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(60, dtype="int16").reshape(6, 10)
+    for number, codecs in enumerate(([LITTLE], [LITTLE, {"name": "crc32c"}])):
+        for location in ("start", "end"):
+            configuration = {
+                "chunk_shape": [2, 5],
+                "codecs": [LITTLE, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}],
+                "index_codecs": codecs,
+                "index_location": location,
+            }
+            array = xzarr3.create_array(
+                tmp_path / f"{number}-{location}",
+                data=values,
+                chunks=(4, 5),
+                compressors=None,
+                serializer={"name": "sharding_indexed", "configuration": configuration},
+            )
+            before, left = seen.units, seen.left
+            assert both(array, ...)[2] == values.tobytes()
+            assert (seen.units, seen.left) == (before + 4, left)
+
+
+def test_chunks_of_different_sizes(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(13 * 11, dtype="float32").reshape(13, 11)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=((3, 7, 3), (5, 1, 5)))
+    before = seen.units
+    for selection in (..., (slice(2, 12, 3), slice(None, None, -2)), (4, slice(None))):
+        assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
+    assert seen.units == before + 9 + 6 + 3
+
+
+def test_a_million_chunks_are_divided_in_less_than_a_tenth_of_a_second_of_objects(tmp_path: Path) -> None:
+    """No Python object is made for each chunk: the time of it is what the number of calls says."""
+    array = xzarr3.create_array(tmp_path / "a", shape=(10**6,), chunks=(1,), dtype="int8", compressors=None)
+    plan = array.plan(...)
+    made = compiled.loaded(0)
+    assert made is not None
+    calls = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        read = made.CompiledRead.of(array.engine, plan, np.empty(10**6, np.int8), 1)
+    finally:
+        sys.setprofile(None)
+    assert read is not None
+    assert calls < 2000
+
+
+@pytest.fixture(params=[*CODECS])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[xzarr3.Array, Path]:
+    """An array, and the file of its first chunk."""
+    values = (np.arange(4 * 64) % 50).astype("float32").reshape(4, 64)
+    array = xzarr3.create_array(
+        tmp_path / "a.zarr", data=values, chunks=(2, 16), compressors=CODECS[request.param]
+    )
+    return array, tmp_path / "a.zarr" / "c" / "0" / "0"
+
+
+def damages(data: bytes, rng: np.random.Generator) -> Iterator[bytes]:
+    """Ways in which stored bytes may differ from what they should be."""
+    for cut in (0, 1, 4, len(data) // 2, len(data) - 1):
+        yield data[:cut]
+    yield data + b"\0"
+    yield data + data
+    yield data[:-4] + bytes(4)
+    for _ in range(150):
+        found = bytearray(data)
+        for _ in range(int(rng.integers(1, 4))):
+            found[int(rng.integers(len(found)))] = int(rng.integers(256))
+        yield bytes(found)
+
+
+def test_damaged_chunks_give_the_same_result_or_error(stored: tuple[xzarr3.Array, Path], seen: Seen) -> None:
+    array, file = stored
+    data = file.read_bytes()
+    before, failed = seen.units, 0
+    for damaged in damages(data, np.random.default_rng(0)):
+        file.write_bytes(damaged)
+        for selection in (..., (slice(None), 3), [np.array([0, 3]), np.array([3, 60])]):
+            failed += isinstance(both(array, selection)[0], type)
+    assert failed
+    assert seen.units > before
+
+
+@pytest.mark.parametrize("index", ["at the end", "at the start"])
+@pytest.mark.parametrize("codecs", [[], [{"name": "gzip", "configuration": {"level": 5}}]], ids=str)
+def test_damaged_shards_give_the_same_result_or_error(tmp_path: Path, codecs: list[Any], index: str) -> None:
+    values = (np.arange(4 * 64) % 50).astype("float32").reshape(4, 64)
+    configuration = {
+        "chunk_shape": [2, 16],
+        "codecs": [LITTLE, *codecs],
+        "index_codecs": [LITTLE],  # Without a checksum, any index is believed.
+        "index_location": "end" if index == "at the end" else "start",
+    }
+    array = xzarr3.create_array(
+        tmp_path / "a",
+        data=values,
+        chunks=(4, 64),
+        compressors=None,
+        serializer={"name": "sharding_indexed", "configuration": configuration},
+    )
+    file = tmp_path / "a" / "c" / "0" / "0"
+    data, failed = file.read_bytes(), 0
+    for damaged in damages(data, np.random.default_rng(0)):
+        file.write_bytes(damaged)
+        for selection in (..., (slice(None), 3), [np.array([0, 3]), np.array([3, 60])]):
+            failed += isinstance(both(array, selection)[0], type)
+    assert failed
+
+
+def test_what_is_no_file_is_left_to_the_python_executor(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(64, dtype="float32")
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=4, compressors=None)
+    folder = tmp_path / "a" / "c"
+    left = seen.left
+    (folder / "1").unlink()
+    assert both(array, ...)[2][16:32] == bytes(16)
+    assert seen.left == left  # It is absent.
+    (folder / "1").symlink_to(folder / "gone")
+    assert both(array, ...)[0] is xzarr3.StoreError
+    (folder / "1").unlink()
+    (folder / "1").symlink_to(folder / "2")
+    assert both(array, ...)[2][16:32] == values[8:12].tobytes()
+    (folder / "1").unlink()
+    (folder / "1").mkdir()
+    assert both(array, ...)[2][16:32] == bytes(16)
+    (folder / "1").rmdir()
+    os.mkfifo(folder / "1")
+    assert both(array, ...)[0] is xzarr3.StoreError
+    assert seen.left > left
+
+
+def test_absent_chunks_are_named(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=(6, 6), chunks=(2, 3), dtype="int8", fill_value=7)
+    array[2:4, 0:3] = 1
+    strict = xzarr3.open_array(tmp_path / "a", missing="error")
+    for selection in (..., (slice(None), 1), [np.array([5, 0]), np.array([0, 5])]):
+        assert both(strict, selection)[0] is xzarr3.MissingChunksError
+
+
+def test_a_place_in_a_larger_array_is_all_that_is_written(tmp_path: Path) -> None:
+    values = np.arange(24 * 18, dtype="float32").reshape(24, 18)
+    for number, codecs in enumerate(CODECS.values()):
+        array = xzarr3.create_array(tmp_path / str(number), data=values, chunks=(5, 4), compressors=codecs)
+        for whole in (np.full((40, 40), -1, "float32"), np.full((40, 40), -1, "float32").T):
+            place = whole[3:27:2, 30:12:-1]
+            array.get((slice(None, None, 2), slice(None)), out=place)
+            assert np.array_equal(place, values[::2])
+            place[...] = -1
+            assert np.all(whole == -1)
+
+
+GUARDED = r"""
+    import ctypes, mmap, sys
+    from pathlib import Path
+    import numpy as np
+    import xzarr3
+    from xzarr3.io import compiled
+    from xzarr3.io.compiled import libraries
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    given = {}
+    number = 0
+
+    def malloc(size):
+        # The memory ends where a page begins that nobody may touch; 16 bytes are what decoders align to.
+        global number
+        number += 1
+        taken = -(-size // 16) * 16
+        pages = -(-taken // 4096) * 4096 + 4096
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        start = libc.mmap(None, pages, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+        assert libc.mprotect(start + pages - 4096, 4096, 0) == 0
+        address = start + pages - 4096 - taken
+        ctypes.memset(address + size, 0xA5, taken - size)
+        ctypes.memset(start, 0xA5, address - start)
+        given[address] = start, pages, size, taken
+        return address
+
+    def free(address):
+        if not address:
+            return
+        start, pages, size, taken = given.pop(address)
+        assert ctypes.string_at(address + size, taken - size) == b"\xa5" * (taken - size)
+        assert ctypes.string_at(start, address - start) == b"\xa5" * (address - start)
+        assert libc.munmap(start, pages) == 0
+
+    def failing(unraisable):
+        sys.__unraisablehook__(unraisable)
+        libc._exit(3)
+
+    sys.unraisablehook = failing
+    gives, takes = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64), ctypes.CFUNCTYPE(None, ctypes.c_int64)
+    callbacks = gives(malloc), takes(free)
+    addresses = [ctypes.cast(each, ctypes.c_void_p).value for each in callbacks]
+    libraries.memory_functions = lambda: dict(zip(("malloc", "free"), addresses))
+    compiled.FEW = 1
+    assert compiled.warm_up().startswith("in use"), compiled.warm_up()
+    for path in sorted(Path(sys.argv[1]).iterdir()):
+        array = xzarr3.open_array(path)
+        # The result, too, ends before a page that nobody may touch.
+        size = array.nbytes
+        address = malloc(size)
+        out = np.frombuffer((ctypes.c_char * size).from_address(address), array.dtype).reshape(array.shape)
+        for damaged in (False, True):
+            try:
+                array.get(out=out)
+                array.vindex[tuple(np.array([0, n - 1]) for n in array.shape)]
+                array[tuple(slice(1, None, 3) for n in array.shape)]
+            except xzarr3.Xzarr3Error:
+                assert damaged
+            for file in path.rglob("c/*/*"):
+                data = bytearray(file.read_bytes())
+                data[len(data) // 2] ^= 0x55
+                file.write_bytes(data[:-1])
+        free(address)
+    assert number > 100 and not given, (number, given)
+"""
+
+
+@pytest.mark.slow
+def test_no_byte_outside_of_its_memory_is_touched(tmp_path: Path) -> None:
+    """All memory of compiled code ends before a page that nobody may touch, and has marks around it."""
+    values = (np.arange(40 * 30) % 50).astype("float32").reshape(40, 30)
+    arrays = tmp_path / "arrays"
+    for number, codecs in enumerate(CODECS.values()):
+        for shards in (None, (21, 16)):
+            path = arrays / f"{number}-{shards}"
+            xzarr3.create_array(path, data=values, chunks=(7, 8), shards=shards, compressors=codecs)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(GUARDED), str(arrays)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
