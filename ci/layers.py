@@ -35,6 +35,7 @@ LAYERS: list[dict[str, str]] = [
         "array": "`Array`: reading, writing, selecting",
         "copying": "`copy`, also between formats",
         "progress": "progress bars",
+        "versions": "`show_versions`",
     },
     {
         "nodes": "finding nodes; making, changing and erasing them; pickling; freshness",

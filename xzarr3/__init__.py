@@ -51,6 +51,7 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import ZarrFormat
 from xzarr3.group import Group
+from xzarr3.io.compiled import warm_up
 from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.options import set_options
 from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         ZipStore,
     )
     from xzarr3.tracing.trace import trace
+    from xzarr3.versions import show_versions
     from xzarr3.xarray import open_dataset, to_zarr
 
 __version__ = "0.1.0"
@@ -128,9 +130,11 @@ __all__ = [
     "recover",
     "register_storage_transformer",
     "set_options",
+    "show_versions",
     "store",
     "to_zarr",
     "trace",
+    "warm_up",
 ]
 
 # These names need dask, xarray or other packages, which are imported on first use.
@@ -148,6 +152,7 @@ _LAZY = {
     "store": "xzarr3.dask",
     "to_zarr": "xzarr3.xarray",
     "trace": "xzarr3.tracing.trace",
+    "show_versions": "xzarr3.versions",
 }
 
 

@@ -37,6 +37,11 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> None:
+    if arguments.system:
+        xzarr3.show_versions()
+        return
+    if arguments.store is None:
+        raise Xzarr3Error("no store is given; name its path or URL, or use --system")
     node = xzarr3.open(arguments.store, arguments.path, storage_options=dict(arguments.option))
     print(node.info if isinstance(node, xzarr3.Array) else node.tree())
 
@@ -187,9 +192,12 @@ def parser() -> argparse.ArgumentParser:
     info = commands.add_parser(
         "info", help="describe an array, or list a group", description="Describe an array, or list a group."
     )
-    info.add_argument("store", metavar="STORE", help="path or URL of the store")
+    info.add_argument("store", metavar="STORE", nargs="?", help="path or URL of the store")
     info.add_argument(
         "path", metavar="PATH", nargs="?", default="", help="path of the node (default: the root)"
+    )
+    info.add_argument(
+        "--system", action="store_true", help="print versions, and whether compiled code is used here"
     )
     _takes_options(info, "--option", "the store")
     info.set_defaults(command=_info)

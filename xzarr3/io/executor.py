@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from xzarr3.io.compiled.batch import CompiledRead
 
 _SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.
-# Microseconds to read and decode one chunk. For shorter times, threads lose more by waiting for Python's
-# global lock than they save.
-_SHORT = 25.0
+# Microseconds of work in Python for each chunk, which only one thread does at a time. More threads than the
+# rest of the work keeps busy beside it wait for Python's lock, and slow each other down.
+_READ_LOCKED = 12.5
+_WRITE_LOCKED = 40.0
+_ENCODE = 4  # Encoding takes about so many times as long as decoding.
 _OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
 _WORTH = 150.0  # Microseconds of compiled work that are worth another thread.
 _LARGE = 2**20  # Bytes of a chunk; the Python executor reads larger ones as fast.
@@ -283,9 +285,10 @@ class Engine:
         if busy > 1 and is_compiled:
             busy = min(busy, 1 + int(self._compiled_time(plan) / _WORTH))
         elif busy > 1:
-            time = chain.decode_time + self.store.request_bytes / COPY_RATE
+            free = chain.decode_time + self.store.request_bytes / COPY_RATE
             # The size of all units bounds the work and mostly decides; plan.work() takes longer.
-            if number * chain.spec.nbytes < _SMALL or time < _SHORT or plan.work() < _SMALL:
+            busy = max(1, min(busy, int(free / _READ_LOCKED)))
+            if busy == 1 or number * chain.spec.nbytes < _SMALL or plan.work() < _SMALL:
                 busy = 1
         if chain.shard is not None and busy > 1 and number < 2 * busy:
             pieces = 2 * busy
@@ -343,8 +346,11 @@ class Engine:
             threads = available_threads()
             if self.waiting:
                 threads = in_flight.at_once(self.waiting, 2 * chain.spec.nbytes)
-        if not self.waiting and max(work, source.nbytes) < _SMALL:
-            threads = 1
+        if not self.waiting:
+            free = _ENCODE * chain.decode_time
+            threads = max(1, min(threads, int(free / _WRITE_LOCKED)))
+            if max(work, source.nbytes) < _SMALL:
+                threads = 1
         threads = min(threads, plan.number)
 
         def worker(runs: Runs) -> int:

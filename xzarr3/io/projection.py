@@ -359,10 +359,9 @@ class Pointwise(Addressing):
             keys += [
                 inside // min(finer[axis], _LARGEST) for axis, inside in zip(self.axes, within, strict=True)
             ]
-        order: Indices | None = np.lexsort(keys[::-1])
-        if np.all(order[1:] > order[:-1]):
-            order = None
-        else:
+        lexical = np.lexsort(keys[::-1])
+        order = None if np.all(lexical[1:] > lexical[:-1]) else lexical
+        if order is not None:
             chunks, within = [chunk[order] for chunk in chunks], [inside[order] for inside in within]
         changes = np.zeros(max(len(within[0]) - 1, 0), np.bool_)
         for chunk in chunks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
@@ -127,19 +126,21 @@ def _chunk(chain: CodecChain) -> Layout | None:
         swap = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
         if dtype.kind not in "iufcmM" or swap not in (2, 4, 8):
             return None
-    stages, room = [], chain.spec.nbytes
+    stages: list[tuple[int, int, int]] = []
+    room = chain.spec.nbytes
     for codec, limit in chain.decompressors:
         known = next((_CODECS[kind] for kind in _CODECS if _decodes_like(codec, kind)), None)
         if known is None or (known[1] and bind()[known[1]]):
             return None
         stages.append((known[0], limit, getattr(codec, "elementsize", 0) or 1))
         room = max(room, limit)
-    stored_shape, orders = shape, []
-    for codec in chain.filters:
-        if type(codec) is not TransposeCodec:
+    stored_shape = shape
+    orders: list[tuple[int, ...]] = []
+    for filter in chain.filters:
+        if type(filter) is not TransposeCodec:
             return None
-        stored_shape = tuple(stored_shape[axis] for axis in codec.order)
-        orders.append(codec.order)
+        stored_shape = tuple(stored_shape[axis] for axis in filter.order)
+        orders.append(filter.order)
     strides = _strides(stored_shape, dtype.itemsize)
     for order in reversed(orders):
         back = [0] * len(order)
@@ -178,7 +179,7 @@ class Lists(NamedTuple):
     number: Numbers | None
     coord: Numbers
     start: Numbers
-    count: Numbers
+    extent: Numbers
     outer: Numbers
     begin: Numbers | None
     step: Numbers
@@ -190,7 +191,7 @@ class _Parts(NamedTuple):
 
     coord: Numbers
     start: Numbers
-    count: Numbers
+    extent: Numbers
     outer: Numbers
     """The first element in the result."""
 
@@ -217,10 +218,21 @@ def _listed(parts: Sequence[AxisProjection]) -> _Parts:
 def _product(along: Sequence[_Parts], steps: Sequence[int], out: AnyArray) -> Lists:
     """The units that combine one part along each dimension."""
     number = np.array([len(parts.coord) for parts in along], np.int64)
-    joined = [np.concatenate(columns).astype(np.int64) for columns in zip(*along, strict=True)]
+    columns = [np.concatenate(each).astype(np.int64) for each in zip(*along, strict=True)]
+    coord, start, count, outer = columns
     outer_step = np.array(out.strides, np.int64)
-    joined[3] *= np.repeat(outer_step, number)
-    return Lists(np.cumsum(number) - number, number, *joined, None, np.array(steps, np.int64), outer_step)
+    outer *= np.repeat(outer_step, number)
+    return Lists(
+        np.cumsum(number) - number,
+        number,
+        coord,
+        start,
+        count,
+        outer,
+        None,
+        np.array(steps, np.int64),
+        outer_step,
+    )
 
 
 def _points(plan: ReadPlan, addressing: Pointwise, out: AnyArray) -> Lists:
@@ -252,10 +264,10 @@ def _points(plan: ReadPlan, addressing: Pointwise, out: AnyArray) -> Lists:
     each = zip(addressing.others, others, combined, selection, out.strides[1:], strict=True)
     for axis, parts, at, chosen, stride in each:
         here = at[combination]
-        start[:, axis], count[:, axis] = parts.start[here], parts.count[here]
+        start[:, axis], count[:, axis] = parts.start[here], parts.extent[here]
         outer = outer + parts.outer[here] * stride
         step[axis], outer_step[axis] = chosen.step, stride
-    flat = [each.reshape(-1) for each in (coord, start, count)]
+    flat = coord.reshape(-1), start.reshape(-1), count.reshape(-1)
     return Lists(None, None, *flat, outer, begin, step, outer_step)
 
 

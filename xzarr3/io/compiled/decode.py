@@ -23,7 +23,7 @@ _crc32c = function("crc32c_value")
 
 
 @inner
-def new_contexts(stages, number, contexts):  # type: ignore[no-untyped-def]
+def new_contexts(stages, number, contexts):
     """Put the memory that the decoders of one thread need into ``contexts``, 0 where none is needed."""
     put(contexts, ZSTD, 0)
     put(contexts, GZIP, 0)
@@ -38,20 +38,20 @@ def new_contexts(stages, number, contexts):  # type: ignore[no-untyped-def]
 
 
 @inner
-def free_contexts(contexts):  # type: ignore[no-untyped-def]
+def free_contexts(contexts):
     if get(contexts, ZSTD):
         _zstd_free(get(contexts, ZSTD))
     free(get(contexts, GZIP))
 
 
 @inner
-def is_checked(source, size):  # type: ignore[no-untyped-def]
+def is_checked(source, size):
     """Whether bytes end with their CRC-32C."""
     return size >= 4 and np.int64(_crc32c(source, size - 4)) == load(source + size - 4, U32)
 
 
 @inner
-def _gunzip(state, source, size, target, room):  # type: ignore[no-untyped-def]
+def _gunzip(state, source, size, target, room):
     """Decode one gzip member without extra fields; returns the number of bytes, or a negative number."""
     # RFC 1952: 31 139, method 8, flags; a header of 10 bytes; CRC-32 and size at the end.
     if size < 18 or load(source, U32) != 0x00088B1F or state == 0 or size > 2**31 or room > 2**31:
@@ -70,7 +70,7 @@ def _gunzip(state, source, size, target, room):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _blosc_decode(source, size, target, room):  # type: ignore[no-untyped-def]
+def _blosc_decode(source, size, target, room):
     # Blosc trusts its header, so the header is compared with the sizes first.
     if size < 16 or load(source + 12, U32) != size or load(source + 4, U32) > room:
         return _FAILED
@@ -79,7 +79,7 @@ def _blosc_decode(source, size, target, room):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _unshuffle(source, size, target, width):  # type: ignore[no-untyped-def]
+def _unshuffle(source, size, target, width):
     if size % width:
         return _FAILED
     number = size // width
@@ -90,7 +90,7 @@ def _unshuffle(source, size, target, width):  # type: ignore[no-untyped-def]
 
 
 @inner
-def decode(stages, number, contexts, source, size, target, spare, room, nbytes):  # type: ignore[no-untyped-def]
+def decode(stages, number, contexts, source, size, target, spare, room, nbytes):
     """Undo all codecs of a chunk.
 
     Parameters

@@ -57,7 +57,7 @@ def _check_gzip(call: Mapping[str, Any]) -> bool:
     state = ctypes.create_string_buffer(INFLATE_STATE)
     begin_inflate(state, ctypes.addressof(out), len(out), _address(stored), len(stored))
     is_done = call["isal_inflate_stateless"](ctypes.addressof(state)) == 0
-    is_short = begin_inflate(state, ctypes.addressof(out), len(out), _address(stored), len(stored) - 3)
+    begin_inflate(state, ctypes.addressof(out), len(out), _address(stored), len(stored) - 3)
     is_short = call["isal_inflate_stateless"](ctypes.addressof(state)) != 0
     checksum = call["crc32_gzip_refl"](0, _address(_SAMPLE), len(_SAMPLE))
     return is_done and is_short and out.raw == _SAMPLE and checksum == zlib.crc32(_SAMPLE)

@@ -116,20 +116,20 @@ U8, U16, U32, U64 = np.uint8(0), np.uint16(0), np.uint32(0), np.uint64(0)
 
 
 @inner
-def error_number():  # type: ignore[no-untyped-def]
+def error_number():
     """The number of the last error of the C library in this thread."""
     return load(_errno(), U32)
 
 
 @inner
-def milliseconds(memory):  # type: ignore[no-untyped-def]
+def milliseconds(memory):
     """The time of a clock that only goes forward; ``memory`` has 16 bytes of scratch memory."""
     _clock(_MONOTONIC, memory)
     return get(memory, 0) * 1000 + get(memory, 1) // 1000000
 
 
 @inner
-def _copy_row(target, target_step, source, source_step, count, itemsize):  # type: ignore[no-untyped-def]
+def _copy_row(target, target_step, source, source_step, count, itemsize):
     """Copy ``count`` elements; steps are in bytes."""
     if target_step == itemsize and source_step == itemsize:
         memcpy(target, source, count * itemsize)
@@ -151,7 +151,7 @@ def _copy_row(target, target_step, source, source_step, count, itemsize):  # typ
 
 
 @inner
-def copy_box(target, target_step, source, source_step, count, first, ndim, where, itemsize):  # type: ignore[no-untyped-def]
+def copy_box(target, target_step, source, source_step, count, first, ndim, where, itemsize):
     """Copy the elements of a box between two arrays.
 
     Of each dimension from ``first`` to ``ndim`` - 1, ``count`` elements are copied, ``target_step`` and
@@ -180,7 +180,7 @@ def copy_box(target, target_step, source, source_step, count, first, ndim, where
 
 
 @inner
-def reverse_bytes(address, nbytes, width):  # type: ignore[no-untyped-def]
+def reverse_bytes(address, nbytes, width):
     """Reverse the bytes of each number of ``width`` bytes, in place."""
     if width == 2:
         for at in range(address, address + nbytes, 2):
@@ -194,7 +194,7 @@ def reverse_bytes(address, nbytes, width):  # type: ignore[no-untyped-def]
 
 
 @inner
-def put_number(end, number):  # type: ignore[no-untyped-def]
+def put_number(end, number):
     """Write a number at ``end`` in decimal digits, at most 20 bytes; returns the address after it."""
     digits = 1
     rest = number // 10

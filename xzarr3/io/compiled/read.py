@@ -63,7 +63,7 @@ class Boxes(NamedTuple):
     """Array: for each part, the coordinate of the unit. In a list, all coordinates of each unit."""
     start: int
     """Array: for each part, the first element in the unit. In a list, for each dimension of each box."""
-    count: int
+    extent: int
     """Array: for each part, its number of elements. In a list, for each dimension of each box."""
     outer: int
     """Array: for each part, where it begins in the result, in bytes. In a list, one number for each box."""
@@ -136,13 +136,13 @@ class _Memory(NamedTuple):
     part: int
     """Array: for each dimension, the part of the unit that is read."""
     start: int
-    count: int
+    extent: int
     inner_step: int
     """Array: for each dimension, the bytes from one wanted element of a chunk to the next."""
     inner: int
     """Array: for each dimension, the coordinate of the inner chunk that is read."""
     inner_start: int
-    inner_count: int
+    inner_extent: int
     where: int
     grid: int
     none: int
@@ -153,7 +153,7 @@ class _Memory(NamedTuple):
     stored: int
     decoded: int
     spare: int
-    index: int
+    entries: int
 
 
 _ARRAYS = 10  # The arrays of a number for each dimension.
@@ -163,7 +163,7 @@ _BEGIN, _END, _AHEAD, _MOVED, _NUMBER, _ELEMENTS = range(6)
 
 
 @inner
-def _is_whole(boxes, chunk, count):  # type: ignore[no-untyped-def]
+def _is_whole(boxes, chunk, count):
     """Whether a box is a whole chunk whose place in the result is contiguous, in the order it is stored."""
     if not chunk.ordered or chunk.swap:
         return False
@@ -177,7 +177,7 @@ def _is_whole(boxes, chunk, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _split(memory, boxes, chunk, count, alike):  # type: ignore[no-untyped-def]
+def _split(memory, boxes, chunk, count, alike):
     """How to read boxes of a chunk whose stored bytes are its elements, at the least cost.
 
     Returns the number of leading dimensions of which each index is read on its own, or -1 to read all.
@@ -196,7 +196,7 @@ def _split(memory, boxes, chunk, count, alike):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _copy(memory, boxes, chunk, source, target, count, split):  # type: ignore[no-untyped-def]
+def _copy(memory, boxes, chunk, source, target, count, split):
     """Copy elements of a chunk into the result: a box over the dimensions from ``split`` on."""
     if split == boxes.ndim:
         memcpy(target, source, chunk.itemsize)
@@ -208,7 +208,7 @@ def _copy(memory, boxes, chunk, source, target, count, split):  # type: ignore[n
 
 
 @inner
-def _read_pieces(memory, boxes, chunk, descriptor, offset, target, start, count, split):  # type: ignore[no-untyped-def]
+def _read_pieces(memory, boxes, chunk, descriptor, offset, target, start, count, split):
     """Read a box of a chunk whose stored bytes are its elements, in pieces; returns whether that worked."""
     span, grid = chunk.itemsize, memory.grid
     for axis in range(boxes.ndim):
@@ -248,7 +248,7 @@ def _read_pieces(memory, boxes, chunk, descriptor, offset, target, start, count,
 
 
 @inner
-def _stored_bytes(memory, descriptor, address, offset, length, size):  # type: ignore[no-untyped-def]
+def _stored_bytes(memory, descriptor, address, offset, length, size):
     """The address of bytes of a unit, which are read if they are not in memory; 0 if they cannot be read."""
     if address:
         return address + offset
@@ -270,7 +270,7 @@ def _stored_bytes(memory, descriptor, address, offset, length, size):  # type: i
 
 
 @inner
-def _elements(memory, chunk, descriptor, address, offset, length, size, target):  # type: ignore[no-untyped-def]
+def _elements(memory, chunk, descriptor, address, offset, length, size, target):
     """The address of the elements of a chunk, which is ``target`` unless that is 0; 0 if decoding fails."""
     if chunk.number == 0 and target and not address:
         return target if _pread(descriptor, target, length, offset) == length else 0
@@ -294,7 +294,7 @@ def _elements(memory, chunk, descriptor, address, offset, length, size, target):
 
 
 @inner
-def _read_box(  # type: ignore[no-untyped-def]
+def _read_box(
     memory, boxes, chunk, descriptor, address, offset, length, size, number, target, start, count, alike
 ):
     """Read a box of the chunk at ``offset``; returns whether that worked. ``alike`` boxes are read of it."""
@@ -322,7 +322,7 @@ def _read_box(  # type: ignore[no-untyped-def]
 
 
 @inner
-def _part_inside(memory, boxes, chunk, start, count):  # type: ignore[no-untyped-def]
+def _part_inside(memory, boxes, chunk, start, count):
     """Work out which elements of a box are in the inner chunk at ``memory.inner``.
 
     Returns the distance of the first of them from the first of the box in the result, -1 if there is none.
@@ -336,21 +336,19 @@ def _part_inside(memory, boxes, chunk, start, count):  # type: ignore[no-untyped
         if first >= last:
             found = -1
         put(memory.inner_start, axis, begin + first * step - low)
-        put(memory.inner_count, axis, last - first)
+        put(memory.inner_extent, axis, last - first)
         distance += first * get(boxes.outer_step, axis)
     return found, distance
 
 
 @inner
-def _last(boxes, chunk, start, count, axis):  # type: ignore[no-untyped-def]
+def _last(boxes, chunk, start, count, axis):
     """The coordinate of the last inner chunk that a box touches along a dimension."""
     return (get(start, axis) + (get(count, axis) - 1) * get(boxes.step, axis)) // get(chunk.shape, axis)
 
 
 @inner
-def _read_shard_box(  # type: ignore[no-untyped-def]
-    memory, boxes, chunk, shards, descriptor, address, size, target, fill, start, count
-):
+def _read_shard_box(memory, boxes, chunk, shards, descriptor, address, size, target, fill, start, count):
     """Read a box of a shard whose index is in memory; returns whether that worked."""
     ndim, at = boxes.ndim, memory.inner
     wanted = every = 1
@@ -365,10 +363,10 @@ def _read_shard_box(  # type: ignore[no-untyped-def]
             number = 0
             for axis in range(ndim):
                 number = number * get(shards.counts, axis) + get(at, axis)
-            offset, length = get(memory.index, 2 * number), get(memory.index, 2 * number + 1)
+            offset, length = get(memory.entries, 2 * number), get(memory.entries, 2 * number + 1)
             if offset == -1 and length == -1:
                 copy_box(
-                    target + distance, boxes.outer_step, fill, memory.none, memory.inner_count, 0, ndim,
+                    target + distance, boxes.outer_step, fill, memory.none, memory.inner_extent, 0, ndim,
                     memory.where, chunk.itemsize,
                 )  # fmt: skip
             elif offset < 0 or length < 0 or length > shards.largest or offset > size - length:
@@ -376,7 +374,7 @@ def _read_shard_box(  # type: ignore[no-untyped-def]
             else:
                 worked = _read_box(
                     memory, boxes, chunk, descriptor, address, offset, length, size, number,
-                    target + distance, memory.inner_start, memory.inner_count, 1,
+                    target + distance, memory.inner_start, memory.inner_extent, 1,
                 )  # fmt: skip
                 if not worked:
                     return False
@@ -392,33 +390,33 @@ def _read_shard_box(  # type: ignore[no-untyped-def]
 
 
 @inner
-def _read_index(memory, shards, descriptor, address, size):  # type: ignore[no-untyped-def]
+def _read_index(memory, shards, descriptor, address, size):
     """Put the index of a shard into memory; returns whether it is whole."""
     offset = 0 if shards.at_start else size - shards.index_size
     if offset < 0 or size < shards.index_size:
         return False
     if address:
-        memcpy(memory.index, address + offset, shards.index_size)
-    elif _pread(descriptor, memory.index, shards.index_size, offset) != shards.index_size:
+        memcpy(memory.entries, address + offset, shards.index_size)
+    elif _pread(descriptor, memory.entries, shards.index_size, offset) != shards.index_size:
         return False
-    return shards.checked == 0 or is_checked(memory.index, shards.index_size)
+    return shards.checked == 0 or is_checked(memory.entries, shards.index_size)
 
 
 @inner
-def _take_box(memory, boxes, box, out):  # type: ignore[no-untyped-def]
+def _take_box(memory, boxes, box, out):
     """Put the start and the counts of a box into memory; returns its place in the result."""
     target = out
     for axis in range(boxes.ndim):
         at = box * boxes.ndim + axis if boxes.begin else get(memory.part, axis)
         put(memory.start, axis, get(boxes.start, at))
-        put(memory.count, axis, get(boxes.count, at))
+        put(memory.extent, axis, get(boxes.extent, at))
         if not boxes.begin:
             target += get(boxes.outer, at)
     return target + get(boxes.outer, box) if boxes.begin else target
 
 
 @inner
-def _read_unit(memory, boxes, chunk, shards, descriptor, address, size, unit, out, fill):  # type: ignore[no-untyped-def]
+def _read_unit(memory, boxes, chunk, shards, descriptor, address, size, unit, out, fill):
     """Read the boxes of a unit that is open or in memory; returns what became of it."""
     for at in (_END, _AHEAD, _MOVED):
         put(memory.kept, at, 0)
@@ -431,12 +429,12 @@ def _read_unit(memory, boxes, chunk, shards, descriptor, address, size, unit, ou
         if shards.counts:
             worked = _read_shard_box(
                 memory, boxes, chunk, shards, descriptor, address, size, target, fill,
-                memory.start, memory.count,
+                memory.start, memory.extent,
             )  # fmt: skip
         else:
             worked = _read_box(
                 memory, boxes, chunk, descriptor, address, 0, size, size, 0, target,
-                memory.start, memory.count, end - begin,
+                memory.start, memory.extent, end - begin,
             )  # fmt: skip
         if not worked:
             return LEFT
@@ -444,20 +442,20 @@ def _read_unit(memory, boxes, chunk, shards, descriptor, address, size, unit, ou
 
 
 @inner
-def _fill_unit(memory, boxes, chunk, unit, out, fill):  # type: ignore[no-untyped-def]
+def _fill_unit(memory, boxes, chunk, unit, out, fill):
     """Put the fill value in the place of an absent unit; returns what became of it."""
     begin, end = (get(boxes.begin, unit), get(boxes.begin, unit + 1)) if boxes.begin else (0, 1)
     for box in range(begin, end):
         target = _take_box(memory, boxes, box, out)
         copy_box(
-            target, boxes.outer_step, fill, memory.none, memory.count, 0, boxes.ndim, memory.where,
+            target, boxes.outer_step, fill, memory.none, memory.extent, 0, boxes.ndim, memory.where,
             chunk.itemsize,
         )  # fmt: skip
     return ABSENT
 
 
 @inner
-def _read_file(memory, boxes, chunk, shards, descriptor, unit, out, fill):  # type: ignore[no-untyped-def]
+def _read_file(memory, boxes, chunk, shards, descriptor, unit, out, fill):
     """Read the boxes of a unit from an open file; returns what became of it."""
     address = 0
     if shards.counts == 0 and chunk.number:
@@ -473,7 +471,7 @@ def _read_file(memory, boxes, chunk, shards, descriptor, unit, out, fill):  # ty
 
 
 @inner
-def _open_and_read(memory, source, boxes, chunk, shards, unit, out, fill):  # type: ignore[no-untyped-def]
+def _open_and_read(memory, source, boxes, chunk, shards, unit, out, fill):
     """Open the file of a unit and read its boxes; returns what became of it."""
     end = memory.name + source.prefix_size
     for axis in range(boxes.ndim):
@@ -488,14 +486,14 @@ def _open_and_read(memory, source, boxes, chunk, shards, unit, out, fill):  # ty
         _close(descriptor)
         return found
     # A link to a file that is gone gives the same error, but is no absent unit.
-    if error_number() == _NO_FILE and _readlink(memory.name, memory.decoded, 1) < 0:
-        if error_number() == _NO_FILE:
-            return _fill_unit(memory, boxes, chunk, unit, out, fill)
+    is_gone = error_number() == _NO_FILE and _readlink(memory.name, memory.decoded, 1) < 0
+    if is_gone and error_number() == _NO_FILE:
+        return _fill_unit(memory, boxes, chunk, unit, out, fill)
     return LEFT
 
 
 @inner
-def _next_unit(memory, source, boxes, chunk, shards, unit, out, fill):  # type: ignore[no-untyped-def]
+def _next_unit(memory, source, boxes, chunk, shards, unit, out, fill):
     """Read a unit from wherever it is; returns what became of it."""
     rest = unit
     for axis in range(boxes.ndim - 1, -1, -1):
@@ -520,7 +518,7 @@ def _next_unit(memory, source, boxes, chunk, shards, unit, out, fill):  # type: 
 
 
 @inner
-def _read(memory, source, boxes, chunk, shards, out, fill, turn, run, until, stop, status):  # type: ignore[no-untyped-def]
+def _read(memory, source, boxes, chunk, shards, out, fill, turn, run, until, stop, status):
     """The loop of :func:`read_units`, once there is memory."""
     memcpy(memory.name, source.prefix, source.prefix_size)
     for axis in range(boxes.ndim):
@@ -539,7 +537,7 @@ def _read(memory, source, boxes, chunk, shards, out, fill, turn, run, until, sto
 
 
 @outer
-def read_units(source, boxes, chunk, shards, out, fill, turn, run, until, stop, status):  # type: ignore[no-untyped-def]
+def read_units(source, boxes, chunk, shards, out, fill, turn, run, until, stop, status):
     """Read units until none are left, another thread sets ``stop``, or the time is over.
 
     Parameters

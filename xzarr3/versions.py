@@ -1,0 +1,46 @@
+"""The versions of xzarr3 and of the packages that it uses, for reports of errors."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TextIO
+
+from xzarr3.io import compiled
+
+_PACKAGES = (
+    *("xzarr3", "numpy", "dask", "distributed", "xarray", "fsspec", "numcodecs", "zstandard", "isal"),
+    *("zlib-ng", "google-crc32c", "msgspec", "obstore", "ml_dtypes", "numba", "zarr"),
+)
+
+
+def show_versions(file: TextIO | None = None) -> None:
+    """Print the versions of Python, of xzarr3 and of the packages that it uses, and what of them is in use.
+
+    The command ``xzarr3 info --system`` prints the same. It loads compiled code to say whether it works here.
+
+    Parameters
+    ----------
+    file : text file, optional
+        By default standard output.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.show_versions()  # doctest: +ELLIPSIS
+    python: ...
+    """
+    rows = {
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": f"{platform.system()} {platform.machine()}, {sys.byteorder} endian",
+        "cores": str(os.cpu_count() or 1),
+    }
+    for name in _PACKAGES:
+        try:
+            rows[name] = version(name)
+        except PackageNotFoundError:
+            rows[name] = "not installed"
+    rows["compiled code"] = compiled.warm_up()
+    print("\n".join(f"{name}: {text}" for name, text in rows.items()), file=file)
