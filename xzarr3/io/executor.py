@@ -214,7 +214,7 @@ class Engine:
         """Whether the time of a chunk is mostly spent in Python, so that compiled code saves time."""
         chain = self.meta.chain
         nbytes = (chain if chain.shard is None else chain.shard.inner).spec.nbytes
-        return self.store.files is not None and nbytes < _LARGE
+        return (self.store.files is not None or chain.shard is not None) and nbytes < _LARGE
 
     def _read_compiled(
         self,

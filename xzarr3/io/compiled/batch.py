@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import AnyArray
+from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.blosc import BloscCodec
 from xzarr3.codecs.bytes import BytesCodec
@@ -27,6 +27,7 @@ from xzarr3.io.compiled.decode import BLOSC, CRC32C, GZIP, SHUFFLE, ZSTD
 from xzarr3.io.compiled.libraries import bind
 from xzarr3.io.compiled.read import (
     ABSENT,
+    DONE,
     LEFT,
     Boxes,
     Chunk,
@@ -305,6 +306,8 @@ class Batch:
         Number of units.
     opened : ndarray of int, optional
         An open file for each unit.
+    value : ndarray of int, optional
+        Address and size of the bytes of the only unit, if they are in memory.
     """
 
     def __init__(
@@ -315,13 +318,15 @@ class Batch:
         lists: Lists,
         number: int,
         opened: Numbers | None = None,
+        value: Numbers | None = None,
     ) -> None:
         self._layout = layout
         self._lists = lists
-        self._kept = np.frombuffer(prefix, np.uint8), opened
+        self._kept = np.frombuffer(prefix, np.uint8), opened, value
         self._boxes = Boxes(len(lists.step), number, *map(_address, lists))
         name, size = self._kept[0].ctypes.data, len(prefix)
-        self._source = Source(name, size, ord(separator), platform.OPEN, _address(opened), 0, 0)
+        found = (_address(value), _address(value) + 8) if value is not None else (0, 0)
+        self._source = Source(name, size, ord(separator), platform.OPEN, _address(opened), *found)
         self._turn = np.zeros(1, np.int64)
         self.status = np.full(number, LEFT, np.uint8)
 
@@ -467,6 +472,41 @@ class CompiledRead:
             if each.any()
         )
         return number, left
+
+
+def read_value(
+    chain: CodecChain, value: Buffer, inner: tuple[slice, ...], place: AnyArray, fill: AnyArray
+) -> bool:
+    """Read a box of a shard in memory.
+
+    Parameters
+    ----------
+    chain : CodecChain
+    value : buffer
+        The stored bytes.
+    inner : tuple of slice
+        The wanted elements of the shard.
+    place : ndarray
+        Gets them.
+    fill : ndarray
+        The fill value.
+
+    Returns
+    -------
+    bool
+        Whether they were read; if not, the Python executor has to read them.
+    """
+    layout = layout_of(chain)
+    if layout is None or place.dtype != chain.spec.dtype or place.ndim != len(inner):
+        return False
+    octets = np.frombuffer(value, np.uint8)
+    whole = tuple(slice(0, extent) for extent in place.shape)
+    unit = ChunkProjection((0,) * len(inner), (), inner, whole, ())
+    lists = _pieces([unit], [part.step for part in inner], place)
+    where = np.array([octets.ctypes.data, len(octets)], np.int64)
+    batch = Batch(layout, b"", "/", lists, 1, value=where)
+    batch.read(place, fill, np.zeros(1, np.int64), 1)
+    return bool(batch.status[0] == DONE)
 
 
 def missing() -> dict[str, str]:
