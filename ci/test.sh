@@ -29,4 +29,8 @@ fi
 echo "== servers"
 bash ci/servers.sh || true
 echo "== pytest: every test"
-exec "${run[@]}" -m "slow or not slow" "$@"
+"${run[@]}" -m "slow or not slow" "$@"
+if [ $# -eq 0 ]; then
+    echo "== pytest: the default tests of reads and writes, without compiled code"
+    XZARR3_COMPILED=0 "${run[@]}" tests/io tests/codecs tests/commit tests/dask tests/xarray
+fi

@@ -313,6 +313,78 @@ def test_a_place_in_a_larger_array_is_all_that_is_written(tmp_path: Path) -> Non
             assert np.all(whole == -1)
 
 
+@pytest.mark.parametrize("shards", [None, (64, 16)], ids=["chunks", "shards"])
+def test_a_further_chunk_takes_no_python_call(tmp_path: Path, shards: Any) -> None:
+    values = np.arange(512 * 16, dtype="int32").reshape(512, 16)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(1, 16), shards=shards)
+
+    def calls(*selection: slice) -> int:
+        number = 0
+
+        def count(frame: Any, event: str, argument: Any) -> None:
+            nonlocal number
+            number += event in ("call", "c_call")
+
+        found = []
+        for _ in range(3):
+            number = 0
+            sys.setprofile(count)
+            try:
+                array.get(selection, threads=1)
+            finally:
+                sys.setprofile(None)
+            found.append(number)
+        return min(found)
+
+    assert calls(slice(0, 128)) == calls(slice(0, 512))
+
+
+def test_a_call_ends_early_so_that_an_interruption_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(1000), chunks=1)
+    module = compiled.loaded(0)
+    assert module is not None
+    read_units, limits = module.read_units, []
+
+    def ending(*arguments: Any) -> None:
+        limits.append(arguments[-3])
+        if len(limits) == 3:
+            raise KeyboardInterrupt
+        read_units(*arguments[:-3], 0, *arguments[-2:])  # A call that has no time reads nothing.
+
+    monkeypatch.setattr(module, "read_units", ending)
+    with pytest.raises(KeyboardInterrupt):
+        array.get(threads=2)
+    assert max(limits) <= 100
+    monkeypatch.undo()
+    assert np.array_equal(array[:], np.arange(1000))
+
+
+@pytest.mark.parametrize("store", ["memory", "zip"])
+def test_shards_of_other_stores_are_read_from_their_bytes(tmp_path: Path, store: str) -> None:
+    values = np.arange(40 * 40, dtype="float32").reshape(40, 40)
+    opened = xzarr3.MemoryStore() if store == "memory" else xzarr3.ZipStore(tmp_path / "a.zip", mode="w")
+    array = xzarr3.create_array(opened, "a", data=values, chunks=(4, 4), shards=(20, 20))
+    module, number = compiled.loaded(0), 0
+    assert module is not None
+    read_value = module.read_value
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal number
+        found = read_value(*arguments)
+        number += found
+        return found
+
+    module.read_value = counted
+    try:
+        for selection in (..., (slice(1, 39, 2), slice(None, None, -1))):
+            assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
+    finally:
+        module.read_value = read_value
+    assert number == 8
+
+
 GUARDED = r"""
     import ctypes, mmap, sys
     from pathlib import Path

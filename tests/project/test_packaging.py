@@ -60,6 +60,8 @@ def test_every_public_object_is_there_and_has_a_docstring() -> None:
 def test_modules_need_only_declared_dependencies() -> None:
     """pandas and botocore come with a declared one, which documents them as its own interface."""
     extras = {"dtypes/ml_dtypes.py": ("ml-dtypes",), "stores/object/client.py": ("object", "aws")}
+    compiled = ("decode", "encode", "libraries", "memory", "read", "write")
+    extras |= dict.fromkeys((f"io/compiled/{name}.py" for name in compiled), ("fast",))
     undeclared = {}
     for source in (ROOT / "xzarr3").rglob("*.py"):
         where = source.relative_to(ROOT / "xzarr3").as_posix()

@@ -11,6 +11,7 @@ long as loading takes. The environment variable ``XZARR3_COMPILED=0`` turns comp
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -49,7 +50,7 @@ _state = _State()
 @cache
 def is_possible() -> bool:
     """Whether compiled code may be used here: numba is installed, and nobody has turned compiled code off."""
-    if os.environ.get("XZARR3_COMPILED") == "0" or not platform.POSIX or sys.byteorder != "little":
+    if os.environ.get("XZARR3_COMPILED") == "0" or not platform.LINUX or sys.byteorder != "little":
         return False
     return importlib.util.find_spec("numba") is not None
 
@@ -106,7 +107,7 @@ def report() -> str:
     if os.environ.get("XZARR3_COMPILED") == "0":
         return "off: XZARR3_COMPILED=0"
     if not is_possible():
-        return "not installed: pip install 'xzarr3[fast]'"
+        return "off: it needs Linux, a little endian machine, and numba: pip install 'xzarr3[fast]'"
     if _state.failure:
         return f"cannot be used: {_state.failure}"
     if _state.module is None:
@@ -118,6 +119,7 @@ def report() -> str:
 def _load() -> None:
     if _state.module is not None or _state.failure:
         return
+    _erase_old_code()
     try:
         module = importlib.import_module("xzarr3.io.compiled.batch")
         module.compile_all()
@@ -127,6 +129,18 @@ def _load() -> None:
         _state.module = module
 
 
+_FOLDER = Path(__file__).parent
+
+
 def _is_compiled() -> bool:
     """Whether machine code is on the disk beside this module, where numba puts it if it may."""
-    return next(Path(__file__).parent.glob("__pycache__/read.read_units-*.nbi"), None) is not None
+    return next(_FOLDER.glob("__pycache__/read.read_units-*.nbi"), None) is not None
+
+
+def _erase_old_code() -> None:
+    """Erase machine code older than its sources: numba compares it with one of the files only."""
+    newest = max(path.stat().st_mtime for path in _FOLDER.glob("*.py"))
+    for path in _FOLDER.glob("__pycache__/*.nb[ci]"):
+        with contextlib.suppress(OSError):  # Another process has erased it, or only its owner may.
+            if path.stat().st_mtime < newest:
+                path.unlink()

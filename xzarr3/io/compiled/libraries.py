@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import gzip
 import importlib.util
-import sys
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -165,7 +164,7 @@ _C = {
     "memcpy": I64(I64, I64, I64),
     "memset": I64(I64, I32, I64),
     "clock_gettime": I32(I32, I64),
-    "__error" if sys.platform == "darwin" else "__errno_location": I64(),
+    "__errno_location": I64(),
 }
 
 

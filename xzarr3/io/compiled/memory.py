@@ -6,7 +6,6 @@ compile. Each function states which bytes it touches; its caller has checked tha
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,9 @@ inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_
 outer = njit(nogil=True, error_model="numpy", cache=True, no_cfunc_wrapper=True)
 
 malloc, free, memcpy = map(function, ("malloc", "free", "memcpy"))
-_errno = function("__error" if sys.platform == "darwin" else "__errno_location")
+_errno = function("__errno_location")
 _clock = function("clock_gettime")
-_MONOTONIC = np.int32(6 if sys.platform == "darwin" else 1)
+_MONOTONIC = np.int32(1)  # CLOCK_MONOTONIC
 
 _INT64 = ir.IntType(64)
 
