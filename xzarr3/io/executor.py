@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -204,10 +203,10 @@ class Engine:
         return missing
 
     def _compiled(self, plan: ReadPlan) -> ModuleType | None:
-        """The module of compiled code, if it is loaded and the plan has enough units."""
-        if plan.number < compiled.FEW or self.store.files is None:
+        """The module of compiled code, if it is loaded and the plan has enough chunks."""
+        if self.store.files is None or plan.chunks < compiled.FEW:
             return None
-        return compiled.loaded(plan.number * compiled.CHUNK if self._is_small else 0)
+        return compiled.loaded(plan.chunks * compiled.CHUNK if self._is_small else 0)
 
     @cached_property
     def _is_small(self) -> bool:
@@ -283,7 +282,7 @@ class Engine:
             return min(threads or in_flight.at_once(self.waiting, plan.work() // max(number, 1)), number), 1
         busy = threads or available_threads()
         if busy > 1 and is_compiled:
-            busy = min(busy, 1 + int(self._compiled_time(plan) / _WORTH))
+            busy = min(busy, 1 + int(plan.chunks * (_OPEN + chain.decode_time) / _WORTH))
         elif busy > 1:
             free = chain.decode_time + self.store.request_bytes / COPY_RATE
             # The size of all units bounds the work and mostly decides; plan.work() takes longer.
@@ -293,15 +292,6 @@ class Engine:
         if chain.shard is not None and busy > 1 and number < 2 * busy:
             pieces = 2 * busy
         return min(busy, max(number, pieces)), pieces
-
-    def _compiled_time(self, plan: ReadPlan) -> float:
-        """About how many microseconds one thread takes in compiled code."""
-        chain, wanted = self.meta.chain, math.prod(plan.buffer_shape)
-        chunks, size = plan.number, math.prod(chain.spec.shape)
-        if chain.shard is not None:
-            size = math.prod(chain.shard.inner.spec.shape)
-            chunks = max(chunks, wanted // max(size, 1))
-        return chunks * (_OPEN + chain.decode_time)
 
     def write(
         self,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
-from xzarr3.grid import Grid
+from xzarr3.grid import Grid, Steps
 from xzarr3.io.byte_ranges import ElementRanges, Price, element_ranges
 from xzarr3.io.projection import (
     ONE,
@@ -240,6 +240,18 @@ class ReadPlan:
         each = zip(self.selection, self.grid.axes, strict=True)
         counts = [touched(chosen, axis) for chosen, axis in each]
         return math.prod(map(len, self.parts) if None in counts else cast("list[int]", counts))
+
+    @cached_property
+    def chunks(self) -> int:
+        """About how many chunks the selection touches; inner chunks, where there are shards."""
+        shard = self._chain_of(self.grid.largest).shard
+        if shard is None:
+            return self.number
+        if isinstance(self.selection, Points):
+            return max(self.number, len(self.selection.indices[0]))
+        each = zip(self.selection, shard.grid.chunk_shape, strict=True)
+        counts = [touched(chosen, Steps(length)) for chosen, length in each]
+        return self.number if None in counts else math.prod(cast("list[int]", counts))
 
     def coords(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of the touched units, in C order."""

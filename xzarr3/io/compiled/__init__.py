@@ -29,7 +29,7 @@ _LOADING = 0.7
 _COMPILING = 5.0
 """About how many seconds compiling takes."""
 FEW = 8
-"""Units. The Python executor reads fewer of them before compiled code would have begun."""
+"""Chunks. The Python executor reads fewer of them before compiled code would have begun."""
 CHUNK = 3e-5
 """About how many seconds the Python executor takes for a small chunk."""
 

@@ -58,7 +58,8 @@ _CALL = 100
 """Milliseconds that a call of compiled code takes at most: a signal is heard after it."""
 _LARGEST = 2**30  # Bytes of a chunk; a thread holds one.
 _LONGEST = 2**48  # Elements along a dimension, so that no place exceeds 64 bits.
-_DENSE = 64  # Points of a unit; numpy takes more of them faster, with less memory.
+_DENSE = 64  # Points of a chunk; numpy takes more of them faster, with less memory.
+_MOST_POINTS = 2**20  # Each takes some hundred bytes.
 _MOST_RUN = 64  # Most units that a thread takes at a time.
 
 
@@ -387,8 +388,9 @@ class CompiledRead:
         if not known or out.dtype != engine.meta.chain.spec.dtype or layout_of(engine.meta.chain) is None:
             return None
         if isinstance(plan.selection, Points):
-            is_dense = len(plan.selection.indices[0]) > _DENSE * len(plan.groups.begins)
-            if is_dense or not plan.grid.is_regular:
+            shard, points = engine.meta.chain.shard, len(plan.selection.indices[0])
+            chunks = len(plan.groups.begins) * (1 if shard is None else shard.number)
+            if points > min(_DENSE * chunks, _MOST_POINTS) or not plan.grid.is_regular:
                 return None
         elif not all(isinstance(chosen, DimSelection) for chosen in plan.selection):
             return None

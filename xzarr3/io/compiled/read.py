@@ -38,8 +38,8 @@ DONE, ABSENT, LEFT = 0, 1, 2
 _NO_FILE = 2  # ENOENT
 _FROM_END = np.int32(2)  # SEEK_END
 _REQUEST = 2**12  # Bytes that can be copied from the system's cache in the time of one more request.
-_WINDOW = 2**20  # Bytes of a shard that are read ahead.
-_SMALL = 2**16  # Bytes; smaller inner chunks are read many at a time.
+_WINDOW = 2**18  # Bytes of a shard that are read ahead; more would not fit into the cache of a core.
+_SMALL = 2**14  # Bytes; smaller inner chunks are read many at a time.
 
 _open, _close, _pread, _lseek = map(function, ("open", "close", "pread", "lseek"))
 _readlink = function("readlink")
