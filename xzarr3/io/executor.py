@@ -229,13 +229,12 @@ class Engine:
             read.work(1)
         else:
             run_on_threads(lambda: read.work(threads), threads, self.pool, read.stop)
-        missing = read.absent()
         if absent is not None:
-            absent += missing
+            absent += read.absent()
         number, left = read.left()
         if not number:
-            return len(missing)
-        return len(missing) + self._read(plan, out, left, number, min(threads, number), pieces, absent)
+            return read.missing
+        return read.missing + self._read(plan, out, left, number, min(threads, number), pieces, absent)
 
     def _read(
         self,

@@ -339,17 +339,15 @@ class Batch:
         while not stop[0] and self._turn[0] < len(self.status):
             read_units(self._source, self._boxes, chunk, shards, *addresses, status)
 
-    def coords(self, unit: int) -> tuple[int, ...]:
-        """The coordinates of a unit."""
-        coord, first, number, ndim = (
-            self._lists.coord,
-            self._lists.first,
-            self._lists.number,
-            self._boxes.ndim,
-        )
+    def absent(self) -> Iterator[tuple[int, ...]]:
+        """The coordinates of the absent units."""
+        units = np.flatnonzero(self.status == ABSENT)
+        first, number, coord = self._lists[:3]
         if first is None or number is None:
-            return tuple(coord[unit * ndim : (unit + 1) * ndim].tolist())
-        return tuple(coord[first + np.array(np.unravel_index(unit, number.tolist()))].tolist())
+            each = coord.reshape(-1, self._boxes.ndim)[units].T
+        else:
+            each = coord[first[:, np.newaxis] + np.array(np.unravel_index(units, number.tolist()))]
+        return zip(*each.tolist(), strict=True)
 
 
 class CompiledRead:
@@ -457,11 +455,12 @@ class CompiledRead:
 
     def absent(self) -> list[tuple[int, ...]]:
         """The coordinates of the absent units."""
-        return [
-            batch.coords(unit)
-            for batch in self._batches
-            for unit in np.flatnonzero(batch.status == ABSENT).tolist()
-        ]
+        return [coords for batch in self._batches for coords in batch.absent()]
+
+    @property
+    def missing(self) -> int:
+        """Number of absent units."""
+        return sum(int(np.count_nonzero(batch.status == ABSENT)) for batch in self._batches)
 
     def left(self) -> tuple[int, Iterator[PlanBatch]]:
         """The number of units that the Python executor has to read, and these units."""
