@@ -21,7 +21,7 @@ from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration, Parame
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, listed
 
 CNAMES = ("lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd")
-_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 # The top three bits of the third byte of the header give the format; lz4hc writes the format of lz4.
 _FORMATS = {0: "blosclz", 1: "lz4", 2: "snappy", 3: "zlib", 4: "zstd"}
 _HEADER = 16
@@ -58,7 +58,7 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
     cname: str = parameter(Configuration.choice, CNAMES, default="zstd", required=True)
     clevel: int = parameter(Configuration.integer, 0, 9, default=5, required=True)
     # The specification requires these two fields. Decoding does not need them, so documents may omit them.
-    shuffle: str | None = parameter(Configuration.choice, _SHUFFLES, default=None)
+    shuffle: str | None = parameter(Configuration.choice, SHUFFLES, default=None)
     typesize: int | None = parameter(Configuration.integer, 1, _MAX_SIZE, default=None)
     blocksize: int = parameter(Configuration.integer, 0, _MAX_SIZE, default=0)
 
@@ -87,7 +87,7 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
             raise ChunkEncodeError(
                 f"the chunk has {size} bytes; blosc holds less than 2 GiB", codec=self.name
             )
-        shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
+        shuffle = SHUFFLES.index(self.shuffle or "noshuffle")
         if self.cname == "snappy" and _lacks_snappy():
             return _blosc_snappy.compress(
                 data,

@@ -35,6 +35,7 @@ from xzarr3.stores import Store, in_flight
 
 if TYPE_CHECKING:
     from xzarr3.io.compiled.batch import CompiledRead
+    from xzarr3.io.compiled.write_batch import CompiledWrite
 
 _SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.
 # Microseconds of work in Python for each chunk, which only one thread does at a time. More threads than the
@@ -43,6 +44,8 @@ _READ_LOCKED = 12.5
 _WRITE_LOCKED = 40.0
 _ENCODE = 4  # Encoding takes about so many times as long as decoding.
 _OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
+_CREATE = 30.0  # Microseconds to create and rename a file.
+_STORE_RATE = 1000  # Bytes that are written in a microsecond.
 _WORTH = 150.0  # Microseconds of compiled work that are worth another thread.
 _LARGE = 2**20  # Bytes of a chunk; the Python executor reads larger ones as fast.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
@@ -341,13 +344,50 @@ class Engine:
             if max(work, source.nbytes) < _SMALL:
                 threads = 1
         threads = min(threads, plan.number)
+        options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
+        module = None if fields or not self.store.replaces_files else self._compiled(plan)
+        if module is not None:
+            write = module.CompiledWrite.of(self, plan, source, keep_empty=keep_empty)
+            if write is not None:
+                self._write_compiled(write, plan, source, threads, options)
+                return
+        began = time.perf_counter()
+        self._write(plan.batches(), plan.number, plan, source, threads, options)
+        if self._is_small:
+            compiled.spend(time.perf_counter() - began)
+
+    def _write_compiled(
+        self, write: CompiledWrite, plan: ReadPlan, source: AnyArray, threads: int, options: dict[str, Any]
+    ) -> None:
+        """:meth:`write` by compiled code; the Python executor writes what it leaves."""
+        work = write.total * (_CREATE + self.meta.chain.spec.nbytes / _STORE_RATE)
+        busy = min(threads, 1 + int(work / _WORTH))
+        if busy <= 1 and not is_shared():
+            write.work(1)
+        else:
+            run_on_threads(lambda: write.work(busy), busy, self.pool, write.stop)
+        if options["left_out"] is not None:
+            options["left_out"] += write.absent()
+        number, left = write.left()
+        if number:
+            self._write(left, number, plan, source, min(threads, number), options)
+
+    def _write(
+        self,
+        units: Iterator[Batch],
+        number: int,
+        plan: ReadPlan,
+        source: AnyArray,
+        threads: int,
+        options: dict[str, Any],
+    ) -> None:
+        """:meth:`write` of some units by the Python executor."""
 
         def worker(runs: Runs) -> int:
-            options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
             with UnitWriter(self, plan.addressing, **options) as writer:
                 return writer.run(runs, source)
 
-        Runs(plan.batches(), plan.number, threads).share(threads, worker, self.pool)
+        Runs(units, number, threads).share(threads, worker, self.pool)
 
     def clear(self, coords: tuple[int, ...], inner: tuple[slice, ...], *, keep_empty: bool) -> None:
         """Set a part of a stored unit to the fill value."""

@@ -379,6 +379,11 @@ class Store(Closing):
         return None
 
     @property
+    def replaces_files(self) -> bool:
+        """Whether :attr:`files` may be replaced without this store, by new files that are renamed."""
+        return False
+
+    @property
     def survives_crashes(self) -> bool:
         """Whether stored values survive a crash of the writer's operating system."""
         return True

@@ -6,8 +6,13 @@ child, which does not have that thread. Locks that outlive a call are therefore 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import compress
+from operator import methodcaller
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
@@ -38,6 +43,26 @@ _guard = fork_safe(threading.Lock())
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free)
+
+
+_acquire, _release = methodcaller("acquire", blocking=False), methodcaller("release")
+
+
+@contextlib.contextmanager
+def free_key_locks(store: object, keys: Iterable[str]) -> Iterator[list[bool]]:
+    """Hold the locks of those keys that no other thread holds; gives for each key whether it is held.
+
+    Never waits, so several threads that do this with the same keys in any order cannot block each other.
+    """
+    with _guard:
+        locks = [_locks.setdefault((store, key), threading.RLock()) for key in keys]
+    held: list[bool] = []
+    try:
+        # Neither line runs Python code in between, so that Ctrl-C leaves no lock behind.
+        held.extend(map(_acquire, locks))
+        yield held
+    finally:
+        deque(map(_release, compress(locks, held)), maxlen=0)
 
 
 def key_lock(store: object, key: str) -> threading.RLock:

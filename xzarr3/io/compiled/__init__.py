@@ -121,7 +121,7 @@ def _load() -> None:
         return
     _erase_old_code()
     try:
-        module = importlib.import_module("xzarr3.io.compiled.batch")
+        module = importlib.import_module("xzarr3.io.compiled.loops")
         module.compile_all()
     except Exception as error:  # noqa: BLE001 - numba does not fit this system; Python does the work
         _state.failure = f"{type(error).__name__}: {error}"
@@ -134,7 +134,8 @@ _FOLDER = Path(__file__).parent
 
 def _is_compiled() -> bool:
     """Whether machine code is on the disk beside this module, where numba puts it if it may."""
-    return next(_FOLDER.glob("__pycache__/read.read_units-*.nbi"), None) is not None
+    names = "read.read_units", "write.write_units"
+    return all(any(_FOLDER.glob(f"__pycache__/{name}-*.nbi")) for name in names)
 
 
 def _erase_old_code() -> None:

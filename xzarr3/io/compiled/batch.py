@@ -66,7 +66,7 @@ _MOST_RUN = 64  # Most units that a thread takes at a time.
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
-def _address(array: Numbers | None) -> int:
+def address_of(array: Numbers | None) -> int:
     """The address of an array, which has to live as long as it is used; 0 for none."""
     return 0 if array is None else array.ctypes.data
 
@@ -97,15 +97,15 @@ def _made_layout(chain: CodecChain) -> Layout | None:
     found = _chunk(chain if shard is None else shard.inner)
     if found is None or shard is None:
         return found
-    index = _index(shard)
+    index = index_of(shard)
     if index is None or index.index_size > _LARGEST or max(chain.spec.shape) > _LONGEST:
         return None
     counts = np.array(shard.counts, np.int64)
-    shards = index._replace(counts=_address(counts))
+    shards = index._replace(counts=address_of(counts))
     return Layout(found.chunk._replace(limit=index.largest), shards, (*found.kept, counts))
 
 
-def _index(shard: Shard) -> Shards | None:
+def index_of(shard: Shard) -> Shards | None:
     """The shards without their counts; None if compiled code does not read their index."""
     _, start, codecs = cast("tuple[tuple[int, ...], int, tuple[Codec, ...]]", shard.index_layout)
     is_checked = len(codecs) == 2 and type(codecs[1]) is Crc32cCodec
@@ -143,7 +143,7 @@ def _chunk(chain: CodecChain) -> Layout | None:
             return None
         stored_shape = tuple(stored_shape[axis] for axis in filter.order)
         orders.append(filter.order)
-    strides = _strides(stored_shape, dtype.itemsize)
+    strides = strides_of(stored_shape, dtype.itemsize)
     for order in reversed(orders):
         back = [0] * len(order)
         for at, axis in enumerate(order):
@@ -151,13 +151,13 @@ def _chunk(chain: CodecChain) -> Layout | None:
         strides = back
     arrays = np.array(shape, np.int64), np.array(strides, np.int64), np.array(stages, np.int64).reshape(-1)
     chunk = Chunk(
-        _address(arrays[0]),
-        _address(arrays[1]),
+        address_of(arrays[0]),
+        address_of(arrays[1]),
         dtype.itemsize,
         chain.spec.nbytes,
         swap,
         int(tuple(strides) == chain.strides),
-        _address(arrays[2]),
+        address_of(arrays[2]),
         len(stages),
         chain.largest_stored if stages else chain.spec.nbytes,
         room,
@@ -170,7 +170,7 @@ def _decodes_like(codec: Codec, kind: type[Codec]) -> bool:
     return isinstance(codec, kind) and type(codec).decode is kind.decode  # type: ignore[attr-defined]
 
 
-def _strides(shape: Sequence[int], itemsize: int) -> list[int]:
+def strides_of(shape: Sequence[int], itemsize: int) -> list[int]:
     return [*itertools.accumulate(shape[:0:-1], int.__mul__, initial=itemsize)][::-1]
 
 
@@ -324,17 +324,17 @@ class Batch:
         self._layout = layout
         self._lists = lists
         self._kept = np.frombuffer(prefix, np.uint8), opened, value
-        self._boxes = Boxes(len(lists.step), number, *map(_address, lists))
+        self._boxes = Boxes(len(lists.step), number, *map(address_of, lists))
         name, size = self._kept[0].ctypes.data, len(prefix)
-        found = (_address(value), _address(value) + 8) if value is not None else (0, 0)
-        self._source = Source(name, size, ord(separator), platform.OPEN, _address(opened), *found)
+        found = (address_of(value), address_of(value) + 8) if value is not None else (0, 0)
+        self._source = Source(name, size, ord(separator), platform.OPEN, address_of(opened), *found)
         self._turn = np.zeros(1, np.int64)
         self.status = np.full(number, LEFT, np.uint8)
 
     def read(self, out: AnyArray, fill: AnyArray, stop: Numbers, run: int) -> None:
         """Read units in this thread until none are left or another thread has set ``stop``."""
         chunk, shards, _ = self._layout
-        addresses = out.ctypes.data, fill.ctypes.data, _address(self._turn), run, _CALL, _address(stop)
+        addresses = out.ctypes.data, fill.ctypes.data, address_of(self._turn), run, _CALL, address_of(stop)
         status = self.status.ctypes.data
         while not stop[0] and self._turn[0] < len(self.status):
             read_units(self._source, self._boxes, chunk, shards, *addresses, status)
@@ -518,7 +518,7 @@ def missing() -> dict[str, str]:
 def compile_all() -> None:
     """Compile the loops, or load their machine code from the disk."""
     zero = np.zeros(1, np.int64)
-    at = _address(zero)
+    at = address_of(zero)
     boxes = Boxes(1, 0, *[at] * 9)
     chunk, shards = Chunk(at, at, 1, 1, 0, 1, 0, 0, 1, 1), Shards(0, 0, 0, 0, 0)
     read_units(Source(at, 1, 0, 0, 0, 0, 0), boxes, chunk, shards, at, at, at, 1, 0, at, at)

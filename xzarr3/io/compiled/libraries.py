@@ -29,6 +29,11 @@ _PREFIX = "xzarr3_"
 INFLATE_STATE = 2**18
 """Bytes of ISA-L's state, whose real size is less than half of that."""
 
+ZSTD_LEVEL, ZSTD_CHECKSUM = 100, 201
+"""Numbers of parameters of Zstandard's encoder."""
+BLOSC_HEADER = 16
+"""The most bytes that Blosc adds to what it encodes."""
+
 _CTYPES = {I32: ctypes.c_int32, I64: ctypes.c_int64, U32: ctypes.c_uint32}
 _SAMPLE = bytes(range(256)) * 64 + b"the same bytes again and again" * 100
 
@@ -41,6 +46,32 @@ def _check_zstd(call: Mapping[str, Any]) -> bool:
     size = call["ZSTD_decompressDCtx"](context, into, room, _address(stored), len(stored))
     call["ZSTD_freeDCtx"](context)
     return size == len(_SAMPLE) and out.raw == _SAMPLE
+
+
+def _check_zstd_encoder(call: Mapping[str, Any]) -> bool:
+    """Whether the bytes are those of the Python executor: the two shared objects may differ in their version."""
+    out = ctypes.create_string_buffer(2 * len(_SAMPLE))
+    for level, checksum in ((0, 0), (-3, 1), (7, 0), (12, 1)):
+        context = call["ZSTD_createCCtx"]()
+        call["ZSTD_CCtx_setParameter"](context, ZSTD_LEVEL, level)
+        call["ZSTD_CCtx_setParameter"](context, ZSTD_CHECKSUM, checksum)
+        made = context, ctypes.addressof(out), len(out), _address(_SAMPLE), len(_SAMPLE)
+        size = call["ZSTD_compress2"](*made)
+        call["ZSTD_freeCCtx"](context)
+        compressor = zstandard.ZstdCompressor(level=level, write_checksum=bool(checksum))
+        if size < 0 or out.raw[:size] != compressor.compress(_SAMPLE):
+            return False
+    return True
+
+
+def _check_blosc_encoder(call: Mapping[str, Any]) -> bool:
+    out = ctypes.create_string_buffer(len(_SAMPLE) + BLOSC_HEADER)
+    for name, level, shuffle in ((b"lz4", 5, 1), (b"zstd", 3, 2)):
+        given = level, shuffle, 4, len(_SAMPLE), _address(_SAMPLE), ctypes.addressof(out), len(out)
+        size = call["blosc_compress_ctx"](*given, _address(name), 0, 1)
+        if size <= 0 or out.raw[:size] != blosc.compress(_SAMPLE, name, level, shuffle, 0, 4):
+            return False
+    return True
 
 
 def _check_blosc(call: Mapping[str, Any]) -> bool:
@@ -143,6 +174,24 @@ LIBRARIES = {
     "blosc": Library(
         "numcodecs", "numcodecs/blosc.*.so", {"blosc_decompress_ctx": I32(I64, I64, I64, I32)}, _check_blosc
     ),
+    # Libraries of their own, because a library without encoders may still decode.
+    "the encoder of zstd": Library(
+        "zstandard",
+        "zstandard/_cffi.*.so",
+        {
+            "ZSTD_createCCtx": I64(),
+            "ZSTD_freeCCtx": I64(I64),
+            "ZSTD_CCtx_setParameter": I64(I64, I32, I32),
+            "ZSTD_compress2": I64(I64, I64, I64, I64, I64),
+        },
+        _check_zstd_encoder,
+    ),
+    "the encoder of blosc": Library(
+        "numcodecs",
+        "numcodecs/blosc.*.so",
+        {"blosc_compress_ctx": I32(I32, I32, I64, I64, I64, I64, I64, I64, I64, I32)},
+        _check_blosc_encoder,
+    ),
     "gzip": Library(
         "isal",
         "isal/igzip_lib.*.so",
@@ -160,9 +209,14 @@ _C = {
     "close": I32(I32),
     "pread": I64(I32, I64, I64, I64),
     "lseek": I64(I32, I64, I32),
+    "pwrite": I64(I32, I64, I64, I64),
+    "renameat": I32(I32, I64, I32, I64),
+    "unlinkat": I32(I32, I64, I32),
+    "faccessat": I32(I32, I64, I32, I32),
     "readlink": I64(I64, I64, I64),
     "memcpy": I64(I64, I64, I64),
     "memset": I64(I64, I32, I64),
+    "memcmp": I32(I64, I64, I64),
     "clock_gettime": I32(I32, I64),
     "__errno_location": I64(),
 }

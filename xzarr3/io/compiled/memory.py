@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from xzarr3.io.compiled.libraries import bind, function
@@ -22,6 +23,7 @@ inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_
 outer = njit(nogil=True, error_model="numpy", cache=True, no_cfunc_wrapper=True)
 
 malloc, free, memcpy = map(function, ("malloc", "free", "memcpy"))
+_memcmp = function("memcmp")
 _errno = function("__errno_location")
 _clock = function("clock_gettime")
 _MONOTONIC = np.int32(1)  # CLOCK_MONOTONIC
@@ -176,6 +178,67 @@ def copy_box(target, target_step, source, source_step, count, first, ndim, where
             axis -= 1
         if axis < first:
             return
+
+
+@inner
+def _is_row_of(address, step, count, number, itemsize, fill):
+    """Whether ``count`` elements are the one at ``fill``; ``number`` is it as a number, for common sizes."""
+    if step == itemsize:  # The first one is, and each equals the one before it.
+        row = _memcmp(address, fill, itemsize) == 0
+        return row and _memcmp(address, address + itemsize, (count - 1) * itemsize) == 0
+    for at in range(address, address + count * step, step) if step else range(address, address + 1):
+        if itemsize == 8:
+            same = load(at, U64) == number
+        elif itemsize == 4:
+            same = load(at, U32) == number
+        elif itemsize == 2:
+            same = load(at, U16) == number
+        else:
+            same = _memcmp(at, fill, itemsize) == 0
+        if not same:
+            return False
+    return True
+
+
+@inner
+def is_box_of(source, step, count, ndim, where, itemsize, fill):
+    """Whether all elements of a box are bit for bit the one at ``fill``; see :func:`copy_box`."""
+    last, number = ndim - 1, np.int64(0)
+    if itemsize == 8:
+        number = load(fill, U64)
+    elif itemsize == 4:
+        number = load(fill, U32)
+    elif itemsize == 2:
+        number = load(fill, U16)
+    for axis in range(last):
+        put(where, axis, 0)
+    gap, size = get(step, last), get(count, last)
+    while _is_row_of(source, gap, size, number, itemsize, fill):
+        axis = last - 1
+        while axis >= 0:
+            done = get(where, axis) + 1
+            source += get(step, axis)
+            if done < get(count, axis):
+                put(where, axis, done)
+                break
+            source -= done * get(step, axis)
+            put(where, axis, 0)
+            axis -= 1
+        if axis < 0:
+            return True
+    return False
+
+
+@intrinsic
+def create_at(typing: Any, folder: Any, name: Any, flags: Any, mode: Any) -> Any:
+    """Call ``openat`` of the C library. Its last argument is variable: some systems pass such ones otherwise."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = ir.IntType(32)
+        kind = ir.FunctionType(number, (number, _INT64, number), var_arg=True)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "openat"), args)
+
+    return types.int32(types.int32, types.int64, types.int32, types.int32), generate
 
 
 @inner

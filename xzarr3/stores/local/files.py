@@ -247,6 +247,24 @@ class FileWriter(Writer):
             self._store._touch()
             self._wrote = True
 
+    @property
+    def around(self) -> tuple[bytes, bytes]:
+        """Start and end of the names of temporary files; a number is between them."""
+        return self._beginning.encode(), self._end.encode()
+
+    def handle(self, above: str, is_wanted: Callable[[], bool]) -> int | None:
+        """A directory, made if ``is_wanted()``; the caller closes it. None if there is none.
+
+        Raises
+        ------
+        OSError
+            If it cannot be opened or made, or a link leads out of the store.
+        """
+        if self.folders.resolve(above) is None and not is_wanted():
+            return None
+        folder = platform.same_folder(self._made(above))
+        return folder if isinstance(folder, int) else None
+
     def sync(self, key: str, above: str) -> None:
         """Wait until the name of a value is on the disk."""
         try:

@@ -40,6 +40,7 @@ T = TypeVar("T")
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})
 _ATTEMPTS = 100
+_REPLACING = ("writer", "_writer", "_file_writer", "set", "_set", "exists", "_exists", "erase", "_touch")
 _OF_EACH = frozenset(("_identity", "_base", "_lock_identity"))
 
 
@@ -157,6 +158,11 @@ class LocalStore(Store):
     def files(self) -> str | None:
         own = type(self)._get is LocalStore._get and type(self)._reader is LocalStore._reader
         return self._base if own and self.follow_links and platform.POSIX else None
+
+    @property
+    def replaces_files(self) -> bool:
+        own = all(getattr(type(self), name) is getattr(LocalStore, name) for name in _REPLACING)
+        return own and not self.fsync and self.files is not None
 
     @property
     def survives_crashes(self) -> bool:

@@ -1,0 +1,13 @@
+"""What the executor uses of compiled code once it is loaded."""
+
+from xzarr3.io.compiled import batch, write_batch
+from xzarr3.io.compiled.batch import CompiledRead, missing
+from xzarr3.io.compiled.write_batch import CompiledWrite
+
+__all__ = ("CompiledRead", "CompiledWrite", "compile_all", "missing")
+
+
+def compile_all() -> None:
+    """Compile the loops, or load their machine code from the disk."""
+    batch.compile_all()
+    write_batch.compile_all()
