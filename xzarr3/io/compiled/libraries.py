@@ -49,7 +49,7 @@ def _check_zstd(call: Mapping[str, Any]) -> bool:
 
 
 def _check_zstd_encoder(call: Mapping[str, Any]) -> bool:
-    """Whether the bytes are those of the Python executor: the two shared objects may differ in their version."""
+    """Whether the bytes are those of the Python executor, which uses another shared object."""
     out = ctypes.create_string_buffer(2 * len(_SAMPLE))
     for level, checksum in ((0, 0), (-3, 1), (7, 0), (12, 1)):
         context = call["ZSTD_createCCtx"]()

@@ -231,7 +231,7 @@ def is_box_of(source, step, count, ndim, where, itemsize, fill):
 
 @intrinsic
 def create_at(typing: Any, folder: Any, name: Any, flags: Any, mode: Any) -> Any:
-    """Call ``openat`` of the C library. Its last argument is variable: some systems pass such ones otherwise."""
+    """Call ``openat`` of the C library. Some systems pass its last argument, which is variable, otherwise."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         number = ir.IntType(32)

@@ -38,7 +38,10 @@ AHEAD = 2**18
 _UNFINISHED = 3  # What became of a shard for which the time was too short; the next call goes on with it.
 _NO_FILE = 2  # ENOENT
 _MODE = np.int32(0o666)
-_NONE, _FAILED = 0, -1  # Instead of the size of an encoded chunk: it holds only the fill value; an encoder failed.
+_NONE, _FAILED = (
+    0,
+    -1,
+)  # Instead of the size of an encoded chunk: it holds only the fill value; an encoder failed.
 
 _close, _pwrite, _rename, _unlink = map(function, ("close", "pwrite", "renameat", "unlinkat"))
 _access = function("faccessat")
@@ -56,7 +59,7 @@ class Units(NamedTuple):
     """Array: the coordinates of each unit."""
     first: int
     """The first dimension whose coordinate is part of the name of a file."""
-    count: int
+    sizes: int
     """Array: for each unit, its elements along each dimension that are in the array."""
     address: int
     """Array: for each unit the address of its first element."""
@@ -93,7 +96,7 @@ class Memory(NamedTuple):
     """Array: what was reached, see the indices below."""
     contexts: int
     """Array: a number for each codec, at first 0."""
-    count: int
+    part: int
     """Array: a number for each dimension, as are the next two."""
     where: int
     none: int
@@ -112,7 +115,7 @@ class Memory(NamedTuple):
     """Bytes of each of these."""
     ahead: int
     """:data:`AHEAD` bytes."""
-    index: int
+    entries: int
     """The index of a shard."""
 
 
@@ -241,7 +244,7 @@ def _encoded(memory, units, chunk, source, count, is_outside):  # type: ignore[n
 @inner
 def _write_chunk(memory, units, target, chunk, folder, unit):  # type: ignore[no-untyped-def]
     """Write a unit that is a chunk; returns what became of it."""
-    count = units.count + 8 * units.ndim * unit
+    count = units.sizes + 8 * units.ndim * unit
     found, size = _encoded(memory, units, chunk, get(units.address, unit), count, False)
     if size == _NONE:
         return _absent(memory, folder)
@@ -281,16 +284,16 @@ def _append(memory, address, size):  # type: ignore[no-untyped-def]
 def _part_at(memory, units, chunk, shards, unit, number):  # type: ignore[no-untyped-def]
     """The address of the first element of an inner chunk, and whether the chunk is outside the array.
 
-    Puts into ``memory.count`` how many of its elements along each dimension are in the array.
+    Puts into ``memory.part`` how many of its elements along each dimension are in the array.
     """
     source, is_outside = get(units.address, unit), False
     for axis in range(units.ndim - 1, -1, -1):
         each = get(shards.counts, axis)
         low = number % each * get(chunk.shape, axis)
         number //= each
-        left = get(units.count, unit * units.ndim + axis) - low
+        left = get(units.sizes, unit * units.ndim + axis) - low
         is_outside = is_outside or left <= 0
-        put(memory.count, axis, min(left, get(chunk.shape, axis)))
+        put(memory.part, axis, min(left, get(chunk.shape, axis)))
         source += low * get(units.step, axis)
     return source, is_outside
 
@@ -298,9 +301,9 @@ def _part_at(memory, units, chunk, shards, unit, number):  # type: ignore[no-unt
 @inner
 def _write_inner(memory, units, target, chunk, shards, folder, unit, number):  # type: ignore[no-untyped-def]
     """Append an inner chunk to a shard; returns whether that worked."""
-    kept, entry = memory.kept, memory.index + 16 * number
+    kept, entry = memory.kept, memory.entries + 16 * number
     source, is_outside = _part_at(memory, units, chunk, shards, unit, number)
-    found, size = _encoded(memory, units, chunk, source, memory.count, is_outside)
+    found, size = _encoded(memory, units, chunk, source, memory.part, is_outside)
     if size == _NONE:
         put(entry, 0, -1)
         put(entry, 1, -1)
@@ -319,12 +322,12 @@ def _end_shard(memory, shards, folder):  # type: ignore[no-untyped-def]
         return _absent(memory, folder)
     size = shards.index_size
     if shards.checked:
-        put_checksum(memory.index, size - 4)
+        put_checksum(memory.entries, size - 4)
     if shards.at_start:
         file = np.int32(get(memory.kept, FILE))
-        is_written = _flush(memory) and _pwrite(file, memory.index, size, 0) == size
+        is_written = _flush(memory) and _pwrite(file, memory.entries, size, 0) == size
     else:
-        is_written = _append(memory, memory.index, size) and _flush(memory)
+        is_written = _append(memory, memory.entries, size) and _flush(memory)
     return _finish(memory, folder) if is_written else _abandon(memory, folder)
 
 

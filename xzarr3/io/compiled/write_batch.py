@@ -14,6 +14,7 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.errors import Xzarr3Error
 from xzarr3.io.compiled.batch import Numbers, address_of
 from xzarr3.io.compiled.encode import free_encoders
 from xzarr3.io.compiled.read import ABSENT, DONE, LEFT, Chunk, Shards
@@ -46,7 +47,7 @@ class _Axis(NamedTuple):
     at: Numbers
     """Their places among all parts."""
     coord: Numbers
-    count: Numbers
+    size: Numbers
     outer: Numbers
     """The first element in the values."""
 
@@ -70,7 +71,7 @@ class _Run(NamedTuple):
     """For each unit the number of its directory."""
     coord: Numbers
     """The coordinates of each unit, as are the next two of shape (number, dimensions)."""
-    count: Numbers
+    size: Numbers
     """Elements in the array."""
     outer: Numbers
     """The first element in the values."""
@@ -107,14 +108,16 @@ class Batch:
         each = [*zip(self._axes, within, strict=True)]
         place = np.ravel_multi_index([axis.at[at] for axis, at in each], self._numbers)
         coord = np.stack([axis.coord[at] for axis, at in each], axis=1)
-        count = np.stack([axis.count[at] for axis, at in each], axis=1)
+        size = np.stack([axis.size[at] for axis, at in each], axis=1)
         outer = np.stack([axis.outer[at] for axis, at in each], axis=1)
-        return _Run(self, place, numbers // last - begin // last, coord, count, outer)
+        return _Run(self, place, numbers // last - begin // last, coord, size, outer)
 
     def absent(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of the units that are absent now."""
         places = np.unravel_index(np.flatnonzero(self.status == ABSENT), self._numbers)
-        chosen = [[coords[at] for at in along.tolist()] for coords, along in zip(self._coords, places, strict=True)]
+        chosen = [
+            [coords[at] for at in along.tolist()] for coords, along in zip(self._coords, places, strict=True)
+        ]
         return zip(*chosen, strict=True)
 
 
@@ -229,8 +232,10 @@ class CompiledWrite:
         """Write units in this thread until none are left; returns 0."""
         with contextlib.ExitStack() as opened:
             writer = opened.enter_context(self._engine.store.writer())
+            if not isinstance(writer, FileWriter) or not self._is_possible(writer):
+                return 0
             last: tuple[Batch, _Scratch] | None = None
-            while isinstance(writer, FileWriter) and (run := self._take(threads)):
+            while run := self._take(threads):
                 batch = run.batch
                 if batch.layout is None:
                     continue
@@ -240,6 +245,14 @@ class CompiledWrite:
                     opened.callback(last[1].close)
                 self._write(run, batch.layout, last[1], writer)
         return 0
+
+    def _is_possible(self, writer: FileWriter) -> bool:
+        """Whether the store accepts the keys of the units, which differ in their digits only."""
+        try:
+            writer.check(self._engine.key((0,) * len(self._steps)))
+        except Xzarr3Error:  # The Python executor raises it.
+            return False
+        return True
 
     def _write(self, run: _Run, layout: Layout, scratch: _Scratch, writer: FileWriter) -> None:
         """Write the units of a run, except those whose lock is held by another thread."""
@@ -290,23 +303,28 @@ class CompiledWrite:
         if self._keep_empty:
             return True
         spec = run.batch.chain.spec
-        for outer, count in zip(run.outer[begin:end].tolist(), run.count[begin:end].tolist(), strict=True):
+        for outer, count in zip(run.outer[begin:end].tolist(), run.size[begin:end].tolist(), strict=True):
             box = tuple(slice(at, at + size) for at, size in zip(outer, count, strict=True))
             if not spec.data_type.holds_only(self._source[box], spec.fill_value):
                 return True
         return False
 
     def _call(
-        self, run: _Run, layout: Layout, scratch: _Scratch, writer: FileWriter, folders: Numbers, status: AnyArray
+        self,
+        run: _Run,
+        layout: Layout,
+        scratch: _Scratch,
+        writer: FileWriter,
+        folders: Numbers,
+        status: AnyArray,
     ) -> None:
         """Run compiled code until all units of the run are done or another thread stops this one."""
         engine, ndim = self._engine, len(self._steps)
         beginning, end = (np.frombuffer(part + b"\0", np.uint8) for part in writer.around)
         addresses = run.outer @ self._steps + self._source.ctypes.data
-        coord, count = np.ascontiguousarray(run.coord), np.ascontiguousarray(run.count)
         units = Units(
-            ndim, len(folders), address_of(folders), address_of(coord),
-            ndim - 1 if self._is_nested else 0, address_of(count), address_of(addresses),
+            ndim, len(folders), address_of(folders), address_of(run.coord),
+            ndim - 1 if self._is_nested else 0, address_of(run.size), address_of(addresses),
             address_of(self._steps), engine.fill.ctypes.data, int(self._keep_empty),
         )  # fmt: skip
         target = Target(

@@ -23,7 +23,8 @@ from xzarr3.io.compiled.encode import FIELDS
 from xzarr3.io.compiled.libraries import bind
 from xzarr3.io.compiled.read import Chunk, Shards
 
-_LARGEST = 2**31 - 2**10  # Bytes of a chunk; blosc encodes no more, and larger ones gain nothing here.
+_LARGEST = 2**30  # Bytes of a chunk; a thread holds one, and two results of codecs.
+_LONGEST = 2**48  # Elements along a dimension, so that no place exceeds 64 bits.
 
 
 class Layout(NamedTuple):
@@ -55,7 +56,7 @@ def _made_layout(chain: CodecChain) -> Layout | None:
     if found is None or shard is None:
         return found
     index = index_of(shard)
-    if index is None:
+    if index is None or index.index_size > _LARGEST or max(chain.spec.shape) > _LONGEST:
         return None
     counts = np.array(shard.counts, np.int64)
     return found._replace(shards=index._replace(counts=address_of(counts)), kept=(*found.kept, counts))
@@ -64,7 +65,9 @@ def _made_layout(chain: CodecChain) -> Layout | None:
 def _chunk(chain: CodecChain) -> Layout | None:
     """The layout of units that are not cut into chunks; None if compiled code does not know a codec."""
     dtype, stored, shape = chain.spec.dtype, chain.stored_dtype, chain.spec.shape
-    if stored is None or dtype.hasobject or dtype.names or not shape or not 0 < chain.spec.nbytes < _LARGEST:
+    if stored is None or dtype.hasobject or dtype.names:
+        return None
+    if not shape or not 0 < chain.spec.nbytes <= _LARGEST:
         return None
     if sys.byteorder != "little" or stored.shape or not dtype.isnative:
         return None
@@ -80,11 +83,13 @@ def _chunk(chain: CodecChain) -> Layout | None:
         order = [order[axis] for axis in each.order]
     strides = np.empty(len(shape), np.int64)
     strides[order] = strides_of([shape[axis] for axis in order], dtype.itemsize)
-    stages, names, room = [], [], chain.spec.nbytes
+    stages: list[int] = []
+    names: list[object] = []
+    room = chain.spec.nbytes
     for codec, limit in reversed(chain.decompressors):
         found = _stage(codec, names)
         most = codec.max_encoded_size(limit)
-        if found is None or most > _LARGEST:
+        if found is None or most > 2 * _LARGEST:
             return None
         kind, *numbers = found
         stages += [kind, limit, most, *numbers, *[0] * (FIELDS - 3 - len(numbers))]
@@ -92,7 +97,6 @@ def _chunk(chain: CodecChain) -> Layout | None:
     arrays = np.array(shape, np.int64), strides, np.array(stages, np.int64)
     size, number, limit = chain.spec.nbytes, len(stages) // FIELDS, chain.largest_stored
     shape_at, strides_at, stages_at = map(address_of, arrays)
-    # Encoding needs not the place `ordered`: it compares all strides.
     chunk = Chunk(shape_at, strides_at, dtype.itemsize, size, swap, 0, stages_at, number, limit, room)
     return Layout(chunk, Shards(0, 0, 0, 0, 0), room, (*arrays, *names))
 
