@@ -24,7 +24,7 @@ _blosc, _crc32c = function("blosc_compress_ctx"), function("crc32c_value")
 
 
 @inner
-def _zstd_context(codec, contexts, at):  # type: ignore[no-untyped-def]
+def _zstd_context(codec, contexts, at):
     """The context of the encoder number ``at``, which is made on first use; 0 if that fails."""
     context = get(contexts, at)
     if context == 0:
@@ -37,7 +37,7 @@ def _zstd_context(codec, contexts, at):  # type: ignore[no-untyped-def]
 
 
 @outer
-def free_encoders(contexts, number):  # type: ignore[no-untyped-def]
+def free_encoders(contexts, number):
     """Free the contexts of the encoders of one thread."""
     for at in range(number):
         if get(contexts, at):
@@ -46,7 +46,7 @@ def free_encoders(contexts, number):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _blosc_encode(codec, source, size, target):  # type: ignore[no-untyped-def]
+def _blosc_encode(codec, source, size, target):
     return np.int64(
         _blosc(
             np.int32(get(codec, 3)), np.int32(get(codec, 4)), get(codec, 5), size, source, target,
@@ -56,7 +56,7 @@ def _blosc_encode(codec, source, size, target):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _shuffle(source, size, target, width):  # type: ignore[no-untyped-def]
+def _shuffle(source, size, target, width):
     if size % width:
         return -1
     number = size // width
@@ -67,7 +67,7 @@ def _shuffle(source, size, target, width):  # type: ignore[no-untyped-def]
 
 
 @inner
-def put_checksum(source, size):  # type: ignore[no-untyped-def]
+def put_checksum(source, size):
     """Append the CRC-32C of bytes to them."""
     checksum = np.int64(_crc32c(source, size))
     for byte in range(4):
@@ -75,7 +75,7 @@ def put_checksum(source, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def encode(stages, number, contexts, source, size, spare, room):  # type: ignore[no-untyped-def]
+def encode(stages, number, contexts, source, size, spare, room):
     """Apply all codecs to the bytes of a chunk.
 
     Parameters

@@ -126,7 +126,7 @@ UNIT, FILE, SERIAL, NUMBER, OFFSET, FILLED, UNTIL = range(7)
 
 
 @inner
-def _copy_bytes(target, source, size):  # type: ignore[no-untyped-def]
+def _copy_bytes(target, source, size):
     """Copy bytes and end them with 0; returns the address of that."""
     memcpy(target, source, size)
     put_byte(target + size, 0)
@@ -134,7 +134,7 @@ def _copy_bytes(target, source, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _make_name(memory, units, target, unit):  # type: ignore[no-untyped-def]
+def _make_name(memory, units, target, unit):
     end = _copy_bytes(memory.name, target.prefix, target.prefix_size)
     for axis in range(units.first, units.ndim):
         if axis > units.first:
@@ -145,7 +145,7 @@ def _make_name(memory, units, target, unit):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _begin(memory, target, folder):  # type: ignore[no-untyped-def]
+def _begin(memory, target, folder):
     """Create the temporary file; returns whether that worked."""
     serial = get(memory.kept, SERIAL)
     put(memory.kept, SERIAL, serial + 1)
@@ -157,7 +157,7 @@ def _begin(memory, target, folder):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _abandon(memory, folder):  # type: ignore[no-untyped-def]
+def _abandon(memory, folder):
     """Remove the temporary file; the unit is left."""
     file = get(memory.kept, FILE)
     if file >= 0:
@@ -168,7 +168,7 @@ def _abandon(memory, folder):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _finish(memory, folder):  # type: ignore[no-untyped-def]
+def _finish(memory, folder):
     """Rename the temporary file, which is complete; returns what became of the unit."""
     file = np.int32(get(memory.kept, FILE))
     put(memory.kept, FILE, -1)
@@ -179,7 +179,7 @@ def _finish(memory, folder):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _absent(memory, folder):  # type: ignore[no-untyped-def]
+def _absent(memory, folder):
     """What becomes of a unit that holds only the fill value: if it is stored, Python erases it."""
     if _access(folder, memory.name, np.int32(0), np.int32(0)) != 0 and error_number() == _NO_FILE:
         return ABSENT
@@ -187,7 +187,7 @@ def _absent(memory, folder):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _is_whole(units, chunk, count):  # type: ignore[no-untyped-def]
+def _is_whole(units, chunk, count):
     """Whether the elements of a chunk lie in memory just as they are stored."""
     if chunk.swap:
         return False
@@ -201,7 +201,7 @@ def _is_whole(units, chunk, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _gathered(memory, units, chunk, source, count, is_outside):  # type: ignore[no-untyped-def]
+def _gathered(memory, units, chunk, source, count, is_outside):
     """The address of the elements of a chunk as they are stored, before the codecs."""
     if not is_outside and _is_whole(units, chunk, count):
         return source
@@ -224,7 +224,7 @@ def _gathered(memory, units, chunk, source, count, is_outside):  # type: ignore[
 
 
 @inner
-def _encoded(memory, units, chunk, source, count, is_outside):  # type: ignore[no-untyped-def]
+def _encoded(memory, units, chunk, source, count, is_outside):
     """Address and size of an encoded chunk, of which ``count`` elements are in the array.
 
     The size is 0 if the chunk is not to be stored, and negative if an encoder fails.
@@ -242,7 +242,7 @@ def _encoded(memory, units, chunk, source, count, is_outside):  # type: ignore[n
 
 
 @inner
-def _write_chunk(memory, units, target, chunk, folder, unit):  # type: ignore[no-untyped-def]
+def _write_chunk(memory, units, target, chunk, folder, unit):
     """Write a unit that is a chunk; returns what became of it."""
     count = units.sizes + 8 * units.ndim * unit
     found, size = _encoded(memory, units, chunk, get(units.address, unit), count, False)
@@ -256,7 +256,7 @@ def _write_chunk(memory, units, target, chunk, folder, unit):  # type: ignore[no
 
 
 @inner
-def _flush(memory):  # type: ignore[no-untyped-def]
+def _flush(memory):
     """Write the collected bytes of a shard; returns whether that worked."""
     kept = memory.kept
     offset, size = get(kept, OFFSET), get(kept, FILLED)
@@ -266,7 +266,7 @@ def _flush(memory):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _append(memory, address, size):  # type: ignore[no-untyped-def]
+def _append(memory, address, size):
     """Append bytes to a shard; returns whether that worked."""
     kept = memory.kept
     if get(kept, FILLED) + size > AHEAD and not _flush(memory):
@@ -281,7 +281,7 @@ def _append(memory, address, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _part_at(memory, units, chunk, shards, unit, number):  # type: ignore[no-untyped-def]
+def _part_at(memory, units, chunk, shards, unit, number):
     """The address of the first element of an inner chunk, and whether the chunk is outside the array.
 
     Puts into ``memory.part`` how many of its elements along each dimension are in the array.
@@ -299,7 +299,7 @@ def _part_at(memory, units, chunk, shards, unit, number):  # type: ignore[no-unt
 
 
 @inner
-def _write_inner(memory, units, target, chunk, shards, folder, unit, number):  # type: ignore[no-untyped-def]
+def _write_inner(memory, units, target, chunk, shards, folder, unit, number):
     """Append an inner chunk to a shard; returns whether that worked."""
     kept, entry = memory.kept, memory.entries + 16 * number
     source, is_outside = _part_at(memory, units, chunk, shards, unit, number)
@@ -316,7 +316,7 @@ def _write_inner(memory, units, target, chunk, shards, folder, unit, number):  #
 
 
 @inner
-def _end_shard(memory, shards, folder):  # type: ignore[no-untyped-def]
+def _end_shard(memory, shards, folder):
     """Write the index of a shard, all of whose inner chunks are written; returns what became of it."""
     if get(memory.kept, FILE) < 0:
         return _absent(memory, folder)
@@ -332,7 +332,7 @@ def _end_shard(memory, shards, folder):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _write_shard(memory, units, target, chunk, shards, folder, unit):  # type: ignore[no-untyped-def]
+def _write_shard(memory, units, target, chunk, shards, folder, unit):
     """Write a unit that is a shard, or go on with it; returns what became of it."""
     kept, every = memory.kept, 1
     for axis in range(units.ndim):
@@ -354,7 +354,7 @@ def _write_shard(memory, units, target, chunk, shards, folder, unit):  # type: i
 
 
 @outer
-def write_units(units, target, chunk, shards, memory, until, stop, status):  # type: ignore[no-untyped-def]
+def write_units(units, target, chunk, shards, memory, until, stop, status):
     """Write units until all are done, another thread sets ``stop``, or the time is over.
 
     ``memory.kept`` then says which unit is next, and whether its temporary file is open.

@@ -361,7 +361,8 @@ def compile_all() -> None:
     """Compile the loop, or load its machine code from the disk."""
     zero = np.zeros(8, np.int64)
     at = address_of(zero)
-    units, target = Units(1, 0, *[at] * 2, 0, *[at] * 4, 0), Target(at, 0, 0, at, 0, at, 0, 0)
+    units, target = Units(1, 0, at, at, 0, at, at, at, at, 0), Target(at, 0, 0, at, 0, at, 0, 0)
     chunk, shards = Chunk(at, at, 1, 1, 0, 1, 0, 0, 1, 1), Shards(0, 0, 0, 0, 0)
-    write_units(units, target, chunk, shards, Memory(*[at] * 5, zero[4:].ctypes.data, *[at] * 7), 0, at, at)
+    memory = Memory(at, at, at, at, at, address_of(zero[4:]), at, at, at, at, 0, at, at)
+    write_units(units, target, chunk, shards, memory, 0, at, at)
     free_encoders(at, 0)
