@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -478,7 +479,9 @@ def test_a_killed_writer_leaves_old_or_new_chunks(tmp_path: Path, shards: Any) -
     array[...] = 1
     for _ in range(4):
         reading, writing = os.pipe()
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Other threads of the tests are idle now.
+            child = os.fork()
         if child == 0:
             try:
                 for value in range(2, 10**9):

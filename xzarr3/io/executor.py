@@ -345,7 +345,7 @@ class Engine:
                 threads = 1
         threads = min(threads, plan.number)
         options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
-        module = None if fields or not self.store.replaces_files else self._compiled(plan)
+        module = None if fields else self._compiled_to_write(plan)
         if module is not None:
             write = module.CompiledWrite.of(self, plan, source, keep_empty=keep_empty)
             if write is not None:
@@ -353,8 +353,16 @@ class Engine:
                 return
         began = time.perf_counter()
         self._write(plan.batches(), plan.number, plan, source, threads, options)
-        if self._is_small:
+        if self._is_small and self.store.replaces_files:
             compiled.spend(time.perf_counter() - began)
+
+    def _compiled_to_write(self, plan: ReadPlan) -> ModuleType | None:
+        """The module of compiled code, if it is loaded and enough chunks are to be encoded."""
+        shard = self.meta.chain.shard
+        number = plan.number if shard is None else plan.number * shard.number
+        if number < compiled.FEW or not self.store.replaces_files:
+            return None
+        return compiled.loaded(number * compiled.CHUNK if self._is_small else 0)
 
     def _write_compiled(
         self, write: CompiledWrite, plan: ReadPlan, source: AnyArray, threads: int, options: dict[str, Any]
