@@ -288,7 +288,7 @@ class CompiledWrite:
         for begin, end in itertools.pairwise([*begins, len(keys)]):
             above = keys[begin].rpartition("/")[0]
             try:
-                handle = writer.handle(above, lambda: self._is_stored(run, begin, end))  # noqa: B023
+                handle = writer.folders.handle(above, lambda: self._is_stored(run, begin, end))  # noqa: B023
             except OSError:  # The Python executor raises it.
                 continue
             if handle is None:

@@ -21,7 +21,7 @@ from xzarr3.errors import StoreError, contended
 from xzarr3.stores.base import check_key, flat, negative_length
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.erase import Eraser
-from xzarr3.stores.local.folders import NO_MORE, OTHER_KIND, TEMPORARY
+from xzarr3.stores.local.folders import NO_MORE, TEMPORARY
 from xzarr3.stores.local.locks import FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.local.platform import Folder
 from xzarr3.stores.locks import key_lock
@@ -252,19 +252,6 @@ class FileWriter(Writer):
         """Start and end of the names of temporary files; a number is between them."""
         return self._beginning.encode(), self._end.encode()
 
-    def handle(self, above: str, is_wanted: Callable[[], bool]) -> int | None:
-        """A directory, made if ``is_wanted()``; the caller closes it. None if there is none.
-
-        Raises
-        ------
-        OSError
-            If it cannot be opened or made, or a link leads out of the store.
-        """
-        if self.folders.resolve(above) is None and not is_wanted():
-            return None
-        folder = platform.same_folder(self._made(above))
-        return folder if isinstance(folder, int) else None
-
     def sync(self, key: str, above: str) -> None:
         """Wait until the name of a value is on the disk."""
         try:
@@ -372,15 +359,7 @@ class FileWriter(Writer):
 
     def _enter(self, key: str, above: str) -> Folder:
         """An open directory, created if needed."""
-        return self._reach(key, above, self._made)
-
-    def _made(self, above: str) -> Folder:
-        try:
-            return self.folders.make(above)
-        except OSError as error:
-            if error.errno not in OTHER_KIND:
-                raise
-            return self.folders.make(self.folders.real(above))
+        return self._reach(key, above, self.folders.make_real)
 
     def _retry(self, doing: str, key: str, error: OSError) -> _RetryError:
         if error.errno not in NO_MORE and error.errno != errno.ENOENT:

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Self
 
@@ -118,6 +118,34 @@ class Folders:
             except FileNotFoundError:  # Another process is removing empty directories.
                 self.forget()
         return self._made(folder)
+
+    def make_real(self, folder: str) -> Folder:
+        """Like :meth:`make`, but links in the path are followed within the root."""
+        try:
+            return self.make(folder)
+        except OSError as error:
+            if error.errno not in OTHER_KIND:
+                raise
+            return self.make(self.real(folder))
+
+    def handle(self, folder: str, is_wanted: Callable[[], bool]) -> int | None:
+        """A handle of ``folder``, which the caller closes; None if it does not exist.
+
+        Parameters
+        ----------
+        folder : str
+        is_wanted : callable
+            Whether to create the directory; called if it does not exist.
+
+        Raises
+        ------
+        OSError
+            If it cannot be opened or created, or a link in its path leads out of the root.
+        """
+        if self.resolve(folder) is None and not is_wanted():
+            return None
+        opened = platform.same_folder(self.make_real(folder))
+        return opened if isinstance(opened, int) else None
 
     def _made(self, folder: str) -> Folder:
         try:
