@@ -360,7 +360,7 @@ class Engine:
         """The module of compiled code, if it is loaded and enough chunks are to be encoded."""
         shard = self.meta.chain.shard
         number = plan.number if shard is None else plan.number * shard.number
-        if number < compiled.FEW or not self.store.replaces_files:
+        if number < 2 * compiled.FEW or not self.store.replaces_files:  # Beginning takes longer than to read.
             return None
         return compiled.loaded(number * compiled.CHUNK if self._is_small else 0)
 

@@ -275,9 +275,9 @@ class CompiledWrite:
         finally:
             while handles:
                 os.close(handles.pop())
+            if (status == DONE).any():
+                writer.touch()
         run.batch.status[run.place] = status
-        if (status == DONE).any():
-            writer.touch()
 
     def _folders(
         self, run: _Run, keys: list[str], writer: FileWriter, handles: list[int], status: AnyArray
