@@ -1231,6 +1231,7 @@ def test_an_array_that_vanishes_is_not_the_fill_value(tmp_path: Path) -> None:
         array[0]
 
 
+@pytest.mark.usefixtures("python_executor")  # It is interrupted in functions of Python.
 def test_an_interrupted_write_to_a_file_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,10 @@
 """What the executor uses of compiled code once it is loaded."""
 
 from xzarr3.io.compiled import batch, write_batch
-from xzarr3.io.compiled.batch import CompiledRead, missing
+from xzarr3.io.compiled.batch import CompiledRead, missing, read_value
 from xzarr3.io.compiled.write_batch import CompiledWrite
 
-__all__ = ("CompiledRead", "CompiledWrite", "compile_all", "missing")
+__all__ = ("CompiledRead", "CompiledWrite", "compile_all", "missing", "read_value")
 
 
 def compile_all() -> None:
