@@ -338,6 +338,7 @@ class Engine:
             threads = available_threads()
             if self.waiting:
                 threads = in_flight.at_once(self.waiting, 2 * chain.spec.nbytes)
+        most = min(threads, plan.number)  # Compiled code does not hold Python's lock.
         if not self.waiting:
             free = _ENCODE * chain.decode_time
             threads = max(1, min(threads, int(free / _WRITE_LOCKED)))
@@ -349,7 +350,7 @@ class Engine:
         if module is not None:
             write = module.CompiledWrite.of(self, plan, source, keep_empty=keep_empty)
             if write is not None:
-                self._write_compiled(write, plan, source, threads, options)
+                self._write_compiled(write, plan, source, most, threads, options)
                 return
         began = time.perf_counter()
         self._write(plan.batches(), plan.number, plan, source, threads, options)
@@ -365,11 +366,17 @@ class Engine:
         return compiled.loaded(number * compiled.CHUNK if self._is_small else 0)
 
     def _write_compiled(
-        self, write: CompiledWrite, plan: ReadPlan, source: AnyArray, threads: int, options: dict[str, Any]
+        self,
+        write: CompiledWrite,
+        plan: ReadPlan,
+        source: AnyArray,
+        most: int,
+        threads: int,
+        options: dict[str, Any],
     ) -> None:
-        """:meth:`write` by compiled code; the Python executor writes what it leaves."""
+        """:meth:`write` by at most ``most`` threads of compiled code; Python writes what these leave."""
         work = write.total * (_CREATE + self.meta.chain.spec.nbytes / _STORE_RATE)
-        busy = min(threads, 1 + int(work / _WORTH))
+        busy = min(most, 1 + int(work / _WORTH))
         if busy <= 1 and not is_shared():
             write.work(1)
         else:
