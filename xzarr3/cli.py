@@ -40,8 +40,6 @@ def _info(arguments: argparse.Namespace) -> None:
     if arguments.system:
         xzarr3.show_versions()
         return
-    if arguments.store is None:
-        raise Xzarr3Error("no store is given; name its path or URL, or use --system")
     node = xzarr3.open(arguments.store, arguments.path, storage_options=dict(arguments.option))
     print(node.info if isinstance(node, xzarr3.Array) else node.tree())
 
@@ -192,12 +190,13 @@ def parser() -> argparse.ArgumentParser:
     info = commands.add_parser(
         "info", help="describe an array, or list a group", description="Describe an array, or list a group."
     )
-    info.add_argument("store", metavar="STORE", nargs="?", help="path or URL of the store")
-    info.add_argument(
-        "path", metavar="PATH", nargs="?", default="", help="path of the node (default: the root)"
+    of = info.add_mutually_exclusive_group(required=True)
+    of.add_argument("store", metavar="STORE", nargs="?", help="path or URL of the store")
+    of.add_argument(
+        "--system", action="store_true", help="print versions, and whether compiled code is used here"
     )
     info.add_argument(
-        "--system", action="store_true", help="print versions, and whether compiled code is used here"
+        "path", metavar="PATH", nargs="?", default="", help="path of the node (default: the root)"
     )
     _takes_options(info, "--option", "the store")
     info.set_defaults(command=_info)

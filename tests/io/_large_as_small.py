@@ -19,7 +19,8 @@ def large_as_small(*, windows: bool = True) -> Iterator[None]:
     metadata._chain.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executor, "_SMALL", 0)
-        patch.setattr(executor, "_SHORT", 0)
+        patch.setattr(executor, "_READ_LOCKED", 1e-9)
+        patch.setattr(executor, "_WRITE_LOCKED", 1e-9)
         if windows:
             patch.setattr(byte_ranges, "WINDOW", 64)
             patch.setattr(plan, "WHOLE_SHARD", 16)

@@ -82,7 +82,7 @@ def shard_of(reader: Any) -> Any:
 def threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads also where there is little to read."""
     monkeypatch.setattr(executor, "_SMALL", 0)
-    monkeypatch.setattr(executor, "_SHORT", 0)
+    monkeypatch.setattr(executor, "_READ_LOCKED", 1e-9)
 
 
 @st.composite
@@ -406,7 +406,7 @@ def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: p
     index = {(request.key, request.length) for request in first} - {(r.key, r.length) for r in second}
     assert len(index) == 2
     monkeypatch.setattr(executor, "_SMALL", 0)
-    monkeypatch.setattr(executor, "_SHORT", 0)
+    monkeypatch.setattr(executor, "_READ_LOCKED", 1e-9)
     shared = array.explain(slice(None, None, 7), threads=8)  # Threads that share the shards, cut into pieces.
     assert (shared.units, shared.index_requests) == (2, 2)
     assert shared.requests == 2 + shared.chunks

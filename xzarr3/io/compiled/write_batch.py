@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _CALL = 100
 """Milliseconds that a call of compiled code takes at most: a signal is heard after it."""
 _MOST_RUN = 256  # Most units that a thread takes at a time: it holds their locks meanwhile.
-_MOST_FOLDERS = 32  # Most directories that a thread has open at a time.
+_MOST_FOLDERS = 6  # Most directories that a thread has open at a time: a process has few descriptors.
 _DIGITS = 21  # Most bytes of a coordinate and a separator.
 _LONG = 512  # Characters of a path, beyond which the store checks whether the system can reach it.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
@@ -263,6 +263,7 @@ class CompiledWrite:
         handles: list[int] = []
         try:
             folders = self._folders(run, keys, writer, handles, status)
+            writer.folders.forget()  # The handles stay open, and other writers need descriptors.
             with free_key_locks(engine.store_identity, keys) as held:
                 folders[~np.array(held)] = -1
                 try:
