@@ -106,7 +106,7 @@ def test_versions_are_shown() -> None:
 def test_a_library_that_does_not_fit_is_named_and_python_decodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: str
 ) -> None:
-    from xzarr3.io.compiled import batch, libraries
+    from xzarr3.io.compiled import libraries, read_batch, read_layout
 
     changes: dict[str, Any] = {
         "no object": {"pattern": "nothing*"},
@@ -118,10 +118,11 @@ def test_a_library_that_does_not_fit_is_named_and_python_decodes(
     monkeypatch.setattr(libraries.llvmlite.binding, "add_symbol", lambda name, address: None)
     reasons = libraries.bind.__wrapped__()
     assert {each for each, reason in reasons.items() if reason} == {name}
-    monkeypatch.setattr(batch, "bind", lambda: reasons)
-    monkeypatch.setattr(batch, "_layouts", {})
+    monkeypatch.setattr(read_layout, "bind", lambda: reasons)
+    monkeypatch.setattr(read_batch, "bind", lambda: reasons)
+    monkeypatch.setattr(read_layout, "_layouts", {})
     assert f"without {name}: " in compiled.report()
     values = np.arange(600, dtype="int32")
     array = xzarr3.create_array(tmp_path / "a", data=values, chunks=7, compressors=[name])
-    assert batch.CompiledRead.of(array.engine, array.plan(...), values, 1) is None
+    assert read_batch.CompiledRead.of(array.engine, array.plan(...), values, 1) is None
     assert np.array_equal(array[:], values)

@@ -591,13 +591,13 @@ def test_changes_of_parts_beside_whole_writes(tmp_path: Path) -> None:
 def test_an_encoder_that_cannot_be_used_leaves_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xzarr3.io.compiled import batch, libraries, write_layout
+    from xzarr3.io.compiled import libraries, read_layout, write_layout
 
     assert libraries.bind()["the encoder of zstd"] == ""
     reasons = {**libraries.bind(), "the encoder of zstd": "it is missing"}
     monkeypatch.setattr(write_layout, "bind", lambda: reasons)
     array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8", compressors=[ZSTD])
     assert write_layout.layout_of(array.engine.meta.chain) is None
-    assert batch.layout_of(array.engine.meta.chain) is not None
+    assert read_layout.layout_of(array.engine.meta.chain) is not None
     array[...] = np.arange(16)
     assert np.array_equal(array[...], np.arange(16))

@@ -34,7 +34,7 @@ from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_th
 from xzarr3.stores import Store, in_flight
 
 if TYPE_CHECKING:
-    from xzarr3.io.compiled.batch import CompiledRead
+    from xzarr3.io.compiled.read_batch import CompiledRead
     from xzarr3.io.compiled.write_batch import CompiledWrite
 
 _SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.

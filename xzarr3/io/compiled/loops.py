@@ -1,7 +1,7 @@
 """What the executor uses of compiled code once it is loaded."""
 
-from xzarr3.io.compiled import batch, write_batch
-from xzarr3.io.compiled.batch import CompiledRead, missing, read_value
+from xzarr3.io.compiled import read_batch, write_batch
+from xzarr3.io.compiled.read_batch import CompiledRead, missing, read_value
 from xzarr3.io.compiled.write_batch import CompiledWrite
 
 __all__ = ("CompiledRead", "CompiledWrite", "compile_all", "missing", "read_value")
@@ -9,5 +9,5 @@ __all__ = ("CompiledRead", "CompiledWrite", "compile_all", "missing", "read_valu
 
 def compile_all() -> None:
     """Compile the loops, or load their machine code from the disk."""
-    batch.compile_all()
+    read_batch.compile_all()
     write_batch.compile_all()

@@ -19,10 +19,8 @@ from xzarr3.io.compiled.libraries import function
 from xzarr3.io.compiled.memory import (
     copy_box,
     error_number,
-    free,
     get,
     inner,
-    malloc,
     memcpy,
     milliseconds,
     outer,
@@ -39,6 +37,7 @@ _NO_FILE = 2  # ENOENT
 _FROM_END = np.int32(2)  # SEEK_END
 _REQUEST = 2**12  # Bytes that can be copied from the system's cache in the time of one more request.
 _WINDOW = 2**18  # Bytes of a shard that are read ahead; more would not fit into the cache of a core.
+_ARRAYS, _NUMBERS = 10, 12  # Arrays of a number for each dimension, and other numbers.
 _SMALL = 2**14  # Bytes; smaller inner chunks are read many at a time.
 
 _open, _close, _pread, _lseek = map(function, ("open", "close", "pread", "lseek"))
@@ -129,6 +128,27 @@ class Shards(NamedTuple):
     """Most bytes of an inner chunk."""
 
 
+class Scratch(NamedTuple):
+    """Memory of one thread, of the sizes that :func:`scratch_sizes` says: addresses."""
+
+    arrays: int
+    stored: int
+    decoded: int
+    spare: int
+    entries: int
+
+
+def scratch_sizes(ndim: int, prefix_size: int, chunk: Chunk, shards: Shards) -> Scratch:
+    """Bytes of each part of the scratch memory."""
+    return Scratch(
+        8 * (_ARRAYS * ndim + _NUMBERS) + prefix_size + 21 * ndim + 1,
+        max(chunk.limit, _WINDOW) + 1,
+        chunk.nbytes + 1,
+        2 * chunk.room + 1,
+        shards.index_size + 1,
+    )
+
+
 class _Memory(NamedTuple):
     """Scratch memory of one thread: addresses."""
 
@@ -156,7 +176,6 @@ class _Memory(NamedTuple):
     entries: int
 
 
-_ARRAYS = 10  # The arrays of a number for each dimension.
 _BEGIN, _END, _AHEAD, _MOVED, _NUMBER, _ELEMENTS = range(6)
 # In `kept`: where the bytes at `stored` begin and end in the unit; whether to read ahead, and how many bytes
 # were read so; the number of the chunk that was decoded last, and the address of its elements.
@@ -517,31 +536,13 @@ def _next_unit(memory, source, boxes, chunk, shards, unit, out, fill):
     return _open_and_read(memory, source, boxes, chunk, shards, unit, out, fill)
 
 
-@inner
-def _read(memory, source, boxes, chunk, shards, out, fill, turn, run, until, stop, status):
-    """The loop of :func:`read_units`, once there is memory."""
-    memcpy(memory.name, source.prefix, source.prefix_size)
-    for axis in range(boxes.ndim):
-        put(memory.none, axis, 0)
-        put(memory.inner_step, axis, get(boxes.step, axis) * get(chunk.strides, axis))
-    new_contexts(chunk.stages, chunk.number, memory.contexts)
-    end = milliseconds(memory.kept) + until
-    while get(stop, 0) == 0 and milliseconds(memory.kept) < end:
-        begin = take_turn(turn, run)
-        if begin >= boxes.total:
-            break
-        for unit in range(begin, min(begin + run, boxes.total)):
-            found = _next_unit(memory, source, boxes, chunk, shards, unit, out, fill)
-            put_byte(status + unit, found)
-    free_contexts(memory.contexts)
-
-
 @outer
-def read_units(source, boxes, chunk, shards, out, fill, turn, run, until, stop, status):
+def read_units(scratch, source, boxes, chunk, shards, out, fill, turn, run, until, stop, status):
     """Read units until none are left, another thread sets ``stop``, or the time is over.
 
     Parameters
     ----------
+    scratch : Scratch
     source : Source
     boxes : Boxes
     chunk : Chunk
@@ -559,20 +560,25 @@ def read_units(source, boxes, chunk, shards, out, fill, turn, run, until, stop, 
     status : int
         Address of a byte for each unit, which gets what became of it.
     """
-    ndim = boxes.ndim
-    arrays = malloc(8 * (_ARRAYS * ndim + 12) + source.prefix_size + 21 * ndim + 1)
-    stored = malloc(max(chunk.limit, _WINDOW) + 1)
-    decoded = malloc(chunk.nbytes + 1)
-    spare = malloc(2 * chunk.room + 1)
-    index = malloc(shards.index_size + 1)
-    if arrays and stored and decoded and spare and index:
-        each = 8 * ndim
-        other = arrays + _ARRAYS * each
-        memory = _Memory(
-            other + 96, arrays, arrays + each, arrays + 2 * each, arrays + 3 * each, arrays + 4 * each,
-            arrays + 5 * each, arrays + 6 * each, arrays + 7 * each, arrays + 8 * each, arrays + 9 * each,
-            other, other + 40, stored, decoded, spare, index,
-        )  # fmt: skip
-        _read(memory, source, boxes, chunk, shards, out, fill, turn, run, until, stop, status)
-    for address in (arrays, stored, decoded, spare, index):
-        free(address)
+    ndim, arrays = boxes.ndim, scratch.arrays
+    each = 8 * ndim
+    other = arrays + _ARRAYS * each
+    memory = _Memory(
+        other + 8 * _NUMBERS, arrays, arrays + each, arrays + 2 * each, arrays + 3 * each, arrays + 4 * each,
+        arrays + 5 * each, arrays + 6 * each, arrays + 7 * each, arrays + 8 * each, arrays + 9 * each,
+        other, other + 40, scratch.stored, scratch.decoded, scratch.spare, scratch.entries,
+    )  # fmt: skip
+    memcpy(memory.name, source.prefix, source.prefix_size)
+    for axis in range(ndim):
+        put(memory.none, axis, 0)
+        put(memory.inner_step, axis, get(boxes.step, axis) * get(chunk.strides, axis))
+    new_contexts(chunk.stages, chunk.number, memory.contexts)
+    end = milliseconds(memory.kept) + until
+    while get(stop, 0) == 0 and milliseconds(memory.kept) < end:
+        begin = take_turn(turn, run)
+        if begin >= boxes.total:
+            break
+        for unit in range(begin, min(begin + run, boxes.total)):
+            found = _next_unit(memory, source, boxes, chunk, shards, unit, out, fill)
+            put_byte(status + unit, found)
+    free_contexts(memory.contexts)

@@ -15,9 +15,9 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import Xzarr3Error
-from xzarr3.io.compiled.batch import Numbers, address_of
 from xzarr3.io.compiled.encode import free_encoders
 from xzarr3.io.compiled.read import ABSENT, DONE, LEFT, Chunk, Shards
+from xzarr3.io.compiled.read_layout import Numbers, address_of
 from xzarr3.io.compiled.write import AHEAD, FILE, UNIT, Memory, Target, Units, write_units
 from xzarr3.io.compiled.write_layout import Layout, layout_of
 from xzarr3.io.plan import Batch as PlanBatch

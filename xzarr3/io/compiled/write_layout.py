@@ -17,14 +17,11 @@ from xzarr3.codecs.numcodecs.compressors import ShuffleCodec
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.codecs.zstd import ZstdCodec
-from xzarr3.io.compiled.batch import address_of, index_of, strides_of
 from xzarr3.io.compiled.decode import BLOSC, CRC32C, SHUFFLE, ZSTD
 from xzarr3.io.compiled.encode import FIELDS
 from xzarr3.io.compiled.libraries import bind
 from xzarr3.io.compiled.read import Chunk, Shards
-
-_LARGEST = 2**30  # Bytes of a chunk; a thread holds one, and two results of codecs.
-_LONGEST = 2**48  # Elements along a dimension, so that no place exceeds 64 bits.
+from xzarr3.io.compiled.read_layout import LARGEST, LONGEST, address_of, index_of, strides_of
 
 
 class Layout(NamedTuple):
@@ -56,7 +53,7 @@ def _made_layout(chain: CodecChain) -> Layout | None:
     if found is None or shard is None:
         return found
     index = index_of(shard)
-    if index is None or index.index_size > _LARGEST or max(chain.spec.shape) > _LONGEST:
+    if index is None or index.index_size > LARGEST or max(chain.spec.shape) > LONGEST:
         return None
     counts = np.array(shard.counts, np.int64)
     return found._replace(shards=index._replace(counts=address_of(counts)), kept=(*found.kept, counts))
@@ -67,7 +64,7 @@ def _chunk(chain: CodecChain) -> Layout | None:
     dtype, stored, shape = chain.spec.dtype, chain.stored_dtype, chain.spec.shape
     if stored is None or dtype.hasobject or dtype.names:
         return None
-    if not shape or not 0 < chain.spec.nbytes <= _LARGEST:
+    if not shape or not 0 < chain.spec.nbytes <= LARGEST:
         return None
     if sys.byteorder != "little" or stored.shape or not dtype.isnative:
         return None
@@ -89,7 +86,7 @@ def _chunk(chain: CodecChain) -> Layout | None:
     for codec, limit in reversed(chain.decompressors):
         found = _stage(codec, names)
         most = codec.max_encoded_size(limit)
-        if found is None or most > 2 * _LARGEST:
+        if found is None or most > 2 * LARGEST:
             return None
         kind, *numbers = found
         stages += [kind, limit, most, *numbers, *[0] * (FIELDS - 3 - len(numbers))]

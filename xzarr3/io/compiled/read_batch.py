@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
-import weakref
+import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
-from xzarr3.codecs.base import Codec
-from xzarr3.codecs.blosc import BloscCodec
-from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.codecs.crc32c import Crc32cCodec
-from xzarr3.codecs.gzip import GzipCodec
-from xzarr3.codecs.numcodecs.compressors import ShuffleCodec
 from xzarr3.codecs.pipeline import CodecChain
-from xzarr3.codecs.sharding import Shard
-from xzarr3.codecs.transpose import TransposeCodec
-from xzarr3.codecs.zstd import ZstdCodec
-from xzarr3.io.compiled.decode import BLOSC, CRC32C, GZIP, SHUFFLE, ZSTD
 from xzarr3.io.compiled.libraries import bind
 from xzarr3.io.compiled.read import (
     ABSENT,
@@ -31,10 +22,13 @@ from xzarr3.io.compiled.read import (
     LEFT,
     Boxes,
     Chunk,
+    Scratch,
     Shards,
     Source,
     read_units,
+    scratch_sizes,
 )
+from xzarr3.io.compiled.read_layout import LONGEST, Layout, Numbers, address_of, layout_of
 from xzarr3.io.plan import Batch as PlanBatch
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import AxisProjection, ChunkProjection, Pointwise
@@ -45,133 +39,12 @@ from xzarr3.tracing.events import everywhere
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
 
-_CODECS: dict[type[Codec], tuple[int, str]] = {
-    ZstdCodec: (ZSTD, "zstd"),
-    BloscCodec: (BLOSC, "blosc"),
-    GzipCodec: (GZIP, "gzip"),
-    Crc32cCodec: (CRC32C, "crc32c"),
-    ShuffleCodec: (SHUFFLE, ""),
-}
-"""The codecs that compiled code decodes: their numbers, and the libraries that they need."""
-
 _CALL = 100
 """Milliseconds that a call of compiled code takes at most: a signal is heard after it."""
-_LARGEST = 2**30  # Bytes of a chunk; a thread holds one.
-_LONGEST = 2**48  # Elements along a dimension, so that no place exceeds 64 bits.
 _DENSE = 64  # Points of a chunk; numpy takes more of them faster, with less memory.
 _MOST_POINTS = 2**20  # Each takes some hundred bytes.
+_KEPT_SCRATCH = 2**25  # Bytes that a thread keeps.
 _MOST_RUN = 64  # Most units that a thread takes at a time.
-
-
-Numbers: TypeAlias = npt.NDArray[np.int64]
-
-
-def address_of(array: Numbers | None) -> int:
-    """The address of an array, which has to live as long as it is used; 0 for none."""
-    return 0 if array is None else array.ctypes.data
-
-
-class Layout(NamedTuple):
-    """How compiled code finds the elements of a unit."""
-
-    chunk: Chunk
-    shards: Shards
-    kept: tuple[Numbers, ...]
-    """The arrays whose addresses the others hold."""
-
-
-_layouts: weakref.WeakKeyDictionary[CodecChain, Layout | None] = weakref.WeakKeyDictionary()
-
-
-def layout_of(chain: CodecChain) -> Layout | None:
-    """The layout of units that these codecs encode; None if compiled code does not know it."""
-    try:
-        return _layouts[chain]
-    except KeyError:
-        found = _layouts[chain] = _made_layout(chain)
-        return found
-
-
-def _made_layout(chain: CodecChain) -> Layout | None:
-    shard = chain.shard
-    found = _chunk(chain if shard is None else shard.inner)
-    if found is None or shard is None:
-        return found
-    index = index_of(shard)
-    if index is None or index.index_size > _LARGEST or max(chain.spec.shape) > _LONGEST:
-        return None
-    counts = np.array(shard.counts, np.int64)
-    shards = index._replace(counts=address_of(counts))
-    return Layout(found.chunk._replace(limit=index.largest), shards, (*found.kept, counts))
-
-
-def index_of(shard: Shard) -> Shards | None:
-    """The shards without their counts; None if compiled code does not read their index."""
-    _, start, codecs = cast("tuple[tuple[int, ...], int, tuple[Codec, ...]]", shard.index_layout)
-    is_checked = len(codecs) == 2 and type(codecs[1]) is Crc32cCodec
-    if not (type(codecs[0]) is BytesCodec and codecs[0].endian == "little" and len(codecs) <= 1 + is_checked):
-        return None
-    if is_checked and bind()["crc32c"]:
-        return None
-    return Shards(0, shard.index_size, int(start == 0), int(is_checked), shard.max_inner_size)
-
-
-def _chunk(chain: CodecChain) -> Layout | None:
-    """The layout of units that are not cut into chunks; None if compiled code does not know a codec."""
-    dtype, stored, shape = chain.spec.dtype, chain.stored_dtype, chain.spec.shape
-    if stored is None or chain.settles or dtype.hasobject or not dtype.isnative or stored.shape:
-        return None
-    if not shape or not 0 < chain.spec.nbytes <= _LARGEST:
-        return None
-    swap = 0
-    if stored != dtype:
-        swap = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
-        if dtype.kind not in "iufcmM" or swap not in (2, 4, 8):
-            return None
-    stages: list[tuple[int, int, int]] = []
-    room = chain.spec.nbytes
-    for codec, limit in chain.decompressors:
-        known = next((_CODECS[kind] for kind in _CODECS if _decodes_like(codec, kind)), None)
-        if known is None or (known[1] and bind()[known[1]]):
-            return None
-        stages.append((known[0], limit, getattr(codec, "elementsize", 0) or 1))
-        room = max(room, limit)
-    stored_shape = shape
-    orders: list[tuple[int, ...]] = []
-    for filter in chain.filters:
-        if type(filter) is not TransposeCodec:
-            return None
-        stored_shape = tuple(stored_shape[axis] for axis in filter.order)
-        orders.append(filter.order)
-    strides = strides_of(stored_shape, dtype.itemsize)
-    for order in reversed(orders):
-        back = [0] * len(order)
-        for at, axis in enumerate(order):
-            back[axis] = strides[at]
-        strides = back
-    arrays = np.array(shape, np.int64), np.array(strides, np.int64), np.array(stages, np.int64).reshape(-1)
-    chunk = Chunk(
-        address_of(arrays[0]),
-        address_of(arrays[1]),
-        dtype.itemsize,
-        chain.spec.nbytes,
-        swap,
-        int(tuple(strides) == chain.strides),
-        address_of(arrays[2]),
-        len(stages),
-        chain.largest_stored if stages else chain.spec.nbytes,
-        room,
-    )
-    return Layout(chunk, Shards(0, 0, 0, 0, 0), arrays)
-
-
-def _decodes_like(codec: Codec, kind: type[Codec]) -> bool:
-    """Whether a codec is of a kind, and no derived class decodes in another way."""
-    return isinstance(codec, kind) and type(codec).decode is kind.decode  # type: ignore[attr-defined]
-
-
-def strides_of(shape: Sequence[int], itemsize: int) -> list[int]:
-    return [*itertools.accumulate(shape[:0:-1], int.__mul__, initial=itemsize)][::-1]
 
 
 class Lists(NamedTuple):
@@ -293,6 +166,30 @@ def _pieces(units: Sequence[ChunkProjection], steps: Sequence[int], out: AnyArra
     )
 
 
+def allocate(size: int) -> npt.NDArray[np.uint8]:
+    """Memory that compiled code may write to."""
+    return np.empty(size, np.uint8)
+
+
+class _Kept(threading.local):
+    arrays: tuple[npt.NDArray[np.uint8], ...] = (np.empty(0, np.uint8),) * len(Scratch._fields)
+
+
+_kept = _Kept()
+
+
+@contextlib.contextmanager
+def leased(sizes: Scratch) -> Iterator[Scratch]:
+    """Scratch memory of at least these sizes. It is kept for the thread, as fresh memory costs more."""
+    arrays = tuple(
+        array if len(array) >= size else allocate(size)
+        for array, size in zip(_kept.arrays, sizes, strict=True)
+    )
+    yield Scratch(*(array.ctypes.data for array in arrays))
+    if sum(map(len, arrays)) <= _KEPT_SCRATCH:
+        _kept.arrays = arrays
+
+
 class Batch:
     """Units of one shape, as compiled code reads them.
 
@@ -336,8 +233,10 @@ class Batch:
         chunk, shards, _ = self._layout
         addresses = out.ctypes.data, fill.ctypes.data, address_of(self._turn), run, _CALL, address_of(stop)
         status = self.status.ctypes.data
-        while not stop[0] and self._turn[0] < len(self.status):
-            read_units(self._source, self._boxes, chunk, shards, *addresses, status)
+        sizes = scratch_sizes(self._boxes.ndim, self._source.prefix_size, chunk, shards)
+        with leased(sizes) as scratch:
+            while not stop[0] and self._turn[0] < len(self.status):
+                read_units(scratch, self._source, self._boxes, chunk, shards, *addresses, status)
 
     def absent(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of the absent units."""
@@ -382,7 +281,7 @@ class CompiledRead:
     def of(cls, engine: Engine, plan: ReadPlan, out: AnyArray, pieces: int) -> CompiledRead | None:
         """The read, or None if compiled code does not know its codecs, selection or store."""
         known = engine.store.files is not None and not everywhere.listeners
-        known = known and max(engine.meta.shape, default=0) <= _LONGEST
+        known = known and max(engine.meta.shape, default=0) <= LONGEST
         if not known or out.dtype != engine.meta.chain.spec.dtype or layout_of(engine.meta.chain) is None:
             return None
         if isinstance(plan.selection, Points):
@@ -521,4 +420,6 @@ def compile_all() -> None:
     at = address_of(zero)
     boxes = Boxes(1, 0, *[at] * 9)
     chunk, shards = Chunk(at, at, 1, 1, 0, 1, 0, 0, 1, 1), Shards(0, 0, 0, 0, 0)
-    read_units(Source(at, 1, 0, 0, 0, 0, 0), boxes, chunk, shards, at, at, at, 1, 0, at, at)
+    arrays = np.zeros(64, np.int64)
+    scratch = Scratch(address_of(arrays), at, at, at, at)
+    read_units(scratch, Source(at, 1, 0, 0, 0, 0, 0), boxes, chunk, shards, at, at, at, 1, 0, at, at)
