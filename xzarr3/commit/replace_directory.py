@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 
-from xzarr3._types import Buffer
 from xzarr3.commit.carry_files import ForeignFiles, carry
 from xzarr3.commit.lease import NAME
 from xzarr3.commit.renames import remove, remove_at_once, remove_partial
@@ -38,7 +37,7 @@ from xzarr3.errors import StoreError
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.stores import LocalStore
-from xzarr3.stores.base import Change, Scratch
+from xzarr3.stores.base import Scratch
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.files import FileWriter
 from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders
@@ -63,6 +62,10 @@ class StagedFolder(LocalStore):
             raise gone(self)
         return _StagedWriter(self, scratch, limit)
 
+    @property
+    def replaces_files(self) -> bool:
+        return not self.fsync and self.files is not None
+
     def close(self) -> None:
         """Refuse further values."""
         self._closed = True
@@ -77,20 +80,13 @@ class _StagedWriter(FileWriter):
 
     _store: StagedFolder
 
-    def _check_open(self, key: str) -> None:
+    def check(self, key: str) -> None:
         # Dask's threads finish their current task when another task has failed.
         if self._store._closed:
             raise StoreError(
                 f"cannot write key '{key}' of {self._store}: the write has failed and was abandoned"
             )
-
-    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
-        self._check_open(key)
-        super().set(key, pieces)
-
-    def update(self, key: str, change: Change) -> None:
-        self._check_open(key)
-        super().update(key, change)
+        super().check(key)
 
     def close(self) -> None:
         super().close()

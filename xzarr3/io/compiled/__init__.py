@@ -26,7 +26,7 @@ from xzarr3.stores.locks import fork_safe
 
 _LOADING = 0.7
 """About how many seconds loading takes if the machine code is on the disk."""
-_COMPILING = 5.0
+_COMPILING = 10.0
 """About how many seconds compiling takes."""
 FEW = 8
 """Chunks. The Python executor reads fewer of them before compiled code would have begun."""
@@ -84,7 +84,7 @@ def spend(seconds: float) -> None:
 def warm_up() -> str:
     """Load compiled code now, and compile it if needed, instead of during a later read or write.
 
-    Takes about 1 second, and 5 seconds for the first time on a machine.
+    Takes about 1 second, and 10 seconds for the first time on a machine.
 
     Returns
     -------

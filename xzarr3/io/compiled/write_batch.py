@@ -232,10 +232,10 @@ class CompiledWrite:
         """Write units in this thread until none are left; returns 0."""
         with contextlib.ExitStack() as opened:
             writer = opened.enter_context(self._engine.store.writer())
-            if not isinstance(writer, FileWriter) or not self._is_possible(writer):
+            if not isinstance(writer, FileWriter):
                 return 0
             last: tuple[Batch, _Scratch] | None = None
-            while run := self._take(threads):
+            while self._is_possible(writer) and (run := self._take(threads)):
                 batch = run.batch
                 if batch.layout is None:
                     continue
