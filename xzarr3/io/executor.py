@@ -207,9 +207,10 @@ class Engine:
 
     def _compiled(self, plan: ReadPlan) -> ModuleType | None:
         """The module of compiled code, if it is loaded and the plan has enough chunks."""
-        if self.store.files is None or plan.chunks < compiled.FEW:
+        number = plan.number if self.meta.chain.shard is None else plan.chunks
+        if number < compiled.FEW or self.store.files is None:
             return None
-        return compiled.loaded(plan.chunks * compiled.CHUNK if self._is_small else 0)
+        return compiled.loaded(number * compiled.CHUNK if self._is_small else 0)
 
     @cached_property
     def _is_small(self) -> bool:
@@ -286,10 +287,13 @@ class Engine:
         if busy > 1 and is_compiled:
             busy = min(busy, 1 + int(plan.chunks * (_OPEN + chain.decode_time) / _WORTH))
         elif busy > 1:
-            free = chain.decode_time + self.store.request_bytes / COPY_RATE
             # The size of all units bounds the work and mostly decides; plan.work() takes longer.
-            busy = max(1, min(busy, int(free / _READ_LOCKED)))
-            if busy == 1 or number * chain.spec.nbytes < _SMALL or plan.work() < _SMALL:
+            if number * chain.spec.nbytes < _SMALL:
+                busy = 1
+            else:
+                free = chain.decode_time + self.store.request_bytes / COPY_RATE
+                busy = max(1, min(busy, int(free / _READ_LOCKED)))
+            if busy > 1 and plan.work() < _SMALL:
                 busy = 1
         if chain.shard is not None and busy > 1 and number < 2 * busy:
             pieces = 2 * busy

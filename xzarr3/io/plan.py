@@ -39,6 +39,7 @@ from xzarr3.io.projection import (
 )
 from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Points
 
+_MANY = 2**12  # Elements along a dimension; for fewer, dividing them takes no longer than counting chunks.
 WHOLE_SHARD = 2**26
 """Bytes of a decoded shard. Larger shards are not read in one piece, to limit memory."""
 
@@ -237,9 +238,12 @@ class ReadPlan:
         """Number of touched units."""
         if isinstance(self.selection, Points):
             return len(self.groups.begins) * math.prod(map(len, self.other_parts))
-        each = zip(self.selection, self.grid.axes, strict=True)
-        counts = [touched(chosen, axis) for chosen, axis in each]
-        return math.prod(map(len, self.parts) if None in counts else cast("list[int]", counts))
+        if max(self.buffer_shape, default=0) > _MANY:
+            each = zip(self.selection, self.grid.axes, strict=True)
+            counts = [touched(chosen, axis) for chosen, axis in each]
+            if None not in counts:
+                return math.prod(cast("list[int]", counts))
+        return math.prod(map(len, self.parts))
 
     @cached_property
     def chunks(self) -> int:
