@@ -39,7 +39,7 @@ from xzarr3.io.projection import (
 )
 from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Points
 
-_MANY = 2**12  # Elements along a dimension; for fewer, dividing them takes no longer than counting chunks.
+_MANY = 64  # Elements along a dimension; fewer are divided in the time of counting their chunks.
 WHOLE_SHARD = 2**26
 """Bytes of a decoded shard. Larger shards are not read in one piece, to limit memory."""
 
