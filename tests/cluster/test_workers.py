@@ -621,6 +621,7 @@ def test_worker_killed_while_it_holds_locks_of_units(client: Client, tmp_path: P
     np.testing.assert_array_equal(xzarr3.open_array(tmp_path / "store")[...], values)
 
 
+@pytest.mark.usefixtures("python_executor")  # Its writes can be stopped halfway.
 def test_a_task_that_was_given_up_and_still_runs_writes_the_same(tmp_path: Path) -> None:
     """A worker that was suspended goes on after another one has repeated its task."""
     source = _values(30, 20)
