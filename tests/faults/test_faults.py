@@ -57,6 +57,9 @@ from xzarr3.stores import ValueReader
 from xzarr3.stores.local import platform
 from xzarr3.stores.readers import Reader
 
+# The faults are injected into functions of Python.
+pytestmark = pytest.mark.usefixtures("python_executor")
+
 
 def _codec(name: str, **configuration: Any) -> dict[str, Any]:
     return {"name": name, "configuration": configuration}

@@ -224,6 +224,7 @@ class TestASwap:
         assert "error" in seen
 
 
+@pytest.mark.usefixtures("python_executor")  # Its reads can be stopped in between.
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_what_is_read_in_a_directory_between_two_renames(

@@ -601,3 +601,26 @@ def test_an_encoder_that_cannot_be_used_leaves_decoding(
     assert read_layout.layout_of(array.engine.meta.chain) is not None
     array[...] = np.arange(16)
     assert np.array_equal(array[...], np.arange(16))
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("separator", ["/", "."])
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_keys_are_those_of_the_python_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zarr_format: Any, separator: str, ndim: int
+) -> None:
+    values = np.arange(1, 1 + 4**ndim, dtype="int16").reshape((4,) * ndim)
+    keys = []
+    for name in ("compiled", "python"):
+        if name == "python":
+            monkeypatch.setattr(compiled, "FEW", 2**63)
+        group = xzarr3.create_group(tmp_path / name, zarr_format=zarr_format)
+        options: dict[str, Any] = {}
+        if zarr_format != "3-draft":  # It has but one way, of keys such as c0/1.
+            encoding = {"name": "v2" if zarr_format == 2 else "default", "separator": separator}
+            options["chunk_key_encoding"] = encoding
+        array = group.create_array("a", shape=values.shape, chunks=(1,) * ndim, dtype="int16", **options)
+        array[...] = values
+        assert np.array_equal(array[...], values)
+        keys.append(sorted(array.store.list()))
+    assert keys[0] == keys[1]

@@ -344,7 +344,7 @@ class Engine:
                 threads = in_flight.at_once(self.waiting, 2 * chain.spec.nbytes)
         most = min(threads, plan.number)  # Compiled code does not hold Python's lock.
         if not self.waiting:
-            free = _ENCODE * chain.decode_time
+            free = _ENCODE * chain.decode_time + self.store.request_bytes / COPY_RATE
             threads = max(1, min(threads, int(free / _WRITE_LOCKED)))
             if max(work, source.nbytes) < _SMALL:
                 threads = 1

@@ -24,6 +24,7 @@ from xzarr3.io.plan import Batch as PlanBatch
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import AxisProjection, Slices
 from xzarr3.io.shards import forget_index
+from xzarr3.stores.local import platform
 from xzarr3.stores.local.files import FileWriter
 from xzarr3.stores.locks import free_key_locks
 from xzarr3.tracing.counters import process
@@ -161,7 +162,7 @@ class _Scratch:
             os.close(descriptor)
             name = self.temporary.tobytes().partition(b"\0")[0]
             with contextlib.suppress(OSError):  # The write has failed, and that error is reported.
-                os.unlink(name, dir_fd=int(folders[self.kept[UNIT]]))
+                platform.unlink_at(int(folders[self.kept[UNIT]]), os.fsdecode(name))
 
 
 class CompiledWrite:
@@ -184,9 +185,11 @@ class CompiledWrite:
         self._keep_empty = keep_empty
         self._steps = np.array(source.strides, np.int64)
         above, _, name = engine.key_prefix.rpartition("/")
+        self._is_nested = engine.separator == "/"
+        if self._is_nested and source.ndim > 1:  # Then it begins the name of a directory.
+            name = ""
         self._above = above
         self._name = np.frombuffer(os.fsencode(name) + b"\0", np.uint8)
-        self._is_nested = engine.separator == "/"
         self._stop = np.zeros(1, np.int64)
         self._lock = threading.Lock()
         self._begin = 0
