@@ -58,6 +58,7 @@ def test_another_thread_that_loads_it_is_not_waited_for(loads: list[int]) -> Non
 
 def test_where_it_cannot_be_used_nothing_is_loaded(loads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "is_possible", lambda: False)
+    monkeypatch.delenv("XZARR3_COMPILED", raising=False)
     assert compiled.loaded(1000) is None
     assert "numba" in compiled.warm_up()
     assert not loads
