@@ -107,7 +107,7 @@ def test_versions_are_shown() -> None:
 def test_a_library_that_does_not_fit_is_named_and_python_decodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: str
 ) -> None:
-    from xzarr3.io.compiled import libraries, read_batch, read_layout
+    from xzarr3.io.compiled import layout, libraries, read_batch
 
     changes: dict[str, Any] = {
         "no object": {"pattern": "nothing*"},
@@ -119,9 +119,9 @@ def test_a_library_that_does_not_fit_is_named_and_python_decodes(
     monkeypatch.setattr(libraries.llvmlite.binding, "add_symbol", lambda name, address: None)
     reasons = libraries.bind.__wrapped__()
     assert {each for each, reason in reasons.items() if reason} == {name}
-    monkeypatch.setattr(read_layout, "bind", lambda: reasons)
+    monkeypatch.setattr(layout, "bind", lambda: reasons)
     monkeypatch.setattr(read_batch, "bind", lambda: reasons)
-    monkeypatch.setattr(read_layout, "_layouts", {})
+    monkeypatch.setattr(layout.reading, "_made", {})
     assert f"without {name}: " in compiled.report()
     values = np.arange(600, dtype="int32")
     array = xzarr3.create_array(tmp_path / "a", data=values, chunks=7, compressors=[name])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _compiled import LITTLE, Seen, grids, python_executor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,6 @@ from xzarr3.io.executor import Engine
 
 pytestmark = pytest.mark.skipif(not compiled.is_possible(), reason="numba is not installed, or turned off")
 
-LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 CODECS: dict[str, list[Any]] = {
     "none": [],
     "zstd": ["zstd"],
@@ -39,13 +38,6 @@ CODECS: dict[str, list[Any]] = {
 DTYPES = ("int8", "uint16", "int32", "float32", "float64", "complex64", "complex128", "datetime64[s]", "S3")
 
 
-class Seen:
-    """What compiled code did: the units that it was given, and those that it left."""
-
-    units = 0
-    left = 0
-
-
 @pytest.fixture(scope="module", autouse=True)
 def seen() -> Iterator[Seen]:
     found, original = Seen(), Engine._read_compiled
@@ -60,15 +52,6 @@ def seen() -> Iterator[Seen]:
     Engine._read_compiled = counted  # type: ignore[method-assign]
     yield found
     Engine._read_compiled = original  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def python_executor() -> Iterator[None]:
-    before, compiled.FEW = compiled.FEW, 2**63
-    try:
-        yield
-    finally:
-        compiled.FEW = before
 
 
 def outcome(array: xzarr3.Array, selection: Any) -> tuple[Any, ...]:
@@ -91,11 +74,7 @@ def both(array: xzarr3.Array, selection: Any) -> tuple[Any, ...]:
 @st.composite
 def arrays(draw: st.DrawFn) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
     """Options of an array, and its values."""
-    ndim = draw(st.integers(1, 4))
-    shape = tuple(draw(st.integers(1, (40, 12, 8, 5)[ndim - 1])) for _ in range(ndim))
-    chunks = tuple(draw(st.integers(1, n + 2)) for n in shape)
-    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
-    rng = np.random.default_rng(draw(st.integers(0, 100)))
+    shape, chunks, dtype, rng = draw(grids(DTYPES))
     values = rng.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
     values[rng.random(shape) < draw(st.sampled_from((0, 0.5, 1)))] = 0
     options: dict[str, Any] = {
@@ -106,7 +85,7 @@ def arrays(draw: st.DrawFn) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
     if draw(st.booleans()):
         options["shards"] = tuple(n * draw(st.integers(1, 3)) for n in chunks)
     if draw(st.booleans()):
-        order = draw(st.permutations(range(ndim)))
+        order = draw(st.permutations(range(len(shape))))
         options["filters"] = [{"name": "transpose", "configuration": {"order": order}}]
         options.pop("shards", None)
     if draw(st.booleans()):

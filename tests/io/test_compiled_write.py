@@ -8,12 +8,13 @@ import resource
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _compiled import LITTLE, Seen, grids, python_executor
 from _unprivileged import run_child, run_unprivileged, unprivileged
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,14 +52,6 @@ DTYPES = (
     "bool", "int8", "uint16", "int32", "float16", "float32", "float64", "complex64", "complex128",
     "datetime64[s]", "S3", "U2",
 )  # fmt: skip
-LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
-
-
-class Seen:
-    """What compiled code did: the units that it was given, and those that it left."""
-
-    units = 0
-    left = 0
 
 
 @pytest.fixture(autouse=True)
@@ -75,15 +68,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
     monkeypatch.setattr(CompiledWrite, "left", counted)
     return found
-
-
-@contextlib.contextmanager
-def python_executor() -> Iterator[None]:
-    before, compiled.FEW = compiled.FEW, 2**63
-    try:
-        yield
-    finally:
-        compiled.FEW = before
 
 
 def contents(root: Path) -> dict[str, bytes | None]:
@@ -110,11 +94,7 @@ def both(
 @st.composite
 def arrays(draw: st.DrawFn) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
     """Options of an array, and its values."""
-    ndim = draw(st.integers(1, 4))
-    shape = tuple(draw(st.integers(1, (40, 12, 8, 5)[ndim - 1])) for _ in range(ndim))
-    chunks = tuple(draw(st.integers(1, n + 2)) for n in shape)
-    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
-    rng = np.random.default_rng(draw(st.integers(0, 100)))
+    shape, chunks, dtype, rng = draw(grids(DTYPES))
     most = 2 if dtype.kind in "bU" else 256
     octets = rng.integers(0, most, (*shape, dtype.itemsize), np.uint8)
     if dtype.kind == "U":
@@ -138,7 +118,7 @@ def arrays(draw: st.DrawFn) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
     if draw(st.booleans()):
         options["shards"] = tuple(n * draw(st.integers(1, 3)) for n in chunks)
     elif draw(st.booleans()):
-        order = draw(st.permutations(range(ndim)))
+        order = draw(st.permutations(range(len(shape))))
         options["filters"] = [{"name": "transpose", "configuration": {"order": order}}]
     if draw(st.booleans()):
         options["serializer"] = {"name": "bytes", "configuration": {"endian": "big"}}
@@ -591,14 +571,14 @@ def test_changes_of_parts_beside_whole_writes(tmp_path: Path) -> None:
 def test_an_encoder_that_cannot_be_used_leaves_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xzarr3.io.compiled import libraries, read_layout, write_layout
+    from xzarr3.io.compiled import layout, libraries
 
     assert libraries.bind()["the encoder of zstd"] == ""
     reasons = {**libraries.bind(), "the encoder of zstd": "it is missing"}
-    monkeypatch.setattr(write_layout, "bind", lambda: reasons)
+    monkeypatch.setattr(layout, "bind", lambda: reasons)
     array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8", compressors=[ZSTD])
-    assert write_layout.layout_of(array.engine.meta.chain) is None
-    assert read_layout.layout_of(array.engine.meta.chain) is not None
+    assert layout.Layouts(layout._encoders).of(array.engine.meta.chain) is None
+    assert layout.Layouts(layout._decoders).of(array.engine.meta.chain) is not None
     array[...] = np.arange(16)
     assert np.array_equal(array[...], np.arange(16))
 

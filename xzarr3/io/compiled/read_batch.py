@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.io.compiled.layout import LONGEST, Layout, Numbers, address_of, reading
 from xzarr3.io.compiled.libraries import bind
 from xzarr3.io.compiled.read import (
     ABSENT,
@@ -28,7 +29,6 @@ from xzarr3.io.compiled.read import (
     read_units,
     scratch_sizes,
 )
-from xzarr3.io.compiled.read_layout import LONGEST, Layout, Numbers, address_of, layout_of
 from xzarr3.io.plan import Batch as PlanBatch
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import AxisProjection, ChunkProjection, Pointwise
@@ -282,7 +282,7 @@ class CompiledRead:
         """The read, or None if compiled code does not know its codecs, selection or store."""
         known = engine.store.files is not None and not everywhere.listeners
         known = known and max(engine.meta.shape, default=0) <= LONGEST
-        if not known or out.dtype != engine.meta.chain.spec.dtype or layout_of(engine.meta.chain) is None:
+        if not known or out.dtype != engine.meta.chain.spec.dtype or reading.of(engine.meta.chain) is None:
             return None
         if isinstance(plan.selection, Points):
             shard, points = engine.meta.chain.shard, len(plan.selection.indices[0])
@@ -318,7 +318,7 @@ class CompiledRead:
 
     def _add(self, shape: tuple[int, ...], lists: Lists, number: int, opened: Numbers | None = None) -> None:
         engine = self._engine
-        layout = cast("Layout", layout_of(engine.chain_of(shape)))
+        layout = cast("Layout", reading.of(engine.chain_of(shape)))
         prefix = os.fsencode(self._prefix)
         self._batches.append(Batch(layout, prefix, engine.separator, lists, number, opened))
 
@@ -396,7 +396,7 @@ def read_value(
     bool
         Whether they were read; if not, the Python executor has to read them.
     """
-    layout = layout_of(chain)
+    layout = reading.of(chain)
     if layout is None or place.dtype != chain.spec.dtype or place.ndim != len(inner):
         return False
     octets = np.frombuffer(value, np.uint8)

@@ -16,10 +16,9 @@ from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import Xzarr3Error
 from xzarr3.io.compiled.encode import free_encoders
+from xzarr3.io.compiled.layout import Layout, Numbers, address_of, writing
 from xzarr3.io.compiled.read import ABSENT, DONE, LEFT, Chunk, Shards
-from xzarr3.io.compiled.read_layout import Numbers, address_of
 from xzarr3.io.compiled.write import AHEAD, FILE, UNIT, Memory, Target, Units, write_units
-from xzarr3.io.compiled.write_layout import Layout, layout_of
 from xzarr3.io.plan import Batch as PlanBatch
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import AxisProjection, Slices
@@ -27,7 +26,6 @@ from xzarr3.io.shards import forget_index
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.files import FileWriter
 from xzarr3.stores.locks import free_key_locks
-from xzarr3.tracing.counters import process
 from xzarr3.tracing.events import everywhere
 
 if TYPE_CHECKING:
@@ -90,7 +88,7 @@ class Batch:
 
     def __init__(self, chain: CodecChain, parts: Sequence[Sequence[AxisProjection]]) -> None:
         self.chain = chain
-        self.layout = layout_of(chain)
+        self.layout = writing.of(chain)
         self._axes = [*map(_axis, parts)]
         self._coords = [[part.coord for part in along] for along in parts]
         self._numbers = [*map(len, parts)]
@@ -133,7 +131,7 @@ class _Scratch:
         self._contexts = np.zeros(chunk.number + 1, np.int64)
         self.temporary = np.zeros(_LONG, np.uint8)
         numbers = np.zeros(3 * ndim + 2, np.int64)
-        room = layout.room + 4 * chunk.number + 16  # A checksum may follow each result.
+        room = layout.chunk.room + 4 * chunk.number + 16  # A checksum may follow each result.
         is_shard = shards.counts != 0
         sizes = (
             name_size,
@@ -204,12 +202,12 @@ class CompiledWrite:
     ) -> CompiledWrite | None:
         """The write, or None if compiled code does not know its codecs, selection or store."""
         store, spec = engine.store, engine.meta.chain.spec
-        if not store.replaces_files or everywhere.listeners or process.collectors:
+        if not store.replaces_files or everywhere.listeners:
             return None
         if not isinstance(plan.addressing, Slices) or source.dtype != spec.dtype:
             return None
         longest = len(store.files or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape)
-        if longest > _LONG or layout_of(engine.meta.chain) is None:
+        if longest > _LONG or writing.of(engine.meta.chain) is None:
             return None
         # The loop compares elements with the fill value bit for bit.
         if not spec.data_type.holds_only(engine.fill, spec.fill_value):
