@@ -604,3 +604,32 @@ def test_keys_are_those_of_the_python_executor(
         assert np.array_equal(array[...], values)
         keys.append(sorted(array.store.list()))
     assert keys[0] == keys[1]
+
+
+@given(data=st.data())
+def test_values_of_any_selection_are_those_of_numpy(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Also where an index names an element several times: the last value counts."""
+    shape, chunks, dtype, rng = data.draw(grids(("int8", "float32")))
+    shards = tuple(n * data.draw(st.integers(1, 2)) for n in chunks) if data.draw(st.booleans()) else None
+    array = xzarr3.create_array(
+        tmp_path_factory.mktemp("write") / "a", shape=shape, chunks=chunks, shards=shards, dtype=dtype
+    )
+    expected = np.zeros(shape, dtype)
+    for _ in range(3):
+        lists = [data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=2 * n)) for n in shape]
+        kind = data.draw(st.sampled_from(("orthogonal", "points", "slices", "one value")))
+        target, index = array, tuple(slice(None, None, data.draw(st.sampled_from((1, -1, 2)))) for _ in shape)
+        if kind == "orthogonal":
+            at = data.draw(st.integers(0, len(shape) - 1))
+            index = (*index[:at], np.array(lists[at]), *index[at + 1 :])
+            target = array.oindex
+        elif kind == "points":
+            number = min(map(len, lists))
+            index, target = tuple(np.array(each[:number]) for each in lists), array.vindex
+        wanted = expected[index].shape
+        values = rng.integers(1, 100, wanted).astype(dtype)
+        target[index] = dtype.type(7) if kind == "one value" else values
+        expected[index] = dtype.type(7) if kind == "one value" else values
+        assert np.array_equal(array[...], expected)

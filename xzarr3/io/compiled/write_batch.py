@@ -204,7 +204,7 @@ class CompiledWrite:
         store, spec = engine.store, engine.meta.chain.spec
         if not store.replaces_files or everywhere.listeners:
             return None
-        if not isinstance(plan.addressing, Slices) or source.dtype != spec.dtype:
+        if type(plan.addressing) is not Slices or source.dtype != spec.dtype:
             return None
         longest = len(store.files or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape)
         if longest > _LONG or writing.of(engine.meta.chain) is None:
