@@ -31,8 +31,8 @@ from xzarr3.io.compiled.read import (
 )
 from xzarr3.io.plan import Batch as PlanBatch
 from xzarr3.io.plan import ReadPlan
-from xzarr3.io.projection import AxisProjection, ChunkProjection, Pointwise
-from xzarr3.io.selection import DimSelection, Points
+from xzarr3.io.projection import AxisProjection, ChunkProjection, Pointwise, Slices
+from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Points
 from xzarr3.stores.local import platform
 from xzarr3.tracing.events import everywhere
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _CALL = 100
 """Milliseconds that a call of compiled code takes at most: a signal is heard after it."""
 _DENSE = 64  # Points of a chunk; numpy takes more of them faster, with less memory.
+_LONG_BOX = 16  # Elements of a box that are copied as fast as numpy takes them.
 _MOST_POINTS = 2**20  # Each takes some hundred bytes.
 _KEPT_SCRATCH = 2**25  # Bytes that a thread keeps.
 _MOST_RUN = 64  # Most units that a thread takes at a time.
@@ -144,6 +145,72 @@ def _points(plan: ReadPlan, addressing: Pointwise, out: AnyArray) -> Lists:
         step[axis], outer_step[axis] = chosen.step, stride
     flat = coord.reshape(-1), start.reshape(-1), count.reshape(-1)
     return Lists(None, None, *flat, outer, begin, step, outer_step)
+
+
+class _Runs(NamedTuple):
+    """The parts of a selection along one dimension, each as runs of elements that follow one another."""
+
+    coord: Numbers
+    """The chunk of each part."""
+    begin: Numbers
+    """The first run of each part, and the number of all runs."""
+    start: Numbers
+    """The first element of each run within its chunk; the next two have a number for each run, too."""
+    extent: Numbers
+    outer: Numbers
+    """The first element in the result."""
+
+
+def _runs(parts: Sequence[AxisProjection], step: int, length: int) -> _Runs:
+    """The runs along one dimension: elements ``step`` apart within chunks, or inner chunks, of ``length``."""
+    rows: list[Numbers] = []
+    for part in parts:
+        inner = part.inner
+        elements = np.arange(inner.start, inner.stop, inner.step) if isinstance(inner, slice) else inner
+        cut = (np.diff(elements) != step) | (np.diff(elements // length) != 0)
+        begins = np.append(0, np.flatnonzero(cut) + 1)
+        extents = np.diff(begins, append=len(elements))
+        rows.append(np.array([elements[begins], extents, part.outer.start + begins], np.int64))
+    begin = np.cumsum([0, *(row.shape[1] for row in rows)])
+    return _Runs(np.array([part.coord for part in parts]), begin, *np.concatenate(rows, axis=1))
+
+
+def _has_few_boxes(plan: ReadPlan, counts: Sequence[int]) -> bool:
+    """Whether few boxes describe what arrays of indices select; a shard has ``counts`` inner chunks."""
+    boxes = 1
+    for chosen, parts, count in zip(
+        cast("tuple[DimChoice, ...]", plan.selection), plan.parts, counts, strict=True
+    ):
+        gaps = np.count_nonzero(np.diff(chosen.indices) != 1) if isinstance(chosen, DimIndices) else 0
+        boxes *= int(gaps) + count * len(parts)  # At most: a gap may be where a chunk ends.
+    elements = math.prod(plan.buffer_shape)
+    return boxes <= min(_MOST_POINTS, max(_DENSE * plan.chunks, elements // _LONG_BOX))
+
+
+def _mesh(along: Sequence[_Runs], steps: Sequence[int], lengths: Sequence[int], out: AnyArray) -> Lists:
+    """The units that combine one part along each dimension, as a list.
+
+    A unit has a box for each combination of one run along each dimension. Boxes of one inner chunk, of shape
+    ``lengths``, follow one another, as it is decoded once for them.
+    """
+    units = np.indices([len(runs.coord) for runs in along]).reshape(len(along), -1)
+    coord = np.array([runs.coord[at] for runs, at in zip(along, units, strict=True)])
+    number = np.array([np.diff(runs.begin)[at] for runs, at in zip(along, units, strict=True)])
+    begin = np.append(0, np.cumsum(number.prod(axis=0)))
+    unit = np.repeat(np.arange(units.shape[1]), np.diff(begin))
+    rest = np.arange(begin[-1]) - begin[unit]
+    start, extent = np.empty((2, begin[-1], len(along)), np.int64)
+    outer = np.zeros(begin[-1], np.int64)
+    for axis in reversed(range(len(along))):
+        runs = along[axis]
+        run = runs.begin[units[axis][unit]] + rest % number[axis][unit]
+        rest //= number[axis][unit]
+        start[:, axis], extent[:, axis] = runs.start[run], runs.extent[run]
+        outer += runs.outer[run] * out.strides[axis]
+    order = np.lexsort((*(start // lengths).T[::-1], unit))
+    flat = coord.T.reshape(-1).astype(np.int64), start[order].reshape(-1), extent[order].reshape(-1)
+    strides = np.array(out.strides, np.int64)
+    return Lists(None, None, *flat, outer[order], begin, np.array(steps, np.int64), strides)
 
 
 def _pieces(units: Sequence[ChunkProjection], steps: Sequence[int], out: AnyArray) -> Lists:
@@ -266,7 +333,7 @@ class CompiledRead:
         self._engine = engine
         self._plan = plan
         self._out = out
-        self._pieces = 1 if isinstance(plan.selection, Points) else pieces
+        self._pieces = pieces if type(plan.addressing) is Slices else 1
         self._stop = np.zeros(1, np.int64)
         self._prefix = (engine.store.files or "") + engine.key_prefix
         self._descriptors: list[int] = []
@@ -289,8 +356,10 @@ class CompiledRead:
             chunks = len(plan.groups.begins) * (1 if shard is None else shard.number)
             if points > min(_DENSE * chunks, _MOST_POINTS) or not plan.grid.is_regular:
                 return None
-        elif not all(isinstance(chosen, DimSelection) for chosen in plan.selection):
-            return None
+        elif type(plan.addressing) is not Slices:
+            shard = engine.meta.chain.shard
+            if not _has_few_boxes(plan, shard.counts if shard is not None else (1,) * out.ndim):
+                return None
         return cls(engine, plan, out, pieces)
 
     def _divide(self) -> None:
@@ -299,8 +368,15 @@ class CompiledRead:
             lists = _points(plan, cast("Pointwise", plan.addressing), out)
             self._add(plan.grid.largest, lists, plan.number)
             return
+        steps = [chosen.step if isinstance(chosen, DimSelection) else 1 for chosen in plan.selection]
+        if type(plan.addressing) is not Slices:
+            for shape, parts in plan.shapes():
+                shard = self._engine.chain_of(shape).shard
+                lengths = shape if shard is None else shard.grid.chunk_shape
+                lists = _mesh([*map(_runs, parts, steps, lengths)], steps, lengths, out)
+                self._add(shape, lists, math.prod(map(len, parts)))
+            return
         selection = cast("tuple[DimSelection, ...]", plan.selection)
-        steps = [chosen.step for chosen in selection]
         if self._pieces > 1:
             for chain, units in plan.batches(self._pieces):
                 listed = [*units]
