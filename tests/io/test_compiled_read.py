@@ -33,6 +33,7 @@ CODECS: dict[str, list[Any]] = {
     "crc32c": ["crc32c"],
     "zstd-crc32c": ["zstd", "crc32c"],
     "shuffle-gzip": [{"name": "numcodecs.shuffle"}, "gzip"],
+    "shuffle-zstd": [{"name": "numcodecs.shuffle"}, "zstd"],
     "gzip-zstd-crc32c": ["gzip", "zstd", "crc32c"],
 }
 DTYPES = ("int8", "uint16", "int32", "float32", "float64", "complex64", "complex128", "datetime64[s]", "S3")
@@ -444,7 +445,7 @@ GUARDED = r"""
     compiled.FEW = 1
     assert compiled.warm_up().startswith("in use"), compiled.warm_up()
 
-    from xzarr3.io.compiled import read_batch
+    from xzarr3.io.compiled import read_batch, write_batch
 
     leased = []
 
@@ -456,13 +457,22 @@ GUARDED = r"""
         while leased:
             free(leased.pop())
 
-    read_batch.allocate, read_batch._KEPT_SCRATCH = allocate, -1  # Each read gets memory of its own.
+    read_batch.allocate = write_batch.allocate = allocate
+    read_batch._KEPT_SCRATCH = -1  # Each read gets memory of its own.
     for path in sorted(Path(sys.argv[1]).iterdir()):
-        array = xzarr3.open_array(path)
+        array = xzarr3.open_array(path, mode="r+")
         # The result, too, ends before a page that nobody may touch.
         size = array.nbytes
         address = malloc(size)
         out = np.frombuffer((ctypes.c_char * size).from_address(address), array.dtype).reshape(array.shape)
+        # What is written ends there as well. Random values do not shrink, and take all the room there is.
+        for values in (np.random.default_rng(0).random(array.shape, array.dtype), array[...]):
+            out[...] = values
+            array[...] = out
+            array[1:, :-1] = out[1:, :-1]
+            free_leased()
+            assert np.array_equal(array[...], values)
+            free_leased()
         for damaged in (False, True):
             try:
                 array.get(out=out)

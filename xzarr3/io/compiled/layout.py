@@ -40,6 +40,11 @@ def address_of(array: Numbers | None) -> int:
     return 0 if array is None else array.ctypes.data
 
 
+def allocate(size: int) -> npt.NDArray[np.uint8]:
+    """Memory that compiled code may write to."""
+    return np.empty(size, np.uint8)
+
+
 class Layout(NamedTuple):
     """How compiled code finds the elements of a unit."""
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
-from xzarr3.io.compiled.layout import LONGEST, Layout, Numbers, address_of, reading
+from xzarr3.io.compiled.layout import LONGEST, Layout, Numbers, address_of, allocate, reading
 from xzarr3.io.compiled.libraries import bind
 from xzarr3.io.compiled.read import (
     ABSENT,
@@ -231,11 +231,6 @@ def _pieces(units: Sequence[ChunkProjection], steps: Sequence[int], out: AnyArra
         np.array(steps, np.int64),
         strides,
     )
-
-
-def allocate(size: int) -> npt.NDArray[np.uint8]:
-    """Memory that compiled code may write to."""
-    return np.empty(size, np.uint8)
 
 
 class _Kept(threading.local):

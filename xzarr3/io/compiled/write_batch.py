@@ -16,7 +16,7 @@ from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import Xzarr3Error
 from xzarr3.io.compiled.encode import free_encoders
-from xzarr3.io.compiled.layout import Layout, Numbers, address_of, writing
+from xzarr3.io.compiled.layout import Layout, Numbers, address_of, allocate, writing
 from xzarr3.io.compiled.read import ABSENT, DONE, LEFT, Chunk, Shards
 from xzarr3.io.compiled.write import AHEAD, FILE, UNIT, Memory, Target, Units, write_units
 from xzarr3.io.plan import Batch as PlanBatch
@@ -140,7 +140,7 @@ class _Scratch:
             AHEAD if is_shard else 0,
             shards.index_size if is_shard else 0,
         )
-        others = [np.empty(size, np.uint8) for size in sizes]
+        others = [*map(allocate, sizes)]
         self._arrays = numbers, others
         name, elements, spare, ahead, index = (each.ctypes.data for each in others)
         at, width = address_of(numbers), 8 * ndim
