@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.codecs.pipeline import COPY_RATE, CodecChain
+from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ChunkError
 from xzarr3.io import compiled
 from xzarr3.io.byte_ranges import Price
@@ -28,25 +28,16 @@ from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
 from xzarr3.io.shards import OpenShards
+from xzarr3.io.threads import to_read, to_write, to_write_compiled
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_threads, waiters
-from xzarr3.stores import Store, in_flight
+from xzarr3.parallel import Pool, cores, is_shared, run_on_threads, waiters
+from xzarr3.stores import Store
 
 if TYPE_CHECKING:
     from xzarr3.io.compiled.read_batch import CompiledRead
     from xzarr3.io.compiled.write_batch import CompiledWrite
 
-_SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.
-# Microseconds of work in Python for each chunk, which only one thread does at a time. More threads than the
-# rest of the work keeps busy beside it wait for Python's lock, and slow each other down.
-_READ_LOCKED = 12.5
-_WRITE_LOCKED = 40.0
-_ENCODE = 4  # Encoding takes about so many times as long as decoding.
-_OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
-_CREATE = 30.0  # Microseconds to create and rename a file.
-_STORE_RATE = 1000  # Bytes that are written in a microsecond.
-_WORTH = 150.0  # Microseconds of compiled work that are worth another thread.
 _LARGE = 2**20  # Bytes of a chunk; the Python executor reads larger ones as fast.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
@@ -192,12 +183,12 @@ class Engine:
             return 0
         module = self._compiled(plan)
         if module is not None:
-            busy, pieces = self.sharing(plan, threads, is_compiled=True)
+            busy, pieces = to_read(self, plan, threads, is_compiled=True)
             read = module.CompiledRead.of(self, plan, out, pieces)
             if read is not None:
                 with contextlib.closing(read):
                     return self._read_compiled(read, plan, out, busy, pieces, absent)
-        busy, pieces = self.sharing(plan, threads)
+        busy, pieces = to_read(self, plan, threads)
         began = time.perf_counter()
         units = plan.batches(pieces), max(plan.number, pieces)
         missing = self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
@@ -276,29 +267,6 @@ class Engine:
         """The pool that the threads come from."""
         return waiters if self.waiting else cores
 
-    def sharing(self, plan: ReadPlan, threads: int | None, *, is_compiled: bool = False) -> tuple[int, int]:
-        """Number of threads for a plan, and approximate number of pieces to cut its shards into."""
-        number, pieces = plan.number, 1
-        chain = self.meta.chain
-        if self.waiting:
-            # Shards are not cut: one thread requests all wanted ranges of a shard together.
-            return min(threads or in_flight.at_once(self.waiting, plan.work() // max(number, 1)), number), 1
-        busy = threads or available_threads()
-        if busy > 1 and is_compiled:
-            busy = min(busy, 1 + int(plan.chunks * (_OPEN + chain.decode_time) / _WORTH))
-        elif busy > 1:
-            # The size of all units bounds the work and mostly decides; plan.work() takes longer.
-            if number * chain.spec.nbytes < _SMALL:
-                busy = 1
-            else:
-                free = chain.decode_time + self.store.request_bytes / COPY_RATE
-                busy = max(1, min(busy, int(free / _READ_LOCKED)))
-            if busy > 1 and plan.work() < _SMALL:
-                busy = 1
-        if chain.shard is not None and busy > 1 and number < 2 * busy:
-            pieces = 2 * busy
-        return min(busy, max(number, pieces)), pieces
-
     def write(
         self,
         plan: ReadPlan,
@@ -335,20 +303,7 @@ class Engine:
         """
         if source.size == 0:
             return
-        # A few values may touch many units, each of which is read and written as a whole.
-        chain = self.meta.chain
-        work = plan.number * chain.spec.nbytes if chain.shard is None else plan.work()
-        if threads is None:
-            threads = available_threads()
-            if self.waiting:
-                threads = in_flight.at_once(self.waiting, 2 * chain.spec.nbytes)
-        most = min(threads, plan.number)  # Compiled code does not hold Python's lock.
-        if not self.waiting:
-            free = _ENCODE * chain.decode_time + self.store.request_bytes / COPY_RATE
-            threads = max(1, min(threads, int(free / _WRITE_LOCKED)))
-            if max(work, source.nbytes) < _SMALL:
-                threads = 1
-        threads = min(threads, plan.number)
+        threads, most = to_write(self, plan, source.nbytes, threads)
         options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
         module = None if fields else self._compiled_to_write(plan)
         if module is not None:
@@ -379,8 +334,7 @@ class Engine:
         options: dict[str, Any],
     ) -> None:
         """:meth:`write` by at most ``most`` threads of compiled code; Python writes what these leave."""
-        work = write.total * (_CREATE + self.meta.chain.spec.nbytes / _STORE_RATE)
-        busy = min(most, 1 + int(work / _WORTH))
+        busy = to_write_compiled(self, write.total, most)
         if busy <= 1 and not is_shared():
             write.work(1)
         else:

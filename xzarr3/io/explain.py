@@ -23,6 +23,7 @@ from xzarr3.io.byte_ranges import windows
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ChunkProjection, Inner
 from xzarr3.io.shards import Index, Within, shard_index
+from xzarr3.io.threads import to_read
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import ValueReader
 
@@ -228,7 +229,7 @@ def explain(
 def _all_fetches(engine: Engine, plan: ReadPlan, threads: int | None) -> Iterator[Fetch]:
     if math.prod(plan.shape) == 0:
         return iter(())
-    _, pieces = engine.sharing(plan, threads)
+    _, pieces = to_read(engine, plan, threads)
     return _fetches(engine, plan) if pieces == 1 else _joined(engine, plan, pieces)
 
 
