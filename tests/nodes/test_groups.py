@@ -44,7 +44,7 @@ def held(store: xzarr3.Store, path: str = "") -> dict[str, Any]:
     return documents
 
 
-def refused(errors: Any, *calls: Callable[[], object], match: str = "") -> None:
+def refused(errors: Any, *calls: Callable[[], object], match: str | None = None) -> None:
     """Each call ends with an error."""
     for call in calls:
         with pytest.raises(errors, match=match):
