@@ -22,6 +22,7 @@ from xzarr3.io.executor import Engine
 
 pytestmark = pytest.mark.skipif(not compiled.is_possible(), reason="numba is not installed, or turned off")
 
+SHUFFLE = {"name": "numcodecs.shuffle"}
 CODECS: dict[str, list[Any]] = {
     "none": [],
     "zstd": ["zstd"],
@@ -32,8 +33,10 @@ CODECS: dict[str, list[Any]] = {
     "gzip": ["gzip"],
     "crc32c": ["crc32c"],
     "zstd-crc32c": ["zstd", "crc32c"],
-    "shuffle-gzip": [{"name": "numcodecs.shuffle"}, "gzip"],
+    "shuffle-gzip": [SHUFFLE, "gzip"],
     "gzip-zstd-crc32c": ["gzip", "zstd", "crc32c"],
+    "crc32c-zstd": ["crc32c", "zstd"],
+    "shuffle-shuffle-crc32c-zstd": [SHUFFLE, SHUFFLE, "crc32c", "zstd"],
 }
 DTYPES = ("int8", "uint16", "int32", "float32", "float64", "complex64", "complex128", "datetime64[s]", "S3")
 
@@ -165,6 +168,20 @@ def test_chunks_of_different_sizes(tmp_path: Path, seen: Seen) -> None:
     for selection in (..., (slice(2, 12, 3), slice(None, None, -2)), (4, slice(None))):
         assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
     assert seen.units == before + 9 + 6 + 3
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+@pytest.mark.parametrize("shards", [None, (8, 20)], ids=["chunks", "shards"])
+def test_all_units_are_read_by_compiled_code(tmp_path: Path, codecs: str, shards: Any, seen: Seen) -> None:
+    values = np.random.default_rng(0).normal(size=(50, 40)).round(2).astype("float32")
+    array = xzarr3.create_array(
+        tmp_path / "a", data=values, chunks=(4, 10), shards=shards, compressors=CODECS[codecs]
+    )
+    before, left = seen.units, seen.left
+    for selection in (..., (slice(None, None, 3), slice(5, 37))):
+        assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
+    assert seen.units > before
+    assert seen.left == left
 
 
 def test_a_million_chunks_are_divided_in_less_than_a_tenth_of_a_second_of_objects(tmp_path: Path) -> None:

@@ -110,15 +110,14 @@ def decode(stages, number, contexts, source, size, target, spare, room, nbytes):
     Returns
     -------
     int
-        The address of the result, which may lie in the source; 0 if a codec fails.
+        The address of the result, which may lie in the source or the scratch memory; 0 if a codec fails.
     """
-    final = number - 1  # The last codec that gives new bytes: it decodes into the target.
-    while final >= 0 and get(stages, 3 * final) == CRC32C:
-        final -= 1
     for at in range(number):
-        most = min(get(stages, 3 * at + 1), nbytes) if at == final else min(get(stages, 3 * at + 1), room)
-        into = target if at == final else spare + (at % 2) * room
-        codec = get(stages, 3 * at)
+        codec, most, into = get(stages, 3 * at), min(get(stages, 3 * at + 1), room), spare
+        if at == number - 1:
+            most, into = min(most, nbytes), target
+        elif source == spare:
+            into = spare + room
         if codec == CRC32C:
             if not is_checked(source, size):
                 return 0
