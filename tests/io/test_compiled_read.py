@@ -184,6 +184,18 @@ def test_all_units_are_read_by_compiled_code(tmp_path: Path, codecs: str, shards
     assert seen.left == left
 
 
+@pytest.mark.parametrize("shards", [None, (8, 8)], ids=["chunks", "shards"])
+@pytest.mark.parametrize("step", [2**63 - 1, 2**63, -(2**63), -(10**30)])
+def test_a_step_that_exceeds_64_bits(tmp_path: Path, step: int, shards: Any, seen: Seen) -> None:
+    values = np.arange(1, 65, dtype="float32").reshape(8, 8)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(2, 2), shards=shards)
+    before = seen.units
+    assert both(array, slice(3, None, step))[2] == values[3:4].tobytes()
+    column = values[1:3, 0 if step > 0 else -1]
+    assert both(array, [np.array([1, 2]), slice(None, None, step)])[2] == column.tobytes()
+    assert seen.units > before
+
+
 def test_a_million_chunks_are_divided_in_less_than_a_tenth_of_a_second_of_objects(tmp_path: Path) -> None:
     """No Python object is made for each chunk: the time of it is what the number of calls says."""
     array = xzarr3.create_array(tmp_path / "a", shape=(10**6,), chunks=(1,), dtype="int8", compressors=None)

@@ -402,7 +402,7 @@ def read_value(
     octets = np.frombuffer(value, np.uint8)
     whole = tuple(slice(0, extent) for extent in place.shape)
     unit = ChunkProjection((0,) * len(inner), (), inner, whole, ())
-    lists = _pieces([unit], [part.step for part in inner], place)
+    lists = _pieces([unit], [min(part.step, LONGEST) for part in inner], place)
     where = np.array([octets.ctypes.data, len(octets)], np.int64)
     batch = Batch(layout, b"", "/", lists, 1, value=where)
     batch.read(place, fill, np.zeros(1, np.int64), 1)
