@@ -14,6 +14,7 @@ from xzarr3.io.compiled.memory import U8, U32, free, get, inner, load, malloc, m
 ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE = range(5)
 """The codecs that compiled code knows."""
 _FAILED = -1
+_SNAPPY = 2  # In the header of Blosc.
 
 _memset = function("memset")
 _zstd_new, _zstd_free = function("ZSTD_createDCtx"), function("ZSTD_freeDCtx")
@@ -71,8 +72,10 @@ def _gunzip(state, source, size, target, room):
 
 @inner
 def _blosc_decode(source, size, target, room):
-    # Blosc trusts its header, so the header is compared with the sizes first.
+    # Blosc trusts its header, so the header is compared with the sizes first. Most builds lack snappy.
     if size < 16 or load(source + 12, U32) != size or load(source + 4, U32) > room:
+        return _FAILED
+    if load(source + 2, U8) >> 5 == _SNAPPY:
         return _FAILED
     count = load(source + 4, U32)
     return count if _blosc(source, target, room, np.int32(1)) == count else _FAILED
