@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xzarr3
+from xzarr3 import LocalStore
 from xzarr3.io import compiled
 from xzarr3.io.executor import Engine
 
@@ -301,6 +302,35 @@ def test_what_is_no_file_is_left_to_the_python_executor(tmp_path: Path, seen: Se
     os.mkfifo(folder / "1")
     assert both(array, ...)[0] is xzarr3.StoreError
     assert seen.left > left
+
+
+class OwnReader(LocalStore):
+    """A store with its own way to read."""
+
+    number = 0
+
+    def reader(self, *arguments: Any, **options: Any) -> Any:
+        self.number += 1
+        return super().reader(*arguments, **options)
+
+
+class OwnGet(LocalStore):
+    """A store whose values are in another order."""
+
+    def _get(self, key: str, byte_range: Any) -> Any:
+        found = super()._get(key, byte_range)
+        return found if found is None or not key.startswith("c/") else bytes(found)[::-1]
+
+
+@pytest.mark.parametrize("make", [OwnReader, OwnGet, lambda path: LocalStore(path, follow_links=False)])
+def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any, seen: Seen) -> None:
+    values = np.arange(16, dtype="int8")
+    xzarr3.create_array(tmp_path / "a", data=values, chunks=16, compressors=None)
+    store, before = make(tmp_path / "a"), seen.units
+    found = xzarr3.open_array(store)[...]
+    assert np.array_equal(found, values[::-1] if make is OwnGet else values)
+    assert seen.units == before
+    assert getattr(store, "number", 1) > 0
 
 
 def test_absent_chunks_are_named(tmp_path: Path) -> None:
