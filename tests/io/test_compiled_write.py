@@ -317,6 +317,27 @@ def test_the_time_of_the_root_changes(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "a").st_mtime > 1
 
 
+def test_the_time_of_the_root_changes_before_the_writer_may_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xzarr3.io.compiled import write_batch
+
+    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
+    array[...] = 1
+    os.utime(tmp_path / "a", (1, 1))
+    times, original = [], write_batch.write_units
+
+    def noted(*arguments: Any) -> None:
+        times.append(os.stat(tmp_path / "a").st_mtime)
+        original(*arguments)
+
+    monkeypatch.setattr(write_batch, "_CALL", 0)
+    monkeypatch.setattr(write_batch, "write_units", noted)
+    array.set(..., 2, threads=1)
+    assert times[0] == 1
+    assert min(times[1:]) > 1
+
+
 class Own(LocalStore):
     """A store with its own way to write."""
 
