@@ -333,6 +333,23 @@ def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any,
     assert getattr(store, "number", 1) > 0
 
 
+def test_what_finds_no_memory_is_left_to_the_python_executor(
+    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xzarr3.io.compiled import read_batch
+
+    def allocate(size: int) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(read_batch, "allocate", allocate)
+    monkeypatch.setattr(read_batch, "_kept", read_batch._Kept())
+    values, left = np.arange(16, dtype="int8"), seen.left
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=2)
+    for threads in (1, 2):
+        assert np.array_equal(array.get(threads=threads), values)
+    assert seen.left == left + 16
+
+
 def test_absent_chunks_are_named(tmp_path: Path) -> None:
     array = xzarr3.create_array(tmp_path / "a", shape=(6, 6), chunks=(2, 3), dtype="int8", fill_value=7)
     array[2:4, 0:3] = 1

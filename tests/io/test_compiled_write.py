@@ -364,6 +364,22 @@ def test_a_trace_counts_what_is_written(tmp_path: Path, seen: Seen) -> None:
     assert (trace.total["put"], trace.total["chunks_encoded"]) == (8, 8)
 
 
+def test_what_finds_no_memory_is_left_to_the_python_executor(
+    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xzarr3.io.compiled import write_batch
+
+    def scratch(*arguments: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(write_batch, "_Scratch", scratch)
+    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
+    for threads in (1, 2):
+        array.set(..., np.arange(threads, threads + 16), threads=threads)
+        assert np.array_equal(array[...], np.arange(threads, threads + 16))
+    assert seen.left == 16
+
+
 # Faults
 
 

@@ -127,7 +127,8 @@ def decode(stages, number, contexts, source, size, target, spare, room, nbytes):
             size -= 4
             continue
         if codec == ZSTD:
-            size = _zstd(get(contexts, ZSTD), into, most, source, size)
+            context = get(contexts, ZSTD)
+            size = _zstd(context, into, most, source, size) if context else _FAILED
         elif codec == BLOSC:
             size = _blosc_decode(source, size, into, most)
         elif codec == GZIP:

@@ -338,9 +338,10 @@ class CompiledRead:
     def work(self, threads: int) -> int:
         """Read units in this thread until none are left; returns 0."""
         fill = self._engine.fill
-        for batch in self._batches:
-            run = max(1, min(_MOST_RUN, len(batch.status) // (4 * threads)))
-            batch.read(self._out, fill, self._stop, run)
+        with contextlib.suppress(MemoryError):  # The Python executor takes less, and reads what is left.
+            for batch in self._batches:
+                run = max(1, min(_MOST_RUN, len(batch.status) // (4 * threads)))
+                batch.read(self._out, fill, self._stop, run)
         return 0
 
     def stop(self) -> None:

@@ -235,6 +235,8 @@ class CompiledWrite:
             writer = opened.enter_context(self._engine.store.writer())
             if not isinstance(writer, FileWriter):
                 return 0
+            # The Python executor takes less memory, and writes what is left.
+            opened.enter_context(contextlib.suppress(MemoryError))
             last: tuple[Batch, _Scratch] | None = None
             while self._is_possible(writer) and (run := self._take(threads)):
                 batch = run.batch
