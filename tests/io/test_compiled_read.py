@@ -256,6 +256,17 @@ def test_damaged_chunks_give_the_same_result_or_error(stored: tuple[xzarr3.Array
     assert seen.units > before
 
 
+def test_a_block_of_blosc_that_is_larger_than_its_data(tmp_path: Path, seen: Seen) -> None:
+    stored = {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 0, "shuffle": "noshuffle"}}
+    values = np.arange(64, dtype="float32")
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=64, compressors=["zstd", stored])
+    file = tmp_path / "a" / "c" / "0"
+    data = bytearray(file.read_bytes())
+    data[8:12] = (int.from_bytes(data[4:8], "little") + 1).to_bytes(4, "little")
+    file.write_bytes(data)
+    assert both(array, ...)[0] is xzarr3.ChunkDecodeError
+
+
 @pytest.mark.parametrize("index", ["at the end", "at the start"])
 @pytest.mark.parametrize("codecs", [[], [{"name": "gzip", "configuration": {"level": 5}}]], ids=str)
 def test_damaged_shards_give_the_same_result_or_error(tmp_path: Path, codecs: list[Any], index: str) -> None:

@@ -78,7 +78,7 @@ def _blosc_decode(source, size, target, room):
     if load(source + 2, U8) >> 5 == _SNAPPY:
         return _FAILED
     count = load(source + 4, U32)
-    return count if _blosc(source, target, room, np.int32(1)) == count else _FAILED
+    return count if _blosc(source, target, count, np.int32(1)) == count else _FAILED
 
 
 @inner
