@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _compiled import LITTLE, Seen, grids, python_executor
+from _unprivileged import run_child
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -359,6 +361,21 @@ def test_what_finds_no_memory_is_left_to_the_python_executor(
     for threads in (1, 2):
         assert np.array_equal(array.get(threads=threads), values)
     assert seen.left == left + 16
+
+
+def test_a_process_with_few_descriptors(tmp_path: Path) -> None:
+    def work() -> None:
+        array = xzarr3.create_array(tmp_path / "a", data=np.arange(4096.0), chunks=16, shards=1024)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.open(tmp_path, os.O_RDONLY)
+        for more in range(6):  # Each number of descriptors, from that of one shard to that of all.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1 + more, hard))
+            os.close(free)
+            assert np.array_equal(array.get(threads=4), np.arange(4096.0))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            free = os.open(tmp_path, os.O_RDONLY)
+
+    run_child(work).checked()
 
 
 def test_absent_chunks_are_named(tmp_path: Path) -> None:

@@ -447,7 +447,7 @@ def test_a_process_with_few_descriptors(tmp_path: Path) -> None:
         array[...] = 5
         assert np.all(array[...] == 5)
 
-    run_child(work)
+    run_child(work).checked()
     assert np.all(xzarr3.open_array(tmp_path / "a")[...] == 5)
 
 
