@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -13,15 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 from _compiled import LITTLE, Seen, grids, python_executor
+from _unprivileged import run_child
 from hypothesis import given
 from hypothesis import strategies as st
 
 import xzarr3
+from xzarr3 import LocalStore
 from xzarr3.io import compiled
 from xzarr3.io.executor import Engine
 
 pytestmark = pytest.mark.skipif(not compiled.is_possible(), reason="numba is not installed, or turned off")
 
+SHUFFLE = {"name": "numcodecs.shuffle"}
 CODECS: dict[str, list[Any]] = {
     "none": [],
     "zstd": ["zstd"],
@@ -32,10 +36,14 @@ CODECS: dict[str, list[Any]] = {
     "gzip": ["gzip"],
     "crc32c": ["crc32c"],
     "zstd-crc32c": ["zstd", "crc32c"],
-    "shuffle-gzip": [{"name": "numcodecs.shuffle"}, "gzip"],
-    "shuffle-zstd": [{"name": "numcodecs.shuffle"}, "zstd"],
+    "shuffle-gzip": [SHUFFLE, "gzip"],
+    "shuffle-zstd": [SHUFFLE, "zstd"],
     "gzip-zstd-crc32c": ["gzip", "zstd", "crc32c"],
+    "crc32c-zstd": ["crc32c", "zstd"],
+    "shuffle-shuffle-crc32c-zstd": [SHUFFLE, SHUFFLE, "crc32c", "zstd"],
+    "snappy": [{"name": "blosc", "configuration": {"cname": "snappy", "clevel": 0, "shuffle": "noshuffle"}}],
 }
+BY_PYTHON = frozenset(("snappy",))
 DTYPES = ("int8", "uint16", "int32", "float32", "float64", "complex64", "complex128", "datetime64[s]", "S3")
 
 
@@ -197,6 +205,32 @@ def test_chunks_of_different_sizes(tmp_path: Path, seen: Seen) -> None:
     assert seen.units == before + 9 + 6 + 3
 
 
+@pytest.mark.parametrize("codecs", CODECS)
+@pytest.mark.parametrize("shards", [None, (8, 20)], ids=["chunks", "shards"])
+def test_all_units_are_read_by_compiled_code(tmp_path: Path, codecs: str, shards: Any, seen: Seen) -> None:
+    values = np.random.default_rng(0).normal(size=(50, 40)).round(2).astype("float32")
+    array = xzarr3.create_array(
+        tmp_path / "a", data=values, chunks=(4, 10), shards=shards, compressors=CODECS[codecs]
+    )
+    before, left = seen.units, seen.left
+    for selection in (..., (slice(None, None, 3), slice(5, 37))):
+        assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
+    assert seen.units > before
+    assert (seen.left > left) == (codecs in BY_PYTHON)
+
+
+@pytest.mark.parametrize("shards", [None, (8, 8)], ids=["chunks", "shards"])
+@pytest.mark.parametrize("step", [2**63 - 1, 2**63, -(2**63), -(10**30)])
+def test_a_step_that_exceeds_64_bits(tmp_path: Path, step: int, shards: Any, seen: Seen) -> None:
+    values = np.arange(1, 65, dtype="float32").reshape(8, 8)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(2, 2), shards=shards)
+    before = seen.units
+    assert both(array, slice(3, None, step))[2] == values[3:4].tobytes()
+    column = values[1:3, 0 if step > 0 else -1]
+    assert both(array, [np.array([1, 2]), slice(None, None, step)])[2] == column.tobytes()
+    assert seen.units > before
+
+
 def test_a_million_chunks_are_divided_in_less_than_a_tenth_of_a_second_of_objects(tmp_path: Path) -> None:
     """No Python object is made for each chunk: the time of it is what the number of calls says."""
     array = xzarr3.create_array(tmp_path / "a", shape=(10**6,), chunks=(1,), dtype="int8", compressors=None)
@@ -254,6 +288,17 @@ def test_damaged_chunks_give_the_same_result_or_error(stored: tuple[xzarr3.Array
     assert seen.units > before
 
 
+def test_a_block_of_blosc_that_is_larger_than_its_data(tmp_path: Path, seen: Seen) -> None:
+    stored = {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 0, "shuffle": "noshuffle"}}
+    values = np.arange(64, dtype="float32")
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=64, compressors=["zstd", stored])
+    file = tmp_path / "a" / "c" / "0"
+    data = bytearray(file.read_bytes())
+    data[8:12] = (int.from_bytes(data[4:8], "little") + 1).to_bytes(4, "little")
+    file.write_bytes(data)
+    assert both(array, ...)[0] is xzarr3.ChunkDecodeError
+
+
 @pytest.mark.parametrize("index", ["at the end", "at the start"])
 @pytest.mark.parametrize("codecs", [[], [{"name": "gzip", "configuration": {"level": 5}}]], ids=str)
 def test_damaged_shards_give_the_same_result_or_error(tmp_path: Path, codecs: list[Any], index: str) -> None:
@@ -300,6 +345,67 @@ def test_what_is_no_file_is_left_to_the_python_executor(tmp_path: Path, seen: Se
     os.mkfifo(folder / "1")
     assert both(array, ...)[0] is xzarr3.StoreError
     assert seen.left > left
+
+
+class OwnReader(LocalStore):
+    """A store with its own way to read."""
+
+    number = 0
+
+    def reader(self, *arguments: Any, **options: Any) -> Any:
+        self.number += 1
+        return super().reader(*arguments, **options)
+
+
+class OwnGet(LocalStore):
+    """A store whose values are in another order."""
+
+    def _get(self, key: str, byte_range: Any) -> Any:
+        found = super()._get(key, byte_range)
+        return found if found is None or not key.startswith("c/") else bytes(found)[::-1]
+
+
+@pytest.mark.parametrize("make", [OwnReader, OwnGet, lambda path: LocalStore(path, follow_links=False)])
+def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any, seen: Seen) -> None:
+    values = np.arange(16, dtype="int8")
+    xzarr3.create_array(tmp_path / "a", data=values, chunks=16, compressors=None)
+    store, before = make(tmp_path / "a"), seen.units
+    found = xzarr3.open_array(store)[...]
+    assert np.array_equal(found, values[::-1] if make is OwnGet else values)
+    assert seen.units == before
+    assert getattr(store, "number", 1) > 0
+
+
+def test_what_finds_no_memory_is_left_to_the_python_executor(
+    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xzarr3.io.compiled import read_batch
+
+    def allocate(size: int) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(read_batch, "allocate", allocate)
+    monkeypatch.setattr(read_batch, "_kept", read_batch._Kept())
+    values, left = np.arange(16, dtype="int8"), seen.left
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=2)
+    for threads in (1, 2):
+        assert np.array_equal(array.get(threads=threads), values)
+    assert seen.left == left + 16
+
+
+def test_a_process_with_few_descriptors(tmp_path: Path) -> None:
+    def work() -> None:
+        array = xzarr3.create_array(tmp_path / "a", data=np.arange(4096.0), chunks=16, shards=1024)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.open(tmp_path, os.O_RDONLY)
+        for more in range(6):  # Each number of descriptors, from that of one shard to that of all.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1 + more, hard))
+            os.close(free)
+            assert np.array_equal(array.get(threads=4), np.arange(4096.0))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            free = os.open(tmp_path, os.O_RDONLY)
+
+    run_child(work).checked()
 
 
 def test_absent_chunks_are_named(tmp_path: Path) -> None:

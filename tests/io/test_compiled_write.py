@@ -317,6 +317,27 @@ def test_the_time_of_the_root_changes(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "a").st_mtime > 1
 
 
+def test_the_time_of_the_root_changes_before_the_writer_may_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xzarr3.io.compiled import write_batch
+
+    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
+    array[...] = 1
+    os.utime(tmp_path / "a", (1, 1))
+    times, original = [], write_batch.write_units
+
+    def noted(*arguments: Any) -> None:
+        times.append(os.stat(tmp_path / "a").st_mtime)
+        original(*arguments)
+
+    monkeypatch.setattr(write_batch, "_CALL", 0)
+    monkeypatch.setattr(write_batch, "write_units", noted)
+    array.set(..., 2, threads=1)
+    assert times[0] == 1
+    assert min(times[1:]) > 1
+
+
 class Own(LocalStore):
     """A store with its own way to write."""
 
@@ -341,6 +362,22 @@ def test_a_trace_counts_what_is_written(tmp_path: Path, seen: Seen) -> None:
         array[...] = np.arange(1, 17)
     assert seen.units == 0
     assert (trace.total["put"], trace.total["chunks_encoded"]) == (8, 8)
+
+
+def test_what_finds_no_memory_is_left_to_the_python_executor(
+    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xzarr3.io.compiled import write_batch
+
+    def scratch(*arguments: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(write_batch, "_Scratch", scratch)
+    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
+    for threads in (1, 2):
+        array.set(..., np.arange(threads, threads + 16), threads=threads)
+        assert np.array_equal(array[...], np.arange(threads, threads + 16))
+    assert seen.left == 16
 
 
 # Faults
@@ -410,7 +447,7 @@ def test_a_process_with_few_descriptors(tmp_path: Path) -> None:
         array[...] = 5
         assert np.all(array[...] == 5)
 
-    run_child(work)
+    run_child(work).checked()
     assert np.all(xzarr3.open_array(tmp_path / "a")[...] == 5)
 
 

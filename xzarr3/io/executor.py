@@ -229,6 +229,7 @@ class Engine:
         number, left = read.left()
         if not number:
             return read.missing
+        read.close()  # Python opens shards again, and a process has few descriptors.
         return read.missing + self._read(plan, out, left, number, min(threads, number), pieces, absent)
 
     def _read(

@@ -125,9 +125,10 @@ def select_dimension(index: SupportsIndex | slice, size: int, axis: int) -> DimS
         except (TypeError, ValueError) as error:
             raise SelectionError(f"axis {axis}: {error}; found {index!r}") from error
         count = len(range(start, stop, step))
+        length = abs(step) if count > 1 else 1  # Otherwise it means nothing, and may exceed 64 bits.
         if step > 0:
-            return DimSelection(start, step, count)
-        return DimSelection(start + (count - 1) * step if count else 0, -step, count, reverse=True)
+            return DimSelection(start, length, count)
+        return DimSelection(start + (count - 1) * step if count else 0, length, count, reverse=True)
     try:
         at = operator.index(index)
     except TypeError as error:

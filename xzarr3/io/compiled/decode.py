@@ -14,6 +14,7 @@ from xzarr3.io.compiled.memory import U8, U32, free, get, inner, load, malloc, m
 ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE = range(5)
 """The codecs that compiled code knows."""
 _FAILED = -1
+_SNAPPY = 2  # In the header of Blosc.
 
 _memset = function("memset")
 _zstd_new, _zstd_free = function("ZSTD_createDCtx"), function("ZSTD_freeDCtx")
@@ -71,11 +72,13 @@ def _gunzip(state, source, size, target, room):
 
 @inner
 def _blosc_decode(source, size, target, room):
-    # Blosc trusts its header, so the header is compared with the sizes first.
+    # Blosc trusts its header, so the header is compared with the sizes first. Most builds lack snappy.
     if size < 16 or load(source + 12, U32) != size or load(source + 4, U32) > room:
         return _FAILED
+    if load(source + 2, U8) >> 5 == _SNAPPY:
+        return _FAILED
     count = load(source + 4, U32)
-    return count if _blosc(source, target, room, np.int32(1)) == count else _FAILED
+    return count if _blosc(source, target, count, np.int32(1)) == count else _FAILED
 
 
 @inner
@@ -110,22 +113,22 @@ def decode(stages, number, contexts, source, size, target, spare, room, nbytes):
     Returns
     -------
     int
-        The address of the result, which may lie in the source; 0 if a codec fails.
+        The address of the result, which may lie in the source or the scratch memory; 0 if a codec fails.
     """
-    final = number - 1  # The last codec that gives new bytes: it decodes into the target.
-    while final >= 0 and get(stages, 3 * final) == CRC32C:
-        final -= 1
     for at in range(number):
-        most = min(get(stages, 3 * at + 1), nbytes) if at == final else min(get(stages, 3 * at + 1), room)
-        into = target if at == final else spare + (at % 2) * room
-        codec = get(stages, 3 * at)
+        codec, most, into = get(stages, 3 * at), min(get(stages, 3 * at + 1), room), spare
+        if at == number - 1:
+            most, into = min(most, nbytes), target
+        elif source == spare:
+            into = spare + room
         if codec == CRC32C:
             if not is_checked(source, size):
                 return 0
             size -= 4
             continue
         if codec == ZSTD:
-            size = _zstd(get(contexts, ZSTD), into, most, source, size)
+            context = get(contexts, ZSTD)
+            size = _zstd(context, into, most, source, size) if context else _FAILED
         elif codec == BLOSC:
             size = _blosc_decode(source, size, into, most)
         elif codec == GZIP:

@@ -144,7 +144,7 @@ def scratch_sizes(ndim: int, prefix_size: int, chunk: Chunk, shards: Shards) -> 
         8 * (_ARRAYS * ndim + _NUMBERS) + prefix_size + 21 * ndim + 1,
         max(chunk.limit, _WINDOW) + 1,
         chunk.nbytes + 1,
-        2 * chunk.room + 1,
+        2 * chunk.room * (chunk.number > 1) + 1,
         shards.index_size + 1,
     )
 

@@ -409,9 +409,10 @@ class CompiledRead:
     def work(self, threads: int) -> int:
         """Read units in this thread until none are left; returns 0."""
         fill = self._engine.fill
-        for batch in self._batches:
-            run = max(1, min(_MOST_RUN, len(batch.status) // (4 * threads)))
-            batch.read(self._out, fill, self._stop, run)
+        with contextlib.suppress(MemoryError):  # The Python executor takes less, and reads what is left.
+            for batch in self._batches:
+                run = max(1, min(_MOST_RUN, len(batch.status) // (4 * threads)))
+                batch.read(self._out, fill, self._stop, run)
         return 0
 
     def stop(self) -> None:
@@ -473,7 +474,7 @@ def read_value(
     octets = np.frombuffer(value, np.uint8)
     whole = tuple(slice(0, extent) for extent in place.shape)
     unit = ChunkProjection((0,) * len(inner), (), inner, whole, ())
-    lists = _pieces([unit], [part.step for part in inner], place)
+    lists = _pieces([unit], [min(part.step, LONGEST) for part in inner], place)
     where = np.array([octets.ctypes.data, len(octets)], np.int64)
     batch = Batch(layout, b"", "/", lists, 1, value=where)
     batch.read(place, fill, np.zeros(1, np.int64), 1)

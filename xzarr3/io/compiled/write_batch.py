@@ -235,6 +235,8 @@ class CompiledWrite:
             writer = opened.enter_context(self._engine.store.writer())
             if not isinstance(writer, FileWriter):
                 return 0
+            # The Python executor takes less memory, and writes what is left.
+            opened.enter_context(contextlib.suppress(MemoryError))
             last: tuple[Batch, _Scratch] | None = None
             while self._is_possible(writer) and (run := self._take(threads)):
                 batch = run.batch
@@ -277,8 +279,6 @@ class CompiledWrite:
         finally:
             while handles:
                 os.close(handles.pop())
-            if (status == DONE).any():
-                writer.touch()
         run.batch.status[run.place] = status
 
     def _folders(
@@ -336,7 +336,11 @@ class CompiledWrite:
         stop, written = address_of(self._stop), status.ctypes.data
         scratch.kept[UNIT] = 0
         while scratch.kept[UNIT] < len(folders) and not self._stop[0]:
-            write_units(units, target, layout.chunk, layout.shards, scratch.memory, _CALL, stop, written)
+            try:
+                write_units(units, target, layout.chunk, layout.shards, scratch.memory, _CALL, stop, written)
+            finally:
+                if (status == DONE).any():
+                    writer.touch()
 
     def stop(self) -> None:
         """Let all threads return soon."""

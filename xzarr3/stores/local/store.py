@@ -40,6 +40,7 @@ T = TypeVar("T")
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})
 _ATTEMPTS = 100
+_READING = ("reader", "_reader", "_get")
 _REPLACING = ("writer", "_writer", "_file_writer", "set", "_set", "exists", "_exists", "erase", "_touch")
 _OF_EACH = frozenset(("_identity", "_base", "_lock_identity"))
 
@@ -156,7 +157,7 @@ class LocalStore(Store):
 
     @property
     def files(self) -> str | None:
-        own = type(self)._get is LocalStore._get and type(self)._reader is LocalStore._reader
+        own = all(getattr(type(self), name) is getattr(LocalStore, name) for name in _READING)
         return self._base if own and self.follow_links and platform.POSIX else None
 
     @property
