@@ -446,6 +446,25 @@ def test_a_call_ends_early_so_that_an_interruption_is_heard(
     assert np.array_equal(array[:], np.arange(1000))
 
 
+def test_a_call_reads_few_large_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xzarr3.io.compiled import read_batch
+
+    read_units, runs = read_batch.read_units, set()
+
+    def noted(*arguments: Any) -> None:
+        runs.add(arguments[-4])
+        read_units(*arguments)
+
+    monkeypatch.setattr(read_batch, "read_units", noted)
+    for number, (chunk, most) in enumerate(((2**10, 64), (2**20, 4), (2**23, 1))):
+        array = xzarr3.create_array(
+            tmp_path / str(number), shape=(2**8 * chunk,), chunks=(chunk,), dtype="int8"
+        )
+        array.get((slice(None, None, chunk),), threads=1)
+        assert runs == {most}
+        runs.clear()
+
+
 @pytest.mark.parametrize("store", ["memory", "zip"])
 def test_shards_of_other_stores_are_read_from_their_bytes(tmp_path: Path, store: str) -> None:
     values = np.arange(40 * 40, dtype="float32").reshape(40, 40)
