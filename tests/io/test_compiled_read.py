@@ -363,17 +363,16 @@ def test_what_finds_no_memory_is_left_to_the_python_executor(
     assert seen.left == left + 16
 
 
-def test_a_process_with_few_descriptors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("free", [2, 3, 4])
+def test_a_process_with_few_descriptors(tmp_path: Path, free: int) -> None:
     def work() -> None:
         array = xzarr3.create_array(tmp_path / "a", data=np.arange(4096.0), chunks=16, shards=1024)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        free = os.open(tmp_path, os.O_RDONLY)
-        for more in range(6):  # Each number of descriptors, from that of one shard to that of all.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1 + more, hard))
-            os.close(free)
-            assert np.array_equal(array.get(threads=4), np.arange(4096.0))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            free = os.open(tmp_path, os.O_RDONLY)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = [os.open(tmp_path, os.O_RDONLY) for _ in range(50)]  # Also those between others.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, hard))
+        for descriptor in taken[-free:]:
+            os.close(descriptor)
+        assert np.array_equal(array.get(threads=4), np.arange(4096.0))
 
     run_child(work).checked()
 
