@@ -393,17 +393,16 @@ def test_what_finds_no_memory_is_left_to_the_python_executor(
     assert seen.left == left + 16
 
 
-def test_a_process_with_few_descriptors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("free", [2, 3, 4])
+def test_a_process_with_few_descriptors(tmp_path: Path, free: int) -> None:
     def work() -> None:
         array = xzarr3.create_array(tmp_path / "a", data=np.arange(4096.0), chunks=16, shards=1024)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        free = os.open(tmp_path, os.O_RDONLY)
-        for more in range(6):  # Each number of descriptors, from that of one shard to that of all.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1 + more, hard))
-            os.close(free)
-            assert np.array_equal(array.get(threads=4), np.arange(4096.0))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            free = os.open(tmp_path, os.O_RDONLY)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = [os.open(tmp_path, os.O_RDONLY) for _ in range(50)]  # Also those between others.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, hard))
+        for descriptor in taken[-free:]:
+            os.close(descriptor)
+        assert np.array_equal(array.get(threads=4), np.arange(4096.0))
 
     run_child(work).checked()
 
@@ -474,6 +473,25 @@ def test_a_call_ends_early_so_that_an_interruption_is_heard(
     assert max(limits) <= 100
     monkeypatch.undo()
     assert np.array_equal(array[:], np.arange(1000))
+
+
+def test_a_call_reads_few_large_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xzarr3.io.compiled import read_batch
+
+    read_units, runs = read_batch.read_units, set()
+
+    def noted(*arguments: Any) -> None:
+        runs.add(arguments[-4])
+        read_units(*arguments)
+
+    monkeypatch.setattr(read_batch, "read_units", noted)
+    for number, (chunk, most) in enumerate(((2**10, 64), (2**20, 4), (2**23, 1))):
+        array = xzarr3.create_array(
+            tmp_path / str(number), shape=(2**8 * chunk,), chunks=(chunk,), dtype="int8"
+        )
+        array.get((slice(None, None, chunk),), threads=1)
+        assert runs == {most}
+        runs.clear()
 
 
 @pytest.mark.parametrize("store", ["memory", "zip"])

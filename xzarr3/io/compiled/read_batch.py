@@ -46,6 +46,7 @@ _LONG_BOX = 16  # Elements of a box that are copied as fast as numpy takes them.
 _MOST_POINTS = 2**20  # Each takes some hundred bytes.
 _KEPT_SCRATCH = 2**25  # Bytes that a thread keeps.
 _MOST_RUN = 64  # Most units that a thread takes at a time.
+_RUN_BYTES = 2**22  # Most of their bytes, beyond one unit: a call of compiled code ends after a run.
 
 
 class Lists(NamedTuple):
@@ -408,10 +409,10 @@ class CompiledRead:
 
     def work(self, threads: int) -> int:
         """Read units in this thread until none are left; returns 0."""
-        fill = self._engine.fill
+        fill, nbytes = self._engine.fill, self._engine.meta.chain.spec.nbytes
         with contextlib.suppress(MemoryError):  # The Python executor takes less, and reads what is left.
             for batch in self._batches:
-                run = max(1, min(_MOST_RUN, len(batch.status) // (4 * threads)))
+                run = max(1, min(_MOST_RUN, len(batch.status) // (4 * threads), _RUN_BYTES // nbytes))
                 batch.read(self._out, fill, self._stop, run)
         return 0
 
