@@ -475,6 +475,41 @@ def test_a_call_ends_early_so_that_an_interruption_is_heard(
     assert np.array_equal(array[:], np.arange(1000))
 
 
+@pytest.mark.parametrize(("where", "threads"), [("directory", 1), ("directory", 2), ("memory", 1)])
+def test_a_call_ends_within_a_large_shard_and_the_next_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, threads: int
+) -> None:
+    from xzarr3.io.compiled import read_batch
+
+    values = np.random.default_rng(0).integers(0, 9, (3, 2048, 1536), "int32")
+    store: Any = tmp_path / "a" if where == "directory" else xzarr3.MemoryStore()
+    # Inner chunks of 256 KiB: the time is looked at after each of them.
+    array = xzarr3.create_array(store, data=values, chunks=(1, 256, 256), shards=(3, 2048, 1536))
+    read_units, calls, least = read_batch.read_units, 0, 0
+
+    def shortly(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if least and calls == least:
+            raise KeyboardInterrupt
+        read_units(*arguments[:-3], 1, *arguments[-2:])
+
+    monkeypatch.setattr(read_batch, "read_units", shortly)
+    some, counts = np.array([2, 0]), []
+    for selection in (..., (slice(None), slice(3, 2000, 5), slice(None, None, -1)), (some, slice(9, None))):
+        calls = 0
+        index = selection if isinstance(selection, tuple) else (selection,)
+        found = array.oindex[selection] if isinstance(selection, tuple) else array.get(threads=threads)
+        assert np.array_equal(found, values[index])
+        counts.append(calls)
+    assert (min if where == "directory" else max)(counts) > 5  # Python reads some parts of a value in memory.
+    before = len(os.listdir("/proc/self/fd"))
+    least, calls = 3, 0
+    with pytest.raises(KeyboardInterrupt):
+        array.get((slice(None), slice(1, None)), threads=threads)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_call_reads_few_large_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from xzarr3.io.compiled import read_batch
 

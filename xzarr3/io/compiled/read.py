@@ -32,12 +32,14 @@ from xzarr3.io.compiled.memory import (
 )
 
 DONE, ABSENT, LEFT = 0, 1, 2
+_UNFINISHED = 3  # What became of a shard for which the time was too short; the next call goes on with it.
 """What became of a unit: it was read, it is absent, or the Python executor has to read it."""
 _NO_FILE = 2  # ENOENT
 _FROM_END = np.int32(2)  # SEEK_END
 _REQUEST = 2**12  # Bytes that can be copied from the system's cache in the time of one more request.
 _WINDOW = 2**18  # Bytes of a shard that are read ahead; more would not fit into the cache of a core.
-_ARRAYS, _NUMBERS = 10, 12  # Arrays of a number for each dimension, and other numbers.
+_OFTEN = 2**18  # Bytes of inner chunks after which the time is looked at.
+_ARRAYS, _CODECS = 10, 5  # Arrays of a number for each dimension; most codecs of a chunk.
 _SMALL = 2**14  # Bytes; smaller inner chunks are read many at a time.
 
 _open, _close, _pread, _lseek = map(function, ("open", "close", "pread", "lseek"))
@@ -131,6 +133,8 @@ class Shards(NamedTuple):
 class Scratch(NamedTuple):
     """Memory of one thread, of the sizes that :func:`scratch_sizes` says: addresses."""
 
+    kept: int
+    """Array: what was reached and what other memory holds, see the indices below."""
     arrays: int
     stored: int
     decoded: int
@@ -141,7 +145,8 @@ class Scratch(NamedTuple):
 def scratch_sizes(ndim: int, prefix_size: int, chunk: Chunk, shards: Shards) -> Scratch:
     """Bytes of each part of the scratch memory."""
     return Scratch(
-        8 * (_ARRAYS * ndim + _NUMBERS) + prefix_size + 21 * ndim + 1,
+        8 * _KEPT,
+        8 * (_ARRAYS * ndim + _CODECS) + prefix_size + 21 * ndim + 1,
         max(chunk.limit, _WINDOW) + 1,
         chunk.nbytes + 1,
         2 * chunk.room * (chunk.number > 1) + 1,
@@ -169,16 +174,34 @@ class _Memory(NamedTuple):
     """Array: a 0 for each dimension."""
     contexts: int
     kept: int
-    """Array: what other memory holds, see the indices below."""
     stored: int
     decoded: int
     spare: int
     entries: int
 
 
-_BEGIN, _END, _AHEAD, _MOVED, _NUMBER, _ELEMENTS = range(6)
+_BEGIN, _END, _AHEAD, _MOVED, _NUMBER, _ELEMENTS, UNIT, _LAST, BOX, FILE, _UNTIL, _SINCE, _CLOCK = range(13)
+_KEPT = _CLOCK + 2
 # In `kept`: where the bytes at `stored` begin and end in the unit; whether to read ahead, and how many bytes
-# were read so; the number of the chunk that was decoded last, and the address of its elements.
+# were read so; the number of the chunk that was decoded last, and the address of its elements. For the next
+# call: the unit that is not finished, the end of its run, the box that is not finished, the open file; -1 for
+# none. When the call ends; bytes since the time was looked at; two numbers for the clock.
+
+
+@inner
+def _now(memory):
+    """The time in milliseconds."""
+    return milliseconds(memory.kept + 8 * _CLOCK)
+
+
+@inner
+def _is_over(memory, nbytes):
+    """Whether the call has to end, after so many bytes more."""
+    put(memory.kept, _SINCE, get(memory.kept, _SINCE) + nbytes)
+    if get(memory.kept, _SINCE) < _OFTEN:
+        return False
+    put(memory.kept, _SINCE, 0)
+    return _now(memory) >= get(memory.kept, _UNTIL)
 
 
 @inner
@@ -368,14 +391,19 @@ def _last(boxes, chunk, start, count, axis):
 
 @inner
 def _read_shard_box(memory, boxes, chunk, shards, descriptor, address, size, target, fill, start, count):
-    """Read a box of a shard whose index is in memory; returns whether that worked."""
+    """Read a box of a shard whose index is in memory; returns what became of it.
+
+    If the last call left it unfinished, this goes on with the inner chunk at ``memory.inner``.
+    """
     ndim, at = boxes.ndim, memory.inner
-    wanted = every = 1
-    for axis in range(ndim):
-        put(at, axis, get(start, axis) // get(chunk.shape, axis))
-        wanted *= _last(boxes, chunk, start, count, axis) - get(at, axis) + 1
-        every *= get(shards.counts, axis)
-    put(memory.kept, _AHEAD, 1 if 2 * wanted >= every else 0)
+    if get(memory.kept, BOX) < 0:
+        wanted = every = 1
+        for axis in range(ndim):
+            put(at, axis, get(start, axis) // get(chunk.shape, axis))
+            wanted *= _last(boxes, chunk, start, count, axis) - get(at, axis) + 1
+            every *= get(shards.counts, axis)
+        put(memory.kept, _AHEAD, 1 if 2 * wanted >= every else 0)
+    put(memory.kept, BOX, -1)
     while True:
         found, distance = _part_inside(memory, boxes, chunk, start, count)
         if found == 0:
@@ -389,14 +417,14 @@ def _read_shard_box(memory, boxes, chunk, shards, descriptor, address, size, tar
                     memory.where, chunk.itemsize,
                 )  # fmt: skip
             elif offset < 0 or length < 0 or length > shards.largest or offset > size - length:
-                return False
+                return LEFT
             else:
                 worked = _read_box(
                     memory, boxes, chunk, descriptor, address, offset, length, size, number,
                     target + distance, memory.inner_start, memory.inner_extent, 1,
                 )  # fmt: skip
                 if not worked:
-                    return False
+                    return LEFT
         axis = ndim - 1
         while axis >= 0:
             if get(at, axis) < _last(boxes, chunk, start, count, axis):
@@ -405,7 +433,9 @@ def _read_shard_box(memory, boxes, chunk, shards, descriptor, address, size, tar
             put(at, axis, get(start, axis) // get(chunk.shape, axis))
             axis -= 1
         if axis < 0:
-            return True
+            return DONE
+        if _is_over(memory, chunk.nbytes):
+            return _UNFINISHED
 
 
 @inner
@@ -436,26 +466,34 @@ def _take_box(memory, boxes, box, out):
 
 @inner
 def _read_unit(memory, boxes, chunk, shards, descriptor, address, size, unit, out, fill):
-    """Read the boxes of a unit that is open or in memory; returns what became of it."""
-    for at in (_END, _AHEAD, _MOVED):
-        put(memory.kept, at, 0)
-    put(memory.kept, _NUMBER, -1)
-    if shards.counts and not _read_index(memory, shards, descriptor, address, size):
-        return LEFT
+    """Read the boxes of a unit that is open or in memory; returns what became of it.
+
+    What the last call left unfinished goes on: the index and the last inner chunk are still in memory.
+    """
     begin, end = (get(boxes.begin, unit), get(boxes.begin, unit + 1)) if boxes.begin else (0, 1)
-    for box in range(begin, end):
+    first = get(memory.kept, BOX)
+    if first < 0:
+        first = begin
+        for at in (_END, _AHEAD, _MOVED):
+            put(memory.kept, at, 0)
+        put(memory.kept, _NUMBER, -1)
+        if shards.counts and not _read_index(memory, shards, descriptor, address, size):
+            return LEFT
+    for box in range(first, end):
         target = _take_box(memory, boxes, box, out)
         if shards.counts:
-            worked = _read_shard_box(
+            found = _read_shard_box(
                 memory, boxes, chunk, shards, descriptor, address, size, target, fill,
                 memory.start, memory.extent,
             )  # fmt: skip
-        else:
-            worked = _read_box(
-                memory, boxes, chunk, descriptor, address, 0, size, size, 0, target,
-                memory.start, memory.extent, end - begin,
-            )  # fmt: skip
-        if not worked:
+            if found == _UNFINISHED:
+                put(memory.kept, BOX, box)
+            if found != DONE:
+                return found
+        elif not _read_box(
+            memory, boxes, chunk, descriptor, address, 0, size, size, 0, target, memory.start, memory.extent,
+            end - begin,
+        ):  # fmt: skip
             return LEFT
     return DONE
 
@@ -491,7 +529,28 @@ def _read_file(memory, boxes, chunk, shards, descriptor, unit, out, fill):
 
 @inner
 def _open_and_read(memory, source, boxes, chunk, shards, unit, out, fill):
-    """Open the file of a unit and read its boxes; returns what became of it."""
+    """Open the file of a unit and read its boxes; returns what became of it. An unfinished one stays open."""
+    descriptor = np.int32(get(memory.kept, FILE))
+    put(memory.kept, FILE, -1)
+    if descriptor < 0:
+        descriptor = _open_unit(memory, source, boxes)
+    if descriptor >= 0:
+        found = _read_file(memory, boxes, chunk, shards, descriptor, unit, out, fill)
+        if found == _UNFINISHED:
+            put(memory.kept, FILE, np.int64(descriptor))
+        else:
+            _close(descriptor)
+        return found
+    # A link to a file that is gone gives the same error, but is no absent unit.
+    is_gone = error_number() == _NO_FILE and _readlink(memory.name, memory.decoded, 1) < 0
+    if is_gone and error_number() == _NO_FILE:
+        return _fill_unit(memory, boxes, chunk, unit, out, fill)
+    return LEFT
+
+
+@inner
+def _open_unit(memory, source, boxes):
+    """Open the file of a unit; returns its descriptor, or -1."""
     end = memory.name + source.prefix_size
     for axis in range(boxes.ndim):
         if axis:
@@ -499,16 +558,7 @@ def _open_and_read(memory, source, boxes, chunk, shards, unit, out, fill):
             end += 1
         end = put_number(end, get(boxes.coord, get(memory.part, axis)))
     put_byte(end, 0)
-    descriptor = _open(memory.name, np.int32(source.flags))
-    if descriptor >= 0:
-        found = _read_file(memory, boxes, chunk, shards, descriptor, unit, out, fill)
-        _close(descriptor)
-        return found
-    # A link to a file that is gone gives the same error, but is no absent unit.
-    is_gone = error_number() == _NO_FILE and _readlink(memory.name, memory.decoded, 1) < 0
-    if is_gone and error_number() == _NO_FILE:
-        return _fill_unit(memory, boxes, chunk, unit, out, fill)
-    return LEFT
+    return _open(memory.name, np.int32(source.flags))
 
 
 @inner
@@ -564,21 +614,31 @@ def read_units(scratch, source, boxes, chunk, shards, out, fill, turn, run, unti
     each = 8 * ndim
     other = arrays + _ARRAYS * each
     memory = _Memory(
-        other + 8 * _NUMBERS, arrays, arrays + each, arrays + 2 * each, arrays + 3 * each, arrays + 4 * each,
+        other + 8 * _CODECS, arrays, arrays + each, arrays + 2 * each, arrays + 3 * each, arrays + 4 * each,
         arrays + 5 * each, arrays + 6 * each, arrays + 7 * each, arrays + 8 * each, arrays + 9 * each,
-        other, other + 40, scratch.stored, scratch.decoded, scratch.spare, scratch.entries,
+        other, scratch.kept, scratch.stored, scratch.decoded, scratch.spare, scratch.entries,
     )  # fmt: skip
     memcpy(memory.name, source.prefix, source.prefix_size)
     for axis in range(ndim):
         put(memory.none, axis, 0)
         put(memory.inner_step, axis, get(boxes.step, axis) * get(chunk.strides, axis))
     new_contexts(chunk.stages, chunk.number, memory.contexts)
-    end = milliseconds(memory.kept) + until
-    while get(stop, 0) == 0 and milliseconds(memory.kept) < end:
-        begin = take_turn(turn, run)
-        if begin >= boxes.total:
-            break
-        for unit in range(begin, min(begin + run, boxes.total)):
+    kept = memory.kept
+    put(kept, _UNTIL, _now(memory) + until)
+    put(kept, _SINCE, 0)
+    found = DONE
+    while found != _UNFINISHED and get(stop, 0) == 0 and _now(memory) < get(kept, _UNTIL):
+        if get(kept, UNIT) < 0:
+            begin = take_turn(turn, run)
+            if begin >= boxes.total:
+                break
+            put(kept, UNIT, begin)
+            put(kept, _LAST, min(begin + run, boxes.total))
+        for unit in range(get(kept, UNIT), get(kept, _LAST)):
             found = _next_unit(memory, source, boxes, chunk, shards, unit, out, fill)
+            if found == _UNFINISHED:
+                put(kept, UNIT, unit)
+                break
+            put(kept, UNIT, -1)
             put_byte(status + unit, found)
     free_contexts(memory.contexts)

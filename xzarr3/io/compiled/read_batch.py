@@ -19,8 +19,11 @@ from xzarr3.io.compiled.layout import LONGEST, Layout, Numbers, address_of, allo
 from xzarr3.io.compiled.libraries import bind
 from xzarr3.io.compiled.read import (
     ABSENT,
+    BOX,
     DONE,
+    FILE,
     LEFT,
+    UNIT,
     Boxes,
     Chunk,
     Scratch,
@@ -242,13 +245,13 @@ _kept = _Kept()
 
 
 @contextlib.contextmanager
-def leased(sizes: Scratch) -> Iterator[Scratch]:
+def leased(sizes: Scratch) -> Iterator[tuple[npt.NDArray[np.uint8], ...]]:
     """Scratch memory of at least these sizes. It is kept for the thread, as fresh memory costs more."""
     arrays = tuple(
         array if len(array) >= size else allocate(size)
         for array, size in zip(_kept.arrays, sizes, strict=True)
     )
-    yield Scratch(*(array.ctypes.data for array in arrays))
+    yield arrays
     if sum(map(len, arrays)) <= _KEPT_SCRATCH:
         _kept.arrays = arrays
 
@@ -297,9 +300,16 @@ class Batch:
         addresses = out.ctypes.data, fill.ctypes.data, address_of(self._turn), run, _CALL, address_of(stop)
         status = self.status.ctypes.data
         sizes = scratch_sizes(self._boxes.ndim, self._source.prefix_size, chunk, shards)
-        with leased(sizes) as scratch:
-            while not stop[0] and self._turn[0] < len(self.status):
-                read_units(scratch, self._source, self._boxes, chunk, shards, *addresses, status)
+        with leased(sizes) as arrays:
+            scratch = Scratch(*(array.ctypes.data for array in arrays))
+            kept = arrays[0].view(np.int64)
+            kept[[UNIT, BOX, FILE]] = -1
+            try:
+                while not stop[0] and (kept[UNIT] >= 0 or self._turn[0] < len(self.status)):
+                    read_units(scratch, self._source, self._boxes, chunk, shards, *addresses, status)
+            finally:
+                if kept[FILE] >= 0:  # An interrupt or another thread has stopped this one.
+                    os.close(int(kept[FILE]))
 
     def absent(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of the absent units."""
@@ -494,5 +504,5 @@ def compile_all() -> None:
     boxes = Boxes(1, 0, *[at] * 9)
     chunk, shards = Chunk(at, at, 1, 1, 0, 1, 0, 0, 1, 1), Shards(0, 0, 0, 0, 0)
     arrays = np.zeros(64, np.int64)
-    scratch = Scratch(address_of(arrays), at, at, at, at)
+    scratch = Scratch(address_of(arrays[32:]), address_of(arrays), at, at, at, at)
     read_units(scratch, Source(at, 1, 0, 0, 0, 0, 0), boxes, chunk, shards, at, at, at, 1, 0, at, at)
