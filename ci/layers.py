@@ -30,9 +30,9 @@ LAYERS: list[dict[str, str]] = [
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
     {
         "api": "open, create, consolidate",
-        "group": "`Group`",
+        "groups": "`Group`",
         "new_array": "from what a user asks for to a new array",
-        "array": "`Array`: reading, writing, selecting",
+        "arrays": "`Array`: reading, writing, selecting",
         "copying": "`copy`, also between formats",
         "progress": "progress bars",
         "versions": "`show_versions`",

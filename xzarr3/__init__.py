@@ -18,7 +18,7 @@ from xzarr3.api import (
     open_array,
     open_group,
 )
-from xzarr3.array import Array, ChunkTask
+from xzarr3.arrays import Array, ChunkTask
 from xzarr3.copying import copy
 from xzarr3.errors import (
     AlignmentError,
@@ -50,7 +50,7 @@ from xzarr3.errors import (
     Xzarr3Error,
 )
 from xzarr3.formats import ZarrFormat
-from xzarr3.group import Group
+from xzarr3.groups import Group
 from xzarr3.io.compiled import warm_up
 from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.options import set_options

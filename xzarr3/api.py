@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError, one_of
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
-from xzarr3.group import Group, bind, make_group
+from xzarr3.groups import Group, bind, make_group
 from xzarr3.io.missing import Missing, check_missing
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata

@@ -22,7 +22,7 @@ import numpy as np
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.api import open as open_node
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.parsing import parse_codecs
@@ -40,7 +40,7 @@ from xzarr3.formats.fill_value_attribute import (
 )
 from xzarr3.formats.nonfinite_attributes import Telling, as_text, finite_attributes, is_finite
 from xzarr3.grid import RegularGrid
-from xzarr3.group import Group, bind
+from xzarr3.groups import Group, bind
 from xzarr3.io.selection import basic_selection
 from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata

@@ -67,7 +67,7 @@ def reports() -> Iterator[list[tuple[int, set[tuple[int, ...]]]]]:
         found.append((asked, set(absent)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("xzarr3.array.report", noted)
+        patch.setattr("xzarr3.arrays.report", noted)
         yield found
 
 

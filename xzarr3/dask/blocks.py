@@ -11,7 +11,7 @@ from dask.array.core import normalize_chunks
 from dask.blockwise import BlockwiseDep
 from dask.utils import key_split
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.slicing import all_blocks, as_blocks, trimmed
 from xzarr3.grid import Edges, Steps
 

@@ -16,7 +16,7 @@ import dask.array as da
 from dask.base import tokenize
 
 from xzarr3.api import open_array
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.array import Source, in_regions, read_block, zarr_array
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
 from xzarr3.dask.slicing import every

@@ -19,7 +19,7 @@ import numpy as np
 from dask._task_spec import Task, TaskRef
 from dask.base import tokenize
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.errors import NodeNotFoundError
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_node

@@ -25,7 +25,7 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import format_bytes
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.array import read_block, read_in_chunks
 from xzarr3.dask.blocks import Regions, check_dask, label, writing_label
 from xzarr3.dask.cleanup import Writing

@@ -13,7 +13,7 @@ from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import DimChoice, Points, Selection
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
 
 Parse: TypeAlias = Callable[[object, tuple[int, ...]], "tuple[DimChoice, ...] | Points"]
 

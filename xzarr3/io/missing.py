@@ -20,7 +20,7 @@ from xzarr3.errors import MissingChunksError, MissingChunksWarning, listed, one_
 from xzarr3.grid import Grid
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
 
 Missing: TypeAlias = Literal["fill", "warn", "error"]
 """What a read does about absent chunks."""

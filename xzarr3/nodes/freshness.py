@@ -28,7 +28,7 @@ from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
 
 MOST_STAMPED = 1024
 """Stored units, or directories of them, up to which dask's names reflect a change of each one."""

@@ -30,7 +30,7 @@ from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.sharing import keep_beside
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
 
 _MOST_PARSED = 512
 _LARGE = 2**16  # bytes of documents; larger ones are not cached

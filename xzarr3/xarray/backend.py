@@ -16,7 +16,7 @@ from xarray.core.utils import is_remote_uri
 from xzarr3.api import open_group
 from xzarr3.errors import MetadataError, NodeNotFoundError
 from xzarr3.formats import ZarrFormat
-from xzarr3.group import Group
+from xzarr3.groups import Group
 from xzarr3.io.missing import Missing
 from xzarr3.stores import Store, StoreLike, open_store
 from xzarr3.xarray.decode import decoded_datasets

@@ -22,7 +22,7 @@ from xarray.coding import strings, variables
 from xarray.coding.common import VariableCoder, pop_to
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec

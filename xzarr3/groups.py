@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, 
 from dataclasses import replace
 from typing import Any, cast
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
 from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, one_of, printable
