@@ -452,11 +452,11 @@ class _NodeCopy:
         if left_open or not _same_fill(source, target):
             absent = _Absent(source.metadata.fill_value, target.metadata)
         if _encoded_alike(source.metadata, target.metadata):
-            coordinates = _stored(source) if absent is None else _all(target.cdata_shape)
+            coordinates = _stored(source) if absent is None else _all(target.shard_grid_shape)
             yield from (_Move(source, target, coords, absent) for coords in coordinates)
         else:
             target.write_empty_chunks = absent is not None
-            coordinates = _touched(source, target) if absent is None else _all(target.cdata_shape)
+            coordinates = _touched(source, target) if absent is None else _all(target.shard_grid_shape)
             yield from (_Recode(source, target, coords) for coords in coordinates)
 
 
@@ -497,8 +497,8 @@ def _all(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 def _stored(array: Array) -> Iterator[tuple[int, ...]]:
     """The coordinates of stored units; of all units if there are few or the store cannot list."""
-    few = array.nchunks <= FEW or not array.engine.store.listable
-    return _all(array.cdata_shape) if few else array.stored_units()
+    few = array.nshards <= FEW or not array.engine.store.listable
+    return _all(array.shard_grid_shape) if few else array.stored_units()
 
 
 def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:

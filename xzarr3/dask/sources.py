@@ -150,7 +150,7 @@ def _stamp_of_units(array: Array) -> str | None:
     store = array.engine.store
     if not (tells_changes(array) and store.listable):
         return _unknown()
-    if array.nchunks <= MOST_STAMPED:
+    if array.nshards <= MOST_STAMPED:
         return None
     digest = hashlib.blake2b(digest_size=16)
     keys = sorted(store.list_prefix(array.engine.prefix))
