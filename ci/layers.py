@@ -54,7 +54,12 @@ LAYERS: list[dict[str, str]] = [
     {"parallel": "pools of threads"},
     {"tracing": "one event a request; counters and `trace`, also on workers"},
     {"extensions": "names and configurations as documents have them"},
-    {"errors": "every exception", "options": "options of the process", "_types": "names of types"},
+    {
+        "errors": "every exception",
+        "options": "options of the process",
+        "sizes": "sizes in bytes as users write them",
+        "_types": "names of types",
+    },
 ]
 
 # Imports that point up, with the reason.

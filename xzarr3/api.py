@@ -346,15 +346,25 @@ def create_group(
     return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
 
 
+def _path_or_name(path: str, name: str | None) -> str:
+    """The path of a new node, which zarr-python calls its name."""
+    if name is None:
+        return path
+    if path:
+        raise TypeError(f"path={path!r} and name={name!r} are given; give one of them")
+    return name
+
+
 def create_array(
     store: StoreLike,
     path: str = "",
     *,
+    name: str | None = None,
     shape: int | Sequence[int] | None = None,
     dtype: ZDType | npt.DTypeLike | None = None,
     data: Any = None,
-    chunks: int | Sequence[int | Sequence[int]] | Literal["auto"] = "auto",
-    shards: int | Sequence[int | Sequence[int]] | None = None,
+    chunks: int | Sequence[int | Sequence[int]] | str | bool | None = "auto",
+    shards: int | Sequence[int | Sequence[int]] | str | bool | None = None,
     filters: Any = "auto",
     serializer: Any = "auto",
     compressors: Any = "auto",
@@ -376,6 +386,8 @@ def create_array(
     store : path, URL or Store
     path : str
         Path of the array in its hierarchy; the root by default.
+    name : str, optional
+        Another name for ``path``, which zarr-python uses; give one of them.
     shape : tuple of int
         Length of each dimension; that of ``data`` by default.
     dtype : dtype, str or ZDType
@@ -388,11 +400,15 @@ def create_array(
         attributes to ``attributes``, unless those are given. Its values are stored as they are. Its
         coordinates and its encoding are not stored: :func:`xzarr3.to_zarr` does that.
     chunks : tuple of int, or of sequences of int
-        Shape of a chunk in elements; -1 stands for the whole dimension. By default a chunk takes at most 4
-        MiB. A sequence of lengths for a dimension gives each chunk along it its own length.
+        Shape of a chunk in elements; -1 stands for the whole dimension, and -1 alone or False for the whole
+        array. ``"auto"``, None or True choose a shape of at most 4 MiB, or of at most 1 MiB in shards. Text
+        such as ``"2 MB"`` sets another limit. A sequence of lengths for a dimension gives each chunk along it
+        its own length.
     shards : tuple of int, or of sequences of int, optional
         Shape of a shard in elements, a multiple of ``chunks``: each stored unit is then a shard of many inner
-        chunks.
+        chunks. ``"auto"`` or True choose a shape of at most 64 MiB, text such as ``"100 MB"`` sets another
+        limit. If ``chunks`` are left open, they divide the shards evenly: into about 16 chunks, or more so
+        that a chunk takes at most 1 MiB.
     filters : codecs, optional
         Array-to-array codecs; none by default.
     serializer : codec
@@ -444,8 +460,9 @@ def create_array(
     ...     fill_value=float("nan"), dimension_names=("time", "lat", "lon"),
     ... )
     >>> array.chunks, array.shards, array.cdata_shape
-    ((73, 45, 45), (365, 90, 90), (1, 1, 2))
+    ((73, 45, 45), (365, 90, 90), (5, 2, 4))
     """
+    path = _path_or_name(path, name)
     opened = open_store(store, storage_options, mode="a")
     format, normal, look = _place_for_new(opened, path, zarr_format)
     return make_array(

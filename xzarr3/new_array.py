@@ -76,7 +76,9 @@ def make_array(
         from xzarr3.dask.creating import block_lengths
 
         lengths = block_lengths(data, path)
-        if is_auto(options.get("chunks", "auto")) and options.get("shards") is None and shape is None:
+        chunks = options.get("chunks")
+        is_left_open = chunks is None or chunks is True or is_auto(chunks)
+        if is_left_open and options.get("shards") is None and shape is None:
             options["chunks"] = lengths
     values: Any = data if lazy or data is None else _values(data, dtype, format, path)
     if values is not None:

@@ -28,7 +28,7 @@ def from_zarr(
     source: StoreLike | Array,
     path: str = "",
     *,
-    chunks: Literal["auto", "units"] | Any = "auto",
+    chunks: Literal["auto", "units", "chunks"] | Any = "auto",
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
@@ -41,9 +41,15 @@ def from_zarr(
         The array, or the store that contains it.
     path : str
         Path of the array in its hierarchy; the root by default.
-    chunks : {"auto", "units"} or any chunks of dask
-        ``units`` makes one block of each stored unit: a shard, or a chunk without shards. ``auto`` does the
-        same but groups small ones, because running a task costs more than reading a small chunk.
+    chunks : {"auto", "units", "chunks"} or any chunks of dask
+        ``units`` makes one block of each stored unit: a shard, or a chunk without shards. ``chunks`` makes
+        one block of each chunk: in a shard, of each inner chunk. ``auto`` makes blocks of units but groups
+        small ones, because running a task costs more than reading a small chunk.
+
+        Everything that dask accepts has the meaning that dask gives it: a number, -1, a size in bytes such as
+        ``"64 MiB"``, a tuple of these, tuples of the lengths of all blocks, and a mapping from dimensions,
+        by name or number, to any of these. A mapping makes one block of each dimension that it leaves out.
+        ``"units"`` and ``"chunks"`` can stand for a single dimension, too.
     name : str, optional
         Name of the dask array. By default an array has the same name in every process until it is changed;
         see the notes.
@@ -93,6 +99,8 @@ def from_zarr(
     18.0
     >>> from_zarr(array, chunks="units")[95:8:-20].chunks
     ((1, 1, 1, 1, 1),)
+    >>> from_zarr(array, chunks=((60, 40),)).chunks, from_zarr(array, chunks={0: "400 B"}).chunks
+    (((60, 40),), ((50, 50),))
     """
     check_dask()
     if not isinstance(source, Array):
