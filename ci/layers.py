@@ -30,7 +30,10 @@ LAYERS: list[dict[str, str]] = [
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
     {
         "api": "open, create, consolidate",
-        "groups": "`Group`",
+        "creation": "`zeros`, `full_like`, `from_array` and others that create",
+        "convenience": "`save`, `load`, `tree`: one call for common work",
+        "groups": "`Group`: finding, creating, moving nodes",
+        "group_members": "the members of a `Group`, by kind",
         "new_array": "from what a user asks for to a new array",
         "arrays": "`Array`: reading, writing, attributes",
         "array_selections": "the ways to select elements of an `Array`",
@@ -57,7 +60,7 @@ LAYERS: list[dict[str, str]] = [
     {
         "errors": "every exception",
         "options": "options of the process",
-        "sizes": "sizes in bytes as users write them",
+        "quantities": "numbers that users give",
         "_types": "names of types",
     },
 ]

@@ -20,13 +20,13 @@ from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError, one_of
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.groups import Group, bind, make_group
-from xzarr3.io.missing import Missing, check_missing
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
 from xzarr3.new_array import make_array
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
 from xzarr3.nodes.node import check_new_path, normal_path
+from xzarr3.options import Missing, check_missing
 from xzarr3.stores import Store, StoreLike, open_store
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
@@ -58,7 +58,7 @@ def _there(
     *,
     read_only: bool,
     use_consolidated: bool | None,
-    missing: Missing,
+    missing: Missing | None,
     by_name: bool = False,
 ) -> Array | Group | None:
     """The node at a path, or None if there is none.
@@ -66,7 +66,7 @@ def _there(
     To read only, a group comes from the consolidated metadata of the root, if these hold it, or from its own.
     The nodes below come with it. With ``by_name`` only the node itself is read, not what is below it.
     """
-    check_missing(missing)
+    missing = check_missing(missing)
     if zarr_format is not None:
         parse_format(zarr_format)
     alone = together = False
@@ -153,7 +153,7 @@ def open(
     zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "fill",
+    missing: Missing | None = None,
 ) -> Array | Group:
     """Open an array or a group.
 
@@ -173,7 +173,8 @@ def open(
         store.
     storage_options : mapping, optional
         Further options of the store; see :func:`xzarr3.open_store`.
-    missing : {"fill", "warn", "error"}
+    missing : {"fill", "warn", "error"}, optional
+        By default the option of this name of :class:`xzarr3.set_options`, which is ``"fill"``.
         What a read does about stored units (shards, or unsharded chunks) that are absent from the store.
         ``"fill"`` reads the fill value, which is what an absent chunk stands for. ``"warn"`` does so with a
         :class:`MissingChunksWarning`. ``"error"`` raises :class:`MissingChunksError`. An inner chunk that the
@@ -222,7 +223,7 @@ def open_array(
     mode: Literal["r", "r+", "a"] = "r",
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "fill",
+    missing: Missing | None = None,
 ) -> Array:
     """Open an array; see :func:`open`.
 
@@ -258,7 +259,7 @@ def open_group(
     zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "fill",
+    missing: Missing | None = None,
 ) -> Group:
     """Open a group, or create one; see :func:`open`.
 
@@ -278,7 +279,7 @@ def open_group(
         If there is a node already and ``mode`` is ``w-``.
     """
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
-    check_missing(missing)
+    missing = check_missing(missing)
     opened = open_store(store, storage_options, mode="a" if mode == "w" or mode == "w-" else mode)
     normal = normal_path(path)
     if mode in ("w", "w-"):

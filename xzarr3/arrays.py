@@ -32,7 +32,7 @@ from xzarr3.errors import (
 from xzarr3.formats import Format, parse_format
 from xzarr3.grid import Edges, Grid, as_lengths
 from xzarr3.io.executor import Engine
-from xzarr3.io.missing import Describe, Missing, check_missing, report
+from xzarr3.io.missing import Describe, report
 from xzarr3.io.selection import (
     BasicSelection,
     DimChoice,
@@ -49,6 +49,7 @@ from xzarr3.nodes.consolidated import refresh_copies
 from xzarr3.nodes.documents import change_document, with_attributes
 from xzarr3.nodes.freshness import note_values, read_steadily, same
 from xzarr3.nodes.pickling import Known
+from xzarr3.options import Missing, check_missing
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import Store
 

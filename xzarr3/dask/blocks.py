@@ -109,10 +109,11 @@ def _by_axis(array: Array, chunks: Mapping[Any, Any]) -> tuple[Any, ...]:
     names = array.dimension_names or ()
     found: list[Any] = [None] * array.ndim
     for key, along in chunks.items():
+        at: Any = None
         if isinstance(key, str):
             at = names.index(key) if key in names else None
-        else:
-            at = key if isinstance(key, (int, np.integer)) and -array.ndim <= key < array.ndim else None
+        elif isinstance(key, (int, np.integer)) and -array.ndim <= key < array.ndim:
+            at = key
         if at is None:
             known = [*(name for name in names if name is not None), *range(array.ndim)]
             raise ValueError(f"chunks of {key!r}, which is no dimension of the array; {one_of(key, known)}")

@@ -20,7 +20,7 @@ from xzarr3.arrays import Array
 from xzarr3.dask.array import Source, in_regions, read_block, zarr_array
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
 from xzarr3.dask.slicing import every
-from xzarr3.io.missing import Missing, check_missing
+from xzarr3.options import Missing, check_missing
 from xzarr3.stores import StoreLike
 
 
@@ -57,7 +57,7 @@ def from_zarr(
         Further options of the store; see :func:`xzarr3.open_store`.
     missing : {"fill", "warn", "error"}, optional
         What each task does about absent chunks; see :func:`xzarr3.open`. By default the setting of ``source``
-        if that is an array, else ``"fill"``.
+        if that is an array, else the option ``missing`` of :class:`xzarr3.set_options`.
 
     Returns
     -------
@@ -104,8 +104,7 @@ def from_zarr(
     """
     check_dask()
     if not isinstance(source, Array):
-        wanted: Missing = "fill" if missing is None else missing
-        array = open_array(source, path, storage_options=storage_options, missing=wanted)
+        array = open_array(source, path, storage_options=storage_options, missing=missing)
     elif missing in (None, source.missing):
         array = source
     else:

@@ -35,7 +35,7 @@ from xzarr3.nodes.auto_chunks import (
     auto_shards,
     chunks_in_shards,
 )
-from xzarr3.sizes import byte_count
+from xzarr3.quantities import byte_count
 
 
 def array_metadata(

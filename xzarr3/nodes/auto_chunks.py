@@ -70,7 +70,7 @@ def auto_shards(
     Examples
     --------
     >>> auto_shards((8760, 721, 1440), (24, 103, 90), 4)
-    (192, 412, 180)
+    (96, 412, 360)
     """
     counts = [max(1, -(-size // chunk)) for size, chunk in zip(shape, chunks, strict=True)]
     numbers = [1] * len(chunks)

@@ -1,4 +1,4 @@
-"""Sizes in bytes, as users write them: ``"64 MiB"``, ``"2 MB"``, ``1024``."""
+"""Numbers that users give: counts, and sizes in bytes such as ``"64 MiB"``, ``"2 MB"`` and ``1024``."""
 
 from __future__ import annotations
 
@@ -47,3 +47,20 @@ def byte_count(size: object) -> int:
     if count < 1:
         raise ValueError(f"not a size: {size!r}; accepted: a positive number of bytes, or as in '64 MiB'")
     return count
+
+
+def positive(name: str, value: object, accepted: str = "an integer of at least 1") -> int:
+    """The integer given for the parameter ``name``.
+
+    Raises
+    ------
+    ValueError
+        If it is not a positive integer.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(f"{name}={value!r}; accepted: {accepted}") from error
+    if number < 1:
+        raise ValueError(f"{name}={value!r}; accepted: {accepted}")
+    return number
