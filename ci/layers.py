@@ -33,6 +33,7 @@ LAYERS: list[dict[str, str]] = [
         "creation": "`zeros`, `full_like`, `from_array` and others that create",
         "convenience": "`save`, `load`, `tree`: one call for common work",
         "groups": "`Group`: finding, creating, moving nodes",
+        "group_arrays": "`zeros`, `require_array` and others of a `Group`",
         "group_members": "the members of a `Group`, by kind",
         "new_array": "from what a user asks for to a new array",
         "arrays": "`Array`: reading, writing, attributes",

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from xzarr3.api import create_array, open_group
 from xzarr3.arrays import Array
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
+from xzarr3.new_array import fill_like, settings_like
 from xzarr3.stores import MemoryStore, StoreLike
 
 _KEEP = "keep"
@@ -212,7 +211,7 @@ def full_like(
     >>> xzarr3.full_like([1.5, 2.5], 7)[:]
     array([7., 7.])
     """
-    return _like(a, _fill_of(a) if fill_value is ... else fill_value, store, path, options)
+    return _like(a, fill_like(a) if fill_value is ... else fill_value, store, path, options)
 
 
 def empty_like(a: Any, *, store: StoreLike | None = None, path: str = "", **options: Any) -> Array:
@@ -224,7 +223,7 @@ def empty_like(a: Any, *, store: StoreLike | None = None, path: str = "", **opti
     >>> xzarr3.empty_like(xzarr3.full(2, 9.0))[:]
     array([9., 9.])
     """
-    return _like(a, options.pop("fill_value", _fill_of(a)), store, path, options)
+    return _like(a, options.pop("fill_value", fill_like(a)), store, path, options)
 
 
 def from_array(
@@ -276,13 +275,13 @@ def from_array(
     if name is not None:
         given["name"] = name
     if not isinstance(data, Array):
-        found = {**_settings(data), **given}
+        found = {**settings_like(data), **given}
         if write_data:
             del found["shape"], found["dtype"]
             return _created(store, path, data=data, **found)
         return _created(store, path, **found)
     kept = {"attributes": data.attrs.asdict(), "dimension_names": data.dimension_names}  # type: ignore[attr-defined]
-    made = _created(store, path, **{**_settings(data), "fill_value": data.fill_value, **kept, **given})
+    made = _created(store, path, **{**settings_like(data), "fill_value": data.fill_value, **kept, **given})
     if write_data:
         _copy_values(data, made)
     return made
@@ -315,25 +314,4 @@ def _filled(
 def _like(
     a: Any, fill_value: object, store: StoreLike | None, path: str, options: Mapping[str, Any]
 ) -> Array:
-    return _created(store, path, fill_value=fill_value, **{**_settings(a, **options), **options})
-
-
-def _fill_of(a: Any) -> object:
-    return a.fill_value if isinstance(a, Array) else None
-
-
-def _settings(a: Any, *, zarr_format: ZarrFormat | None = None, **_: Any) -> dict[str, Any]:
-    """The settings of an array that one like it takes; its codecs only in the same format."""
-    if isinstance(a, Array):
-        found: dict[str, Any] = {"shape": a.shape, "dtype": a.zdtype, "chunks": a.chunks, "shards": a.shards}
-        if zarr_format in (None, a.zarr_format):
-            codecs = {"filters": a.filters, "serializer": a.serializer, "compressors": a.compressors}
-            found.update(codecs, zarr_format=a.zarr_format)
-        return found
-    if not hasattr(a, "shape") or not hasattr(a, "dtype"):
-        a = np.asarray(a)
-    chunks = getattr(a, "chunks", None)
-    if isinstance(chunks, Mapping) or chunks is None or len(chunks) != len(a.shape):
-        return {"shape": a.shape, "dtype": a.dtype}
-    lengths = [along if isinstance(along, int) else max(1, *along) for along in chunks]
-    return {"shape": a.shape, "dtype": a.dtype, "chunks": lengths}
+    return _created(store, path, fill_value=fill_value, **{**settings_like(a, **options), **options})

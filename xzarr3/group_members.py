@@ -7,7 +7,7 @@ from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
-from xzarr3.errors import MetadataError, StoreCapabilityError, printable
+from xzarr3.errors import MetadataError, NodeTypeError, StoreCapabilityError, printable
 from xzarr3.formats.base import Held
 from xzarr3.nodes.node import Node
 
@@ -121,6 +121,36 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
     def group_values(self) -> Iterator[Group]:
         """The groups directly below."""
         return (group for _, group in self.groups())
+
+    def get_array(self, path: str) -> Array:
+        """The array at ``path``.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is no node.
+        NodeTypeError
+            If it is a group.
+        """
+        node = self[path]
+        if not isinstance(node, Array):
+            raise NodeTypeError(f"'{node.name}' of {self.store} is a group, not an array")
+        return node
+
+    def get_group(self, path: str) -> Group:
+        """The group at ``path``.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is no node.
+        NodeTypeError
+            If it is an array.
+        """
+        node = self[path]
+        if isinstance(node, Array):
+            raise NodeTypeError(f"'{node.name}' of {self.store} is an array, not a group")
+        return node
 
     def nmembers(self, max_depth: int | None = 0) -> int:
         """Number of nodes below.

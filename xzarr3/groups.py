@@ -10,17 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
-
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
-from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, one_of, printable
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
 from xzarr3.formats.base import Held, node_prefix
-from xzarr3.grid import as_lengths
-from xzarr3.group_members import GroupMembers
+from xzarr3.group_arrays import GroupArrays
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.new_array import make_array
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
@@ -60,7 +56,7 @@ def bind(
     return group
 
 
-class Group(GroupMembers):
+class Group(GroupArrays):
     """A group in a store: a mapping of names, and of paths such as ``"ocean/sst"``, to nodes.
 
     Groups come from :func:`xzarr3.open_group`, :func:`xzarr3.create_group` and other groups.
@@ -263,19 +259,6 @@ class Group(GroupMembers):
         self._check_writable()
         return make_array(self.store, self.format, self._new_path(name), **options)
 
-    def create_dataset(
-        self, name: str, shape: Any = None, dtype: Any = None, data: Any = None, **options: Any
-    ) -> Array:
-        """Create an array below this group: :meth:`create_array` with the arguments of h5py and zarr 2.
-
-        Examples
-        --------
-        >>> import xzarr3
-        >>> xzarr3.group().create_dataset("sst", (4, 6), "float32", chunks=2)
-        <xzarr3.Array /sst shape=(4, 6) dtype=float32>
-        """
-        return self.create_array(name, shape=shape, dtype=dtype, data=data, **options)
-
     def __setitem__(self, name: str, values: Any) -> None:
         """Store values as an array with default settings, in place of the array of this name."""
         self._check_writable()
@@ -286,53 +269,6 @@ class Group(GroupMembers):
                 f"below it; delete it first, or choose another name"
             )
         self.create_array(name, data=values, overwrite=found is not None)
-
-    def require_array(
-        self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any
-    ) -> Array:
-        """The array ``name`` below this group; created if it is absent.
-
-        Parameters
-        ----------
-        name : str
-        shape : tuple of int
-            An existing array must have this shape.
-        dtype : dtype, str or ZDType, optional
-            By default ``float64``. Elements of an existing array must be of a type that this type can hold.
-        exact : bool
-            An existing array must have exactly this type.
-        **options
-            Further options of :func:`xzarr3.create_array` for a new array. An existing one stays as it is.
-
-        Raises
-        ------
-        NodeTypeError
-            If there is a group of this name, or an array of another shape or type. It is a TypeError.
-
-        Examples
-        --------
-        >>> import xzarr3
-        >>> root = xzarr3.group()
-        >>> made = root.require_array("sst", shape=(4, 6), dtype="float32")
-        >>> root.require_array("sst", shape=(4, 6), dtype="float64").dtype
-        dtype('float32')
-        """
-        found = self._find(name)
-        dtype = "float64" if dtype is None else dtype
-        if found is None:
-            return self.create_array(name, shape=shape, dtype=dtype, **options)
-        if not isinstance(found, Array):
-            raise NodeTypeError(f"'{found.name}' of {self.store} is a group, not an array")
-        if found.shape != as_lengths(shape):
-            raise NodeTypeError(
-                f"array '{found.name}' of {self.store} has shape {found.shape}, not {as_lengths(shape)}"
-            )
-        wanted = parse_dtype(dtype, zarr_format=self.zarr_format).to_native_dtype()
-        if found.dtype != wanted and (exact or not np.can_cast(found.dtype, wanted)):
-            raise NodeTypeError(
-                f"array '{found.name}' of {self.store} has data type {found.dtype}, not {wanted}"
-            )
-        return found
 
     def move(self, source: str, dest: str) -> None:
         """Move a node below this group, with all nodes below it, to another path below this group.
@@ -389,6 +325,10 @@ class Group(GroupMembers):
         if isinstance(found, Array):
             raise NodeTypeError(f"'{found.name}' of {self.store} is an array, not a group")
         return found
+
+    def require_groups(self, *names: str) -> tuple[Group, ...]:
+        """The groups of these names below this group; created if they are absent."""
+        return tuple(self.require_group(name) for name in names)
 
     def __delitem__(self, name: str) -> None:
         self._check_writable()

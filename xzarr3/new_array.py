@@ -18,7 +18,7 @@ from xzarr3.arrays import Array
 from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import MetadataError
-from xzarr3.formats import Format
+from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.nonfinite_attributes import Telling, finite_attributes
 from xzarr3.grid import as_lengths
 from xzarr3.nodes.array_settings import array_metadata, is_auto
@@ -109,3 +109,25 @@ def make_array(
     if values is not None:
         array[...] = values
     return array
+
+
+def fill_like(a: Any) -> object:
+    """The fill value of an array; None for other arrays than those of a store."""
+    return a.fill_value if isinstance(a, Array) else None
+
+
+def settings_like(a: Any, *, zarr_format: ZarrFormat | None = None, **_: Any) -> dict[str, Any]:
+    """The settings of an array that one like it takes; its codecs only in the same format."""
+    if isinstance(a, Array):
+        found: dict[str, Any] = {"shape": a.shape, "dtype": a.zdtype, "chunks": a.chunks, "shards": a.shards}
+        if zarr_format in (None, a.zarr_format):
+            codecs = {"filters": a.filters, "serializer": a.serializer, "compressors": a.compressors}
+            found.update(codecs, zarr_format=a.zarr_format)
+        return found
+    if not hasattr(a, "shape") or not hasattr(a, "dtype"):
+        a = np.asarray(a)
+    chunks = getattr(a, "chunks", None)
+    if isinstance(chunks, Mapping) or chunks is None or len(chunks) != len(a.shape):
+        return {"shape": a.shape, "dtype": a.dtype}
+    lengths = [along if isinstance(along, int) else max(1, *along) for along in chunks]
+    return {"shape": a.shape, "dtype": a.dtype, "chunks": lengths}
