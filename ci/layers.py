@@ -29,9 +29,9 @@ LAYERS: list[dict[str, str]] = [
     {"xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit"},
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
     {
-        "api": "open, create, consolidate",
+        "api": "open and create",
         "creation": "`zeros`, `full_like`, `from_array` and others that create",
-        "convenience": "`save`, `load`, `tree`: one call for common work",
+        "convenience": "`save`, `load`, `tree`, `consolidate_metadata`",
         "groups": "`Group`: finding, creating, moving nodes",
         "group_arrays": "`zeros`, `require_array` and others of a `Group`",
         "group_members": "the members of a `Group`, by kind",
@@ -61,6 +61,7 @@ LAYERS: list[dict[str, str]] = [
     {
         "errors": "every exception",
         "options": "options of the process",
+        "names": "names of zarr-python and others, and what to use",
         "quantities": "numbers that users give",
         "_types": "names of types",
     },

@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from xzarr3.api import (
-    consolidate_metadata,
     create_array,
     create_group,
     open,
@@ -58,7 +57,15 @@ from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
     from xzarr3.commit.replace import recover
-    from xzarr3.convenience import load, open_consolidated, save, save_array, save_group, tree
+    from xzarr3.convenience import (
+        consolidate_metadata,
+        load,
+        open_consolidated,
+        save,
+        save_array,
+        save_group,
+        tree,
+    )
     from xzarr3.creation import (
         array,
         empty,
@@ -174,7 +181,15 @@ __all__ = [
 # These names need dask, xarray or other packages, or are not needed by all: they are imported on first use.
 _FROM = {
     "xzarr3.commit.replace": ("recover",),
-    "xzarr3.convenience": ("load", "open_consolidated", "save", "save_array", "save_group", "tree"),
+    "xzarr3.convenience": (
+        "consolidate_metadata",
+        "load",
+        "open_consolidated",
+        "save",
+        "save_array",
+        "save_group",
+        "tree",
+    ),
     "xzarr3.creation": (
         *("array", "empty", "empty_like", "from_array", "full", "full_like", "group"),
         *("ones", "ones_like", "zeros", "zeros_like"),
@@ -194,7 +209,12 @@ _LAZY = {name: module for module, names in _FROM.items() for name in names}
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = ""
+    if not name.startswith("_"):
+        from xzarr3.names import absent_name
+
+        hint = absent_name("module", name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import numpy.typing as npt
 
@@ -23,9 +23,10 @@ from xzarr3.groups import Group, bind, make_group
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
+from xzarr3.names import unknown_arguments
 from xzarr3.new_array import make_array
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
-from xzarr3.nodes.node import check_new_path, normal_path
+from xzarr3.nodes.node import check_new_path, normal_path, path_or_name
 from xzarr3.options import Missing, check_missing
 from xzarr3.stores import Store, StoreLike, open_store
 
@@ -34,7 +35,8 @@ Mode = Literal["r", "r+", "a", "w", "w-"]
 
 def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
     if mode not in accepted:
-        raise ValueError(f"mode={mode!r}; {one_of(mode, accepted)}")
+        creates = "; create_array() and create_group() create" if mode in ("w", "w-", "x") else ""
+        raise ValueError(f"mode={mode!r}; {one_of(mode, accepted)}{creates}")
 
 
 def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: Any) -> Array | Group | None:
@@ -154,6 +156,7 @@ def open(
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
+    **unknown: Never,
 ) -> Array | Group:
     """Open an array or a group.
 
@@ -202,6 +205,8 @@ def open(
     Traceback (most recent call last):
     MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
+    if unknown:
+        raise unknown_arguments(open, unknown)
     _check_mode(mode, ("r", "r+", "a"))
     opened = open_store(store, storage_options, mode=mode)
     normal = normal_path(path)
@@ -224,6 +229,7 @@ def open_array(
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
+    **unknown: Never,
 ) -> Array:
     """Open an array; see :func:`open`.
 
@@ -232,6 +238,8 @@ def open_array(
     NodeTypeError
         If there is a group at ``path``.
     """
+    if unknown:
+        raise unknown_arguments(open_array, unknown)
     _check_mode(mode, ("r", "r+", "a"))
     opened = open_store(store, storage_options, mode=mode)
     normal = normal_path(path)
@@ -260,6 +268,7 @@ def open_group(
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
+    **unknown: Never,
 ) -> Group:
     """Open a group, or create one; see :func:`open`.
 
@@ -278,6 +287,8 @@ def open_group(
     NodeExistsError
         If there is a node already and ``mode`` is ``w-``.
     """
+    if unknown:
+        raise unknown_arguments(open_group, unknown)
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
     missing = check_missing(missing)
     opened = open_store(store, storage_options, mode="a" if mode == "w" or mode == "w-" else mode)
@@ -312,6 +323,7 @@ def create_group(
     overwrite: bool = False,
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    **unknown: Never,
 ) -> Group:
     """Create a group, and the groups above it that are missing.
 
@@ -342,18 +354,11 @@ def create_group(
     >>> xzarr3.create_group(xzarr3.MemoryStore(), "ocean", attributes={"title": "SST"}).attrs
     {'title': 'SST'}
     """
+    if unknown:
+        raise unknown_arguments(create_group, unknown)
     opened = open_store(store, storage_options, mode="a")
     format, normal, look = _place_for_new(opened, path, zarr_format)
     return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
-
-
-def _path_or_name(path: str, name: str | None) -> str:
-    """The path of a new node, which zarr-python calls its name."""
-    if name is None:
-        return path
-    if path:
-        raise TypeError(f"path={path!r} and name={name!r} are given; give one of them")
-    return name
 
 
 def create_array(
@@ -379,6 +384,7 @@ def create_array(
     overwrite: bool = False,
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    **unknown: Never,
 ) -> Array:
     """Create an array, and the groups above it that are missing.
 
@@ -463,7 +469,9 @@ def create_array(
     >>> array.chunks, array.shards, array.cdata_shape
     ((73, 45, 45), (365, 90, 90), (5, 2, 4))
     """
-    path = _path_or_name(path, name)
+    if unknown:
+        raise unknown_arguments(create_array, unknown)
+    path = path_or_name(path, name)
     opened = open_store(store, storage_options, mode="a")
     format, normal, look = _place_for_new(opened, path, zarr_format)
     return make_array(
@@ -488,23 +496,3 @@ def create_array(
         write_empty_chunks=write_empty_chunks,
         overwrite=overwrite,
     )
-
-
-def consolidate_metadata(
-    store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any] | None = None
-) -> Group:
-    """Copy the documents of all nodes below a group into its consolidated metadata.
-
-    The copies go into the group's document, or into ``.zmetadata`` in version 2. One request then opens the
-    whole hierarchy. Returns the group, opened from the new document.
-
-    Examples
-    --------
-    >>> import xzarr3
-    >>> store = xzarr3.MemoryStore()
-    >>> _ = xzarr3.create_array(store, "sst", shape=4, dtype="int16")
-    >>> xzarr3.consolidate_metadata(store).consolidated
-    True
-    """
-    group = open_group(store, path, mode="r+", use_consolidated=False, storage_options=storage_options)
-    return group.consolidate()

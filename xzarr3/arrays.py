@@ -43,6 +43,7 @@ from xzarr3.io.selection import (
 )
 from xzarr3.io.stored_units import FEW, stored_units
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.names import explain_absent
 from xzarr3.nodes import freshness, pickling
 from xzarr3.nodes import resize as resizing
 from xzarr3.nodes.consolidated import refresh_copies
@@ -589,3 +590,6 @@ class Array(ArraySelections):
         self._known = Known(self.store, self.path, self.format, self.metadata)
         self._known_at = time.monotonic()
         self.__dict__.pop("engine", None)
+
+
+explain_absent(Array)

@@ -1,4 +1,4 @@
-"""One call for common work: ``save`` and ``load`` as in numpy, ``tree``, ``open_consolidated``."""
+"""One call for common work: ``save`` and ``load`` as in numpy, ``tree``, consolidated metadata."""
 
 from __future__ import annotations
 
@@ -213,3 +213,23 @@ def open_consolidated(store: StoreLike, path: str = "", **options: Any) -> Group
     <xzarr3.Array /sst shape=(4,) dtype=int16>
     """
     return open_group(store, path, use_consolidated=True, **options)
+
+
+def consolidate_metadata(
+    store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any] | None = None
+) -> Group:
+    """Copy the documents of all nodes below a group into its consolidated metadata.
+
+    The copies go into the group's document, or into ``.zmetadata`` in version 2. One request then opens the
+    whole hierarchy. Returns the group, opened from the new document.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "sst", shape=4, dtype="int16")
+    >>> xzarr3.consolidate_metadata(store).consolidated
+    True
+    """
+    group = open_group(store, path, mode="r+", use_consolidated=False, storage_options=storage_options)
+    return group.consolidate()

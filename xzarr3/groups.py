@@ -18,6 +18,7 @@ from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, pa
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.group_arrays import GroupArrays
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
+from xzarr3.names import explain_absent
 from xzarr3.new_array import make_array
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
@@ -438,3 +439,6 @@ def _restore(
     group.consolidated = consolidated  # a group pickled as writable had read the store, and still does
     group.missing, group._tag = missing, tag
     return group
+
+
+explain_absent(Group)

@@ -17,10 +17,11 @@ from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import MetadataError
+from xzarr3.errors import MetadataError, listed
 from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.nonfinite_attributes import Telling, finite_attributes
 from xzarr3.grid import as_lengths
+from xzarr3.names import hint
 from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.find import DocumentView
@@ -52,6 +53,19 @@ def _given(asked: Any, found: Any) -> Any:
     return found if asked is None else asked
 
 
+def _check_known(options: Mapping[str, Any]) -> None:
+    """Raise if an option for a new array does not exist; the error says which to use."""
+    code = array_metadata.__code__
+    known = {*code.co_varnames[: code.co_kwonlyargcount], "data", "write_empty_chunks", "overwrite"}
+    unknown = [name for name in options if name not in known or name == "format"]
+    if unknown:
+        given = [name for name in unknown if name in ("zarr_format", "storage_options")]
+        found = [f"leave {name!r} out, because a new array takes that of the group" for name in given]
+        found += (hint(name, sorted(known - {"format"})) for name in unknown if name not in given)
+        text = "; ".join(dict.fromkeys(found))
+        raise TypeError(f"create_array() of a group has no argument {listed(unknown)}; {text}")
+
+
 def make_array(
     store: Store,
     format: Format,
@@ -65,7 +79,14 @@ def make_array(
     look: DocumentView | None = None,
     **options: Any,
 ) -> Array:
-    """Create an array, and the groups above it; the caller has checked the path."""
+    """Create an array, and the groups above it; the caller has checked the path.
+
+    Raises
+    ------
+    TypeError
+        If one of ``options`` is no parameter of :func:`xzarr3.create_array`.
+    """
+    _check_known(options)
     with Telling():
         data, names, described = _unwrapped(data, path)
     if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):

@@ -196,7 +196,7 @@ class Config(Mapping[str, Any]):
 
 def _unknown(name: object) -> KeyError:
     elsewhere = _ELSEWHERE.get(name) if isinstance(name, str) else None
-    hint = one_of(name, _DEFAULTS) if elsewhere is None else f"its meaning has {elsewhere}"
+    hint = one_of(name, _DEFAULTS) if elsewhere is None else f"here that is {elsewhere}"
     return KeyError(f"no option {name!r}; {hint}")
 
 

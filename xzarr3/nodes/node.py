@@ -167,6 +167,21 @@ def normal_path(path: str) -> str:
     return check_key(stripped) if stripped else ""
 
 
+def path_or_name(path: str, name: str | None) -> str:
+    """The path of a new node, which zarr-python calls its name.
+
+    Raises
+    ------
+    TypeError
+        If both are given.
+    """
+    if name is None:
+        return path
+    if path:
+        raise TypeError(f"path={path!r} and name={name!r} are given; give one of them")
+    return name
+
+
 def check_new_path(path: str, format: Format = V3) -> str:
     """The normal path of a new node.
 
