@@ -166,7 +166,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "tree": "takes a store as well",
     },
     "Array": {
-        "info": "text, also in a notebook",
+        "info": "the same facts in other words",
         "metadata": "the one model of all formats, not the document",
         "nchunks_initialized": "chunks of shards beyond the end do not count, so it is `nchunks` at most",
         "order": "how elements are stored; zarr-python tells their order in memory in version 3",
@@ -175,7 +175,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     },
     "Group": {
         "__setitem__": "does not replace a group; zarr-python erases all that is below it",
-        "info": "text that counts the members",
+        "info": "the same facts in other words, and the number of members",
         "metadata": "the one model of all formats, not the document",
         "move": "moves; zarr-python 3.4 does not implement it",
         "store": "a store of xzarr3, whose methods wait for their results",
