@@ -13,7 +13,7 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -47,6 +47,7 @@ from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.array_settings import chosen_filters, chosen_serializer
 from xzarr3.nodes.documents import write_documents
 from xzarr3.nodes.find import DocumentView, find_format, format_for_new
+from xzarr3.nodes.freshness import note_values
 from xzarr3.nodes.node import check_new_path, normal_path
 from xzarr3.parallel import available_threads, run_on_threads, waiters
 from xzarr3.progress import Asked, Progress, check_asked
@@ -201,9 +202,7 @@ def _copied(
     for job in jobs:
         check_new_path(job.path, format)
     if threads is None:
-        held_by_each = max((2 * each.chain.spec.nbytes for each in arrays.values()), default=0)
-        most = max(node.store.concurrency, store.concurrency)
-        threads = max(available_threads(), in_flight.at_once(most, held_by_each))
+        threads = _most_threads(node, store, arrays.values())
     place.begin()
     with place.discarding():
         text = f"copying {node.name} to {store}"
@@ -517,8 +516,14 @@ def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
 
 
 def _same_fill(source: Array, target: Array) -> bool:
-    bits = source.metadata.data_type.bits
-    return bits(source.metadata.fill_value) == bits(target.metadata.fill_value)
+    data_type, fill = target.metadata.data_type, source.metadata.fill_value
+    if data_type != source.metadata.data_type:
+        try:
+            fill = data_type.cast_scalar(fill)
+        except MetadataError:  # the target holds no such value
+            return False
+    same: bool = data_type.bits(fill) == data_type.bits(target.metadata.fill_value)
+    return same
 
 
 def _size(array: Array, region: tuple[slice, ...]) -> int:
@@ -561,6 +566,25 @@ class _Recode:
         selection = basic_selection(region, self.target.shape)
         self.target._write(selection, self.source.get(region, threads=1), threads=1)
         return _size(self.target, region)
+
+
+def copy_values(source: Array, target: Array) -> None:
+    """Write all values of an array to another one of its shape, which holds none yet.
+
+    Stored units are copied as bytes where both arrays encode them alike.
+    """
+    job = _NodeCopy(target.path, source, target.metadata, target.store, target.format)
+    try:
+        _do_all(job.moves(), _most_threads(source, target.store, [target.metadata]), lambda _: None)
+    finally:
+        note_values(target)
+
+
+def _most_threads(node: Array | Group, store: Store, arrays: Iterable[ArrayMetadata]) -> int:
+    """How many threads copy to a store by default."""
+    held_by_each = max((2 * each.chain.spec.nbytes for each in arrays), default=0)
+    most = max(node.store.concurrency, store.concurrency)
+    return max(available_threads(), in_flight.at_once(most, held_by_each))
 
 
 def _do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[[int], object]) -> None:

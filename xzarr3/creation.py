@@ -11,10 +11,11 @@ from typing import Any, Never
 
 from xzarr3.api import create_array, open_group
 from xzarr3.arrays import Array
+from xzarr3.copying import copy_values
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.names import unknown_arguments
-from xzarr3.new_array import fill_like, settings_like
+from xzarr3.new_array import fill_like, settings_like, zero_of
 from xzarr3.stores import MemoryStore, StoreLike
 
 _KEEP = "keep"
@@ -117,7 +118,7 @@ def zeros(
     >>> xzarr3.zeros((2, 3), dtype="int16")[0]
     array([0, 0, 0], dtype=int16)
     """
-    return _filled(shape, None, store, path, options)
+    return _filled(shape, zero_of(options.get("dtype", "float64")), store, path, options)
 
 
 def ones(
@@ -189,7 +190,7 @@ def zeros_like(a: Any, *, store: StoreLike | None = None, path: str = "", **opti
     >>> made.chunks, made[0, :3]
     ((2, 2), array([0, 0, 0], dtype=int16))
     """
-    return _like(a, None, store, path, options)
+    return _like(a, ..., store, path, options)
 
 
 def ones_like(a: Any, *, store: StoreLike | None = None, path: str = "", **options: Any) -> Array:
@@ -246,8 +247,8 @@ def from_array(
 ) -> Array:
     """Create an array from another one or from other values, with the settings of the other array.
 
-    Values of an :class:`Array` are read and written shard by shard, so that it need not fit into memory.
-    :func:`xzarr3.copy` copies without decoding, where no setting changes.
+    Values of an :class:`Array` are copied shard by shard, so that it need not fit into memory; without
+    decoding, where no setting changes. :func:`xzarr3.copy` copies groups as well.
 
     Parameters
     ----------
@@ -273,6 +274,8 @@ def from_array(
     >>> again.chunks, again.dimension_names, int(again[99])
     ((25,), ('time',), 99)
     """
+    if "shape" in options:
+        raise TypeError("from_array() takes the shape of its data; leave shape=... out")
     asked = (chunks, shards, filters, serializer, compressors)
     given = {key: value for key, value in zip(_KEPT, asked, strict=True) if not _is_keep(value)}
     given = {**options, **given}
@@ -287,18 +290,12 @@ def from_array(
     kept = {"attributes": data.attrs.asdict(), "dimension_names": data.dimension_names}  # type: ignore[attr-defined]
     made = _created(store, path, **{**settings_like(data), "fill_value": data.fill_value, **kept, **given})
     if write_data:
-        _copy_values(data, made)
+        copy_values(data, made)
     return made
 
 
 def _is_keep(value: object) -> bool:
     return isinstance(value, str) and value == _KEEP
-
-
-def _copy_values(source: Array, target: Array) -> None:
-    """Write all values of one array to another one, stored unit by stored unit."""
-    for task in target.chunk_tasks():
-        target[task.selection] = source[task.selection]
 
 
 def _created(store: StoreLike | None, path: str, **options: Any) -> Array:
@@ -318,4 +315,6 @@ def _filled(
 def _like(
     a: Any, fill_value: object, store: StoreLike | None, path: str, options: Mapping[str, Any]
 ) -> Array:
-    return _created(store, path, fill_value=fill_value, **{**settings_like(a, **options), **options})
+    found = {**settings_like(a, **options), **options}
+    fill_value = zero_of(found["dtype"]) if fill_value is ... else fill_value
+    return _created(store, path, fill_value=fill_value, **found)

@@ -12,7 +12,7 @@ from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import NodeTypeError
 from xzarr3.grid import as_lengths
 from xzarr3.group_members import GroupMembers
-from xzarr3.new_array import fill_like, settings_like
+from xzarr3.new_array import fill_like, settings_like, zero_of
 
 
 class GroupArrays(GroupMembers):
@@ -91,7 +91,7 @@ class GroupArrays(GroupMembers):
         >>> xzarr3.group().zeros("ice", shape=2, dtype="int8")[:]
         array([0, 0], dtype=int8)
         """
-        return self._filled(name, shape, None, options)
+        return self._filled(name, shape, zero_of(options.get("dtype", "float64")), options)
 
     def ones(self, name: str, *, shape: Any, **options: Any) -> Array:
         """Create an array of ones below this group; see :func:`xzarr3.ones`."""
@@ -107,7 +107,7 @@ class GroupArrays(GroupMembers):
 
     def zeros_like(self, name: str, *, data: Any, **options: Any) -> Array:
         """Create an array of zeros like another one below this group; see :func:`xzarr3.zeros_like`."""
-        return self._like(name, data, None, options)
+        return self._like(name, data, ..., options)
 
     def ones_like(self, name: str, *, data: Any, **options: Any) -> Array:
         """Create an array of ones like another one below this group; see :func:`xzarr3.ones_like`."""
@@ -127,4 +127,5 @@ class GroupArrays(GroupMembers):
     def _like(self, name: str, data: Any, fill_value: object, options: dict[str, Any]) -> Array:
         found = {**settings_like(data, zarr_format=self.zarr_format), **options}
         found.pop("zarr_format", None)
+        fill_value = zero_of(found["dtype"]) if fill_value is ... else fill_value
         return self.create_array(name, fill_value=fill_value, **found)

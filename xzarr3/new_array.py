@@ -132,6 +132,12 @@ def make_array(
     return array
 
 
+def zero_of(dtype: ZDType | npt.DTypeLike) -> object:
+    """Zero of a data type, as numpy has it: of datetimes the start of 1970; None for what has no zero."""
+    native = parse_dtype(dtype).to_native_dtype()
+    return None if native.kind == "O" else np.zeros((), native)[()]
+
+
 def fill_like(a: Any) -> object:
     """The fill value of an array; None for other arrays than those of a store."""
     return a.fill_value if isinstance(a, Array) else None
