@@ -450,7 +450,9 @@ class _NodeCopy:
         left_open = target.metadata.fill_is_null and not source.metadata.fill_is_null
         if left_open or not _same_fill(source, target):
             absent = _Absent(source.metadata.fill_value, target.metadata)
-        if _encoded_alike(source.metadata, target.metadata):
+        # In the bytes of a shard, absent inner chunks would get the other fill value.
+        as_bytes = absent is None or target.shards is None
+        if as_bytes and _encoded_alike(source.metadata, target.metadata):
             coordinates = _stored(source) if absent is None else _all(target.shard_grid_shape)
             yield from (_Move(source, target, coords, absent) for coords in coordinates)
         else:
