@@ -108,11 +108,19 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
         >>> list(root.array_keys()), list(root.group_keys()), root.nmembers()
         (['sst'], ['ice'], 2)
         """
-        return (name for name, _ in self.arrays())
+        return self._names(of_arrays=True)
 
     def group_keys(self) -> Iterator[str]:
         """Names of the groups directly below."""
-        return (name for name, _ in self.groups())
+        return self._names(of_arrays=False)
+
+    def _names(self, *, of_arrays: bool) -> Iterator[str]:
+        """Names of the arrays or groups directly below; what their documents say is not looked at."""
+        for name, held in self._held():
+            if isinstance(held, MetadataError):
+                raise held
+            if self.format.is_array(held) is of_arrays:
+                yield name
 
     def array_values(self) -> Iterator[Array]:
         """The arrays directly below."""
@@ -195,8 +203,8 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
         return "\n".join(f"{label:<12}{printable(text)}" for label, text in rows)
 
     def _ipython_key_completions_(self) -> list[str]:
-        """Paths that IPython proposes after ``group["``."""
-        return [path for path, _ in self._held(max_depth=None)]
+        """Names that IPython proposes after ``group["``: of the nodes directly below."""
+        return list(self)
 
 
 class _Items(ItemsView[str, "Array | Group"]):

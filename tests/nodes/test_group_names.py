@@ -68,13 +68,26 @@ def test_members_by_kind_without_binding_the_others(store: xzarr3.Store) -> None
         assert [each.name for each in group.array_values()] == ["/x"]
         assert [each.name for each in group.group_values()] == ["/g"]
         assert (group.nmembers(), group.nmembers(None)) == (2, 3)
-        assert group._ipython_key_completions_() == ["g", "g/y", "x"]
+        assert group._ipython_key_completions_() == ["g", "x"]
         assert "1 arrays, 1 groups" in group.info
     assert root.get_array("g/y")[()] == 2
     with pytest.raises(NodeTypeError):
         root.get_array("g")
     with pytest.raises(NodeTypeError):
         root.get_group("x")
+
+
+def test_names_are_listed_whatever_codecs_the_arrays_have(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    root["x"] = 1
+    text = bytes(store.get("x/zarr.json") or b"").replace(b'"zstd"', b'"unknown"')
+    store.set("y/zarr.json", text)
+    assert sorted(root.array_keys()) == ["x", "y"]
+    with pytest.raises(MetadataError, match="unknown"):
+        list(root.array_values())
+    store.set("z/zarr.json", b"{")
+    with pytest.raises(MetadataError, match="z"):
+        list(root.array_keys())
 
 
 def test_an_array_that_is_required_keeps_its_values(store: xzarr3.Store) -> None:

@@ -70,6 +70,9 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: xzarr3.group().create_array("x", **FIELD, zarr_format=2),
         "that of the group",
     ),
+    "open_zarr": (lambda: xzarr3.open_zarr("x", synchronizer=None), "leave 'synchronizer' out"),
+    "open_dataset": (lambda: xzarr3.open_dataset("x", drop_variable="t"), "did you mean 'drop_variables'"),
+    "open_datatree": (lambda: xzarr3.open_datatree("x", chunk_store=None), "in one store"),
     "shape of from_array": (lambda: xzarr3.from_array(None, data=[1], shape=3), "leave shape=... out"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -14,9 +15,10 @@ from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core.utils import is_remote_uri
 
 from xzarr3.api import open_group
-from xzarr3.errors import MetadataError, NodeNotFoundError
+from xzarr3.errors import MetadataError, NodeNotFoundError, listed
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
+from xzarr3.names import hint
 from xzarr3.options import Missing
 from xzarr3.stores import Store, StoreLike, open_store
 from xzarr3.xarray.decode import decoded_datasets
@@ -58,6 +60,7 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     >>> open_dataset(store)["t"].mean().compute().item()
     1.0
     """
+    _check_known(xr.open_dataset, options)
     opened, place, options = _prepared(store, chunks, options)
     dataset: Dataset = xr.open_dataset(place, engine=_engine(), **options)
     if opened.folder is not None and opened is not store:
@@ -111,9 +114,22 @@ def open_datatree(store: StoreLike, *, chunks: Any = "grouped", **options: Any) 
     >>> xzarr3.open_datatree(store)["ocean/t"].mean().compute().item()
     1.0
     """
+    _check_known(xr.open_datatree, options)
     _, place, options = _prepared(store, chunks, options)
     tree: DataTree = xr.open_datatree(place, engine=_engine(), **options)
     return tree
+
+
+def _check_known(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise if neither xarray's function nor the engine has one of these arguments."""
+    known = {
+        *inspect.signature(function).parameters,
+        *(Xzarr3BackendEntrypoint.open_dataset_parameters or ()),
+    }
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        text = "; ".join(hint(name, sorted(known - {"filename_or_obj", "kwargs"})) for name in unknown)
+        raise TypeError(f"{function.__name__}() has no argument {listed(unknown)}; {text}")
 
 
 def _prepared(store: StoreLike, chunks: Any, options: dict[str, Any]) -> tuple[Store, Any, dict[str, Any]]:
