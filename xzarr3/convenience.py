@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -195,7 +195,9 @@ def tree(group: StoreLike | Group, path: str = "", **options: Any) -> Any:
     return node.tree()
 
 
-def open_consolidated(store: StoreLike, path: str = "", **options: Any) -> Group:
+def open_consolidated(
+    store: StoreLike, path: str = "", *, use_consolidated: Literal[True] = True, **options: Any
+) -> Group:
     """Open a group from its consolidated metadata; ``options`` are those of :func:`xzarr3.open_group`.
 
     Raises
@@ -212,11 +214,17 @@ def open_consolidated(store: StoreLike, path: str = "", **options: Any) -> Group
     >>> xzarr3.open_consolidated(store)["sst"]
     <xzarr3.Array /sst shape=(4,) dtype=int16>
     """
+    if use_consolidated is not True:
+        raise TypeError(f"use_consolidated={use_consolidated!r}; accepted: True, or use open_group()")
     return open_group(store, path, use_consolidated=True, **options)
 
 
 def consolidate_metadata(
-    store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any] | None = None
+    store: StoreLike,
+    path: str = "",
+    *,
+    zarr_format: ZarrFormat | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Group:
     """Copy the documents of all nodes below a group into its consolidated metadata.
 
@@ -231,5 +239,12 @@ def consolidate_metadata(
     >>> xzarr3.consolidate_metadata(store).consolidated
     True
     """
-    group = open_group(store, path, mode="r+", use_consolidated=False, storage_options=storage_options)
+    group = open_group(
+        store,
+        path,
+        mode="r+",
+        use_consolidated=False,
+        zarr_format=zarr_format,
+        storage_options=storage_options,
+    )
     return group.consolidate()

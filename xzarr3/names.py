@@ -163,24 +163,26 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "open_group": '`mode` is `"r"` by default, as for `open`',
         "save": "does not replace a group without `overwrite=True`, so that no data are lost by mistake",
         "save_group": "as `save`",
-        "tree": "takes a store as well",
+        "tree": "takes a store as well, and shows all levels",
     },
     "Array": {
         "info": "the same facts in other words",
         "metadata": "the one model of all formats, not the document",
         "nchunks_initialized": "chunks of shards beyond the end do not count, so it is `nchunks` at most",
         "order": "how elements are stored; zarr-python tells their order in memory in version 3",
+        "resize": "its argument is called `shape`",
         "store": "a store of xzarr3, whose methods wait for their results",
         "store_path": "a pair of `store` and `path`; its text names the store, not a URL",
     },
     "Group": {
         "__setitem__": "does not replace a group; zarr-python erases all that is below it",
         "info": "the same facts in other words, and the number of members",
+        "members": "uses consolidated metadata for all levels or for none",
         "metadata": "the one model of all formats, not the document",
         "move": "moves; zarr-python 3.4 does not implement it",
         "store": "a store of xzarr3, whose methods wait for their results",
         "store_path": "a pair of `store` and `path`; its text names the store, not a URL",
-        "tree": "shows all levels",
+        "tree": "shows all levels and nodes",
     },
 }
 """Names of zarr-python 3.4 that have another meaning here, and which, in Markdown."""

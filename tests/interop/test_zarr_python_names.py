@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import xzarr3
+from xzarr3.names import ABSENT, INSTEAD, NEEDLESS
 
 zarr = pytest.importorskip("zarr")
 
@@ -319,3 +321,32 @@ def test_group_opens_creates_and_replaces(lib: ModuleType) -> None:
     assert list(lib.group(store, path="a", overwrite=True)) == []
     consolidated: Mapping[str, Any] = lib.consolidate_metadata(store)
     assert list(consolidated) == list(lib.open_consolidated(store)) == ["a"]
+
+
+UNLIKE = {("module", "tree"), ("Array", "resize"), ("Group", "members"), ("Group", "tree")}
+"""Functions whose arguments differ, as the table in README.md says."""
+
+
+def arguments(function: Callable[..., Any], *, passed_on: bool = False) -> set[str]:
+    """Names of the arguments of a function, with those that it passes on to ``create_array``."""
+    found = inspect.signature(function).parameters.values()
+    names = {each.name for each in found if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)}
+    if passed_on and any(each.kind is each.VAR_KEYWORD and each.annotation != "Never" for each in found):
+        names |= arguments(xzarr3.create_array)
+    return names
+
+
+@pytest.mark.parametrize("owner", ["module", "Array", "Group"])
+def test_arguments_are_accepted_or_explained(owner: str) -> None:
+    there, here = (getattr(lib, owner, lib) for lib in (zarr, xzarr3))
+    compared = 0
+    for name in zarr.__all__ if owner == "module" else dir(there):
+        theirs, ours = getattr(there, name, None), getattr(here, name, None)
+        if name.startswith("_") or not inspect.isfunction(theirs) or not callable(ours):
+            continue
+        if name in ABSENT[owner] or (owner, name) in UNLIKE:
+            continue
+        compared += 1
+        missing = arguments(theirs) - arguments(ours, passed_on=True) - INSTEAD.keys() - NEEDLESS.keys()
+        assert missing == set(), name
+    assert compared >= 12

@@ -138,3 +138,18 @@ def test_a_failure_leaves_the_node_at_one_of_its_paths(steps: int) -> None:
     assert found
     for path in found:
         np.testing.assert_array_equal(root[f"{path}/b/x"][...], np.arange(64).reshape(8, 8))
+
+
+def test_a_store_that_cannot_erase_gets_no_copy() -> None:
+    store = Keeping()
+    root = sample(store)
+    before = contents(store)
+    with pytest.raises(xzarr3.StoreCapabilityError, match="cannot erase"):
+        root.move("a", "n")
+    assert contents(store) == before
+
+
+class Keeping(MemoryStore):
+    """Cannot erase."""
+
+    erasable = False

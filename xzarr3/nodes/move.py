@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from xzarr3.commit.lease import is_lease
-from xzarr3.errors import NodeExistsError, StoreError
+from xzarr3.errors import NodeExistsError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.nodes.case_folding import check_names
@@ -34,9 +34,15 @@ def move_node(store: Store, format: Format, source: str, target: str) -> None:
         If something is at the new path, or one of the two paths lies within the other.
     NodeTypeError
         If there is an array above the new path.
+    StoreCapabilityError
+        If the store cannot list or erase.
     StoreError
-        If a value cannot be copied or erased. Then the node is still at its old path.
+        If a value cannot be copied or erased. The node is then at its old path, or at both.
     """
+    if not store.erasable:
+        raise StoreCapabilityError(
+            f"cannot move '/{source}' in {store}: the store cannot erase; copy it instead"
+        )
     one, other = node_prefix(source), node_prefix(target)
     if one.startswith(other) or other.startswith(one):
         raise NodeExistsError(
