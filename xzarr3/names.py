@@ -102,6 +102,8 @@ def unknown_arguments(function: Callable[..., Any], unknown: Collection[str]) ->
     >>> unknown_arguments(create, ["chunksizes"])
     TypeError("create() has no argument 'chunksizes'; for 'chunksizes' use chunks=...")
     """
+    while hasattr(function, "__wrapped__"):  # a decorated function
+        function = function.__wrapped__
     code = function.__code__
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     opens = "mode" in known and "shape" not in known
