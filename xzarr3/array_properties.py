@@ -104,7 +104,14 @@ class ArrayProperties(Node):
 
     @property
     def write_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Lengths of all stored units along each dimension: of shards, or of chunks if not sharded."""
+        """Lengths of all stored units along each dimension: of shards, or of chunks if not sharded.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.zeros(7, chunks=2, shards=4).write_chunk_sizes
+        ((4, 3),)
+        """
         return _lengths(self.metadata.chunk_grid, self.shape)
 
     @property
@@ -129,17 +136,39 @@ class ArrayProperties(Node):
 
     @property
     def nchunks(self) -> int:
-        """Number of chunks of the grid, absent ones included; of inner chunks if the array is sharded."""
+        """Number of chunks of the grid, absent ones included; of inner chunks if the array is sharded.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.zeros(7, chunks=2, shards=4)
+        >>> array.nchunks, array.nshards
+        (4, 2)
+        """
         return math.prod(self.cdata_shape)
 
     @property
     def shard_grid_shape(self) -> tuple[int, ...]:
-        """Number of stored units along each dimension: of shards, or of chunks if not sharded."""
+        """Number of stored units along each dimension: of shards, or of chunks if not sharded.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.zeros((10, 4), chunks=2, shards=4).shard_grid_shape
+        (3, 1)
+        """
         return self.metadata.chunk_grid.counts(self.shape)
 
     @property
     def nshards(self) -> int:
-        """Number of stored units of the grid, absent ones included: shards, or chunks if not sharded."""
+        """Number of stored units of the grid, absent ones included: shards, or chunks if not sharded.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.zeros((10, 4), chunks=2, shards=4).nshards, xzarr3.zeros(10, chunks=5).nshards
+        (3, 2)
+        """
         return math.prod(self.shard_grid_shape)
 
     @property

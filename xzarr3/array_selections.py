@@ -248,7 +248,17 @@ class ArraySelections(ArrayProperties):
     def set_orthogonal_selection(
         self, selection: Selection, value: npt.ArrayLike, *, fields: Fields | None = None
     ) -> None:
-        """Write to an orthogonal selection; as ``array.oindex[selection] = value``."""
+        """Write to an orthogonal selection; as ``array.oindex[selection] = value``.
+
+        Examples
+        --------
+        >>> import numpy as np, xzarr3
+        >>> array = xzarr3.zeros((2, 3), dtype="int8")
+        >>> array.set_orthogonal_selection(([0, 1], [0, 2]), 5)
+        >>> array[:]
+        array([[5, 0, 5],
+               [5, 0, 5]], dtype=int8)
+        """
         self._set(orthogonal_selection, selection, value, fields)
 
     def get_coordinate_selection(
@@ -272,7 +282,17 @@ class ArraySelections(ArrayProperties):
     def set_coordinate_selection(
         self, selection: Selection, value: npt.ArrayLike, *, fields: Fields | None = None
     ) -> None:
-        """Write to single elements; as ``array.vindex[selection] = value``."""
+        """Write to single elements; as ``array.vindex[selection] = value``.
+
+        Examples
+        --------
+        >>> import numpy as np, xzarr3
+        >>> array = xzarr3.zeros((2, 3), dtype="int8")
+        >>> array.set_coordinate_selection(([0, 1], [0, 2]), [5, 6])
+        >>> array[:]
+        array([[5, 0, 0],
+               [0, 0, 6]], dtype=int8)
+        """
         self._set(coordinate_selection, selection, value, fields)
 
     def get_mask_selection(
@@ -293,7 +313,17 @@ class ArraySelections(ArrayProperties):
     def set_mask_selection(
         self, mask: npt.ArrayLike, value: npt.ArrayLike, *, fields: Fields | None = None
     ) -> None:
-        """Write to the elements for which a mask of the shape of the array is true."""
+        """Write to the elements for which a mask of the shape of the array is true.
+
+        Examples
+        --------
+        >>> import numpy as np, xzarr3
+        >>> array = xzarr3.zeros((2, 3), dtype="int8")
+        >>> array.set_mask_selection(np.eye(2, 3, dtype=bool), 5)
+        >>> array[:]
+        array([[5, 0, 0],
+               [0, 5, 0]], dtype=int8)
+        """
         self._set(mask_selection, np.asarray(mask), value, fields)
 
     def get_block_selection(
@@ -303,6 +333,14 @@ class ArraySelections(ArrayProperties):
 
         Parameters as for :meth:`get_basic_selection`. A stored unit is a shard, or a chunk if the array is
         not sharded.
+
+        Examples
+        --------
+        >>> import numpy as np, xzarr3
+        >>> array = xzarr3.array(np.arange(12).reshape(3, 4), chunks=2)
+        >>> array.get_block_selection((0, 1))
+        array([[2, 3],
+               [6, 7]])
         """
         found: AnyArray = self._get(self._block_selection, selection, out, fields)
         return found
@@ -310,7 +348,17 @@ class ArraySelections(ArrayProperties):
     def set_block_selection(
         self, selection: BasicSelection, value: npt.ArrayLike, *, fields: Fields | None = None
     ) -> None:
-        """Write to whole stored units; as ``array.blocks[selection] = value``."""
+        """Write to whole stored units; as ``array.blocks[selection] = value``.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.zeros((2, 3), dtype="int8", chunks=(1, 2))
+        >>> array.set_block_selection((1, 0), 5)
+        >>> array[:]
+        array([[0, 0, 0],
+               [5, 5, 0]], dtype=int8)
+        """
         self._set(self._block_selection, selection, value, fields)
 
     def _get(self, parse: Parse, selection: Any, out: AnyArray | None, fields: Fields | None) -> Any:

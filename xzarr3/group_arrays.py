@@ -94,31 +94,80 @@ class GroupArrays(GroupMembers):
         return self._filled(name, shape, zero_of(options.get("dtype", "float64")), options)
 
     def ones(self, name: str, *, shape: Any, **options: Any) -> Array:
-        """Create an array of ones below this group; see :func:`xzarr3.ones`."""
+        """Create an array of ones below this group; see :func:`xzarr3.ones`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().ones("ice", shape=2, dtype="int8")[:]
+        array([1, 1], dtype=int8)
+        """
         return self._filled(name, shape, 1, options)
 
     def full(self, name: str, *, shape: Any, fill_value: object, **options: Any) -> Array:
-        """Create an array of one value below this group; see :func:`xzarr3.full`."""
+        """Create an array of one value below this group; see :func:`xzarr3.full`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().full("ice", shape=2, fill_value=7)[:]
+        array([7., 7.])
+        """
         return self._filled(name, shape, fill_value, options)
 
     def empty(self, name: str, *, shape: Any, **options: Any) -> Array:
-        """Create an array without chunks below this group; see :func:`xzarr3.empty`."""
+        """Create an array without chunks below this group; see :func:`xzarr3.empty`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().empty("ice", shape=2, fill_value=-1)[:]
+        array([-1., -1.])
+        """
         return self._filled(name, shape, options.pop("fill_value", None), options)
 
     def zeros_like(self, name: str, *, data: Any, **options: Any) -> Array:
-        """Create an array of zeros like another one below this group; see :func:`xzarr3.zeros_like`."""
+        """Create an array of zeros like another one below this group; see :func:`xzarr3.zeros_like`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().zeros_like("ice", data=[1.5, 2.5])[:]
+        array([0., 0.])
+        """
         return self._like(name, data, ..., options)
 
     def ones_like(self, name: str, *, data: Any, **options: Any) -> Array:
-        """Create an array of ones like another one below this group; see :func:`xzarr3.ones_like`."""
+        """Create an array of ones like another one below this group; see :func:`xzarr3.ones_like`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().ones_like("ice", data=[1.5, 2.5])[:]
+        array([1., 1.])
+        """
         return self._like(name, data, 1, options)
 
     def full_like(self, name: str, *, data: Any, fill_value: object = ..., **options: Any) -> Array:
-        """Create an array of one value like another one below this group; see :func:`xzarr3.full_like`."""
+        """Create an array of one value like another one below this group; see :func:`xzarr3.full_like`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().full_like("ice", data=[1.5, 2.5], fill_value=7)[:]
+        array([7., 7.])
+        """
         return self._like(name, data, fill_like(data) if fill_value is ... else fill_value, options)
 
     def empty_like(self, name: str, *, data: Any, **options: Any) -> Array:
-        """Create an array without chunks like another one below this group; see :func:`xzarr3.empty_like`."""
+        """Create an array without chunks like another one below this group; see :func:`xzarr3.empty_like`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().empty_like("ice", data=xzarr3.full(2, 9.0))[:]
+        array([9., 9.])
+        """
         return self._like(name, data, options.pop("fill_value", fill_like(data)), options)
 
     def _filled(self, name: str, shape: Any, fill_value: object, options: dict[str, Any]) -> Array:

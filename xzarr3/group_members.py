@@ -111,7 +111,16 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
         return self._names(of_arrays=True)
 
     def group_keys(self) -> Iterator[str]:
-        """Names of the groups directly below."""
+        """Names of the groups directly below.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> list(root.group_keys())
+        ['ocean']
+        """
         return self._names(of_arrays=False)
 
     def _names(self, *, of_arrays: bool) -> Iterator[str]:
@@ -123,11 +132,29 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
                 yield name
 
     def array_values(self) -> Iterator[Array]:
-        """The arrays directly below."""
+        """The arrays directly below.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> [array.shape for array in root.array_values()]
+        [(2,)]
+        """
         return (array for _, array in self.arrays())
 
     def group_values(self) -> Iterator[Group]:
-        """The groups directly below."""
+        """The groups directly below.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> [group.name for group in root.group_values()]
+        ['/ocean']
+        """
         return (group for _, group in self.groups())
 
     def get_array(self, path: str) -> Array:
@@ -139,6 +166,14 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
             If there is no node.
         NodeTypeError
             If it is a group.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> root.get_array("ocean/sst").shape
+        (4,)
         """
         node = self[path]
         if not isinstance(node, Array):
@@ -154,6 +189,14 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
             If there is no node.
         NodeTypeError
             If it is an array.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> list(root.get_group("ocean"))
+        ['sst']
         """
         node = self[path]
         if isinstance(node, Array):
@@ -167,6 +210,14 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
         ----------
         max_depth : int, optional
             How many levels below the first to go down; None for all.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> root.nmembers(), root.nmembers(max_depth=None)
+        (2, 3)
         """
         return sum(1 for _ in self._held(max_depth))
 

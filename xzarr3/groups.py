@@ -261,7 +261,16 @@ class Group(GroupArrays):
         return make_array(self.store, self.format, self._new_path(name), **options)
 
     def __setitem__(self, name: str, values: Any) -> None:
-        """Store values as an array with default settings, in place of the array of this name."""
+        """Store values as an array with default settings, in place of the array of this name.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> root["sst"] = [280.5, 281.5]
+        >>> root["sst"][:]
+        array([280.5, 281.5])
+        """
         self._check_writable()
         found = self._find(name)
         if isinstance(found, Group):
@@ -328,7 +337,14 @@ class Group(GroupArrays):
         return found
 
     def require_groups(self, *names: str) -> tuple[Group, ...]:
-        """The groups of these names below this group; created if they are absent."""
+        """The groups of these names below this group; created if they are absent.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> [group.name for group in xzarr3.group().require_groups("ocean", "ice")]
+        ['/ocean', '/ice']
+        """
         return tuple(self.require_group(name) for name in names)
 
     def __delitem__(self, name: str) -> None:

@@ -182,6 +182,13 @@ class Config(Mapping[str, Any]):
             If there is no such option.
         ValueError
             If a value is not accepted. Then no option is set.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> with xzarr3.config.set({"threads": 2}):
+        ...     xzarr3.config["threads"]
+        2
         """
         options = {**(values or {}), **named}
         for name in options:
@@ -190,7 +197,16 @@ class Config(Mapping[str, Any]):
         return set_options(**options)
 
     def reset(self) -> None:
-        """Set all options to their defaults."""
+        """Set all options to their defaults.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> _ = xzarr3.config.set(threads=2)
+        >>> xzarr3.config.reset()
+        >>> xzarr3.config["threads"] is None
+        True
+        """
         _values.update(_DEFAULTS)
 
 
