@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from dask.utils import parse_bytes
 
 import xzarr3
 from xzarr3 import config, set_options
 from xzarr3.dask.memory import memory_limit
 from xzarr3.parallel import available_threads
+from xzarr3.quantities import byte_count
 from xzarr3.stores import in_flight
 
 DEFAULTS = {"max_document_bytes": 2**26, "memory_limit": None, "missing": "fill", "threads": None}
@@ -57,6 +59,36 @@ def test_what_is_no_option_is_refused(options: dict[str, Any], error: Any, match
     with pytest.raises(error, match=match):
         config.set({**options, "threads": options.get("threads", 2)})
     assert dict(config) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        "1",
+        "10 B",
+        "2 kB",
+        "2 KB",
+        "2k",
+        "1.5 MiB",
+        "3MB",
+        "4 G",
+        "1e6",
+        "1e3 kB",
+        "0.5 GiB",
+        ".5 kB",
+        "2 TiB",
+    ],
+)
+def test_sizes_are_those_of_dask(size: str) -> None:
+    assert byte_count(size) == parse_bytes(size)
+
+
+@pytest.mark.parametrize(
+    "size", ["", "MB", "-1 MB", "1 XB", "1 2", "0", 0, -5, 1.5, True, None, [], "9" * 99, "inf"]
+)
+def test_what_is_no_size_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        byte_count(size)
 
 
 def test_threads_are_the_most_of_work_that_is_not_told() -> None:
