@@ -29,10 +29,16 @@ LAYERS: list[dict[str, str]] = [
     {"xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit"},
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
     {
-        "api": "open, create, consolidate",
-        "group": "`Group`",
+        "api": "open and create",
+        "creation": "`zeros`, `full_like`, `from_array` and others that create",
+        "convenience": "`save`, `load`, `tree`, `consolidate_metadata`",
+        "groups": "`Group`: finding, creating, moving nodes",
+        "group_arrays": "`zeros`, `require_array` and others of a `Group`",
+        "group_members": "the members of a `Group`, by kind",
         "new_array": "from what a user asks for to a new array",
-        "array": "`Array`: reading, writing, selecting",
+        "arrays": "`Array`: reading, writing, attributes",
+        "array_selections": "the ways to select elements of an `Array`",
+        "array_properties": "what the metadata of an `Array` say",
         "copying": "`copy`, also between formats",
         "progress": "progress bars",
         "versions": "`show_versions`",
@@ -52,7 +58,13 @@ LAYERS: list[dict[str, str]] = [
     {"parallel": "pools of threads"},
     {"tracing": "one event a request; counters and `trace`, also on workers"},
     {"extensions": "names and configurations as documents have them"},
-    {"errors": "every exception", "options": "options of the process", "_types": "names of types"},
+    {
+        "errors": "every exception",
+        "options": "options of the process",
+        "names": "names of zarr-python and others, and what to use",
+        "quantities": "numbers that users give",
+        "_types": "names of types",
+    },
 ]
 
 # Imports that point up, with the reason.

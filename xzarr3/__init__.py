@@ -11,14 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from xzarr3.api import (
-    consolidate_metadata,
     create_array,
     create_group,
     open,
     open_array,
     open_group,
 )
-from xzarr3.array import Array, ChunkTask
+from xzarr3.arrays import Array, ChunkTask
 from xzarr3.copying import copy
 from xzarr3.errors import (
     AlignmentError,
@@ -50,14 +49,36 @@ from xzarr3.errors import (
     Xzarr3Error,
 )
 from xzarr3.formats import ZarrFormat
-from xzarr3.group import Group
+from xzarr3.groups import Group
 from xzarr3.io.compiled import warm_up
 from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
-from xzarr3.options import set_options
+from xzarr3.options import config, set_options
 from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
     from xzarr3.commit.replace import recover
+    from xzarr3.convenience import (
+        consolidate_metadata,
+        load,
+        open_consolidated,
+        save,
+        save_array,
+        save_group,
+        tree,
+    )
+    from xzarr3.creation import (
+        array,
+        empty,
+        empty_like,
+        from_array,
+        full,
+        full_like,
+        group,
+        ones,
+        ones_like,
+        zeros,
+        zeros_like,
+    )
     from xzarr3.dask import from_zarr, store
     from xzarr3.stores import (
         CacheStore,
@@ -70,7 +91,7 @@ if TYPE_CHECKING:
     )
     from xzarr3.tracing.trace import trace
     from xzarr3.versions import show_versions
-    from xzarr3.xarray import open_dataset, to_zarr
+    from xzarr3.xarray import open_dataset, open_datatree, open_zarr, to_zarr
 
 __version__ = "0.1.0"
 
@@ -117,49 +138,83 @@ __all__ = [
     "Xzarr3Error",
     "ZarrFormat",
     "ZipStore",
+    "array",
+    "config",
     "consolidate_metadata",
     "copy",
     "create_array",
     "create_group",
+    "empty",
+    "empty_like",
+    "from_array",
     "from_zarr",
+    "full",
+    "full_like",
+    "group",
+    "load",
+    "ones",
+    "ones_like",
     "open",
     "open_array",
+    "open_consolidated",
     "open_dataset",
+    "open_datatree",
     "open_group",
     "open_store",
+    "open_zarr",
     "recover",
     "register_storage_transformer",
+    "save",
+    "save_array",
+    "save_group",
     "set_options",
     "show_versions",
     "store",
     "to_zarr",
     "trace",
+    "tree",
     "warm_up",
+    "zeros",
+    "zeros_like",
 ]
 
-# These names need dask, xarray or other packages, which are imported on first use.
-_LAZY = {
-    **dict.fromkeys(
-        (
-            *("CacheStore", "FsspecStore", "LoggingStore", "ObjectStore", "ReadOnlyStore", "WrapperStore"),
-            "ZipStore",
-        ),
-        "xzarr3.stores",
+# These names need dask, xarray or other packages, or are not needed by all: they are imported on first use.
+_FROM = {
+    "xzarr3.commit.replace": ("recover",),
+    "xzarr3.convenience": (
+        "consolidate_metadata",
+        "load",
+        "open_consolidated",
+        "save",
+        "save_array",
+        "save_group",
+        "tree",
     ),
-    "from_zarr": "xzarr3.dask",
-    "recover": "xzarr3.commit.replace",
-    "open_dataset": "xzarr3.xarray",
-    "store": "xzarr3.dask",
-    "to_zarr": "xzarr3.xarray",
-    "trace": "xzarr3.tracing.trace",
-    "show_versions": "xzarr3.versions",
+    "xzarr3.creation": (
+        *("array", "empty", "empty_like", "from_array", "full", "full_like", "group"),
+        *("ones", "ones_like", "zeros", "zeros_like"),
+    ),
+    "xzarr3.dask": ("from_zarr", "store"),
+    "xzarr3.stores": (
+        *("CacheStore", "FsspecStore", "LoggingStore", "ObjectStore", "ReadOnlyStore", "WrapperStore"),
+        "ZipStore",
+    ),
+    "xzarr3.tracing.trace": ("trace",),
+    "xzarr3.versions": ("show_versions",),
+    "xzarr3.xarray": ("open_dataset", "open_datatree", "open_zarr", "to_zarr"),
 }
+_LAZY = {name: module for module, names in _FROM.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = ""
+    if not name.startswith("_"):
+        from xzarr3.names import absent_name
+
+        hint = absent_name("module", name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import numpy.typing as npt
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError, one_of
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
-from xzarr3.group import Group, bind, make_group
-from xzarr3.io.missing import Missing, check_missing
+from xzarr3.groups import Group, bind, make_group
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
+from xzarr3.names import unknown_arguments
 from xzarr3.new_array import make_array
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
-from xzarr3.nodes.node import check_new_path, normal_path
+from xzarr3.nodes.node import check_new_path, normal_path, path_or_name
+from xzarr3.options import Missing, check_missing
 from xzarr3.stores import Store, StoreLike, open_store
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
@@ -34,7 +35,8 @@ Mode = Literal["r", "r+", "a", "w", "w-"]
 
 def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
     if mode not in accepted:
-        raise ValueError(f"mode={mode!r}; {one_of(mode, accepted)}")
+        creates = "; create_array() and create_group() create" if mode in ("w", "w-", "x") else ""
+        raise ValueError(f"mode={mode!r}; {one_of(mode, accepted)}{creates}")
 
 
 def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: Any) -> Array | Group | None:
@@ -58,7 +60,7 @@ def _there(
     *,
     read_only: bool,
     use_consolidated: bool | None,
-    missing: Missing,
+    missing: Missing | None,
     by_name: bool = False,
 ) -> Array | Group | None:
     """The node at a path, or None if there is none.
@@ -66,7 +68,7 @@ def _there(
     To read only, a group comes from the consolidated metadata of the root, if these hold it, or from its own.
     The nodes below come with it. With ``by_name`` only the node itself is read, not what is below it.
     """
-    check_missing(missing)
+    missing = check_missing(missing)
     if zarr_format is not None:
         parse_format(zarr_format)
     alone = together = False
@@ -153,7 +155,8 @@ def open(
     zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "fill",
+    missing: Missing | None = None,
+    **unknown: Never,
 ) -> Array | Group:
     """Open an array or a group.
 
@@ -173,7 +176,8 @@ def open(
         store.
     storage_options : mapping, optional
         Further options of the store; see :func:`xzarr3.open_store`.
-    missing : {"fill", "warn", "error"}
+    missing : {"fill", "warn", "error"}, optional
+        By default the option of this name of :class:`xzarr3.set_options`, which is ``"fill"``.
         What a read does about stored units (shards, or unsharded chunks) that are absent from the store.
         ``"fill"`` reads the fill value, which is what an absent chunk stands for. ``"warn"`` does so with a
         :class:`MissingChunksWarning`. ``"error"`` raises :class:`MissingChunksError`. An inner chunk that the
@@ -201,6 +205,8 @@ def open(
     Traceback (most recent call last):
     MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
+    if unknown:
+        raise unknown_arguments(open, unknown)
     _check_mode(mode, ("r", "r+", "a"))
     opened = open_store(store, storage_options, mode=mode)
     normal = normal_path(path)
@@ -222,7 +228,8 @@ def open_array(
     mode: Literal["r", "r+", "a"] = "r",
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "fill",
+    missing: Missing | None = None,
+    **unknown: Never,
 ) -> Array:
     """Open an array; see :func:`open`.
 
@@ -231,6 +238,8 @@ def open_array(
     NodeTypeError
         If there is a group at ``path``.
     """
+    if unknown:
+        raise unknown_arguments(open_array, unknown)
     _check_mode(mode, ("r", "r+", "a"))
     opened = open_store(store, storage_options, mode=mode)
     normal = normal_path(path)
@@ -258,7 +267,8 @@ def open_group(
     zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "fill",
+    missing: Missing | None = None,
+    **unknown: Never,
 ) -> Group:
     """Open a group, or create one; see :func:`open`.
 
@@ -277,8 +287,10 @@ def open_group(
     NodeExistsError
         If there is a node already and ``mode`` is ``w-``.
     """
+    if unknown:
+        raise unknown_arguments(open_group, unknown)
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
-    check_missing(missing)
+    missing = check_missing(missing)
     opened = open_store(store, storage_options, mode="a" if mode == "w" or mode == "w-" else mode)
     normal = normal_path(path)
     if mode in ("w", "w-"):
@@ -311,6 +323,7 @@ def create_group(
     overwrite: bool = False,
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    **unknown: Never,
 ) -> Group:
     """Create a group, and the groups above it that are missing.
 
@@ -341,6 +354,8 @@ def create_group(
     >>> xzarr3.create_group(xzarr3.MemoryStore(), "ocean", attributes={"title": "SST"}).attrs
     {'title': 'SST'}
     """
+    if unknown:
+        raise unknown_arguments(create_group, unknown)
     opened = open_store(store, storage_options, mode="a")
     format, normal, look = _place_for_new(opened, path, zarr_format)
     return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
@@ -350,11 +365,12 @@ def create_array(
     store: StoreLike,
     path: str = "",
     *,
+    name: str | None = None,
     shape: int | Sequence[int] | None = None,
     dtype: ZDType | npt.DTypeLike | None = None,
     data: Any = None,
-    chunks: int | Sequence[int | Sequence[int]] | Literal["auto"] = "auto",
-    shards: int | Sequence[int | Sequence[int]] | None = None,
+    chunks: int | Sequence[int | Sequence[int]] | str | bool | None = "auto",
+    shards: int | Sequence[int | Sequence[int]] | str | bool | None = None,
     filters: Any = "auto",
     serializer: Any = "auto",
     compressors: Any = "auto",
@@ -368,6 +384,7 @@ def create_array(
     overwrite: bool = False,
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    **unknown: Never,
 ) -> Array:
     """Create an array, and the groups above it that are missing.
 
@@ -376,6 +393,8 @@ def create_array(
     store : path, URL or Store
     path : str
         Path of the array in its hierarchy; the root by default.
+    name : str, optional
+        Another name for ``path``, which zarr-python uses; give one of them.
     shape : tuple of int
         Length of each dimension; that of ``data`` by default.
     dtype : dtype, str or ZDType
@@ -388,11 +407,15 @@ def create_array(
         attributes to ``attributes``, unless those are given. Its values are stored as they are. Its
         coordinates and its encoding are not stored: :func:`xzarr3.to_zarr` does that.
     chunks : tuple of int, or of sequences of int
-        Shape of a chunk in elements; -1 stands for the whole dimension. By default a chunk takes at most 4
-        MiB. A sequence of lengths for a dimension gives each chunk along it its own length.
+        Shape of a chunk in elements; -1 stands for the whole dimension, and -1 alone or False for the whole
+        array. ``"auto"``, None or True choose a shape of at most 4 MiB, or of at most 1 MiB in shards. Text
+        such as ``"2 MB"`` sets another limit. A sequence of lengths for a dimension gives each chunk along it
+        its own length.
     shards : tuple of int, or of sequences of int, optional
         Shape of a shard in elements, a multiple of ``chunks``: each stored unit is then a shard of many inner
-        chunks.
+        chunks. ``"auto"`` or True choose a shape of at most 64 MiB, text such as ``"100 MB"`` sets another
+        limit. If ``chunks`` are left open, they divide the shards evenly: into about 16 chunks, or more so
+        that a chunk takes at most 1 MiB.
     filters : codecs, optional
         Array-to-array codecs; none by default.
     serializer : codec
@@ -444,8 +467,11 @@ def create_array(
     ...     fill_value=float("nan"), dimension_names=("time", "lat", "lon"),
     ... )
     >>> array.chunks, array.shards, array.cdata_shape
-    ((73, 45, 45), (365, 90, 90), (1, 1, 2))
+    ((73, 45, 45), (365, 90, 90), (5, 2, 4))
     """
+    if unknown:
+        raise unknown_arguments(create_array, unknown)
+    path = path_or_name(path, name)
     opened = open_store(store, storage_options, mode="a")
     format, normal, look = _place_for_new(opened, path, zarr_format)
     return make_array(
@@ -470,23 +496,3 @@ def create_array(
         write_empty_chunks=write_empty_chunks,
         overwrite=overwrite,
     )
-
-
-def consolidate_metadata(
-    store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any] | None = None
-) -> Group:
-    """Copy the documents of all nodes below a group into its consolidated metadata.
-
-    The copies go into the group's document, or into ``.zmetadata`` in version 2. One request then opens the
-    whole hierarchy. Returns the group, opened from the new document.
-
-    Examples
-    --------
-    >>> import xzarr3
-    >>> store = xzarr3.MemoryStore()
-    >>> _ = xzarr3.create_array(store, "sst", shape=4, dtype="int16")
-    >>> xzarr3.consolidate_metadata(store).consolidated
-    True
-    """
-    group = open_group(store, path, mode="r+", use_consolidated=False, storage_options=storage_options)
-    return group.consolidate()

@@ -13,7 +13,7 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -22,7 +22,7 @@ import numpy as np
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.api import open as open_node
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.parsing import parse_codecs
@@ -40,13 +40,14 @@ from xzarr3.formats.fill_value_attribute import (
 )
 from xzarr3.formats.nonfinite_attributes import Telling, as_text, finite_attributes, is_finite
 from xzarr3.grid import RegularGrid
-from xzarr3.group import Group, bind
+from xzarr3.groups import Group, bind
 from xzarr3.io.selection import basic_selection
 from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.array_settings import chosen_filters, chosen_serializer
 from xzarr3.nodes.documents import write_documents
 from xzarr3.nodes.find import DocumentView, find_format, format_for_new
+from xzarr3.nodes.freshness import note_values
 from xzarr3.nodes.node import check_new_path, normal_path
 from xzarr3.parallel import available_threads, run_on_threads, waiters
 from xzarr3.progress import Asked, Progress, check_asked
@@ -201,9 +202,7 @@ def _copied(
     for job in jobs:
         check_new_path(job.path, format)
     if threads is None:
-        held_by_each = max((2 * each.chain.spec.nbytes for each in arrays.values()), default=0)
-        most = max(node.store.concurrency, store.concurrency)
-        threads = max(available_threads(), in_flight.at_once(most, held_by_each))
+        threads = _most_threads(node, store, arrays.values())
     place.begin()
     with place.discarding():
         text = f"copying {node.name} to {store}"
@@ -451,12 +450,14 @@ class _NodeCopy:
         left_open = target.metadata.fill_is_null and not source.metadata.fill_is_null
         if left_open or not _same_fill(source, target):
             absent = _Absent(source.metadata.fill_value, target.metadata)
-        if _encoded_alike(source.metadata, target.metadata):
-            coordinates = _stored(source) if absent is None else _all(target.cdata_shape)
+        # In the bytes of a shard, absent inner chunks would get the other fill value.
+        as_bytes = absent is None or target.shards is None
+        if as_bytes and _encoded_alike(source.metadata, target.metadata):
+            coordinates = _stored(source) if absent is None else _all(target.shard_grid_shape)
             yield from (_Move(source, target, coords, absent) for coords in coordinates)
         else:
             target.write_empty_chunks = absent is not None
-            coordinates = _touched(source, target) if absent is None else _all(target.cdata_shape)
+            coordinates = _touched(source, target) if absent is None else _all(target.shard_grid_shape)
             yield from (_Recode(source, target, coords) for coords in coordinates)
 
 
@@ -497,8 +498,8 @@ def _all(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 def _stored(array: Array) -> Iterator[tuple[int, ...]]:
     """The coordinates of stored units; of all units if there are few or the store cannot list."""
-    few = array.nchunks <= FEW or not array.engine.store.listable
-    return _all(array.cdata_shape) if few else array.stored_units()
+    few = array.nshards <= FEW or not array.engine.store.listable
+    return _all(array.shard_grid_shape) if few else array.stored_units()
 
 
 def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
@@ -517,8 +518,14 @@ def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
 
 
 def _same_fill(source: Array, target: Array) -> bool:
-    bits = source.metadata.data_type.bits
-    return bits(source.metadata.fill_value) == bits(target.metadata.fill_value)
+    data_type, fill = target.metadata.data_type, source.metadata.fill_value
+    if data_type != source.metadata.data_type:
+        try:
+            fill = data_type.cast_scalar(fill)
+        except MetadataError:  # the target holds no such value
+            return False
+    same: bool = data_type.bits(fill) == data_type.bits(target.metadata.fill_value)
+    return same
 
 
 def _size(array: Array, region: tuple[slice, ...]) -> int:
@@ -561,6 +568,25 @@ class _Recode:
         selection = basic_selection(region, self.target.shape)
         self.target._write(selection, self.source.get(region, threads=1), threads=1)
         return _size(self.target, region)
+
+
+def copy_values(source: Array, target: Array) -> None:
+    """Write all values of an array to another one of its shape, which holds none yet.
+
+    Stored units are copied as bytes where both arrays encode them alike.
+    """
+    job = _NodeCopy(target.path, source, target.metadata, target.store, target.format)
+    try:
+        _do_all(job.moves(), _most_threads(source, target.store, [target.metadata]), lambda _: None)
+    finally:
+        note_values(target)
+
+
+def _most_threads(node: Array | Group, store: Store, arrays: Iterable[ArrayMetadata]) -> int:
+    """How many threads copy to a store by default."""
+    held_by_each = max((2 * each.chain.spec.nbytes for each in arrays), default=0)
+    most = max(node.store.concurrency, store.concurrency)
+    return max(available_threads(), in_flight.at_once(most, held_by_each))
 
 
 def _do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[[int], object]) -> None:

@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import MetadataError
-from xzarr3.formats import Format
+from xzarr3.errors import MetadataError, listed
+from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.nonfinite_attributes import Telling, finite_attributes
 from xzarr3.grid import as_lengths
+from xzarr3.names import hint
 from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.find import DocumentView
@@ -52,6 +53,19 @@ def _given(asked: Any, found: Any) -> Any:
     return found if asked is None else asked
 
 
+def _check_known(options: Mapping[str, Any]) -> None:
+    """Raise if an option for a new array does not exist; the error says which to use."""
+    code = array_metadata.__code__
+    known = {*code.co_varnames[: code.co_kwonlyargcount], "data", "write_empty_chunks", "overwrite"}
+    unknown = [name for name in options if name not in known or name == "format"]
+    if unknown:
+        given = [name for name in unknown if name in ("zarr_format", "storage_options")]
+        found = [f"leave {name!r} out, because a new array takes that of the group" for name in given]
+        found += (hint(name, sorted(known - {"format"})) for name in unknown if name not in given)
+        text = "; ".join(dict.fromkeys(found))
+        raise TypeError(f"create_array() of a group has no argument {listed(unknown)}; {text}")
+
+
 def make_array(
     store: Store,
     format: Format,
@@ -65,7 +79,14 @@ def make_array(
     look: DocumentView | None = None,
     **options: Any,
 ) -> Array:
-    """Create an array, and the groups above it; the caller has checked the path."""
+    """Create an array, and the groups above it; the caller has checked the path.
+
+    Raises
+    ------
+    TypeError
+        If one of ``options`` is no parameter of :func:`xzarr3.create_array`.
+    """
+    _check_known(options)
     with Telling():
         data, names, described = _unwrapped(data, path)
     if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):
@@ -76,7 +97,9 @@ def make_array(
         from xzarr3.dask.creating import block_lengths
 
         lengths = block_lengths(data, path)
-        if is_auto(options.get("chunks", "auto")) and options.get("shards") is None and shape is None:
+        chunks = options.get("chunks")
+        is_left_open = chunks is None or chunks is True or is_auto(chunks)
+        if is_left_open and options.get("shards") is None and shape is None:
             options["chunks"] = lengths
     values: Any = data if lazy or data is None else _values(data, dtype, format, path)
     if values is not None:
@@ -107,3 +130,31 @@ def make_array(
     if values is not None:
         array[...] = values
     return array
+
+
+def zero_of(dtype: ZDType | npt.DTypeLike) -> object:
+    """Zero of a data type, as numpy has it: of datetimes the start of 1970; None for what has no zero."""
+    native = parse_dtype(dtype).to_native_dtype()
+    return None if native.kind == "O" else np.zeros((), native)[()]
+
+
+def fill_like(a: Any) -> object:
+    """The fill value of an array; None for other arrays than those of a store."""
+    return a.fill_value if isinstance(a, Array) else None
+
+
+def settings_like(a: Any, *, zarr_format: ZarrFormat | None = None, **_: Any) -> dict[str, Any]:
+    """The settings of an array that one like it takes; its codecs only in the same format."""
+    if isinstance(a, Array):
+        found: dict[str, Any] = {"shape": a.shape, "dtype": a.zdtype, "chunks": a.chunks, "shards": a.shards}
+        if zarr_format in (None, a.zarr_format):
+            codecs = {"filters": a.filters, "serializer": a.serializer, "compressors": a.compressors}
+            found.update(codecs, zarr_format=a.zarr_format)
+        return found
+    if not hasattr(a, "shape") or not hasattr(a, "dtype"):
+        a = np.asarray(a)
+    chunks = getattr(a, "chunks", None)
+    if isinstance(chunks, Mapping) or chunks is None or len(chunks) != len(a.shape):
+        return {"shape": a.shape, "dtype": a.dtype}
+    lengths = [along if isinstance(along, int) else max(1, *along) for along in chunks]
+    return {"shape": a.shape, "dtype": a.dtype, "chunks": lengths}

@@ -6,7 +6,6 @@ knows nothing of stores, arrays or codecs.
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 import threading
@@ -15,6 +14,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from xzarr3.options import most_threads
+from xzarr3.quantities import positive
 from xzarr3.tracing.events import here
 
 Item = TypeVar("Item")
@@ -32,14 +33,16 @@ def is_child() -> bool:
 def available_threads() -> int:
     """How many threads a read or write may use: one in a worker thread or worker process, else all cores.
 
-    Tasks of dask and of other pools run in such threads or processes, which already keep the cores busy.
+    Tasks of dask and of other pools run in such threads or processes, which already keep the cores busy. The
+    option ``threads`` lowers the number.
     """
     if threading.current_thread() is not threading.main_thread() or is_child():
         return 1
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:  # Not every system can tell which cores this process may use.
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    return min(cores, most_threads() or cores)
 
 
 def asked_threads(threads: int | None) -> int | None:
@@ -51,23 +54,6 @@ def asked_threads(threads: int | None) -> int | None:
         If it is not a positive integer.
     """
     return None if threads is None else positive("threads", threads, "None or an integer of at least 1")
-
-
-def positive(name: str, value: object, accepted: str = "an integer of at least 1") -> int:
-    """The integer given for the parameter ``name``.
-
-    Raises
-    ------
-    ValueError
-        If it is not a positive integer.
-    """
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise ValueError(f"{name}={value!r}; accepted: {accepted}") from error
-    if number < 1:
-        raise ValueError(f"{name}={value!r}; accepted: {accepted}")
-    return number
 
 
 class Pool:

@@ -251,12 +251,12 @@ def test_auto_chunks_are_made_of_whole_units(shape: tuple[int, int], shards: tup
     lazy = from_zarr(array)
     for along, unit in zip(lazy.chunks, array.write_chunks, strict=True):
         assert all(edge % unit == 0 for edge in np.cumsum(along)[:-1])
-    assert lazy.npartitions <= array.nchunks
+    assert lazy.npartitions <= array.nshards
     with store.recorded() as requests:
         np.testing.assert_array_equal(lazy.compute(**SYNC), numbers(*shape))
-    assert len({request.key for request in requests}) == array.nchunks
+    assert len({request.key for request in requests}) == array.nshards
     if shards is None:
-        assert len(requests) == array.nchunks
+        assert len(requests) == array.nshards
 
 
 def test_auto_chunks_are_of_a_size_that_is_worth_a_task() -> None:

@@ -313,7 +313,7 @@ def test_reads_are_shared_in_a_graph_that_a_scheduler_optimizes(tmp_path: Path) 
     results = [lazy[at] for at in range(5, 15)] + [lazy[1:] - lazy[:-1]]
     sent = pickle.loads(pickle.dumps(expressions(results, True)))
     graph = sent.optimize().__dask_graph__()
-    assert len(read_tasks(graph)) == array.nchunks
+    assert len(read_tasks(graph)) == array.nshards
     found = dask.get(graph, [result.__dask_keys__() for result in results])
     np.testing.assert_array_equal(np.concatenate(found[3]), values[8])
     rows = [np.concatenate(row, 1) for row in found[-1]]

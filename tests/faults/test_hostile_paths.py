@@ -104,6 +104,19 @@ ON_PATHS: dict[str, Callable[[str, str], object]] = {
     "nested create_array": lambda store, path: _nested(store).create_array(path, data=np.arange(4)),
     "nested delete": lambda store, path: _nested(store).__delitem__(path),
     "nested get": lambda store, path: _nested(store)[path],
+    "group set": lambda store, path: _writable(store).__setitem__(path, np.arange(4)),
+    "group require_array": lambda store, path: _writable(store).require_array(path, shape=4),
+    "group zeros": lambda store, path: _writable(store).zeros(path, shape=4),
+    "move": lambda store, path: _writable(store).move(path, "moved"),
+    "move to": lambda store, path: _writable(store).move("plain", path),
+    "nested move": lambda store, path: _nested(store).move(path, "moved"),
+    "nested move to": lambda store, path: _nested(store).move("sharded", path),
+    "group": lambda store, path: xzarr3.group(store, path, overwrite=True),
+    "zeros": lambda store, path: xzarr3.zeros(4, store=store, path=path, overwrite=True),
+    "save": lambda store, path: xzarr3.save(store, [1], path=path, overwrite=True),
+    "save_group": lambda store, path: xzarr3.save(store, [1], [2], path=path, overwrite=True),
+    "load": lambda store, path: xzarr3.load(store, path),
+    "name": lambda store, path: xzarr3.create_array(store, name=path, shape=4, dtype="i4", overwrite=True),
 }
 
 
@@ -152,11 +165,16 @@ def test_endless_paths_end_in_our_error(base: Path) -> None:
 @pytest.mark.parametrize("name", ["", "/", "//"])
 @pytest.mark.parametrize("group", ["", "a"])
 @unprivileged(_hierarchy)
-def test_a_group_is_not_deleted_through_itself(base: Path, group: str, name: str) -> None:
-    """An empty variable in ``del group[name]`` must not take the whole hierarchy with it."""
+def test_a_group_is_not_deleted_or_replaced_through_itself(base: Path, group: str, name: str) -> None:
+    """An empty variable in ``del group[name]`` and the like must not take the whole hierarchy with it."""
     before = _tree(base / "store")
     with pytest.raises(Xzarr3Error):
         del xzarr3.open_group(_store(base), group, mode="r+")[name]
+    with pytest.raises(Xzarr3Error):
+        xzarr3.open_group(_store(base), group, mode="r+")[name] = 1
+    for source, target in ((name, "moved"), ("b" if group else "a", name)):
+        with pytest.raises(Xzarr3Error):
+            xzarr3.open_group(_store(base), group, mode="r+").move(source, target)
     assert _tree(base / "store") == before
 
 
@@ -240,7 +258,23 @@ THROUGH_LINKS: dict[str, Callable[[LocalStore], object]] = {
     "document attributes": lambda store: xzarr3.open_group(store, "document", mode="r+").attrs.update(x=1),
     "consolidate": lambda store: xzarr3.consolidate_metadata(store, "group"),
     "consolidate document": lambda store: xzarr3.consolidate_metadata(store, "document"),
+    "move below a link": lambda store: _root(store).move("plain", "folder/planted"),
+    "move onto a link": lambda store: _root(store).move("plain", "folder"),
+    "move below a linked group": lambda store: _root(store).move("plain", "group/planted"),
+    "move up a link": lambda store: _root(store).move("plain", "up/planted"),
+    "move a linked array": lambda store: _root(store).move("array", "moved"),
+    "move a linked group": lambda store: _root(store).move("group", "moved"),
+    "move out of a linked group": lambda store: _root(store).move("group/below", "moved"),
+    "move linked chunks": lambda store: _root(store).move("chunks", "moved"),
+    "move a linked document": lambda store: _root(store).move("document", "moved"),
+    "set an array": lambda store: _root(store).__setitem__("folder/planted", 1),
+    "set an array over": lambda store: _root(store).__setitem__("array", 1),
+    "save over": lambda store: xzarr3.save(store, [1], [2], path="group", overwrite=True),
 }
+
+
+def _root(store: LocalStore) -> Group:
+    return xzarr3.open_group(store, mode="r+")
 
 
 def _array(store: LocalStore, path: str) -> Array:

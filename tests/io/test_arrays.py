@@ -897,7 +897,8 @@ def test_properties() -> None:
     expected = {
         "path": "group/array", "name": "/group/array", "basename": "array", "shape": (10, 20), "ndim": 2,
         "size": 200, "nbytes": 800, "chunks": (3, 5), "shards": (6, 20), "write_chunks": (6, 20),
-        "cdata_shape": (2, 1), "nchunks": 2, "dtype": np.float32, "fill_value": -1,
+        "cdata_shape": (4, 4), "nchunks": 16, "shard_grid_shape": (2, 1), "nshards": 2,
+        "order": "F", "dtype": np.float32, "fill_value": -1,
         "dimension_names": ("y", None), "filters": (TransposeCodec((1, 0)),),
         "serializer": BytesCodec("big"), "read_only": False,
     }  # fmt: skip

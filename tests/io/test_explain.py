@@ -163,7 +163,7 @@ def test_what_is_explained_is_what_is_asked_for(data: st.DataObject) -> None:
             sliced = (*points[:-1], slice(None, None, data.draw(st.sampled_from([1, 2, -1]))))
             check(store, array.vindex, sliced)
             check(store, array.oindex, sliced)
-            blocks = data.draw(basic(array.cdata_shape))
+            blocks = data.draw(basic(array.shard_grid_shape))
             blocks = tuple(slice(b.start, b.stop) if isinstance(b, slice) else b for b in blocks)
             check(store, array.blocks, blocks)
 

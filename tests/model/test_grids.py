@@ -121,7 +121,7 @@ def test_the_examples_of_the_extension(chunk_shapes: list[Any], lengths: Any) ->
     assert isinstance(array.metadata.chunk_grid, RectilinearGrid)
     assert array.chunks == array.write_chunks == lengths
     assert array.shards is None
-    assert array.cdata_shape == tuple(map(len, lengths))
+    assert array.shard_grid_shape == tuple(map(len, lengths))
     values = np.arange(6**5, dtype="int16").reshape((6,) * 5)
     array[...] = values
     assert np.array_equal(array[...], values)
@@ -245,7 +245,7 @@ def test_a_short_document_of_very_many_chunks() -> None:
     array[10**12 - 1 : 10**12 + 7] = np.arange(8)
     assert array[10**12 + 2] == 3
     assert array[-1] == 0
-    assert array.cdata_shape == (2 * 10**12 + 1,)
+    assert array.shard_grid_shape == (2 * 10**12 + 1,)
     assert array.chunk_key(10**12 + 1) in set(array.store.list())
     assert array.metadata.chunk_grid.region((10**12,), array.shape) == (slice(10**12, 10**12 + 5),)
     array.resize((10**12 + 3,))
@@ -433,11 +433,11 @@ def test_reads_and_writes_are_numpys(data: st.DataObject) -> None:
     assert same_bits(again.get(), oracle)
     lengths = expanded(chunk_shapes, shape)
     places = cells(lengths, shape)
-    assert again.cdata_shape == tuple(
+    assert again.shard_grid_shape == tuple(
         sum(low < size for low in (0, *itertools.accumulate(along[:-1]))) if size else 0
         for along, size in zip(lengths, shape, strict=True)
     )
-    assert again.nchunks == len(places)
+    assert again.nshards == len(places)
     assert {task.coords for task in again.chunk_tasks()} == set(places)
     for coords, place in places.items():
         assert same_bits(again.read_chunk(coords), oracle[place])
@@ -555,7 +555,7 @@ def test_shards_of_different_shapes() -> None:
     array = made(data=values, chunks=[[2, 6, 4], 5], serializer=inner, compressors=None)
     assert array.chunks == (2, 5)
     assert array.shards == array.write_chunks == ((2, 6, 4), (5, 5))
-    assert array.cdata_shape == (3, 2)
+    assert array.shard_grid_shape == (3, 2)
     assert np.array_equal(array[...], values)
     array.append(values[:3])
     # The new shard holds whole inner chunks.
@@ -614,7 +614,7 @@ def test_inner_chunks_that_do_not_divide_every_shard() -> None:
         codecs = (TransposeCodec((1, 0)), ShardingCodec(chunk_shape, (BytesCodec("little"),)))
         return stored(array_document(**plane, codecs=[codec.to_json() for codec in codecs]))
 
-    assert turned(1, 4).cdata_shape == (2, 3)
+    assert turned(1, 4).shard_grid_shape == (2, 3)
     with pytest.raises(MetadataError, match="is not a multiple of chunks"):
         turned(2, 4)
 

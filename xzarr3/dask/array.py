@@ -22,7 +22,7 @@ from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3._types import AnyArray
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.blocks import BlockChunks, Regions, check_dask, threads_of
 from xzarr3.dask.layers import Read, ReadLayer, SelectLayer, read_layer
 from xzarr3.dask.slicing import Along, Part, as_blocks, every, extent

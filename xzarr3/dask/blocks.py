@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import dask.array as da
+import numpy as np
 from dask.array.core import normalize_chunks
 from dask.blockwise import BlockwiseDep
 from dask.utils import key_split
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.slicing import all_blocks, as_blocks, trimmed
-from xzarr3.grid import Edges, Steps
+from xzarr3.errors import one_of
+from xzarr3.grid import Edges, Grid, Steps
 
 _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped into.
 _LONGEST_LABEL = 40
@@ -55,10 +58,17 @@ def _grouped(array: Array) -> list[Steps | Edges]:
 
 
 def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks:
-    """The requested blocks along each dimension; as dask's tuples of lengths if some blocks are empty."""
-    axes = array.metadata.chunk_grid.axes
-    if isinstance(chunks, str) and chunks in ("auto", "units"):
-        asked = _grouped(array) if chunks == "auto" else axes
+    """The requested blocks along each dimension; as dask's tuples of lengths if some blocks are empty.
+
+    Raises
+    ------
+    ValueError
+        If they do not fit the array, or name a dimension that it does not have.
+    """
+    if chunks is None:
+        chunks = "auto"
+    if isinstance(chunks, str) and chunks in ("auto", *_STORED):
+        asked = _grouped(array) if chunks == "auto" else _STORED[chunks](array).axes
         return [trimmed(blocks, size) for blocks, size in zip(asked, array.shape, strict=True)]
     if type(chunks) is int:
         chunks = (chunks,) * array.ndim
@@ -67,15 +77,55 @@ def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks
             Steps(max(min(n, size) if n > 0 else size, 1))
             for n, size in zip(chunks, array.shape, strict=True)
         ]
-    units = tuple(axis.lengths(size) for size, axis in zip(array.shape, axes, strict=True))
+    if isinstance(chunks, Mapping):
+        chunks = _by_axis(array, chunks)
+    if isinstance(chunks, (tuple, list)) and len(chunks) == array.ndim:
+        chunks = tuple(_stored_lengths(array, at, along) for at, along in enumerate(chunks))
     try:
+        units = array.write_chunk_sizes
         normal: BlockChunks = normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units)
     except ValueError as error:
         if not isinstance(chunks, str):
             raise
-        raise ValueError(f"chunks={chunks!r}; accepted: 'auto', 'units', or a size as '16 MiB'") from error
+        raise ValueError(
+            f"chunks={chunks!r}; accepted: 'auto', 'units', 'chunks', or a size as '16 MiB'"
+        ) from error
     blocks = [as_blocks(along) for along in normal]
     return normal if None in blocks else cast("list[Steps | Edges]", blocks)
+
+
+_STORED: dict[str, Callable[[Array], Grid]] = {
+    "units": lambda array: array.metadata.chunk_grid,
+    "chunks": lambda array: array._chunk_grid,
+}
+"""What a block may be: a stored unit, or a chunk, which is a part of its shard if there are shards."""
+
+
+def _by_axis(array: Array, chunks: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """The blocks along each dimension; None, all of the dimension, if it is not named.
+
+    Keys are names of dimensions, or their numbers as in dask.
+    """
+    names = array.dimension_names or ()
+    found: list[Any] = [None] * array.ndim
+    for key, along in chunks.items():
+        at: Any = None
+        if isinstance(key, str):
+            at = names.index(key) if key in names else None
+        elif isinstance(key, (int, np.integer)) and -array.ndim <= key < array.ndim:
+            at = key
+        if at is None:
+            known = [*(name for name in names if name is not None), *range(array.ndim)]
+            raise ValueError(f"chunks of {key!r}, which is no dimension of the array; {one_of(key, known)}")
+        found[at] = along
+    return tuple(found)
+
+
+def _stored_lengths(array: Array, axis: int, along: Any) -> Any:
+    """The blocks along one dimension: the lengths if they are named "units" or "chunks"."""
+    if isinstance(along, str) and along in _STORED:
+        return _STORED[along](array).axes[axis].lengths(array.shape[axis])
+    return along
 
 
 def _is_length(length: object) -> bool:

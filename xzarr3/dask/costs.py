@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.slicing import Part, extent
 from xzarr3.grid import Edges, Steps
 from xzarr3.io.byte_ranges import Price, element_ranges

@@ -6,7 +6,7 @@ import math
 
 import dask.array as da
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.replace import Replacement
 from xzarr3.dask.write import store as store_blocks
 from xzarr3.errors import MetadataError

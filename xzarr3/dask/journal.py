@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from xzarr3._types import AnyArray, Buffer
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.lease import boot
 from xzarr3.dask.blocks import Regions
 from xzarr3.dask.slicing import all_blocks

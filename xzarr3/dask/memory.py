@@ -15,9 +15,10 @@ from typing import Any
 import dask
 import numpy as np
 import psutil
-from dask.utils import parse_bytes
 
+from xzarr3 import options
 from xzarr3.dask.tiles import AxisTiles, Positions
+from xzarr3.quantities import byte_count
 
 _SHARE = 0.5  # Share of the total memory that the blocks of a write may take.
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -69,22 +70,21 @@ def memory_limit(asked: int | str | None, client: Any = None) -> float:
     Parameters
     ----------
     asked : int or str, optional
-        The limit. By default ``xzarr3.memory-limit`` of dask's configuration, else half of the memory of the
-        workers or of this machine.
+        The limit. By default the option ``memory_limit``, or ``xzarr3.memory-limit`` of dask's configuration,
+        or half of the memory of the workers or of this machine.
     client : distributed.Client, optional
         Client of the cluster that runs the write. No limit applies if a worker of it has none.
     """
     if asked is None:
+        asked = options.memory_limit()
+    if asked is None:
         asked = dask.config.get("xzarr3.memory-limit", None)
     if asked is not None:
-        text = f"memory_limit={asked!r}; accepted: bytes as a positive number or as in '4 GiB'"
         try:
-            limit = float(parse_bytes(asked))
+            return float(byte_count(asked))
         except ValueError as error:
+            text = f"memory_limit={asked!r}; accepted: bytes as a positive number or as in '4 GiB'"
             raise ValueError(text) from error
-        if limit <= 0:
-            raise ValueError(text)
-        return limit
     if client is not None:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [worker["memory_limit"] for worker in workers]

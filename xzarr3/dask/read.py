@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import dask.array as da
 from dask.base import tokenize
 
 from xzarr3.api import open_array
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.array import Source, in_regions, read_block, zarr_array
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
 from xzarr3.dask.slicing import every
-from xzarr3.io.missing import Missing, check_missing
+from xzarr3.names import unknown_arguments
+from xzarr3.options import Missing, check_missing
 from xzarr3.stores import StoreLike
 
 
@@ -28,10 +29,11 @@ def from_zarr(
     source: StoreLike | Array,
     path: str = "",
     *,
-    chunks: Literal["auto", "units"] | Any = "auto",
+    chunks: Literal["auto", "units", "chunks"] | Any = "auto",
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
+    **unknown: Never,
 ) -> da.Array:
     """Make a dask array that reads from a stored array.
 
@@ -41,9 +43,15 @@ def from_zarr(
         The array, or the store that contains it.
     path : str
         Path of the array in its hierarchy; the root by default.
-    chunks : {"auto", "units"} or any chunks of dask
-        ``units`` makes one block of each stored unit: a shard, or a chunk without shards. ``auto`` does the
-        same but groups small ones, because running a task costs more than reading a small chunk.
+    chunks : {"auto", "units", "chunks"} or any chunks of dask
+        ``units`` makes one block of each stored unit: a shard, or a chunk without shards. ``chunks`` makes
+        one block of each chunk: in a shard, of each inner chunk. ``auto`` makes blocks of units but groups
+        small ones, because running a task costs more than reading a small chunk.
+
+        Everything that dask accepts has the meaning that dask gives it: a number, -1, a size in bytes such as
+        ``"64 MiB"``, a tuple of these, tuples of the lengths of all blocks, and a mapping from dimensions,
+        by name or number, to any of these. A mapping makes one block of each dimension that it leaves out.
+        ``"units"`` and ``"chunks"`` can stand for a single dimension, too.
     name : str, optional
         Name of the dask array. By default an array has the same name in every process until it is changed;
         see the notes.
@@ -51,7 +59,7 @@ def from_zarr(
         Further options of the store; see :func:`xzarr3.open_store`.
     missing : {"fill", "warn", "error"}, optional
         What each task does about absent chunks; see :func:`xzarr3.open`. By default the setting of ``source``
-        if that is an array, else ``"fill"``.
+        if that is an array, else the option ``missing`` of :class:`xzarr3.set_options`.
 
     Returns
     -------
@@ -93,11 +101,14 @@ def from_zarr(
     18.0
     >>> from_zarr(array, chunks="units")[95:8:-20].chunks
     ((1, 1, 1, 1, 1),)
+    >>> from_zarr(array, chunks=((60, 40),)).chunks, from_zarr(array, chunks={0: "400 B"}).chunks
+    (((60, 40),), ((50, 50),))
     """
+    if unknown:
+        raise unknown_arguments(from_zarr, unknown)
     check_dask()
     if not isinstance(source, Array):
-        wanted: Missing = "fill" if missing is None else missing
-        array = open_array(source, path, storage_options=storage_options, missing=wanted)
+        array = open_array(source, path, storage_options=storage_options, missing=missing)
     elif missing in (None, source.missing):
         array = source
     else:

@@ -19,7 +19,7 @@ import numpy as np
 from dask._task_spec import Task, TaskRef
 from dask.base import tokenize
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.errors import NodeNotFoundError
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_node
@@ -150,7 +150,7 @@ def _stamp_of_units(array: Array) -> str | None:
     store = array.engine.store
     if not (tells_changes(array) and store.listable):
         return _unknown()
-    if array.nchunks <= MOST_STAMPED:
+    if array.nshards <= MOST_STAMPED:
         return None
     digest = hashlib.blake2b(digest_size=16)
     keys = sorted(store.list_prefix(array.engine.prefix))

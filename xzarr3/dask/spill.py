@@ -21,7 +21,7 @@ from typing import Any
 import dask
 import numpy as np
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.leftovers import now
 from xzarr3.commit.renames import remove
 from xzarr3.commit.stage import BEGUN, StagedKeys

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.blocks import threads_of
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.journal import Journal

@@ -25,7 +25,7 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import format_bytes
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.array import read_block, read_in_chunks
 from xzarr3.dask.blocks import Regions, check_dask, label, writing_label
 from xzarr3.dask.cleanup import Writing
@@ -148,10 +148,10 @@ def store(
     lock : object
         Ignored, because no lock is needed; accepted as in :func:`dask.array.store`.
     memory_limit : int or str, optional
-        Bytes that blocks may take while they wait for other blocks, such as ``"4 GiB"``. By default
-        ``xzarr3.memory-limit`` of dask's configuration, else half of the memory of this machine or of all
-        workers. A write that would take more spills to the workers' disks or to a temporary directory, with
-        a :class:`LargeWriteWarning`.
+        Bytes that blocks may take while they wait for other blocks, such as ``"4 GiB"``. By default the
+        option ``memory_limit``, or ``xzarr3.memory-limit`` of dask's configuration, or half of the memory of
+        this machine or of all workers. A write that would take more spills to the workers' disks or to a
+        temporary directory, with a :class:`LargeWriteWarning`.
     progress : bool or callable
         Show a progress bar, or call ``progress(done, total)`` with numbers of bytes from time to time.
     **kwargs

@@ -28,7 +28,7 @@ from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import ValueReader
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
     from xzarr3.io.executor import Engine
     from xzarr3.io.selection import Fields
 

@@ -13,7 +13,7 @@ from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import DimChoice, Points, Selection
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
 
 Parse: TypeAlias = Callable[[object, tuple[int, ...]], "tuple[DimChoice, ...] | Points"]
 
@@ -39,8 +39,8 @@ class Indexer:
         Turns an index and the shape of the array into a selection.
     """
 
-    def __init__(self, array: Array, parse: Parse) -> None:
-        self._array = array
+    def __init__(self, array: Any, parse: Parse) -> None:
+        self._array: Array = array  # Not annotated above: a base class of Array passes itself.
         self._parse = parse
 
     def get(

@@ -11,44 +11,23 @@ import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3.errors import MissingChunksError, MissingChunksWarning, listed, one_of, printable, shorten
+from xzarr3.errors import MissingChunksError, MissingChunksWarning, listed, printable, shorten
 from xzarr3.grid import Grid
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
 
-Missing: TypeAlias = Literal["fill", "warn", "error"]
-"""What a read does about absent chunks."""
 Region: TypeAlias = tuple[slice, ...]
 Describe: TypeAlias = Callable[[Region], str]
 
-_ACCEPTED: tuple[str, ...] = get_args(Missing)
 _NAMED = 3  # Keys in a message.
 _DESCRIBED = 4  # Parts of the array in a message.
 _PASSED_ON = frozenset(("xzarr3", "xarray", "dask", "concurrent", "threading", "asyncio"))
-
-
-def check_missing(missing: str) -> Missing:
-    """Return ``missing`` if its value is accepted.
-
-    Raises
-    ------
-    ValueError
-        If the value is not accepted.
-
-    Examples
-    --------
-    >>> check_missing("warn")
-    'warn'
-    """
-    if missing not in _ACCEPTED:
-        raise ValueError(f"missing={missing!r}; {one_of(missing, _ACCEPTED)}")
-    return cast("Missing", missing)
 
 
 def report(

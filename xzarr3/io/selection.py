@@ -258,6 +258,58 @@ def vectorized_selection(selection: object, shape: Sequence[int]) -> tuple[DimCh
     return _points(indices, shape, together, 0) if together else _product(indices, shape)
 
 
+def coordinate_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice, ...] | Points:
+    """Work out a selection of single elements: an array of indices, or an integer, for each dimension.
+
+    Raises
+    ------
+    SelectionError
+        If a dimension has no indices, or the arrays do not fit the array or each other.
+
+    Examples
+    --------
+    >>> coordinate_selection(([0, 2], [1, -1]), (3, 4)).shape
+    (2,)
+    """
+    indices = selection if isinstance(selection, tuple) else (selection,)
+    given = [_as_array(index, at) if _is_array(index) else index for at, index in enumerate(indices)]
+    wrong = [index for index in given if index is ... or isinstance(index, slice) or _is_mask(index)]
+    if wrong or len(given) != len(shape):
+        raise SelectionError(
+            f"not a selection of elements: {shorten(selection)}; accepted: for each of the {len(shape)} "
+            "dimensions an array of integers"
+        )
+    if given and not any(isinstance(index, np.ndarray) for index in given):
+        given[0] = [given[0]]  # integers alone select one element, as an array of one element
+    return vectorized_selection(tuple(given), shape)
+
+
+def mask_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice, ...] | Points:
+    """Work out a selection by a mask that has the shape of the array.
+
+    Raises
+    ------
+    SelectionError
+        If it is no array of truth values, or has another shape.
+
+    Examples
+    --------
+    >>> mask_selection(np.eye(2, dtype=bool), (2, 2)).shape
+    (2,)
+    """
+    masks = selection if isinstance(selection, tuple) else (selection,)
+    if len(masks) != 1 or not _is_mask(masks[0]) or np.shape(masks[0]) != tuple(shape):
+        raise SelectionError(
+            f"not a mask of the array: {shorten(selection)}; accepted: one array of truth values of shape "
+            f"{tuple(shape)}"
+        )
+    return vectorized_selection(masks, shape)
+
+
+def _is_mask(index: object) -> bool:
+    return isinstance(index, np.ndarray) and index.dtype.kind == "b"
+
+
 def block_selection(selection: object, shape: Sequence[int], grid: Grid) -> tuple[DimSelection, ...]:
     """Work out a selection of whole stored units, by their coordinates in the grid.
 

@@ -12,7 +12,7 @@ from xzarr3.io.selection import BasicSelection, basic_selection
 from xzarr3.parallel import parallel_map
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
 
 FEW = 4096
 """Up to this number of units, one request for each is cheaper than listing the store."""

@@ -27,7 +27,15 @@ from xzarr3.grid import Grid, RegularGrid, as_lengths, grid_for
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, check_shape
 from xzarr3.model.storage_transformers import StorageTransformer, storage_transformer
-from xzarr3.nodes.auto_chunks import auto_chunks, divided
+from xzarr3.nodes.auto_chunks import (
+    AUTO_CHUNK,
+    AUTO_INNER_CHUNK,
+    AUTO_SHARD,
+    auto_chunks,
+    auto_shards,
+    chunks_in_shards,
+)
+from xzarr3.quantities import byte_count
 
 
 def array_metadata(
@@ -66,7 +74,7 @@ def array_metadata(
     mixed = format.byte_order_in_data_type and asked.byte_order == "mixed"
     data_type = asked if mixed else asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
-    grid = _grid(chunks, sizes, data_type)
+    grid, units = _grids(chunks, shards, sizes, data_type.item_size)
     filters, packing = chosen_filters(filters, format)
     serializer = chosen_serializer(serializer, asked, filters, format)
     codecs: tuple[Codec, ...] = (
@@ -76,17 +84,10 @@ def array_metadata(
         *packing,
         *parse_codecs(_compressors(compressors, serializer, format), BytesBytesCodec),
     )
-    if shards is not None:
-        if not isinstance(grid, RegularGrid):
-            raise MetadataError(
-                "chunks of several shapes cannot lie in shards", field="chunks", found=chunks,
-                accepted=f"{len(sizes)} integers; the shards may have several shapes",
-            )  # fmt: skip
+    if units is not None:
         from xzarr3.codecs.sharding import ShardingCodec
 
-        units = grid_for(shards, sizes, "shards")
-        lengths = divided(grid.chunk_shape, units) if is_auto(chunks) else grid.chunk_shape
-        codecs = (ShardingCodec(lengths, codecs),)
+        codecs = (ShardingCodec(grid.largest, codecs),)
         grid = units
     grid.check(sizes)
     try:
@@ -144,10 +145,69 @@ def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
         ) from error
 
 
-def _grid(chunks: Any, shape: tuple[int, ...], data_type: ZDType) -> Grid:
-    if is_auto(chunks):
-        return RegularGrid(auto_chunks(shape, data_type.item_size))
-    return grid_for(chunks, shape)
+def _grids(chunks: Any, shards: Any, shape: tuple[int, ...], itemsize: int) -> tuple[Grid, Grid | None]:
+    """The grid of the chunks, and that of the shards or None."""
+    limit = _limit(chunks, "chunks")
+    if shards is None or shards is False:
+        most = AUTO_CHUNK if limit is None else limit
+        return RegularGrid(auto_chunks(shape, itemsize, most)) if is_open(chunks) else _given(
+            chunks, shape
+        ), None
+    if is_open(chunks) and not is_open(shards):
+        units = grid_for(shards, shape, "shards")
+        return RegularGrid(chunks_in_shards(units, itemsize, limit)), units
+    most = AUTO_INNER_CHUNK if limit is None else limit
+    grid = RegularGrid(auto_chunks(shape, itemsize, most)) if is_open(chunks) else _given(chunks, shape)
+    if not isinstance(grid, RegularGrid):
+        raise MetadataError(
+            "chunks of several shapes cannot lie in shards", field="chunks", found=chunks,
+            accepted=f"{len(shape)} integers; the shards may have several shapes",
+        )  # fmt: skip
+    if is_open(shards):
+        largest = _limit(shards, "shards") or AUTO_SHARD
+        units = RegularGrid(auto_shards(shape, grid.chunk_shape, itemsize, largest))
+    else:
+        units = grid_for(_of_whole_chunks(shards, grid.chunk_shape, shape), shape, "shards")
+    return grid, units
+
+
+def _of_whole_chunks(shards: Any, chunks: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    """``shards`` where -1, the whole dimension, is replaced by a multiple of the chunk length."""
+    along = [shards] * len(shape) if isinstance(shards, int) else shards
+    if not isinstance(along, (tuple, list)) or len(along) != len(shape):
+        return shards
+    whole = [max(1, -(-size // chunk)) * chunk for size, chunk in zip(shape, chunks, strict=True)]
+    return [
+        length if isinstance(each, int) and each == -1 else each
+        for each, length in zip(along, whole, strict=True)
+    ]
+
+
+def _given(chunks: Any, shape: tuple[int, ...]) -> Grid:
+    return grid_for(-1 if chunks is False else chunks, shape)
+
+
+def _limit(setting: Any, field: str) -> int | None:
+    """The most bytes of a chunk or a shard, if the setting is such a size.
+
+    Raises
+    ------
+    MetadataError
+        If it is text and neither a size nor "auto".
+    """
+    if not isinstance(setting, str) or setting == "auto":
+        return None
+    try:
+        return byte_count(setting)
+    except ValueError as error:
+        raise MetadataError(
+            "not a size", field=field, found=setting, accepted="'auto', a shape, or bytes as in '2 MB'"
+        ) from error
+
+
+def is_open(setting: Any) -> bool:
+    """Whether ``chunks`` or ``shards`` leave the shape open: "auto", None, True, or bytes as text."""
+    return setting is None or setting is True or isinstance(setting, str)
 
 
 def _order(order: str, ndim: int, serializer: ArrayBytesCodec, format: Format) -> tuple[ArrayArrayCodec, ...]:

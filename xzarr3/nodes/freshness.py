@@ -28,7 +28,7 @@ from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
 
 MOST_STAMPED = 1024
 """Stored units, or directories of them, up to which dask's names reflect a change of each one."""
@@ -330,7 +330,7 @@ def _stamps(array: Array) -> object:
     checked, and the root, which every write by this package changes, even a write to another array.
     """
     # Storage transformers may keep the values under other keys, or somewhere else.
-    counts, key, store = array.cdata_shape, array.engine.key, array.engine.store
+    counts, key, store = array.shard_grid_shape, array.engine.key, array.engine.store
     if math.prod(counts) <= MOST_STAMPED:
         return store.stamp(_LazyKeys(lambda: map(key, _sample(counts, MOST_STAMPED))))
     many = math.prod(counts[:-1]) > MOST_STAMPED

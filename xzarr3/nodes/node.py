@@ -10,7 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from xzarr3.errors import InvalidKeyError, ReadOnlyError
 from xzarr3.formats import Format, ZarrFormat
@@ -29,6 +30,27 @@ def document_lock(store: Store) -> AbstractContextManager[object]:
     Threads that change another store are not blocked.
     """
     return key_lock(store.identity, "\0documents")
+
+
+@dataclass(frozen=True)
+class StorePath:
+    """A store and a path in it.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of a node in its hierarchy, without a leading ``/``; empty for the root.
+    """
+
+    store: Store
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.store}/{self.path}" if self.path else str(self.store)
+
+    def __truediv__(self, name: str) -> StorePath:
+        return StorePath(self.store, normal_path(f"{self.path}/{name}"))
 
 
 class Node(ABC):
@@ -76,6 +98,39 @@ class Node(ABC):
     def _attributes(self) -> Mapping[str, Any]:
         return self.metadata.attributes
 
+    def update_attributes(self, new_attributes: Mapping[str, Any]) -> Self:
+        """Set several attributes at once; others stay. Returns the node.
+
+        Raises
+        ------
+        MetadataError
+            If a value is no JSON.
+        ReadOnlyError
+            If the node is read-only.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> group = xzarr3.create_group(xzarr3.MemoryStore(), attributes={"title": "SST"})
+        >>> group.update_attributes({"source": "buoys"}).attrs
+        {'title': 'SST', 'source': 'buoys'}
+        """
+        self.attrs.update(new_attributes)
+        return self
+
+    @property
+    def store_path(self) -> StorePath:
+        """The store and the path in it, together.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> group = xzarr3.create_group(xzarr3.MemoryStore(), "ocean")
+        >>> group.store_path.store is group.store, group.store_path.path
+        (True, 'ocean')
+        """
+        return StorePath(self.store, self.path)
+
     @abstractmethod
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         """Apply ``change`` to the stored attributes, and store the result."""
@@ -110,6 +165,21 @@ def normal_path(path: str) -> str:
     if stripped.count("/") >= MAX_NAMES:
         raise InvalidKeyError(f"a path of {stripped.count('/') + 1} names; accepted: at most {MAX_NAMES}")
     return check_key(stripped) if stripped else ""
+
+
+def path_or_name(path: str, name: str | None) -> str:
+    """The path of a new node, which zarr-python calls its name.
+
+    Raises
+    ------
+    TypeError
+        If both are given.
+    """
+    if name is None:
+        return path
+    if path:
+        raise TypeError(f"path={path!r} and name={name!r} are given; give one of them")
+    return name
 
 
 def check_new_path(path: str, format: Format = V3) -> str:

@@ -21,16 +21,16 @@ from xzarr3.errors import MetadataError
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of
 from xzarr3.formats.base import Held
 from xzarr3.io.executor import Engine
-from xzarr3.io.missing import Missing
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, NodeMetadata
 from xzarr3.model.storage_transformers import transformed
 from xzarr3.nodes.node import Node
+from xzarr3.options import Missing
 from xzarr3.stores import Store
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.sharing import keep_beside
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
 
 _MOST_PARSED = 512
 _LARGE = 2**16  # bytes of documents; larger ones are not cached

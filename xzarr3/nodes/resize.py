@@ -30,7 +30,7 @@ from xzarr3.nodes.find import document_values, metadata_of
 from xzarr3.nodes.freshness import same
 
 if TYPE_CHECKING:
-    from xzarr3.array import Array
+    from xzarr3.arrays import Array
     from xzarr3.codecs.sharding import ShardingCodec
     from xzarr3.codecs.transpose import TransposeCodec
 

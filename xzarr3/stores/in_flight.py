@@ -13,7 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from xzarr3.parallel import positive
+from xzarr3.options import most_threads
+from xzarr3.quantities import positive
 
 DEFAULT = 2**29
 """Default limit in bytes."""
@@ -129,9 +130,11 @@ def set_limit(limit: int) -> None:
 def at_once(most: int, size: int) -> int:
     """The most threads, up to ``most``, that may hold ``size`` bytes each; at least the number of cores.
 
+    The option ``threads`` lowers the number.
+
     Examples
     --------
     >>> at_once(64, 2**10)
     64
     """
-    return min(most, max(get_limit() // max(size, 1), os.cpu_count() or 1))
+    return min(most, most_threads() or most, max(get_limit() // max(size, 1), os.cpu_count() or 1))

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import xzarr3.xarray.accessor  # noqa: F401 - importing it registers the accessors
 
 if TYPE_CHECKING:
-    from xzarr3.xarray.backend import Xzarr3BackendEntrypoint, open_dataset
+    from xzarr3.xarray.backend import Xzarr3BackendEntrypoint, open_dataset, open_datatree, open_zarr
     from xzarr3.xarray.write import to_zarr
 
-__all__ = ["Xzarr3BackendEntrypoint", "open_dataset", "to_zarr"]
+__all__ = ["Xzarr3BackendEntrypoint", "open_dataset", "open_datatree", "open_zarr", "to_zarr"]
 
 _LAZY = {
     "Xzarr3BackendEntrypoint": "xzarr3.xarray.backend",
     "open_dataset": "xzarr3.xarray.backend",
+    "open_datatree": "xzarr3.xarray.backend",
+    "open_zarr": "xzarr3.xarray.backend",
     "to_zarr": "xzarr3.xarray.write",
 }
 

@@ -17,7 +17,7 @@ from xarray import (
     register_datatree_accessor,
 )
 
-from xzarr3.group import Group
+from xzarr3.groups import Group
 from xzarr3.stores import StoreLike
 
 if TYPE_CHECKING:

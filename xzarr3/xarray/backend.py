@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -14,10 +15,11 @@ from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core.utils import is_remote_uri
 
 from xzarr3.api import open_group
-from xzarr3.errors import MetadataError, NodeNotFoundError
+from xzarr3.errors import MetadataError, NodeNotFoundError, listed
 from xzarr3.formats import ZarrFormat
-from xzarr3.group import Group
-from xzarr3.io.missing import Missing
+from xzarr3.groups import Group
+from xzarr3.names import hint
+from xzarr3.options import Missing
 from xzarr3.stores import Store, StoreLike, open_store
 from xzarr3.xarray.decode import decoded_datasets
 from xzarr3.xarray.lazy import LazyArray
@@ -29,6 +31,8 @@ __all__ = [
     "Xzarr3BackendEntrypoint",
     "Xzarr3DataStore",
     "open_dataset",
+    "open_datatree",
+    "open_zarr",
 ]
 
 _DOCUMENTS = ("zarr.json", ".zgroup", ".zmetadata")
@@ -56,20 +60,94 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     >>> open_dataset(store)["t"].mean().compute().item()
     1.0
     """
-    if isinstance(chunks, str) and chunks == "grouped":
-        dask = find_spec("dask") is not None
-        chunks = {} if dask else None
-        options.setdefault("group_chunks", dask)
-    # xarray names dask's tasks after a path's modification time; the token of a store shows more changes.
-    opened = open_store(store, options.pop("storage_options", None))
-    engine: Any = Xzarr3BackendEntrypoint
-    place: Any = (
-        opened if opened.tells_changes else _UnwatchedStore(opened)
-    )  # Any: xarray's types allow neither.
-    dataset: Dataset = xr.open_dataset(place, engine=engine, chunks=chunks, **options)
+    _check_known(xr.open_dataset, options)
+    opened, place, options = _prepared(store, chunks, options)
+    dataset: Dataset = xr.open_dataset(place, engine=_engine(), **options)
     if opened.folder is not None and opened is not store:
         dataset.encoding.setdefault("source", opened.folder)
     return dataset
+
+
+def open_zarr(store: StoreLike, group: str | None = None, *, chunks: Any = "auto", **options: Any) -> Dataset:
+    """Open a dataset lazily: :func:`open_dataset` with the arguments of :func:`xarray.open_zarr`.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+    group : str, optional
+        Path of the group in its hierarchy; the root by default.
+    chunks : "auto" or any ``chunks`` of :func:`xarray.open_dataset`
+        ``"auto"`` makes blocks of whole stored units, and groups small ones: ``"grouped"`` of
+        :func:`open_dataset`. None reads values when they are used, without dask.
+    **options
+        Further options of :func:`open_dataset`.
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "ocean/t", data=np.arange(3.0), dimension_names=["time"])
+    >>> xzarr3.open_zarr(store, "ocean")["t"].mean().compute().item()
+    1.0
+    """
+    is_auto = isinstance(chunks, str) and chunks == "auto"
+    return open_dataset(store, group=group, chunks="grouped" if is_auto else chunks, **options)
+
+
+def open_datatree(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -> DataTree:
+    """Open a group and all groups below it lazily: :func:`xarray.open_datatree` with ``engine="xzarr3"``.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+    chunks : "grouped" or any ``chunks`` of :func:`xarray.open_datatree`
+        See :func:`open_dataset`.
+    **options
+        Further options of :func:`xarray.open_datatree` and of this engine, such as ``group``,
+        ``drop_variables``, ``consolidated``, ``storage_options`` and ``missing``.
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "ocean/t", data=np.arange(3.0), dimension_names=["time"])
+    >>> xzarr3.open_datatree(store)["ocean/t"].mean().compute().item()
+    1.0
+    """
+    _check_known(xr.open_datatree, options)
+    _, place, options = _prepared(store, chunks, options)
+    tree: DataTree = xr.open_datatree(place, engine=_engine(), **options)
+    return tree
+
+
+def _check_known(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise if neither xarray's function nor the engine has one of these arguments."""
+    known = {
+        *inspect.signature(function).parameters,
+        *(Xzarr3BackendEntrypoint.open_dataset_parameters or ()),
+    }
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        text = "; ".join(hint(name, sorted(known - {"filename_or_obj", "kwargs"})) for name in unknown)
+        raise TypeError(f"{function.__name__}() has no argument {listed(unknown)}; {text}")
+
+
+def _prepared(store: StoreLike, chunks: Any, options: dict[str, Any]) -> tuple[Store, Any, dict[str, Any]]:
+    """The opened store, the same as an argument of xarray's functions, and their options."""
+    if isinstance(chunks, str) and chunks == "grouped":
+        dask = find_spec("dask") is not None
+        chunks = {} if dask else None
+        options = {"group_chunks": dask, **options}
+    opened = open_store(store, options.get("storage_options"))
+    options = {key: value for key, value in options.items() if key != "storage_options"}
+    # xarray names dask's tasks after a path's modification time; the token of a store shows more changes.
+    place = opened if opened.tells_changes else _UnwatchedStore(opened)
+    return opened, place, {**options, "chunks": chunks}
+
+
+def _engine() -> Any:
+    """The engine; xarray takes a class but does not say so in its types."""
+    return Xzarr3BackendEntrypoint
 
 
 class _UnwatchedStore:
@@ -152,7 +230,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         store: AbstractDataStore | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         cache_members: bool = True,
-        missing: Missing = "fill",
+        missing: Missing | None = None,
         keep_variables: str | Iterable[str] | None = None,
         group_chunks: bool = False,
     ) -> Dataset:
@@ -184,7 +262,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             is masked.
         cache_members : bool
             No effect; the members of a group are listed once.
-        missing : {"fill", "warn", "error"}
+        missing : {"fill", "warn", "error"}, optional
             How to read chunks that are absent from the store: as the fill value, with a warning, or as an
             error. A warning or error names the ranges of index coordinates of the absent chunks. See
             :func:`xzarr3.open` for which chunks count as missing.
@@ -236,7 +314,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         zarr_format: ZarrFormat | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         cache_members: bool = True,
-        missing: Missing = "fill",
+        missing: Missing | None = None,
         keep_variables: str | Iterable[str] | None = None,
         group_chunks: bool = False,
         **decoders: Any,
@@ -278,7 +356,7 @@ def _open(
     consolidated: bool | None,
     storage_options: Mapping[str, Any] | None,
     zarr_format: ZarrFormat | None,
-    missing: Missing,
+    missing: Missing | None,
 ) -> Group:
     """Open a group, from the consolidated metadata of the root if there are any."""
     if mode not in ("r", "r+"):

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 from xzarr3.api import open_group
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.lease import Lease, LeaseLostError, release_together
 from xzarr3.commit.replace import Replacement
 from xzarr3.commit.resume import Resumption, Settings
@@ -37,7 +37,7 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
-from xzarr3.group import Group
+from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import revalidation
 from xzarr3.nodes.consolidated import copies_to_follow, nodes_now, refresh_consolidated

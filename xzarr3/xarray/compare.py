@@ -17,7 +17,7 @@ import numpy as np
 from xarray import Dataset, Variable, conventions
 
 from xzarr3.api import open_group
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.commit.swap import format_swapped
 from xzarr3.errors import (
@@ -33,7 +33,7 @@ from xzarr3.errors import (
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
-from xzarr3.group import Group
+from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_format, format_for_new
 from xzarr3.nodes.freshness import stored_metadata

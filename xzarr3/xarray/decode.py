@@ -13,7 +13,7 @@ import numpy as np
 from xarray import Coordinates, Dataset, Variable, conventions
 
 from xzarr3._types import AnyArray
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.errors import Xzarr3Error, shorten
 from xzarr3.io.missing import Region
 from xzarr3.xarray import chunked

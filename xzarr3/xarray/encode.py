@@ -22,7 +22,7 @@ from xarray.coding import strings, variables
 from xarray.coding.common import VariableCoder, pop_to
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
@@ -31,6 +31,7 @@ from xzarr3.errors import DataTypeValidationError, MetadataError, listed, one_of
 from xzarr3.formats import Format, nonfinite_attributes
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.formats.v2 import ARRAY
+from xzarr3.names import hints
 from xzarr3.nodes.auto_chunks import auto_chunks
 
 _T = TypeVar("_T")
@@ -460,7 +461,7 @@ def array_settings(
     known = [key for key in _STORAGE_KEYS if not (format.fill_value_is_mask and key == "fill_value")]
     unknown = [key for key in encoding if key not in known]
     if unknown and explicit:
-        hint = "; for 'compressor' say compressors=[...]" if "compressor" in unknown else ""
+        hint = hints(unknown)
         if "fill_value" in unknown:
             hint += "; in format 2 the fill value is the '_FillValue'"
         unused = [key for key in unknown if key in _VALUE_KEYS]

@@ -21,7 +21,7 @@ from dask.base import get_scheduler
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dask.cleanup import Writing, fetched
 from xzarr3.dask.sources import Place, ReadLocations
 from xzarr3.dask.write import BlockWrite, Writes, plan_writes

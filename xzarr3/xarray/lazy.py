@@ -14,7 +14,7 @@ from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
 from xzarr3._types import AnyArray
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.io.missing import Describe
 from xzarr3.io.selection import (
     DimChoice,

@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import Any, cast
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.length import GuardedStore, Length
 from xzarr3.dask.sources import BEHIND
 from xzarr3.errors import ChangedError

@@ -98,7 +98,7 @@ class Ahead:
                 continue
             lazy.ahead = self
             self._looked_at.append(lazy)
-            if lazy.array.nchunks == 1 and lazy.array.nbytes <= min(_SMALL, left):
+            if lazy.array.nshards == 1 and lazy.array.nbytes <= min(_SMALL, left):
                 left -= lazy.array.nbytes
                 wanted.append((lazy, _whole(lazy)))
                 continue

@@ -17,7 +17,7 @@ from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.core.common import contains_cftime_datetimes
 
 from xzarr3._types import AnyArray
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.errors import DataTypeValidationError, MetadataError
 from xzarr3.xarray.encode import encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable

@@ -18,7 +18,7 @@ from xarray.coding import common, variables
 from xarray.core import indexing
 
 from xzarr3._types import AnyArray
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.io.missing import Describe
 from xzarr3.io.selection import DimChoice, Points
 from xzarr3.parallel import available_threads, cores, parallel_map

@@ -12,12 +12,12 @@ from xarray import Variable
 from xarray.backends.common import AbstractDataStore
 from xarray.core import indexing
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.dtypes import JSONObjects, ZDType
 from xzarr3.errors import MetadataError, StoreCapabilityError, UnknownExtensionError
 from xzarr3.formats.fill_value_attribute import decode_fill_value, fill_value_is_mask
 from xzarr3.grid import Edges, Steps
-from xzarr3.group import Group
+from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import parallel_map
 from xzarr3.xarray.encode import kept_codecs

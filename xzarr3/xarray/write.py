@@ -21,7 +21,7 @@ from xzarr3.commit.resume import check_resumable
 from xzarr3.errors import ChangedError, one_of
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.formats.nonfinite_attributes import Telling
-from xzarr3.group import Group
+from xzarr3.groups import Group
 from xzarr3.nodes.node import normal_path
 from xzarr3.progress import Asked, check_asked
 from xzarr3.stores import MemoryStore, Store, StoreLike, open_store

@@ -6,18 +6,19 @@ A group finds nodes in its consolidated metadata or in the store, and changes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from xzarr3.array import Array
+from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
 from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, one_of, printable
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
 from xzarr3.formats.base import Held, node_prefix
-from xzarr3.io.missing import Missing
+from xzarr3.group_arrays import GroupArrays
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
+from xzarr3.names import explain_absent
 from xzarr3.new_array import make_array
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
@@ -31,8 +32,10 @@ from xzarr3.nodes.find import (
     load_below,
     read_metadata,
 )
-from xzarr3.nodes.node import Node, check_new_path, normal_path
+from xzarr3.nodes.move import move_node
+from xzarr3.nodes.node import check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
+from xzarr3.options import Missing
 from xzarr3.stores import Store
 
 
@@ -54,7 +57,7 @@ def bind(
     return group
 
 
-class Group(Node, Mapping[str, "Array | Group"]):
+class Group(GroupArrays):
     """A group in a store: a mapping of names, and of paths such as ``"ocean/sst"``, to nodes.
 
     Groups come from :func:`xzarr3.open_group`, :func:`xzarr3.create_group` and other groups.
@@ -189,40 +192,6 @@ class Group(Node, Mapping[str, "Array | Group"]):
         group._documents = Consolidated.of(load_below(self.store, self.format, self.path))
         return group
 
-    def load(
-        self, max_depth: int | None = 0, *, leave_out: Collection[str] = ()
-    ) -> Iterator[tuple[str, Array | Group | MetadataError]]:
-        """Relative paths and nodes below, read in batches; a node that cannot be read yields its error.
-
-        Parameters
-        ----------
-        max_depth : int, optional
-            How many levels below the first to go down; None for all.
-        leave_out : collection of str
-            Names directly below to skip; their documents are not read.
-
-        Raises
-        ------
-        StoreCapabilityError
-            If the store cannot list and the group has no consolidated metadata.
-
-        Examples
-        --------
-        >>> import xzarr3
-        >>> root = xzarr3.create_group(xzarr3.MemoryStore())
-        >>> _ = root.create_array("sst", shape=4, dtype="int16"), root.create_group("ice")
-        >>> dict(root.load(leave_out=["ice"]))
-        {'sst': <xzarr3.Array /sst shape=(4,) dtype=int16>}
-        """
-        for path, held in self._held(max_depth, leave_out):
-            yield path, self._node_or_error(path, held)
-
-    def _node_or_error(self, path: str, held: Held | MetadataError) -> Array | Group | MetadataError:
-        try:
-            return self._bound(path, held)
-        except MetadataError as error:
-            return error
-
     def _held(
         self, max_depth: int | None = 0, leave_out: Collection[str] = ()
     ) -> Iterator[tuple[str, Held | MetadataError]]:
@@ -272,41 +241,6 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def items(self) -> ItemsView[str, Array | Group]:
-        """Names and nodes directly below, read in one batch."""
-        return _Items(self)
-
-    def values(self) -> ValuesView[Array | Group]:
-        """The nodes directly below, read in one batch."""
-        return _Values(self)
-
-    def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Names and nodes of the arrays directly below."""
-        for name, held in self._held():
-            if isinstance(held, MetadataError) or self.format.is_array(held):
-                node = self._bound(name, held)
-                if isinstance(node, Array):
-                    yield name, node
-
-    def groups(self) -> Iterator[tuple[str, Group]]:
-        """Names and nodes of the groups directly below."""
-        for name, held in self._held():
-            if isinstance(held, MetadataError) or not self.format.is_array(held):
-                node = self._bound(name, held)
-                if isinstance(node, Group):
-                    yield name, node
-
-    def members(self, max_depth: int | None = 0) -> Iterator[tuple[str, Array | Group]]:
-        """Relative paths and nodes below, read level by level.
-
-        Parameters
-        ----------
-        max_depth : int, optional
-            How many levels below the first to go down; None for all.
-        """
-        for path, held in self._held(max_depth):
-            yield path, self._bound(path, held)
-
     def tree(self) -> str:
         """A line for each node below: name, shape and data type, or the error if it cannot be read."""
         lines = [printable(self.name)]
@@ -325,6 +259,58 @@ class Group(Node, Mapping[str, "Array | Group"]):
         """Create an array below this group; takes the options of :func:`xzarr3.create_array`."""
         self._check_writable()
         return make_array(self.store, self.format, self._new_path(name), **options)
+
+    def __setitem__(self, name: str, values: Any) -> None:
+        """Store values as an array with default settings, in place of the array of this name.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> root["sst"] = [280.5, 281.5]
+        >>> root["sst"][:]
+        array([280.5, 281.5])
+        """
+        self._check_writable()
+        found = self._find(name)
+        if isinstance(found, Group):
+            raise NodeTypeError(
+                f"'{found.name}' of {self.store} is a group, which an array would replace with all that is "
+                f"below it; delete it first, or choose another name"
+            )
+        self.create_array(name, data=values, overwrite=found is not None)
+
+    def move(self, source: str, dest: str) -> None:
+        """Move a node below this group, with all nodes below it, to another path below this group.
+
+        In a directory it is renamed. Elsewhere its values are copied within the store, then the old ones are
+        erased: after a crash it is at the old path or at both. No other program may write to it meanwhile.
+
+        Parameters
+        ----------
+        source, dest : str
+            The old path and the new one, below this group. Groups above the new path are created.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is no node at ``source``.
+        NodeExistsError
+            If something is at ``dest``, or one of the two paths lies within the other.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("sst", shape=4, dtype="int16")
+        >>> root.move("sst", "ocean/temperature")
+        >>> root["ocean/temperature"]
+        <xzarr3.Array /ocean/temperature shape=(4,) dtype=int16>
+        """
+        self._check_writable()
+        full, to = self._existing_path(source), self._new_path(dest)
+        settle(self.store, to)
+        move_node(self.store, self.format, full, to)
 
     def create_group(
         self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
@@ -350,16 +336,39 @@ class Group(Node, Mapping[str, "Array | Group"]):
             raise NodeTypeError(f"'{found.name}' of {self.store} is an array, not a group")
         return found
 
+    def require_groups(self, *names: str) -> tuple[Group, ...]:
+        """The groups of these names below this group; created if they are absent.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> [group.name for group in xzarr3.group().require_groups("ocean", "ice")]
+        ['/ocean', '/ice']
+        """
+        return tuple(self.require_group(name) for name in names)
+
     def __delitem__(self, name: str) -> None:
         self._check_writable()
+        erase_node(self.store, self._existing_path(name), self.format)
+
+    def _existing_path(self, name: str) -> str:
+        """The path in the hierarchy of a node below this group, which will leave it.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is none.
+        InvalidKeyError
+            If it is this group itself.
+        """
         relative = normal_path(name)
         if not relative:
-            raise InvalidKeyError(f"{self!r} cannot delete itself; give a path below it")
+            raise InvalidKeyError(f"{self!r} cannot delete or move itself; give a path below it")
         full = node_prefix(self.path) + relative
         settle(self.store, full)  # an unfinished swap completed later would bring the node back
         if name not in self:
             raise NodeNotFoundError(f"no array or group '{name}' in {self!r}")
-        erase_node(self.store, full, self.format)
+        return full
 
     def _new_path(self, name: str) -> str:
         relative = check_new_path(name, self.format)
@@ -405,38 +414,6 @@ class Group(Node, Mapping[str, "Array | Group"]):
         refresh_copies(self.store, self.format, self.path)
 
 
-class _Items(ItemsView[str, "Array | Group"]):
-    """Items of a group, read in one batch."""
-
-    _mapping: Group
-    _number: int | None = None
-
-    def __iter__(self) -> Iterator[tuple[str, Array | Group]]:
-        group = self._mapping
-        held = list(group._held())
-        self._number = len(held)
-        return ((name, group._bound(name, each)) for name, each in held)
-
-    def __len__(self) -> int:
-        # list() asks for the length right after the items: keep the count, so the nodes are not read again.
-        number, self._number = self._number, None
-        return len(self._mapping) if number is None else number
-
-
-class _Values(ValuesView["Array | Group"]):
-    """Values of a group, read in one batch."""
-
-    _mapping: Group
-    _items: _Items | None = None
-
-    def __iter__(self) -> Iterator[Array | Group]:
-        self._items = _Items(self._mapping)
-        return (node for _, node in iter(self._items))
-
-    def __len__(self) -> int:
-        return len(self._mapping if self._items is None else self._items)
-
-
 def make_group(
     store: Store,
     format: Format,
@@ -478,3 +455,6 @@ def _restore(
     group.consolidated = consolidated  # a group pickled as writable had read the store, and still does
     group.missing, group._tag = missing, tag
     return group
+
+
+explain_absent(Group)

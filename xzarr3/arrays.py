@@ -17,9 +17,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import AnyArray, Scalar
-from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
-from xzarr3.codecs.sharding import Shard
+from xzarr3._types import AnyArray
+from xzarr3.array_selections import ArraySelections
 from xzarr3.commit.length import Length
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
@@ -31,33 +30,27 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.formats import Format, parse_format
-from xzarr3.grid import ChunkLengths, Edges, Grid, as_lengths
+from xzarr3.grid import Edges, Grid, as_lengths
 from xzarr3.io.executor import Engine
-from xzarr3.io.explain import Explanation
-from xzarr3.io.indexers import Indexer
-from xzarr3.io.missing import Describe, Missing, check_missing, report
-from xzarr3.io.plan import ReadPlan
+from xzarr3.io.missing import Describe, report
 from xzarr3.io.selection import (
     BasicSelection,
     DimChoice,
     Fields,
     Points,
     Selection,
-    block_selection,
-    numpy_selection,
-    orthogonal_selection,
     split_fields,
-    vectorized_selection,
 )
 from xzarr3.io.stored_units import FEW, stored_units
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.names import explain_absent
 from xzarr3.nodes import freshness, pickling
 from xzarr3.nodes import resize as resizing
 from xzarr3.nodes.consolidated import refresh_copies
 from xzarr3.nodes.documents import change_document, with_attributes
 from xzarr3.nodes.freshness import note_values, read_steadily, same
-from xzarr3.nodes.node import Node
 from xzarr3.nodes.pickling import Known
+from xzarr3.options import Missing, check_missing
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import Store
 
@@ -104,7 +97,7 @@ class ChunkTask:
         return self.array.read_chunk(self.coords)
 
 
-class Array(Node):
+class Array(ArraySelections):
     """An array in a store.
 
     :func:`xzarr3.open_array`, :func:`xzarr3.create_array` and groups make arrays. An array holds no data:
@@ -165,118 +158,10 @@ class Array(Node):
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
 
-    # Properties
-
     @cached_property
     def metadata(self) -> ArrayMetadata:  # type: ignore[override]
         """The metadata that this handle last read or wrote."""
         return self._known.metadata
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of each dimension."""
-        return self.metadata.shape
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.metadata.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.metadata.shape)
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """The numpy dtype of the values read, in the byte order of this machine."""
-        dtype: np.dtype[Any] = self.metadata.data_type.to_native_dtype()
-        return dtype
-
-    @property
-    def zdtype(self) -> ZDType:
-        """The Zarr data type."""
-        return self.metadata.data_type
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all elements in memory, in bytes."""
-        return self.size * self.dtype.itemsize
-
-    @cached_property
-    def _shard(self) -> Shard | None:
-        return self.metadata.chain.shard
-
-    @property
-    def chunks(self) -> ChunkLengths:
-        """Shape of a chunk, which is decoded as a whole; of an inner chunk if the array is sharded.
-
-        If the chunks of a rectilinear grid differ, the lengths of the chunks along each dimension.
-        """
-        return self.write_chunks if self._shard is None else self._shard.grid.chunk_shape
-
-    @property
-    def shards(self) -> ChunkLengths | None:
-        """Shape of a shard, or None if the array is not sharded.
-
-        If the shards differ, their lengths along each dimension.
-        """
-        return None if self._shard is None else self.write_chunks
-
-    @property
-    def write_chunks(self) -> ChunkLengths:
-        """Shape of a stored unit: of a shard, or of a chunk if the array is not sharded.
-
-        If the units of a rectilinear grid differ, their lengths along each dimension, in the form of dask.
-
-        Examples
-        --------
-        >>> import xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(4, 6), chunks=(3, [1, 5]), dtype="int8")
-        >>> array.write_chunks
-        ((3, 1), (1, 5))
-        """
-        return self.metadata.chunk_grid.chunk_lengths(self.shape)
-
-    @property
-    def cdata_shape(self) -> tuple[int, ...]:
-        """Number of stored units along each dimension."""
-        return self.metadata.chunk_grid.counts(self.shape)
-
-    @property
-    def nchunks(self) -> int:
-        """Number of stored units of the grid, absent ones included."""
-        return math.prod(self.cdata_shape)
-
-    @property
-    def fill_value(self) -> Scalar | None:
-        """Value of elements that were never written; None if the document has none."""
-        return None if self.metadata.fill_is_null else self.metadata.fill_value
-
-    @property
-    def dimension_names(self) -> tuple[str | None, ...] | None:
-        """Names of the dimensions, or None if the document has none."""
-        return self.metadata.dimension_names
-
-    @property
-    def _codecs(self) -> tuple[Codec, ...]:
-        """The codecs of a chunk: of an inner chunk if the array is sharded."""
-        return self.metadata.codecs if self._shard is None else self._shard.inner.codecs
-
-    @property
-    def filters(self) -> tuple[ArrayArrayCodec, ...]:
-        """The array-to-array codecs of a chunk."""
-        return tuple(codec for codec in self._codecs if isinstance(codec, ArrayArrayCodec))
-
-    @property
-    def serializer(self) -> ArrayBytesCodec:
-        """The array-to-bytes codec of a chunk."""
-        return next(codec for codec in self._codecs if isinstance(codec, ArrayBytesCodec))
-
-    @property
-    def compressors(self) -> tuple[BytesBytesCodec, ...]:
-        """The bytes-to-bytes codecs of a chunk."""
-        return tuple(codec for codec in self._codecs if isinstance(codec, BytesBytesCodec))
 
     @property
     def info(self) -> str:
@@ -294,7 +179,7 @@ class Array(Node):
             *shard,
             ("fill value", f"{self.fill_value}"),
             ("codecs", ", ".join(codec.name for codec in self._codecs)),
-            ("size", f"{self.nbytes} bytes in {self.nchunks} stored units"),
+            ("size", f"{self.nbytes} bytes in {self.nshards} stored units"),
             ("store", f"{self.store}"),
         ]
         return "\n".join(f"{label:<12}{printable(text)}" for label, text in rows)
@@ -302,23 +187,66 @@ class Array(Node):
     def _described_units(self) -> str:
         """The shape of the stored units; if very many differ, the runs of equal lengths."""
         grid = self.metadata.chunk_grid
-        if grid.is_regular or sum(self.cdata_shape) <= FEW:
+        if grid.is_regular or sum(self.shard_grid_shape) <= FEW:
             return shorten(self.write_chunks)
         axes = (Edges(axis.runs[:_FEW_RUNS]) if isinstance(axis, Edges) else axis for axis in grid.axes)
         return shorten([axis.to_json() for axis in axes])
 
     def info_complete(self) -> str:
         """:attr:`info`, and how much of the array is stored. Asks the store for the size of every unit."""
+        sizes = self._unit_sizes()
+        return f"{self.info}\n{'stored':<12}{sum(sizes)} bytes in {len(sizes)} stored units"
+
+    def _unit_sizes(self) -> list[int]:
+        """The sizes in bytes of the units that exist in the store."""
         store = self.engine.store
 
         def size_of(coords: tuple[int, ...]) -> int | None:
             return store.getsize(self.engine.key(coords))
 
-        few = self.nchunks <= FEW
-        units = itertools.product(*map(range, self.cdata_shape)) if few else self.stored_units()
-        sizes = [found for found in parallel_map(size_of, units, store.concurrency) if found is not None]
-        number, size = len(sizes), sum(sizes)
-        return f"{self.info}\n{'stored':<12}{size} bytes in {number} stored units"
+        few = self.nshards <= FEW
+        units = itertools.product(*map(range, self.shard_grid_shape)) if few else self.stored_units()
+        return [found for found in parallel_map(size_of, units, store.concurrency) if found is not None]
+
+    def nbytes_stored(self) -> int:
+        """Bytes that the array takes in the store, its documents included. Asks for the size of every unit.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=100, dtype="int8", compressors=None)
+        >>> before = array.nbytes_stored()
+        >>> array[...] = 1
+        >>> array.nbytes_stored() - before
+        100
+        """
+        keys = self.format.document_keys(self.path)
+        documents = parallel_map(self.store.getsize, keys, self.store.concurrency)
+        return sum(self._unit_sizes()) + sum(size for size in documents if size is not None)
+
+    @property
+    def nchunks_initialized(self) -> int:
+        """Number of chunks that are stored. A stored shard counts with all its chunks within the array.
+
+        Asks the store which units exist. It does not read the indexes of shards, which tell the chunks that a
+        shard leaves out.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=7, chunks=2, shards=4, dtype="int8")
+        >>> array[5] = 1
+        >>> array.nchunks_initialized, array.nchunks
+        (2, 4)
+        """
+        units = self.stored_units()
+        if self._shard is None:
+            return sum(1 for _ in units)
+        grid, inner = self.metadata.chunk_grid, self._shard.grid
+        regions = (grid.region(coords, self.shape) for coords in units)
+        return sum(
+            math.prod(inner.counts(tuple(part.stop - part.start for part in region))) for region in regions
+        )
 
     def __repr__(self) -> str:
         return f"<xzarr3.Array {printable(self.name)} shape={self.shape} dtype={self.dtype}>"
@@ -349,128 +277,6 @@ class Array(Node):
     def chunk_key(self, coords: tuple[int, ...]) -> str:
         """Key of a stored unit, given its coordinates in the grid."""
         return self.engine.key(self._check_coords(coords))
-
-    def plan(self, selection: Selection = ...) -> ReadPlan:
-        """The plan of a read of ``selection``."""
-        return self._indexer.plan(selection)
-
-    def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
-        """Tell what a read of ``selection`` fetches: keys, byte ranges, bytes moved against bytes used.
-
-        Reads the indexes of the touched shards and asks for the sizes of values, but reads no data.
-        ``oindex``, ``vindex`` and ``blocks`` have the same method for their selections. See
-        :class:`xzarr3.io.explain.Explanation` for what is counted.
-
-        Parameters
-        ----------
-        selection : int, slice, Ellipsis, array of integers or of truth values, or a tuple of these
-            See :meth:`get`.
-        threads : int, optional
-            The number of threads that the read would use, by default that of :meth:`get`. Threads that share
-            a shard each request a part of it.
-
-        Examples
-        --------
-        >>> import xzarr3
-        >>> array = xzarr3.create_array(
-        ...     xzarr3.MemoryStore(), shape=(8, 4000), chunks=(4, 4000), dtype="int8", compressors=None
-        ... )
-        >>> array[...] = 1
-        >>> found = array.explain((slice(None), 2))
-        >>> found.chunks, found.requests, found.bytes_moved, found.bytes_used
-        (2, 8, 8, 8)
-        """
-        return self._indexer.explain(selection, threads=threads)
-
-    @property
-    def _indexer(self) -> Indexer:
-        return Indexer(self, numpy_selection)
-
-    @property
-    def oindex(self) -> Indexer:
-        """Orthogonal selections: each index, which may be an array, selects along its own dimension.
-
-        Examples
-        --------
-        >>> import xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
-        >>> array.oindex[[0, 2], [3, 1]]
-        array([[ 3,  1],
-               [11,  9]])
-        """
-        return Indexer(self, orthogonal_selection)
-
-    @property
-    def vindex(self) -> Indexer:
-        """Vectorized selections: arrays and integers select points together, or a mask does.
-
-        The dimensions of the points come first in the result, then those of slices.
-
-        Examples
-        --------
-        >>> import xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
-        >>> array.vindex[[0, 2], [3, 1]]
-        array([3, 9])
-        """
-        return Indexer(self, vectorized_selection)
-
-    @property
-    def blocks(self) -> Indexer:
-        """Selections of whole stored units, by their coordinates: integers and slices.
-
-        Examples
-        --------
-        >>> import xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
-        >>> array.blocks[1, 0]
-        array([[8, 9]])
-        """
-        return Indexer(self, self._block_selection)
-
-    def _block_selection(self, selection: object, shape: tuple[int, ...]) -> tuple[DimChoice, ...]:
-        return block_selection(selection, shape, self.metadata.chunk_grid)
-
-    def get(
-        self, selection: Selection = ..., *, out: AnyArray | None = None, threads: int | None = None
-    ) -> AnyArray:
-        """Read a selection.
-
-        Parameters
-        ----------
-        selection : int, slice, Ellipsis, array of integers or of truth values, or a tuple of these
-            With the meaning that numpy gives them. The name of a field, or a list of names, selects these
-            fields of structured elements.
-        out : ndarray, optional
-            An array to read into. It has the shape of the result and the dtype of the array.
-        threads : int, optional
-            Largest number of threads. The default is the number of cores in the main thread, and one in any
-            other thread and in processes of :mod:`multiprocessing`. Small work uses one thread. Over a store
-            with latency the default is its ``concurrency``, in any thread.
-
-        Returns
-        -------
-        ndarray
-            Always an array; it has no dimensions where ``array[selection]`` is a scalar.
-
-        Raises
-        ------
-        SelectionError
-            If the selection does not fit the array.
-        StoreError, ChunkDecodeError
-            If a chunk that exists, or may exist, cannot be read. An absent chunk reads as the fill value.
-        MissingChunksError
-            If a chunk is absent and the array was opened with ``missing="error"``. The contents of ``out``
-            are then undefined.
-
-        Examples
-        --------
-        >>> import xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(6), chunks=4)
-        >>> array.get(slice(None, None, -2))
-        array([5, 3, 1])
-        """
-        return self._indexer.get(selection, out=out, threads=threads)
 
     def split(self, selection: Selection) -> tuple[Fields | None, Selection]:
         """Split a selection into the fields that it names, None for all fields, and its elements.
@@ -543,10 +349,6 @@ class Array(Node):
                 f"cannot read {element.dtype} of shape {expected} into {out.dtype} of shape {out.shape}"
             )
 
-    def __getitem__(self, selection: Selection) -> Any:
-        result = self.get(selection)
-        return result[()] if result.ndim == 0 else result
-
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         if copy is False:
             raise ValueError("an array in a store cannot be converted without a copy; leave out copy=False")
@@ -586,7 +388,7 @@ class Array(Node):
             yield ChunkTask(self, coords)
 
     def _check_coords(self, coords: tuple[int, ...] | int) -> tuple[int, ...]:
-        counts = self.cdata_shape
+        counts = self.shard_grid_shape
         try:
             found = as_lengths(coords)
         except TypeError as error:
@@ -598,31 +400,6 @@ class Array(Node):
         return found
 
     # Writing
-
-    def set(self, selection: Selection, values: npt.ArrayLike, *, threads: int | None = None) -> None:
-        """Write to a selection.
-
-        Parameters
-        ----------
-        selection : int, slice, Ellipsis, array of integers or of truth values, or a tuple of these
-            See :meth:`get`. If an element is selected several times, its last value counts.
-        values : array_like
-            Broadcast to the shape of the selection, as in numpy.
-        threads : int, optional
-            Largest number of threads. The default is the number of cores in the main thread, and one in any
-            other thread and in processes of :mod:`multiprocessing`. Small work uses one thread. Over a store
-            with latency the default is its ``concurrency``, in any thread.
-
-        Raises
-        ------
-        DataTypeValidationError
-            If the data type of the array cannot hold the values, such as a NaN among integers.
-        SelectionError
-            If the shapes do not fit.
-        ReadOnlyError, StoreError
-            If the store cannot be written.
-        """
-        self._indexer.set(selection, values, threads=threads)
 
     def write_selected(
         self,
@@ -692,9 +469,6 @@ class Array(Node):
     def _keeps_empty(self) -> bool:
         """Whether to store units that hold only the fill value."""
         return self.write_empty_chunks or self.metadata.fill_is_null
-
-    def __setitem__(self, selection: Selection, values: npt.ArrayLike) -> None:
-        self.set(selection, values)
 
     def _cast(self, values: npt.ArrayLike, data_type: ZDType) -> AnyArray:
         try:
@@ -816,3 +590,6 @@ class Array(Node):
         self._known = Known(self.store, self.path, self.format, self.metadata)
         self._known_at = time.monotonic()
         self.__dict__.pop("engine", None)
+
+
+explain_absent(Array)

@@ -1,0 +1,91 @@
+"""The table in README.md of zarr-python's names and what they are here, made by comparing both packages.
+
+    python ci/names_table.py            prints what is wrong: names without a place in the table, and others
+    python ci/names_table.py --write    brings the table in README.md up to date
+
+The reasons are in :mod:`xzarr3.names`. The names are those of the installed zarr-python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import zarr
+
+import xzarr3
+from xzarr3.names import ABSENT, DIFFERENT
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+BEGIN = "<!-- Made by ci/names_table.py -->\n"
+END = "<!-- End of what ci/names_table.py makes -->\n"
+OWNERS = {
+    "module": (zarr, xzarr3),
+    "Array": (zarr.zeros(1), xzarr3.zeros(1)),
+    "Group": (zarr.group(), xzarr3.group()),
+}
+_SHOWN = {"__setitem__": "group[name] = values"}
+
+
+def theirs(owner: str) -> list[str]:
+    """The public names of zarr-python's module or class."""
+    there = zarr.__all__ if owner == "module" else dir(OWNERS[owner][0])
+    return sorted(name for name in there if not name.startswith("_"))
+
+
+def same(owner: str) -> list[str]:
+    """The names that exist in both packages and have the same meaning."""
+    return [
+        name for name in theirs(owner) if hasattr(OWNERS[owner][1], name) and name not in DIFFERENT[owner]
+    ]
+
+
+def problems() -> list[str]:
+    """Names that are missing from the table, and rows of it that are not true."""
+    found = []
+    for owner, (there, here) in OWNERS.items():
+        for name in theirs(owner):
+            if not hasattr(here, name) and name not in ABSENT[owner]:
+                found.append(f"{owner}: {name!r} of zarr-python is neither here nor in ABSENT")
+        for name in ABSENT[owner]:
+            if hasattr(here, name):
+                found.append(f"{owner}: {name!r} is in ABSENT, and exists")
+        for name in DIFFERENT[owner]:
+            if not (hasattr(here, name) and hasattr(there, name)):
+                found.append(f"{owner}: {name!r} is in DIFFERENT, and is not in both packages")
+    return found
+
+
+def table() -> str:
+    """The names as a table of Markdown."""
+    lines = ["| | zarr-python | xzarr3 |", "|---|---|---|"]
+    for owner in OWNERS:
+        lines.append(f"| {owner} | {', '.join(f'`{name}`' for name in same(owner))} | the same |")
+    for kept in (DIFFERENT, ABSENT):
+        for owner in OWNERS:
+            for text in dict.fromkeys(kept[owner].values()):
+                names = (_SHOWN.get(name, name) for name, each in kept[owner].items() if each == text)
+                lines.append(f"| {owner} | {', '.join(f'`{name}`' for name in names)} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def readme_with(text: str, made: str) -> str:
+    """README with this table."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> int:
+    """Check, or write the table."""
+    parser = argparse.ArgumentParser(description="Compare the names of zarr-python with ours.")
+    parser.add_argument("--write", action="store_true", help="bring README.md up to date")
+    if parser.parse_args().write:
+        README.write_text(readme_with(README.read_text("utf-8"), table()), "utf-8")
+    wrong = problems()
+    print("\n".join(wrong) or "every name has a place")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Chunks and shards whose shape the user leaves open, or gives as a size."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import MetadataError
+from xzarr3.nodes.auto_chunks import auto_chunks, auto_shards, chunks_in_shards
+
+FIELD: dict[str, Any] = {"shape": (365, 721, 1440), "dtype": "float32"}
+MIB = 2**20
+
+
+def made(**options: Any) -> xzarr3.Array:
+    return xzarr3.create_array(xzarr3.MemoryStore(), **options)
+
+
+def bytes_of(array: xzarr3.Array, shape: Any) -> int:
+    return math.prod(shape) * array.dtype.itemsize
+
+
+@pytest.mark.parametrize(
+    ("chunks", "most"),
+    [("auto", 4 * MIB), (None, 4 * MIB), (True, 4 * MIB), ("2 MB", 2 * 10**6), ("512 KiB", 2**19)],
+)
+def test_chunks_of_a_size(chunks: Any, most: int) -> None:
+    array = made(**FIELD, chunks=chunks)
+    assert most / 2.2 < bytes_of(array, array.chunks) <= most
+    assert array.shards is None
+
+
+@pytest.mark.parametrize("chunks", [-1, False])
+def test_one_chunk(chunks: Any) -> None:
+    assert made(**FIELD, chunks=chunks).chunks == FIELD["shape"]
+
+
+@pytest.mark.parametrize(
+    ("shards", "most"), [("auto", 64 * MIB), (True, 64 * MIB), ("8 MiB", 8 * MIB), ("100 MB", 10**8)]
+)
+@pytest.mark.parametrize("chunks", ["auto", (5, 103, 90), "100 kB"])
+def test_shards_of_a_size(shards: Any, most: int, chunks: Any) -> None:
+    array = made(**FIELD, chunks=chunks, shards=shards)
+    assert array.shards is not None
+    assert most / 4 < bytes_of(array, array.shards) <= most
+    assert all(shard % chunk == 0 for shard, chunk in zip(array.shards, array.chunks, strict=True))
+    if chunks == (5, 103, 90):
+        assert array.chunks == chunks
+    else:
+        assert bytes_of(array, array.chunks) <= (MIB if chunks == "auto" else 10**5)
+
+
+@pytest.mark.parametrize(
+    "shards", [(365, 721, 1440), (73, 721, 1440), (100, 100, 100), (10, 721, 1440), ((300, 65), 721, 1440)]
+)
+def test_chunks_in_given_shards_are_of_a_sensible_size(shards: Any) -> None:
+    array = made(**FIELD, shards=shards)
+    shard = [along[0] if isinstance(along, tuple) else along for along in shards]
+    nbytes = bytes_of(array, array.chunks)
+    assert min(MIB, bytes_of(array, shard) / 16) / 8 < nbytes <= MIB
+    assert array.nchunks >= 8 * array.nshards or bytes_of(array, shard) < 2**16
+
+
+def test_small_shards_are_not_divided() -> None:
+    array = made(shape=(100, 100), dtype="int8", shards=(10, 10))
+    assert array.chunks == array.shards == (10, 10)
+
+
+@pytest.mark.parametrize(("shards", "expected"), [(-1, (12, 9)), ((-1, 3), (12, 3)), ((3, -1), (3, 9))])
+def test_shards_of_a_whole_dimension_are_multiples_of_chunks(shards: Any, expected: Any) -> None:
+    assert made(shape=(10, 8), dtype="int8", chunks=3, shards=shards).shards == expected
+
+
+@pytest.mark.parametrize("field", ["chunks", "shards"])
+@pytest.mark.parametrize("wrong", ["large", "2 MBs", "-1", "0", "", "1e999 MB", "nan"])
+def test_what_is_no_size_is_refused(field: str, wrong: str) -> None:
+    with pytest.raises(MetadataError, match=f"'{field}': not a size.*'2 MB'"):
+        made(**FIELD, **{field: wrong})
+
+
+@given(
+    shape=st.lists(st.integers(0, 5000), max_size=4).map(tuple),
+    itemsize=st.sampled_from([1, 2, 8, 400]),
+    limit=st.integers(1, 10**7),
+    shards=st.integers(1, 10**8),
+)
+def test_shapes_fit_together(shape: tuple[int, ...], itemsize: int, limit: int, shards: int) -> None:
+    chunks = auto_chunks(shape, itemsize, limit)
+    assert math.prod(chunks) * itemsize <= limit or set(chunks) <= {1}
+    units = auto_shards(shape, chunks, itemsize, shards)
+    assert all(unit % chunk == 0 for unit, chunk in zip(units, chunks, strict=True))
+    assert all(
+        unit < size + chunk or unit == chunk for unit, size, chunk in zip(units, shape, chunks, strict=True)
+    )
+    assert math.prod(units) * itemsize <= shards or units == chunks
+    grid = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=shape, chunks=units, dtype="int8"
+    ).metadata.chunk_grid
+    inner = chunks_in_shards(grid, itemsize, limit)
+    assert all(unit % chunk == 0 for unit, chunk in zip(units, inner, strict=True))
+    assert math.prod(inner) * itemsize <= limit or set(inner) <= {1}
+
+
+def test_values_survive_every_choice() -> None:
+    values = np.arange(3000, dtype="int32").reshape(60, 50)
+    for chunks in (None, "1 kB", (7, 9), -1):
+        for shards in (None, "auto", "4 kB", -1):
+            array = made(data=values, chunks=chunks, shards=shards)
+            np.testing.assert_array_equal(array[...], values)
+
+
+def test_name_is_path() -> None:
+    store = xzarr3.MemoryStore()
+    assert xzarr3.create_array(store, name="a/b", shape=1, dtype="int8").path == "a/b"
+    with pytest.raises(TypeError, match="give one of them"):
+        xzarr3.create_array(store, "a", name="c", shape=1, dtype="int8")

@@ -1,0 +1,231 @@
+"""What groups have under the names of zarr-python and h5py, and functions that save and load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from _conformance import contents
+
+import xzarr3
+from xzarr3 import MetadataError, NodeExistsError, NodeTypeError, ReadOnlyError
+
+
+def test_values_are_set_as_arrays(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    root["x"] = np.arange(3)
+    root["deep/y"] = [[1.5], [2.5]]
+    root["s"] = 3.5
+    root["lazy"] = da.ones((10,), chunks=4)
+    root["named"] = xr.DataArray([1, 2], dims="time", attrs={"units": "K"})
+    root["x"] = root["x"]
+    root["lazy"] = xzarr3.from_zarr(root["lazy"]) + 1
+    assert root["x"][:].tolist() == [0, 1, 2]
+    assert root["deep/y"][:].tolist() == [[1.5], [2.5]]
+    assert root["s"][()] == 3.5
+    assert (root["lazy"].chunks, root["lazy"][:].tolist()) == ((4,), [2.0] * 10)
+    assert (root["named"].dimension_names, dict(root["named"].attrs)) == (("time",), {"units": "K"})
+    root["x"] = np.ones(5, "f4")
+    assert (root["x"].shape, root["x"].dtype) == ((5,), "f4")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "error"),
+    [
+        ("g", 1, NodeTypeError),
+        ("x/y", 1, NodeTypeError),
+        ("x", {"a": 1}, MetadataError),
+        ("x", None, MetadataError),
+        ("x", [[1], [2, 3]], MetadataError),
+    ],
+)
+def test_what_cannot_be_set_changes_nothing(
+    store: xzarr3.Store, name: str, values: Any, error: type[Exception]
+) -> None:
+    root = xzarr3.group(store)
+    root["x"] = np.arange(3)
+    root.create_group("g/h")
+    before = contents(store)
+    with pytest.raises(error):
+        root[name] = values
+    assert contents(store) == before
+    with pytest.raises(ReadOnlyError):
+        xzarr3.open_group(store)["x"] = 1
+
+
+def test_members_by_kind_without_binding_the_others(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    root["x"] = 1
+    root.create_group("g")["y"] = 2
+    for group in (root, xzarr3.open_group(store), root.consolidate()):
+        assert (list(group.array_keys()), list(group.group_keys())) == (["x"], ["g"])
+        assert [each.name for each in group.array_values()] == ["/x"]
+        assert [each.name for each in group.group_values()] == ["/g"]
+        assert (group.nmembers(), group.nmembers(None)) == (2, 3)
+        assert group._ipython_key_completions_() == ["g", "x"]
+        assert "1 arrays, 1 groups" in group.info
+    assert root.get_array("g/y")[()] == 2
+    with pytest.raises(NodeTypeError):
+        root.get_array("g")
+    with pytest.raises(NodeTypeError):
+        root.get_group("x")
+
+
+def test_names_are_listed_whatever_codecs_the_arrays_have(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    root["x"] = 1
+    text = bytes(store.get("x/zarr.json") or b"").replace(b'"zstd"', b'"unknown"')
+    store.set("y/zarr.json", text)
+    assert sorted(root.array_keys()) == ["x", "y"]
+    with pytest.raises(MetadataError, match="unknown"):
+        list(root.array_values())
+    store.set("z/zarr.json", b"{")
+    with pytest.raises(MetadataError, match="z"):
+        list(root.array_keys())
+
+
+def test_an_array_that_is_required_keeps_its_values(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    made = root.require_array("x", shape=(4,), dtype="f4", chunks=2)
+    made[:] = 5
+    assert root.require_array("x", shape=4, dtype="f8")[:].tolist() == [5.0] * 4
+    assert root.require_array("x", shape=4, dtype="f4", exact=True).chunks == (2,)
+    for wrong in ({"shape": 5}, {"shape": 4, "dtype": "i2"}, {"shape": 4, "dtype": "f8", "exact": True}):
+        with pytest.raises(NodeTypeError, match="array '/x'"):
+            root.require_array("x", **wrong)
+    assert root.require_array("y", shape=2).dtype == "f8"
+    assert root.create_dataset("d", (2, 2), "i2", chunks=1).chunks == (1, 1)
+    assert root.create_dataset("e", data=[1, 2])[:].tolist() == [1, 2]
+
+
+def test_attributes_are_updated_at_once(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store, attributes={"a": 1, "b": 1})
+    assert dict(root.update_attributes({"b": 2, "c": 3}).attrs) == {"a": 1, "b": 2, "c": 3}
+    root["x"] = 1
+    assert root["x"].update_attributes({"u": "K"}) is not None
+    assert dict(xzarr3.open_array(store, "x").attrs) == {"u": "K"}
+    with pytest.raises(MetadataError):
+        root.update_attributes({"a": 5, "n": float("nan")})
+    assert root.attrs["a"] == 1
+    with pytest.raises(ReadOnlyError):
+        xzarr3.open_group(store).update_attributes({})
+
+
+def test_paths_of_stores_are_joined(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    place = root.store_path / "a" / "b"
+    assert (place.store, place.path) == (store, "a/b")
+    assert str(place) == f"{store}/a/b"
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_saving_does_not_replace_by_mistake(store: xzarr3.Store, zarr_format: Any) -> None:
+    xzarr3.save(store, a=[1, 2], zarr_format=zarr_format)
+    before = contents(store)
+    for arrays, named in ((([5],), {}), (([5], [6]), {}), ((), {"b": [5]})):
+        with pytest.raises(NodeExistsError, match="overwrite=True"):
+            xzarr3.save(store, *arrays, **named)
+    with pytest.raises(MetadataError):
+        xzarr3.save(store, overwrite=True, zarr_format=zarr_format, c=[1], d=np.array([object()]))
+    assert contents(store) == before
+    xzarr3.save(store, b=[5], overwrite=True)
+    assert {name: values.tolist() for name, values in xzarr3.load(store).items()} == {"b": [5]}
+
+
+def test_loading_an_array_or_a_group(store: xzarr3.Store) -> None:
+    xzarr3.save(store, [1, 2], [[3.5]], mask=[True], path="p")
+    xzarr3.open_group(store, "p", mode="r+").create_group("below")
+    found = xzarr3.load(store, "p")
+    assert isinstance(found, dict)
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "arr_0": [1, 2], "arr_1": [[3.5]], "mask": [True],
+    }  # fmt: skip
+    assert isinstance(xzarr3.load(store, "p/arr_0"), np.ndarray)
+    with pytest.raises(xzarr3.NodeNotFoundError):
+        xzarr3.load(store, "q")
+    assert xzarr3.tree(store, "p") == xzarr3.open_group(store, "p").tree()
+    assert xzarr3.tree(xzarr3.open_group(store), "p") == xzarr3.tree(store, "p")
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "plain": {"chunks": (3, 4)},
+    "sharded": {"chunks": (2, 4), "shards": (6, 8)},
+    "rectilinear": {"chunks": ([2, 7, 1], 4)},
+    "shards of several lengths": {"chunks": (1, 4), "shards": ([2, 7, 1], 8)},
+    "version 2": {"chunks": (3, 4), "zarr_format": 2, "order": "F"},
+    "version 2, packed": {
+        "chunks": 4, "zarr_format": 2, "filters": [{"id": "shuffle", "elementsize": 4}],
+        "compressors": "numcodecs.zlib",
+    },
+    "turned": {"chunks": 4, "order": "F", "compressors": "blosc"},
+}  # fmt: skip
+TAKEN: dict[str, dict[str, Any]] = {
+    "all": {},
+    "chunks": {"chunks": 5, "shards": None},
+    "shards": {"chunks": (2, 4), "shards": (4, 12)},
+    "type": {"dtype": "f8"},
+    "fill value": {"fill_value": 9},
+    "codecs": {"compressors": None, "filters": None},
+    "format": {"zarr_format": 3, "shards": None, "chunks": 6},
+}
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+@pytest.mark.parametrize("source", SOURCES)
+def test_arrays_from_arrays_hold_the_same(tmp_path: Path, source: str, taken: str) -> None:
+    if taken == "shards" and "version 2" in source:
+        pytest.skip("version 2 has no shards")
+    made = xzarr3.create_array(
+        tmp_path / "a", shape=(10, 12), dtype="f4", fill_value=-1, dimension_names=("y", "x"),
+        attributes={"units": "K"}, **SOURCES[source],
+    )  # fmt: skip
+    made[3:8, :7] = np.arange(35).reshape(5, 7)
+    again = xzarr3.from_array(tmp_path / "b", data=made, **TAKEN[taken])
+    np.testing.assert_array_equal(again[...], made[...])
+    assert (dict(again.attrs), again.dimension_names) == ({"units": "K"}, ("y", "x"))
+    if taken == "all":
+        assert repr(again.metadata.codecs) == repr(made.metadata.codecs)
+        assert (again.chunks, again.shards, again.zarr_format) == (made.chunks, made.shards, made.zarr_format)
+        assert set(contents(again.store)) == set(contents(made.store))
+    like = xzarr3.empty_like(made)
+    assert (like.chunks, like.shards, like.order, like.dtype) == (made.chunks, made.shards, made.order, "f4")
+    assert (like.fill_value, dict(like.attrs), like.dimension_names) == (-1, {}, None)
+
+
+def test_a_sparse_array_is_copied_chunk_by_chunk() -> None:
+    huge = xzarr3.zeros((10**6, 10**6), chunks=(1000, 1000), dtype="i1")
+    huge[5, 5] = 1
+    again = xzarr3.from_array(None, data=huge)
+    assert (again.nchunks_initialized, again[5, 5], again[6, 6]) == (1, 1, 0)
+
+
+def test_counts_of_arrays() -> None:
+    array = xzarr3.zeros((10, 12), chunks=(2, 3), shards=(4, 6), dtype="i2")
+    assert (array.cdata_shape, array.nchunks) == ((5, 4), 20)
+    assert (array.shard_grid_shape, array.nshards) == ((3, 2), 6)
+    assert array.nchunks_initialized == 0
+    array[9, 0] = 1
+    assert array.nchunks_initialized == 2  # A shard of four chunks, two of which are beyond the end.
+    array[...] = 1
+    assert array.nchunks_initialized == array.nchunks
+    assert xzarr3.zeros((), dtype="i2").nchunks == 1
+    assert xzarr3.zeros((0, 3), chunks=1).nchunks == 0
+
+
+def test_datasets_open_under_the_names_of_xarray(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"t": (("time", "x"), np.arange(12.0).reshape(4, 3))}, coords={"x": [1, 2, 3]})
+    xzarr3.to_zarr(dataset, tmp_path / "s")
+    xzarr3.to_zarr(dataset + 1, tmp_path / "s", group="a/b", mode="a")
+    xr.testing.assert_identical(xzarr3.open_zarr(tmp_path / "s").compute(), dataset)
+    xr.testing.assert_equal(xzarr3.open_zarr(tmp_path / "s", "a/b").compute(), dataset + 1)
+    assert xzarr3.open_zarr(tmp_path / "s", chunks=None).t.chunks is None
+    assert xzarr3.open_zarr(tmp_path / "s", chunks={"time": -1}).t.chunks == ((4,), (3,))
+    assert xzarr3.open_zarr(tmp_path / "s").t.chunks == ((4,), (3,))
+    tree = xzarr3.open_datatree(tmp_path / "s")
+    assert tree.groups == ("/", "/a", "/a/b")
+    xr.testing.assert_equal(tree["a/b"].to_dataset().compute(), dataset + 1)
+    assert xzarr3.open_datatree(tmp_path / "s", chunks=None, group="a")["b/t"].chunks is None

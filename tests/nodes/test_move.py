@@ -1,0 +1,155 @@
+"""Moving nodes: everything is at the new path, nothing at the old one, and a failure loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _conformance import contents
+
+import xzarr3
+from xzarr3 import InvalidKeyError, LocalStore, MemoryStore, NodeExistsError, NodeNotFoundError, StoreError
+
+STORES: dict[str, Callable[[Path], xzarr3.Store]] = {
+    "memory": lambda base: MemoryStore(),
+    "directory": lambda base: LocalStore(base / "s.zarr"),
+    "synced directory": lambda base: LocalStore(base / "s.zarr", fsync=True),
+    "wrapped directory": lambda base: xzarr3.LoggingStore(LocalStore(base / "s.zarr")),
+    "fsspec": lambda base: xzarr3.open_store(f"memory://{base}"),
+}
+FORMATS: tuple[Any, ...] = (3, 2, "3-draft")
+
+
+@pytest.fixture(params=STORES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
+    return STORES[request.param](tmp_path)
+
+
+def sample(store: xzarr3.Store, zarr_format: Any = 3) -> xzarr3.Group:
+    root = xzarr3.create_group(store, zarr_format=zarr_format)
+    options = {} if zarr_format != 3 else {"shards": (4, 4)}
+    made = root.create_array("a/b/x", data=np.arange(64).reshape(8, 8), chunks=(2, 4), **options)
+    made.attrs["units"] = "K"
+    root.create_array("a/y", shape=3, dtype="int8")
+    root["a"].attrs["title"] = "t"
+    root.create_array("z", data=np.arange(3))
+    return root
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_a_group_moves_with_all_that_is_below(place: xzarr3.Store, zarr_format: Any) -> None:
+    root = sample(place, zarr_format)
+    number = len(contents(place))
+    root.move("a", "new/where")
+    again = xzarr3.open_group(place)
+    assert {path for path, _ in again.members(None)} == {
+        "new", "new/where", "new/where/b", "new/where/b/x", "new/where/y", "z",
+    }  # fmt: skip
+    np.testing.assert_array_equal(again["new/where/b/x"][...], np.arange(64).reshape(8, 8))
+    assert dict(again["new/where/b/x"].attrs) == {"units": "K"}
+    assert dict(again["new/where"].attrs) == {"title": "t"}
+    assert len(contents(place)) == number + {3: 1, 2: 2, "3-draft": 0}[zarr_format]  # Those of `new`.
+    assert not [key for key in contents(place) if re.match("(a|meta/root/a|data/root/a|data/a)[/.]", key)]
+    root.move("new/where/b/x", "x")
+    np.testing.assert_array_equal(xzarr3.open_array(place, "x")[3], np.arange(24, 32))
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_consolidated_metadata_follow(place: xzarr3.Store, zarr_format: Any) -> None:
+    root = sample(place, zarr_format)
+    root.consolidate()
+    root.move("a", "c/a")
+    held = xzarr3.open_group(place, use_consolidated=True)
+    plain = xzarr3.open_group(place, use_consolidated=False)
+    assert {path for path, _ in held.members(None)} == {path for path, _ in plain.members(None)}
+    assert held["c/a/b/x"].shape == (8, 8)
+    assert "a" not in held
+
+
+WRONG: dict[str, tuple[str, str, type[Exception]]] = {
+    "into itself": ("a", "a/c", NodeExistsError),
+    "to itself": ("a", "a", NodeExistsError),
+    "to a group above": ("a/b", "a", NodeExistsError),
+    "onto another": ("a", "z", NodeExistsError),
+    "below an array": ("a", "z/a", xzarr3.NodeTypeError),
+    "what is not there": ("q", "r", NodeNotFoundError),
+    "to a reserved name": ("a", "__r", InvalidKeyError),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_cannot_move_stays(what: str, place: xzarr3.Store) -> None:
+    source, dest, error = WRONG[what]
+    root = sample(place)
+    before = contents(place)
+    with pytest.raises(error):
+        root.move(source, dest)
+    assert contents(place) == before
+
+
+def test_keys_of_others_at_the_new_path_are_kept(place: xzarr3.Store) -> None:
+    root = sample(place)
+    place.set("q/notes.txt", b"mine")
+    with pytest.raises(NodeExistsError, match=r"q/notes\.txt"):
+        root.move("a", "q")
+    assert place.get("q/notes.txt") == b"mine"
+
+
+def test_read_only_groups_move_nothing(place: xzarr3.Store) -> None:
+    sample(place)
+    with pytest.raises(xzarr3.ReadOnlyError):
+        xzarr3.open_group(place).move("a", "b")
+
+
+class Failing(MemoryStore):
+    """Fails from the given number of writes and erasures on."""
+
+    left = 10**6
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise StoreError("the store is gone")
+
+    def set(self, key: str, value: Any) -> None:
+        self._count()
+        super().set(key, value)
+
+    def erase(self, key: str) -> None:
+        self._count()
+        super().erase(key)
+
+
+@pytest.mark.parametrize("steps", range(16))
+def test_a_failure_leaves_the_node_at_one_of_its_paths(steps: int) -> None:
+    store = Failing()
+    root = sample(store)
+    store.left = steps
+    with contextlib.suppress(StoreError):
+        root.move("a", "n")
+        pytest.fail("the store did not fail")
+    store.left = 10**6
+    found = [path for path in ("a", "n") if path in root and f"{path}/b/x" in root]
+    assert found
+    for path in found:
+        np.testing.assert_array_equal(root[f"{path}/b/x"][...], np.arange(64).reshape(8, 8))
+
+
+def test_a_store_that_cannot_erase_gets_no_copy() -> None:
+    store = Keeping()
+    root = sample(store)
+    before = contents(store)
+    with pytest.raises(xzarr3.StoreCapabilityError, match="cannot erase"):
+        root.move("a", "n")
+    assert contents(store) == before
+
+
+class Keeping(MemoryStore):
+    """Cannot erase."""
+
+    erasable = False

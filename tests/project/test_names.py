@@ -1,0 +1,149 @@
+"""Names from elsewhere are answered with the one to use: arguments, encodings, attributes, functions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xzarr3
+from xzarr3.names import ABSENT, EARLIER, INSTEAD, NEEDLESS
+
+FIELD: dict[str, Any] = {"shape": 4, "dtype": "int8"}
+
+ARGUMENTS: dict[str, str] = {
+    "compressor": "compressors=",
+    "compression": "compressors=",
+    "zlib": "{'name': 'gzip', 'configuration': {'level': 5}}",
+    "complevel": "{'level': 5}",
+    "chunk": "did you mean 'chunks'",
+    "chunksizes": "chunks=",
+    "chunk_shape": "chunks=",
+    "contiguous": "chunks=-1",
+    "shard": "did you mean 'shards'",
+    "fillvalue": "did you mean 'fill_value'",
+    "filter": "did you mean 'filters'",
+    "codecs": "filters=..., serializer=... and compressors=...",
+    "object_codec": "dtype='string'",
+    "dims": "dimension_names=",
+    "attrs": "attributes=",
+    "atributes": "did you mean 'attributes'",
+    "dimension_separator": "chunk_key_encoding={'separator': '/'}",
+    "zarr_version": "zarr_format=",
+    "config": "write_empty_chunks=",
+    "synchronizer": "leave 'synchronizer' out",
+    "cache_metadata": "leave 'cache_metadata' out",
+    "chunk_store": "one store",
+    "mode": "overwrite=True",
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_create_array(name: str) -> None:
+    store = xzarr3.MemoryStore()
+    with pytest.raises(TypeError, match="create_array") as caught:
+        xzarr3.create_array(store, **FIELD, **{name: 1})
+    assert ARGUMENTS[name] in str(caught.value)
+    assert len(str(caught.value).partition("accepted:")[0]) < 400
+    assert not list(store.list())
+    if name != "mode":
+        with pytest.raises(TypeError, match=name) as again:
+            xzarr3.group(store).create_array("x", **FIELD, **{name: 1})
+        assert ARGUMENTS[name] in str(again.value)
+
+
+CALLS: dict[str, tuple[Callable[[], object], str]] = {
+    "zeros": (lambda: xzarr3.zeros(3, compressor="zstd"), "compressors="),
+    "group": (lambda: xzarr3.group(synchronizer=None), "leave 'synchronizer' out"),  # type: ignore[arg-type]
+    "open_group": (lambda: xzarr3.open_group("x", cache_attrs=1), "leave 'cache_attrs' out"),  # type: ignore[arg-type]
+    "create_group": (lambda: xzarr3.create_group("x", mode="w"), "overwrite=True"),  # type: ignore[arg-type]
+    "open": (lambda: xzarr3.open("x", shape=3), "create_array() creates"),  # type: ignore[arg-type]
+    "open_array": (lambda: xzarr3.open_array("x", chunk_shape=3), "create_array() creates"),  # type: ignore[arg-type]
+    "open for writing": (lambda: xzarr3.open("x", mode="w"), "create_array() and create_group() create"),  # type: ignore[arg-type]
+    "from_zarr": (lambda: xzarr3.from_zarr("x", component="y"), "use path="),  # type: ignore[arg-type]
+    "format of a group": (
+        lambda: xzarr3.group().create_array("x", **FIELD, zarr_format=2),
+        "that of the group",
+    ),
+    "open_zarr": (lambda: xzarr3.open_zarr("x", synchronizer=None), "leave 'synchronizer' out"),
+    "open_dataset": (lambda: xzarr3.open_dataset("x", drop_variable="t"), "did you mean 'drop_variables'"),
+    "open_datatree": (lambda: xzarr3.open_datatree("x", chunk_store=None), "in one store"),
+    "shape of from_array": (lambda: xzarr3.from_array(None, data=[1], shape=3), "leave shape=... out"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_arguments_of_other_functions(call: str) -> None:
+    run, text = CALLS[call]
+    with pytest.raises((TypeError, ValueError)) as caught:
+        run()
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "texts"),
+    [
+        ({"zlib": True, "complevel": 4}, ["for 'zlib' use compressors=", "for 'complevel' use"]),
+        ({"chunksizes": (2,)}, ["for 'chunksizes' use chunks="]),
+        ({"compressor": "zstd"}, ["for 'compressor' use compressors="]),
+        ({"contiguous": True}, ["chunks=-1"]),
+        ({"shuffle": True}, ["BloscCodec"]),
+        ({"fletcher32": True}, ["crc32c"]),
+        ({"chunk": 2}, ["did you mean 'chunks'"]),
+        ({"fillvalue": 2}, ["did you mean 'fill_value'"]),
+    ],
+)
+def test_keys_of_encodings(encoding: dict[str, Any], texts: list[str]) -> None:
+    dataset = xr.Dataset({"t": ("x", np.arange(4))})
+    store = xzarr3.MemoryStore()
+    with pytest.raises(ValueError, match="unexpected encoding") as caught:
+        xzarr3.to_zarr(dataset, store, encoding={"t": encoding})
+    assert [text for text in texts if text not in str(caught.value)] == []
+    assert not list(store.list())
+
+
+def test_tables_do_not_contradict_each_other() -> None:
+    assert not INSTEAD.keys() & NEEDLESS.keys()
+    assert not EARLIER.keys() & ABSENT["module"].keys()
+    public = set(dir(xzarr3))
+    assert not public & (EARLIER.keys() | ABSENT["module"].keys())
+
+
+@pytest.mark.parametrize("owner", ["module", "Array", "Group"])
+def test_absent_names_say_what_to_use(owner: str) -> None:
+    things = {"module": xzarr3, "Array": xzarr3.zeros(1), "Group": xzarr3.group()}
+    for name, text in ABSENT[owner].items():
+        assert not hasattr(things[owner], name)
+        with pytest.raises(AttributeError) as caught:
+            getattr(things[owner], name)
+        assert text.replace("`", "") in str(caught.value)
+    with pytest.raises(AttributeError, match=r"no attribute 'frobnicate'$"):
+        things[owner].frobnicate  # noqa: B018
+    with pytest.raises(AttributeError, match="use LocalStore"):
+        xzarr3.DirectoryStore  # noqa: B018
+
+
+IMPORTS = """
+import importlib, pkgutil, sys
+import xzarr3
+assert not {"dask", "xarray", "zarr"} & sys.modules.keys()
+for name in ("array", "zeros", "group", "save", "load", "tree", "config"):
+    getattr(xzarr3, name)
+assert xzarr3.array([1, 2])[1] == 2
+assert not {"dask", "xarray", "zarr"} & sys.modules.keys(), sorted(sys.modules)
+kinds = {name: type(getattr(xzarr3, name)) for name in xzarr3.__all__}
+for module in pkgutil.walk_packages(xzarr3.__path__, "xzarr3."):
+    if "._" not in module.name and ".compiled" not in module.name:
+        importlib.import_module(module.name)
+assert kinds == {name: type(getattr(xzarr3, name)) for name in xzarr3.__all__}
+"""
+
+
+def test_no_module_shadows_a_public_name() -> None:
+    """Importing a module of the package sets an attribute of the package."""
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True)

@@ -1,0 +1,130 @@
+"""Options of the process: one mechanism under two names, and what each option changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from dask.utils import parse_bytes
+
+import xzarr3
+from xzarr3 import config, set_options
+from xzarr3.dask.memory import memory_limit
+from xzarr3.parallel import available_threads
+from xzarr3.quantities import byte_count
+from xzarr3.stores import in_flight
+
+DEFAULTS = {"max_document_bytes": 2**26, "memory_limit": None, "missing": "fill", "threads": None}
+
+
+@pytest.fixture(autouse=True)
+def defaults() -> Iterator[None]:
+    assert dict(config) == DEFAULTS
+    yield
+    config.reset()
+
+
+def test_both_names_set_the_same() -> None:
+    with config.set({"threads": 2}, missing="warn"):
+        assert (config["threads"], config.get("missing")) == (2, "warn")
+        with set_options(threads=None, memory_limit="1 MiB"):
+            assert config["threads"] is None
+            assert config["memory_limit"] == 2**20
+        assert config["threads"] == 2
+    assert dict(config) == DEFAULTS
+    config.set(threads=3)
+    assert config["threads"] == 3
+    assert "threads=3" in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"threads": 0}, ValueError, "threads=0; accepted: an integer of at least 1"),
+        ({"threads": "two"}, ValueError, "threads='two'"),
+        ({"memory_limit": "lots"}, ValueError, "not a size: 'lots'"),
+        ({"memory_limit": 0}, ValueError, "not a size: 0"),
+        ({"missing": "erorr"}, ValueError, "did you mean 'error'"),
+        ({"max_document_bytes": 0}, ValueError, "not a size"),
+        ({"thread": 1}, KeyError, "did you mean 'threads'"),
+        ({"threading.max_workers": 1}, KeyError, "here that is 'threads'"),
+        ({"async.concurrency": 1}, KeyError, "concurrency=... of a store"),
+    ],
+)
+def test_what_is_no_option_is_refused(options: dict[str, Any], error: Any, match: str) -> None:
+    with pytest.raises(error, match=match):
+        config.set({**options, "threads": options.get("threads", 2)})
+    assert dict(config) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        "1",
+        "10 B",
+        "2 kB",
+        "2 KB",
+        "2k",
+        "1.5 MiB",
+        "3MB",
+        "4 G",
+        "1e6",
+        "1e3 kB",
+        "0.5 GiB",
+        ".5 kB",
+        "2 TiB",
+    ],
+)
+def test_sizes_are_those_of_dask(size: str) -> None:
+    assert byte_count(size) == parse_bytes(size)
+
+
+@pytest.mark.parametrize(
+    "size", ["", "MB", "-1 MB", "1 XB", "1 2", "0", 0, -5, 1.5, True, None, [], "9" * 99, "inf"]
+)
+def test_what_is_no_size_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        byte_count(size)
+
+
+def test_threads_are_the_most_of_work_that_is_not_told() -> None:
+    with config.set(threads=1):
+        assert available_threads() == 1
+        assert in_flight.at_once(64, 1) == 1
+    with config.set(threads=10**6):
+        assert available_threads() < 10**6
+        assert in_flight.at_once(64, 1) == 64
+
+
+def test_memory_limit_precedes_that_of_dask() -> None:
+    import dask
+
+    with dask.config.set({"xzarr3.memory-limit": "1 MiB"}), config.set(memory_limit="2 MiB"):
+        assert memory_limit(None) == 2**21
+        assert memory_limit("3 MiB") == 3 * 2**20
+
+
+def test_missing_is_that_of_what_is_opened_without(tmp_path: Path) -> None:
+    store = xzarr3.LocalStore(tmp_path / "s")
+    made = xzarr3.create_array(store, "t", shape=4, chunks=2, dtype="f4", dimension_names=["x"])
+    made[:2] = 1
+    with config.set(missing="error"):
+        opened = xzarr3.open_array(store, "t")
+        for read in (
+            lambda: opened[...],
+            lambda: xzarr3.open(store, "t")[...],
+            lambda: xzarr3.open_group(store)["t"][...],
+            lambda: xzarr3.from_zarr(store, "t").compute(),
+            lambda: xzarr3.open_dataset(store).load(),
+            lambda: xr.open_dataset(store, engine="xzarr3").load(),
+        ):
+            with pytest.raises(xzarr3.MissingChunksError):
+                read()
+        np.testing.assert_array_equal(xzarr3.open_array(store, "t", missing="fill")[...], [1, 1, 0, 0])
+    with pytest.raises(xzarr3.MissingChunksError):  # It was opened so.
+        opened[...]
+    np.testing.assert_array_equal(xzarr3.open_array(store, "t")[...], [1, 1, 0, 0])

@@ -1,0 +1,320 @@
+"""Creates arrays and groups with the functions of zarr-python: ``zeros``, ``full_like``, ``from_array``, ...
+
+Each calls :func:`xzarr3.create_array` or :func:`xzarr3.open_group`, which have the options in full. Without a
+store they create in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Never
+
+from xzarr3.api import create_array, open_group
+from xzarr3.arrays import Array
+from xzarr3.copying import copy_values
+from xzarr3.formats import ZarrFormat
+from xzarr3.groups import Group
+from xzarr3.names import unknown_arguments
+from xzarr3.new_array import fill_like, settings_like, zero_of
+from xzarr3.stores import MemoryStore, StoreLike
+
+_KEEP = "keep"
+_KEPT = ("chunks", "shards", "filters", "serializer", "compressors")
+
+
+def group(
+    store: StoreLike | None = None,
+    path: str = "",
+    *,
+    overwrite: bool = False,
+    attributes: Mapping[str, Any] | None = None,
+    zarr_format: ZarrFormat | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **unknown: Never,
+) -> Group:
+    """Open a group to read and write; create it if it is absent.
+
+    Parameters
+    ----------
+    store : path, URL or Store, optional
+        By default a new :class:`MemoryStore`.
+    path : str
+        Path of the group in its hierarchy; the root by default.
+    overwrite : bool
+        Replace an existing node and all nodes below it with an empty group.
+    attributes : mapping, optional
+        Attributes of a new group.
+    zarr_format : {3, 2, "3-draft"}, optional
+    storage_options : mapping, optional
+        Further options of the store; see :func:`xzarr3.open_store`.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is an array at ``path`` and ``overwrite`` is not set.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> root = xzarr3.group(attributes={"title": "SST"})
+    >>> xzarr3.group(root.store).attrs
+    {'title': 'SST'}
+    """
+    if unknown:
+        raise unknown_arguments(group, unknown)
+    return open_group(
+        MemoryStore() if store is None else store,
+        path,
+        mode="w" if overwrite else "a",
+        attributes=attributes,
+        zarr_format=zarr_format,
+        storage_options=storage_options,
+    )
+
+
+def array(data: Any, *, store: StoreLike | None = None, path: str = "", **options: Any) -> Array:
+    """Create an array that holds ``data``.
+
+    Parameters
+    ----------
+    data : array_like, dask array, xarray.DataArray or Array
+        An :class:`Array` is copied as by :func:`from_array`, with its settings.
+    store : path, URL or Store, optional
+        By default a new :class:`MemoryStore`.
+    path : str
+        Path of the array in its hierarchy; the root by default.
+    **options
+        Further options of :func:`xzarr3.create_array`.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([[1, 2], [3, 4]], chunks=1)[:, 1]
+    array([2, 4])
+    """
+    if isinstance(data, Array):
+        return from_array(store, data=data, path=path, **options)
+    return _created(store, path, data=data, **options)
+
+
+def zeros(
+    shape: int | Sequence[int], *, store: StoreLike | None = None, path: str = "", **options: Any
+) -> Array:
+    """Create an array of zeros; no chunk is stored.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    store : path, URL or Store, optional
+        By default a new :class:`MemoryStore`.
+    path : str
+        Path of the array in its hierarchy; the root by default.
+    **options
+        Further options of :func:`xzarr3.create_array`. The data type is ``float64`` by default.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.zeros((2, 3), dtype="int16")[0]
+    array([0, 0, 0], dtype=int16)
+    """
+    return _filled(shape, zero_of(options.get("dtype", "float64")), store, path, options)
+
+
+def ones(
+    shape: int | Sequence[int], *, store: StoreLike | None = None, path: str = "", **options: Any
+) -> Array:
+    """Create an array of ones; no chunk is stored. Parameters as for :func:`zeros`.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.ones(3)[:]
+    array([1., 1., 1.])
+    """
+    return _filled(shape, 1, store, path, options)
+
+
+def full(
+    shape: int | Sequence[int],
+    fill_value: object,
+    *,
+    store: StoreLike | None = None,
+    path: str = "",
+    **options: Any,
+) -> Array:
+    """Create an array that has one value everywhere; no chunk is stored. Parameters as for :func:`zeros`.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.full(3, 7, dtype="int16")[:]
+    array([7, 7, 7], dtype=int16)
+    """
+    return _filled(shape, fill_value, store, path, options)
+
+
+def empty(
+    shape: int | Sequence[int], *, store: StoreLike | None = None, path: str = "", **options: Any
+) -> Array:
+    """Create an array without chunks, which reads as its fill value. Parameters as for :func:`zeros`.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(2, fill_value=-1)[:]
+    array([-1., -1.])
+    """
+    return _filled(shape, options.pop("fill_value", None), store, path, options)
+
+
+def zeros_like(a: Any, *, store: StoreLike | None = None, path: str = "", **options: Any) -> Array:
+    """Create an array of zeros with the shape, data type and chunks of another one.
+
+    Parameters
+    ----------
+    a : Array or array_like
+        Of an :class:`Array`, shards, codecs and the format are taken as well, but no attributes and no
+        dimension names.
+    store : path, URL or Store, optional
+        By default a new :class:`MemoryStore`.
+    path : str
+        Path of the array in its hierarchy; the root by default.
+    **options
+        Options of :func:`xzarr3.create_array` that replace those of ``a``.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> made = xzarr3.zeros_like(xzarr3.ones((4, 6), chunks=2, dtype="int16"))
+    >>> made.chunks, made[0, :3]
+    ((2, 2), array([0, 0, 0], dtype=int16))
+    """
+    return _like(a, ..., store, path, options)
+
+
+def ones_like(a: Any, *, store: StoreLike | None = None, path: str = "", **options: Any) -> Array:
+    """Create an array of ones like another one; see :func:`zeros_like`.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.ones_like([1.5, 2.5])[:]
+    array([1., 1.])
+    """
+    return _like(a, 1, store, path, options)
+
+
+def full_like(
+    a: Any, fill_value: object = ..., *, store: StoreLike | None = None, path: str = "", **options: Any
+) -> Array:
+    """Create an array of one value like another one, by default of its fill value; see :func:`zeros_like`.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.full_like([1.5, 2.5], 7)[:]
+    array([7., 7.])
+    """
+    return _like(a, fill_like(a) if fill_value is ... else fill_value, store, path, options)
+
+
+def empty_like(a: Any, *, store: StoreLike | None = None, path: str = "", **options: Any) -> Array:
+    """Create an array without chunks like another one, with its fill value; see :func:`zeros_like`.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty_like(xzarr3.full(2, 9.0))[:]
+    array([9., 9.])
+    """
+    return _like(a, options.pop("fill_value", fill_like(a)), store, path, options)
+
+
+def from_array(
+    store: StoreLike | None,
+    *,
+    data: Any,
+    path: str = "",
+    name: str | None = None,
+    write_data: bool = True,
+    chunks: Any = _KEEP,
+    shards: Any = _KEEP,
+    filters: Any = _KEEP,
+    serializer: Any = _KEEP,
+    compressors: Any = _KEEP,
+    **options: Any,
+) -> Array:
+    """Create an array from another one or from other values, with the settings of the other array.
+
+    Values of an :class:`Array` are copied shard by shard, so that it need not fit into memory; without
+    decoding, where no setting changes. :func:`xzarr3.copy` copies groups as well.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+        None for a new :class:`MemoryStore`.
+    data : Array, array_like, dask array or xarray.DataArray
+    path, name : str, optional
+        Path of the array in its hierarchy, under one of its two names; the root by default.
+    write_data : bool
+        Whether to write the values; otherwise only the settings are taken.
+    chunks, shards, filters, serializer, compressors
+        As for :func:`xzarr3.create_array`. ``"keep"`` takes those of an :class:`Array`, and the chunks of
+        other arrays that have some.
+    **options
+        Further options of :func:`xzarr3.create_array`. By default the fill value, the attributes, the
+        dimension names and the format are those of ``data``, if it is an :class:`Array`.
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> stored = xzarr3.array(np.arange(100), chunks=10, dimension_names=["time"])
+    >>> again = xzarr3.from_array(None, data=stored, chunks=25)
+    >>> again.chunks, again.dimension_names, int(again[99])
+    ((25,), ('time',), 99)
+    """
+    if "shape" in options:
+        raise TypeError("from_array() takes the shape of its data; leave shape=... out")
+    asked = (chunks, shards, filters, serializer, compressors)
+    given = {key: value for key, value in zip(_KEPT, asked, strict=True) if not _is_keep(value)}
+    given = {**options, **given}
+    if name is not None:
+        given["name"] = name
+    if not isinstance(data, Array):
+        found = {**settings_like(data), **given}
+        if write_data:
+            del found["shape"], found["dtype"]
+            return _created(store, path, data=data, **found)
+        return _created(store, path, **found)
+    kept = {"attributes": data.attrs.asdict(), "dimension_names": data.dimension_names}  # type: ignore[attr-defined]
+    made = _created(store, path, **{**settings_like(data), "fill_value": data.fill_value, **kept, **given})
+    if write_data:
+        copy_values(data, made)
+    return made
+
+
+def _is_keep(value: object) -> bool:
+    return isinstance(value, str) and value == _KEEP
+
+
+def _created(store: StoreLike | None, path: str, **options: Any) -> Array:
+    return create_array(MemoryStore() if store is None else store, path, **options)
+
+
+def _filled(
+    shape: int | Sequence[int],
+    fill_value: object,
+    store: StoreLike | None,
+    path: str,
+    options: Mapping[str, Any],
+) -> Array:
+    return _created(store, path, shape=shape, fill_value=fill_value, **{"dtype": "float64", **options})
+
+
+def _like(
+    a: Any, fill_value: object, store: StoreLike | None, path: str, options: Mapping[str, Any]
+) -> Array:
+    found = {**settings_like(a, **options), **options}
+    fill_value = zero_of(found["dtype"]) if fill_value is ... else fill_value
+    return _created(store, path, fill_value=fill_value, **found)

@@ -1,0 +1,246 @@
+"""Names that users know from elsewhere, and what has their meaning here.
+
+Arguments of zarr-python 2 and of netCDF are answered with the argument to use. Names of zarr-python 3.4 that
+are absent here, or mean something else, are listed with the reason; README.md shows them as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from xzarr3.errors import listed, one_of
+
+INSTEAD: dict[str, str] = {
+    **dict.fromkeys(("compressor", "compression"), "compressors=..., a codec of xzarr3.codecs or its name"),
+    **dict.fromkeys(
+        ("zlib", "gzip", "complevel", "compression_opts", "clevel", "compression_level"),
+        "compressors={'name': 'gzip', 'configuration': {'level': 5}}",
+    ),
+    "blosc_shuffle": "compressors=xzarr3.codecs.BloscCodec(shuffle=...)",
+    "shuffle": "compressors=xzarr3.codecs.BloscCodec(), which shuffles by itself",
+    "fletcher32": "compressors=[..., 'crc32c'], which adds a checksum",
+    **dict.fromkeys(("chunksize", "chunksizes", "chunk_shape", "chunk_size"), "chunks=..."),
+    "contiguous": "chunks=-1, one chunk for all",
+    **dict.fromkeys(("shard_shape", "shard_size", "shardsize", "shardsizes"), "shards=..."),
+    **dict.fromkeys(("codec", "codecs"), "filters=..., serializer=... and compressors=..."),
+    "object_codec": "dtype='string' for text, dtype='bytes' for bytes, or serializer=...",
+    "endian": "serializer=xzarr3.codecs.BytesCodec('big') or ('little')",
+    "least_significant_digit": "filters='bitround' with the bits to keep",
+    "significant_digits": "filters='bitround' with the bits to keep",
+    **dict.fromkeys(("fill", "missing_data"), "fill_value=..."),
+    **dict.fromkeys(("dims", "dim_names", "dimensions"), "dimension_names=..."),
+    **dict.fromkeys(("attrs", "metadata"), "attributes=..."),
+    "dimension_separator": "chunk_key_encoding={'separator': '/'} or {'separator': '.'}",
+    **dict.fromkeys(("zarr_version", "version", "format"), "zarr_format=..."),
+    "config": "order=... and write_empty_chunks=...",
+    "component": "path=...",
+    "url": "the first argument",
+    "decode": "mask_and_scale=... and decode_times=...",
+}
+"""Arguments and keys of encodings that do not exist here, and what to use."""
+
+NEEDLESS: dict[str, str] = {
+    **dict.fromkeys(("synchronizer", "lock"), "writers of one chunk take turns by themselves"),
+    **dict.fromkeys(("cache_metadata", "cache_attrs"), "what is kept in memory is checked before it is used"),
+    "chunk_store": "documents and chunks are in one store",
+    "meta_array": "values are numpy arrays",
+    "overwrite_encoded_chunks": "chunks=... takes any blocks",
+    "prototype": "values are numpy arrays",
+    "storage_class": "the store is the first argument",
+    "write_data": "without data=... nothing is written",
+}
+"""Arguments of zarr-python and xarray that have no meaning here, with the reason."""
+
+_OF_NEW_ARRAYS = frozenset(
+    ("shape", "dtype", "data", "chunks", "shards", "filters", "serializer", "compressors", "fill_value")
+)
+_MODES = "overwrite=True for mode='w'; without it an existing node is an error, as with mode='w-'"
+
+
+def hint(name: object, known: Iterable[object]) -> str:
+    """What to use instead of an unknown argument or key.
+
+    Parameters
+    ----------
+    name : str
+    known : iterable of str
+        The names that are accepted.
+
+    Examples
+    --------
+    >>> hint("chunksizes", ["chunks", "shards"])
+    "for 'chunksizes' use chunks=..."
+    >>> hint("shrads", ["chunks", "shards"])
+    "did you mean 'shards'? accepted: 'chunks', 'shards'"
+    """
+    if isinstance(name, str) and name in INSTEAD:
+        return f"for {name!r} use {INSTEAD[name]}"
+    if isinstance(name, str) and name in NEEDLESS:
+        return f"leave {name!r} out, because {NEEDLESS[name]}"
+    return one_of(name, known)
+
+
+def hints(names: Iterable[object]) -> str:
+    """What to use instead of those names that are known from elsewhere, for the middle of a message.
+
+    Examples
+    --------
+    >>> hints(["zlib", "units"])
+    "; for 'zlib' use compressors={'name': 'gzip', 'configuration': {'level': 5}}"
+    """
+    found = [hint(name, ()) for name in names if name in INSTEAD or name in NEEDLESS]
+    return "".join(f"; {text}" for text in dict.fromkeys(found))
+
+
+def unknown_arguments(function: Callable[..., Any], unknown: Collection[str]) -> TypeError:
+    """The error for arguments that a function does not have.
+
+    Examples
+    --------
+    >>> def create(shape, *, chunks=None): ...
+    >>> unknown_arguments(create, ["chunksizes"])
+    TypeError("create() has no argument 'chunksizes'; for 'chunksizes' use chunks=...")
+    """
+    while hasattr(function, "__wrapped__"):  # a decorated function
+        function = function.__wrapped__
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    opens = "mode" in known and "shape" not in known
+    found = []
+    for name in unknown:
+        if name == "mode" and "overwrite" in known:
+            found.append(f"use {_MODES}")
+        elif opens and (name in _OF_NEW_ARRAYS or INSTEAD.get(name, "").partition("=")[0] in _OF_NEW_ARRAYS):
+            found.append("create_array() creates an array with these settings")
+        else:
+            found.append(hint(name, known))
+    text = "; ".join(dict.fromkeys(found))
+    return TypeError(f"{function.__name__}() has no argument {listed(unknown)}; {text}")
+
+
+ABSENT: dict[str, dict[str, str]] = {
+    "module": {
+        "AsyncArray": "`Array`; calls wait for their result and use threads, so no event loop is needed",
+        "AsyncGroup": "`Group`, for the same reason",
+        "copy_all": "`copy`; zarr-python 3.4 does not implement it",
+        "copy_store": "`copy`; zarr-python 3.4 does not implement it",
+        "create": "`create_array`, `zeros`, `full` and others: `create` has arguments of both formats",
+        "create_hierarchy": "`create_group` and `create_array`, whose arguments are checked together",
+        "open_like": "`empty_like(a, store=..., path=...)`, which says that it creates",
+        "print_debug_info": "`show_versions`, as in xarray",
+    },
+    "Array": {
+        "async_array": "the array itself; calls wait for their result and use threads",
+        "compressor": "`compressors`; in version 2 it has one element at most",
+        "config": "`write_empty_chunks` and `missing`, attributes that can be set",
+        "from_dict": "`open_array`; a document belongs to a store",
+        "open": "`open_array`",
+        "with_config": "`write_empty_chunks` and `missing`, attributes that can be set",
+    },
+    "Group": {
+        "create": "`create_array`",
+        "create_hierarchy": "`create_group` and `create_array`",
+        "from_store": "`xzarr3.create_group` and `xzarr3.open_group`",
+        "info_complete": "`info`, which counts the members",
+        "open": "`xzarr3.open_group`",
+        "synchronizer": "nothing: writers of one chunk take turns by themselves",
+        "update_attributes_async": "`update_attributes`",
+    },
+}
+"""Names of zarr-python 3.4 that do not exist here, and what to use, in Markdown."""
+
+DIFFERENT: dict[str, dict[str, str]] = {
+    "module": {
+        "config": "other options: `threads`, `memory_limit`, `missing`, `max_document_bytes`; codecs have "
+        "registries of their own",
+        "copy": "copies; zarr-python 3.4 does not implement it",
+        "create_array": "`order` is how elements are stored, and `zarr_format` is by default that of the "
+        "groups above; `chunks` and `shards` can be left open, or be a size such as `'2 MB'`",
+        "empty_like": "keeps shards, as do the other `_like`; zarr-python makes a shard of each chunk",
+        "load": "reads a group, too, as a dictionary of arrays",
+        "open": '`mode` is `"r"` by default, so that nobody creates or changes data by mistyping a path; it '
+        "opens what exists, and `create_array` and `create_group` create",
+        "open_array": "as `open`",
+        "open_group": '`mode` is `"r"` by default, as for `open`',
+        "save": "does not replace a group without `overwrite=True`, so that no data are lost by mistake",
+        "save_group": "as `save`",
+        "tree": "takes a store as well, and shows all levels",
+    },
+    "Array": {
+        "info": "the same facts in other words",
+        "metadata": "the one model of all formats, not the document",
+        "nchunks_initialized": "chunks of shards beyond the end do not count, so it is `nchunks` at most",
+        "order": "how elements are stored; zarr-python tells their order in memory in version 3",
+        "resize": "its argument is called `shape`",
+        "store": "a store of xzarr3, whose methods wait for their results",
+        "store_path": "a pair of `store` and `path`; its text names the store, not a URL",
+    },
+    "Group": {
+        "__setitem__": "does not replace a group; zarr-python erases all that is below it",
+        "info": "the same facts in other words, and the number of members",
+        "members": "uses consolidated metadata for all levels or for none",
+        "metadata": "the one model of all formats, not the document",
+        "move": "moves; zarr-python 3.4 does not implement it",
+        "store": "a store of xzarr3, whose methods wait for their results",
+        "store_path": "a pair of `store` and `path`; its text names the store, not a URL",
+        "tree": "shows all levels and nodes",
+    },
+}
+"""Names of zarr-python 3.4 that have another meaning here, and which, in Markdown."""
+
+EARLIER: dict[str, str] = {
+    **dict.fromkeys(("DirectoryStore", "NestedDirectoryStore", "N5Store", "TempStore"), "`LocalStore`"),
+    **dict.fromkeys(("KVStore", "DictStore"), "`MemoryStore`"),
+    **dict.fromkeys(("FSStore", "N5FSStore", "RemoteStore"), "`ObjectStore`, or `FsspecStore`"),
+    **dict.fromkeys(
+        ("ABSStore", "S3Store", "GCSStore"), "`ObjectStore`, or a URL such as `s3://bucket/path`"
+    ),
+    "LRUStoreCache": "`CacheStore`",
+    "ConsolidatedMetadataStore": "`open_consolidated`",
+    **dict.fromkeys(
+        ("ThreadSynchronizer", "ProcessSynchronizer"), "nothing: writers take turns by themselves"
+    ),
+    **dict.fromkeys(("Blosc", "GZip", "Zlib", "Zstd", "LZ4", "Delta"), "the classes of `xzarr3.codecs`"),
+    "open_mfdataset": "`xarray.open_mfdataset(paths, engine='xzarr3')`",
+    "open_dataarray": "`open_dataset`, and the variable of it",
+    "storage": "the stores of `xzarr3`, such as `LocalStore`",
+    "dtype": "`xzarr3.dtypes`",
+}
+"""Names of modules that users know from before, or from xarray, and what to use, in Markdown."""
+
+
+def absent_name(owner: str, name: str) -> str:
+    """The end of a message about a name that does not exist: what to use, or nothing.
+
+    Examples
+    --------
+    >>> absent_name("Array", "compressor")
+    '; use compressors; in version 2 it has one element at most'
+    """
+    known = {**EARLIER, **ABSENT[owner]} if owner == "module" else ABSENT[owner]
+    return f"; use {known[name].replace('`', '')}" if name in known else ""
+
+
+class Absent:
+    """An attribute of zarr-python that does not exist here: reading it is an AttributeError that says more.
+
+    Parameters
+    ----------
+    owner : str
+        Name of the class.
+    name : str
+        Name of the attribute.
+    """
+
+    def __init__(self, owner: str, name: str) -> None:
+        self._text = f"{owner!r} has no attribute {name!r}{absent_name(owner, name)}"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        raise AttributeError(self._text)
+
+
+def explain_absent(cls: type) -> None:
+    """Make attributes of zarr-python that a class does not have say what to use."""
+    for name in ABSENT[cls.__name__]:
+        setattr(cls, name, Absent(cls.__name__, name))
