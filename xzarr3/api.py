@@ -26,8 +26,8 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
 from xzarr3.new_array import make_array
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
-from xzarr3.nodes.node import check_new_path, normal_path
-from xzarr3.stores import Store, StoreLike, open_store
+from xzarr3.nodes.node import check_new_path, locate_node
+from xzarr3.stores import Store, StoreLike
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
 
@@ -115,10 +115,9 @@ def _there(
 def _place_for_new(
     store: Store, path: str, zarr_format: ZarrFormat | None
 ) -> tuple[Format, str, DocumentView]:
-    normal = normal_path(path)
-    look = DocumentView.around(store, normal, listed=True)
-    format = format_for_new(look, normal, zarr_format)
-    return format, check_new_path(normal, format), look
+    look = DocumentView.around(store, path, listed=True)
+    format = format_for_new(look, path, zarr_format)
+    return format, check_new_path(path, format), look
 
 
 def _found(
@@ -202,8 +201,7 @@ def open(
     MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
     _check_mode(mode, ("r", "r+", "a"))
-    opened = open_store(store, storage_options, mode=mode)
-    normal = normal_path(path)
+    opened, normal = locate_node(store, path, storage_options, mode=mode)
     return _found(
         opened,
         normal,
@@ -232,8 +230,7 @@ def open_array(
         If there is a group at ``path``.
     """
     _check_mode(mode, ("r", "r+", "a"))
-    opened = open_store(store, storage_options, mode=mode)
-    normal = normal_path(path)
+    opened, normal = locate_node(store, path, storage_options, mode=mode)
     node = _found(
         opened,
         normal,
@@ -279,8 +276,8 @@ def open_group(
     """
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
     check_missing(missing)
-    opened = open_store(store, storage_options, mode="a" if mode == "w" or mode == "w-" else mode)
-    normal = normal_path(path)
+    kind: Literal["r", "r+", "a"] = "a" if mode == "w" or mode == "w-" else mode
+    opened, normal = locate_node(store, path, storage_options, mode=kind)
     if mode in ("w", "w-"):
         format, _, look = _place_for_new(opened, normal, zarr_format)
         made = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
@@ -341,8 +338,8 @@ def create_group(
     >>> xzarr3.create_group(xzarr3.MemoryStore(), "ocean", attributes={"title": "SST"}).attrs
     {'title': 'SST'}
     """
-    opened = open_store(store, storage_options, mode="a")
-    format, normal, look = _place_for_new(opened, path, zarr_format)
+    opened, normal = locate_node(store, path, storage_options, mode="a")
+    format, normal, look = _place_for_new(opened, normal, zarr_format)
     return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
 
 
@@ -446,8 +443,8 @@ def create_array(
     >>> array.chunks, array.shards, array.cdata_shape
     ((73, 45, 45), (365, 90, 90), (1, 1, 2))
     """
-    opened = open_store(store, storage_options, mode="a")
-    format, normal, look = _place_for_new(opened, path, zarr_format)
+    opened, normal = locate_node(store, path, storage_options, mode="a")
+    format, normal, look = _place_for_new(opened, normal, zarr_format)
     return make_array(
         opened,
         format,

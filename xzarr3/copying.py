@@ -47,10 +47,11 @@ from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.array_settings import chosen_filters, chosen_serializer
 from xzarr3.nodes.documents import write_documents
 from xzarr3.nodes.find import DocumentView, find_format, format_for_new
-from xzarr3.nodes.node import check_new_path, normal_path
+from xzarr3.nodes.node import check_new_path, locate_node, normal_path
 from xzarr3.parallel import available_threads, run_on_threads, waiters
 from xzarr3.progress import Asked, Progress, check_asked
-from xzarr3.stores import Store, StoreLike, in_flight, open_store
+from xzarr3.stores import Store, StoreLike, in_flight
+from xzarr3.stores.open import was_made
 from xzarr3.tracing.counters import for_array
 
 _KEEP = "keep"
@@ -146,8 +147,8 @@ def copy(
         node = source
     else:
         node = open_node(source, source_path, storage_options=source_options)
-    store = open_store(target, target_options, mode="a")
-    with nullcontext() if store is target else store:
+    store, path = locate_node(target, path, target_options, mode="a")
+    with store if was_made(store, target) else nullcontext():
         return _copied(
             node,
             store,

@@ -67,7 +67,8 @@ from xzarr3.nodes.find import DocumentView
 from xzarr3.nodes.foreign_keys import chunks_of, documents_among
 from xzarr3.nodes.node import document_lock
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import LocalStore, Store, StoreLike, open_store
+from xzarr3.stores import LocalStore, Store, StoreLike
+from xzarr3.stores.open import locate, was_made
 
 
 class Replacement:
@@ -521,9 +522,10 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     >>> xzarr3.recover(xzarr3.MemoryStore())
     []
     """
-    opened = open_store(store, storage_options, mode="r+")
-    with contextlib.nullcontext() if opened is store else opened:
-        if opened is not store and _is_missing(opened):
+    opened, _ = locate(store, storage_options, mode="r+")
+    made = was_made(opened, store)
+    with opened if made else contextlib.nullcontext():
+        if made and _is_missing(opened):
             raise NodeNotFoundError(
                 f"nothing is stored in {opened}, so there is nothing to recover; correct the path or URL"
             )

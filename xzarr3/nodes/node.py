@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 from xzarr3.errors import InvalidKeyError, ReadOnlyError
 from xzarr3.formats import Format, ZarrFormat
@@ -18,9 +18,10 @@ from xzarr3.formats.base import MAX_NAMES
 from xzarr3.formats.v3 import V3
 from xzarr3.model.metadata import NodeMetadata
 from xzarr3.nodes.attributes import Attributes
-from xzarr3.stores import Store
+from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.base import check_key
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.open import locate
 
 
 def document_lock(store: Store) -> AbstractContextManager[object]:
@@ -110,6 +111,34 @@ def normal_path(path: str) -> str:
     if stripped.count("/") >= MAX_NAMES:
         raise InvalidKeyError(f"a path of {stripped.count('/') + 1} names; accepted: at most {MAX_NAMES}")
     return check_key(stripped) if stripped else ""
+
+
+def locate_node(
+    store: StoreLike,
+    path: str,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    mode: Literal["r", "r+", "a"] = "r",
+) -> tuple[Store, str]:
+    """The store of a node, and the normal path of the node in it.
+
+    Parameters
+    ----------
+    store : path, URL, Store, or object of another library
+        What :func:`~xzarr3.open_store` accepts, or a ``StorePath``, a group or an array, from which the path
+        begins.
+    path : str
+    storage_options : mapping, optional
+    mode : {"r", "r+", "a"}
+
+    Examples
+    --------
+    >>> from xzarr3 import MemoryStore, create_group
+    >>> locate_node(create_group(MemoryStore(), "ocean"), "sst")[1]
+    'ocean/sst'
+    """
+    opened, above = locate(store, storage_options, mode=mode)
+    return opened, "/".join(filter(None, map(normal_path, (above, path))))
 
 
 def check_new_path(path: str, format: Format = V3) -> str:

@@ -18,7 +18,9 @@ from xzarr3.errors import MetadataError, NodeNotFoundError
 from xzarr3.formats import ZarrFormat
 from xzarr3.group import Group
 from xzarr3.io.missing import Missing
-from xzarr3.stores import Store, StoreLike, open_store
+from xzarr3.nodes.node import locate_node
+from xzarr3.stores import Store, StoreLike
+from xzarr3.stores.open import was_made
 from xzarr3.xarray.decode import decoded_datasets
 from xzarr3.xarray.lazy import LazyArray
 from xzarr3.xarray.variables import MissingDimensionNamesError, Xzarr3DataStore, for_xarray
@@ -61,13 +63,15 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
         chunks = {} if dask else None
         options.setdefault("group_chunks", dask)
     # xarray names dask's tasks after a path's modification time; the token of a store shows more changes.
-    opened = open_store(store, options.pop("storage_options", None))
+    opened, path = locate_node(store, options.pop("group", None) or "", options.pop("storage_options", None))
+    if path:
+        options["group"] = path
     engine: Any = Xzarr3BackendEntrypoint
     place: Any = (
         opened if opened.tells_changes else _UnwatchedStore(opened)
     )  # Any: xarray's types allow neither.
     dataset: Dataset = xr.open_dataset(place, engine=engine, chunks=chunks, **options)
-    if opened.folder is not None and opened is not store:
+    if opened.folder is not None and was_made(opened, store):
         dataset.encoding.setdefault("source", opened.folder)
     return dataset
 
@@ -284,7 +288,7 @@ def _open(
     if mode not in ("r", "r+"):
         raise ValueError(f"mode={mode!r} cannot open a dataset; accepted: 'r', 'r+'")
     place = store.store if isinstance(store, _UnwatchedStore) else store
-    opened, path = open_store(place, storage_options), (path or "").strip("/")
+    opened, path = locate_node(place, (path or "").strip("/"), storage_options)
     try:
         return open_group(
             opened, path, use_consolidated=consolidated, zarr_format=zarr_format, missing=missing
