@@ -45,6 +45,7 @@ from xzarr3.io.selection import basic_selection
 from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.array_settings import chosen_filters, chosen_serializer
+from xzarr3.nodes.consolidated import check_consolidates
 from xzarr3.nodes.documents import write_documents
 from xzarr3.nodes.find import DocumentView, find_format, format_for_new
 from xzarr3.nodes.node import check_new_path, locate_node, normal_path
@@ -182,7 +183,11 @@ def _copied(
         format = parse_format(node.zarr_format)
     check_new_path(normal, format)
     _check_apart(node, store, normal)
-    held = isinstance(node, Group) and node.consolidated if consolidated is None else consolidated
+    held = isinstance(node, Group) and node.consolidated and not store.transactional
+    if consolidated is not None:
+        held = consolidated
+    if held:
+        check_consolidates(store)
     nodes = _nodes_below(node)
     with Telling():
         metadata = {below: _translated(each, format, recoding) for below, each in nodes.items()}
@@ -205,15 +210,19 @@ def _copied(
         held_by_each = max((2 * each.chain.spec.nbytes for each in arrays.values()), default=0)
         most = max(node.store.concurrency, store.concurrency)
         threads = max(available_threads(), in_flight.at_once(most, held_by_each))
+
+    def write() -> None:
+        written = {job.path: job.metadata for job in jobs}
+        write_documents(place.store, format, written, last=normal, replaces=place.replaces)
+
     place.begin()
+    place.documents_first(write)
     with place.discarding():
         text = f"copying {node.name} to {store}"
         with Progress(progress, sum(job.nbytes for job in jobs), text) as shown:
             moves = itertools.chain.from_iterable(job.moves() for job in jobs)
             _do_all(moves, threads, shown.advance)
-        place.check_again()
-        written = {job.path: job.metadata for job in jobs}
-        write_documents(place.store, format, written, last=normal, replaces=place.replaces)
+        place.documents_last(write)
     place.put(metadata)
     result = bind(store, format, normal, metadata[""], read_only=False)
     if held and isinstance(result, Group) and format.consolidated_key(normal) is not None:

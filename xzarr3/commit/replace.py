@@ -175,6 +175,7 @@ class Replacement:
             self._check_room()
             return Directories(local, places, arrays, overwrite=self._overwrite, resumed=resumed)
         groups_missing(DocumentView(store), self._format, self._path)
+        in_place = in_place or store.transactional
         goes_on = resumed is not None and resumed.goes_on_in_place(places)
         if goes_on or not self._overwrite:
             if not goes_on:
@@ -230,6 +231,18 @@ class Replacement:
         """Raise if another writer has written to the place since; called before documents are stored."""
         groups_missing(DocumentView(self._target), self._format, self._path)
         self._staging.check()
+
+    def documents_first(self, write: Callable[[], None]) -> None:
+        """Store the documents before the values, in a store that takes no value before."""
+        if self._target.transactional:
+            with self.discarding():
+                write()
+
+    def documents_last(self, write: Callable[[], None]) -> None:
+        """Store the documents after the values, unless they are stored already."""
+        if not self._target.transactional:
+            self.check_again()
+            write()
 
     @contextmanager
     def discarding(self) -> Iterator[None]:

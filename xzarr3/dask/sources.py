@@ -11,7 +11,7 @@ import gc
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -20,12 +20,12 @@ from dask._task_spec import Task, TaskRef
 from dask.base import tokenize
 
 from xzarr3.array import Array
-from xzarr3.errors import NodeNotFoundError
+from xzarr3.errors import NodeNotFoundError, Xzarr3Error
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_node
 from xzarr3.nodes.freshness import MOST_STAMPED, tells_changes
-from xzarr3.nodes.node import normal_path
-from xzarr3.stores import Store, open_store
+from xzarr3.nodes.node import locate_node
+from xzarr3.stores import Store
 
 Place: TypeAlias = "tuple[object, str]"
 """Location of an array: equal for all its handles, even if they were opened in different hierarchies."""
@@ -115,8 +115,21 @@ class ReadLocations:
         for each in _arrays_in(value):
             if isinstance(each, Array):
                 yield self.of(each)
-            elif (root := _root_of(each)) is not None:
-                yield self._local(os.path.realpath(root), each.store_path.path)
+            elif (found := _located(each)) is not None:
+                yield self.at(*found)
+
+
+def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
+    """For each dask array, whether it is known to read from a node or from nodes below it."""
+    places = ReadLocations()
+    where, top = places.at(store, path)
+
+    def is_below(place: Place) -> bool:
+        return place[0] == where and (
+            not top or place[1] == top or place[1].startswith(f"{top.rstrip('/')}/")
+        )
+
+    return [any(map(is_below, places.read_in(source.dask.layers))) for source in sources]
 
 
 def stamps_of_others(value: Any) -> list[str]:
@@ -139,8 +152,8 @@ def stamps_of_others(value: Any) -> list[str]:
         if isinstance(each, Array):
             found.append(_stamp_of_units(each))
         else:
-            root = _root_of(each)
-            opened = None if root is None else _opened(root, each.store_path.path)
+            place = _located(each)
+            opened = None if place is None else _opened(*place)
             found += [_unknown()] if opened is None else [tokenize(opened), _stamp_of_units(opened)]
     return sorted({stamp for stamp in found if stamp is not None})
 
@@ -164,15 +177,16 @@ def _unknown() -> str:
     return uuid.uuid4().hex
 
 
-def _root_of(array: Any) -> str | None:
-    """The directory of the store of a zarr-python array; None if its store is not a directory."""
-    root = getattr(array.store_path.store, "root", None)
-    return os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
+def _located(array: Any) -> tuple[Store, str] | None:
+    """The store and the path of a zarr-python array; None if its store cannot be opened here."""
+    try:
+        return locate_node(array, "")
+    except (TypeError, Xzarr3Error):
+        return None
 
 
-def _opened(root: str, path: str) -> Array:
-    """Open the array at a path below a directory."""
-    store, path = open_store(root), normal_path(path)
+def _opened(store: Store, path: str) -> Array:
+    """Open an array."""
     found = find_node(store, path)
     if found is None or not isinstance(found[1], ArrayMetadata):
         raise NodeNotFoundError(f"array '/{path}' in {store}, which tasks of dask read, is no longer there")

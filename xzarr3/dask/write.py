@@ -452,7 +452,8 @@ class _TiledWrite:
     def set_aside(self) -> None:
         """Spill all values to the store until all sources that read the target have been read."""
         pieces, self.axes = spill_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
-        self.aside = Spill(self.target, pieces, self.axes, here=False)
+        # A transaction has one writing process, and holds no values beside those of arrays.
+        self.aside = Spill(self.target, pieces, self.axes, here=self.target.store.transactional)
         self.slabs = None
 
     def plan_spill(self, most: float, cluster: bool, threads: int) -> None:

@@ -23,7 +23,7 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.array import Array
 from xzarr3.dask.cleanup import Writing, fetched
-from xzarr3.dask.sources import Place, ReadLocations
+from xzarr3.dask.sources import reads_below
 from xzarr3.dask.write import BlockWrite, Writes, plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
@@ -236,16 +236,3 @@ class Abandoning:
             return cast("Begun", mine).abandon
         found = fetched([self._plan])
         return None if found is None else partial(mine.abandon, write=found[0])
-
-
-def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
-    """For each dask array, whether it is known to read from a node or from nodes below it."""
-    places = ReadLocations()
-    where, top = places.at(store, path)
-
-    def is_below(place: Place) -> bool:
-        return place[0] == where and (
-            not top or place[1] == top or place[1].startswith(f"{top.rstrip('/')}/")
-        )
-
-    return [any(map(is_below, places.read_in(source.dask.layers))) for source in sources]

@@ -52,6 +52,11 @@ class IcechunkStore(ZarrPythonStore):
         session = store.session
         self._snapshot: str | None = session.snapshot_id if session.read_only else None
 
+    def _name(self) -> str:
+        session = self.foreign.session
+        where = f"snapshot {session.snapshot_id}"
+        return where if session.branch is None else f"session of branch '{session.branch}' on {where}"
+
     @property
     def identity(self) -> object:
         """The snapshot of a read-only session, which is the same in every process; else the session."""

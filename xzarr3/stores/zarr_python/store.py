@@ -120,7 +120,8 @@ class ZarrPythonStore(Store):
             data = pickle.dumps(self.foreign, 5)
         except Exception as error:
             raise StoreError(
-                f"{self} cannot be sent to other processes: {_line(error)}; {self._advice}"
+                f"{self} cannot be sent to other processes: pickling it raised {type(error).__name__}; "
+                f"{self._advice}"
             ) from error
         return _restore, (type(self), data, self._identity, self.read_only)
 
