@@ -56,6 +56,9 @@ def _memory(store: Any) -> Store | None:
 
 
 def _object(store: Any) -> Store:
+    prefix = getattr(store.store, "prefix", None)
+    if type(store.store).__name__ == "LocalStore" and isinstance(prefix, os.PathLike):
+        return LocalStore(os.fspath(prefix), read_only=store.read_only)
     from xzarr3.stores.object.store import ObjectStore
 
     return ObjectStore(store.store, read_only=store.read_only)

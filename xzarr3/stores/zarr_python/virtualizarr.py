@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import StoreError
-from xzarr3.stores.base import KeySet, cut
+from xzarr3.errors import StoreCapabilityError, StoreError
+from xzarr3.stores.base import KeySet, Store, cut
 from xzarr3.stores.zarr_python.store import ZarrPythonStore, all_of
 
 _CHUNK = re.compile(r"c|(?:c[/.])?[0-9]+(?:[/.][0-9]+)*", re.ASCII)
@@ -17,63 +19,64 @@ _DOCUMENT = "zarr.json"
 class ManifestStore(ZarrPythonStore):
     """Values are the documents and chunks of a ``ManifestStore`` of VirtualiZarr, which is read only.
 
-    That class answers for nodes that do not exist with the document of a node above, and reads beyond the
-    beginning of a chunk. So this one looks for each node in the lists of the groups above it first, and takes
-    a part that counts from the end from the whole chunk. The keys of chunks cannot be listed where they
-    contain ``/``.
+    That class answers for nodes that do not exist with the document of a node above. It also reads beyond the
+    ends of a chunk if it is asked to, into what follows in the file. So this one looks for each node in the
+    lists of the groups above it first, and reads values whole.
     """
-
-    _of_one_version = True
 
     def __init__(self, store: object, *, read_only: bool = False) -> None:
         super().__init__(store, read_only=read_only)
-        self._kinds: dict[str, str | None] = {"": "group"}
+        self._documents: dict[str, dict[str, Any]] = {"": {"node_type": "group"}}
         self._listed: dict[str, frozenset[str]] = {}
 
     def _name(self) -> str:
-        return f"of {sum(map(bool, self._kinds.values()))} known nodes"
+        return "of VirtualiZarr"
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         if not self._is_there(key):
             return None
-        if byte_range is not None and (byte_range[0] < 0 or key.endswith(_DOCUMENT)):
-            value = self._whole(key)
-            return None if value is None else cut(value, byte_range)
-        return super()._get(key, byte_range)
+        value = self._whole(key)
+        return value if value is None or byte_range is None else cut(value, byte_range)
 
     def _exists(self, key: str) -> bool:
-        return self._is_there(key) and (key.endswith(_DOCUMENT) or self._get(key, (0, 1)) is not None)
+        return self._is_there(key) and (key.endswith(_DOCUMENT) or self._whole(key) is not None)
 
     def _is_there(self, key: str) -> bool:
         """Whether a key is that of a document, or may be that of a chunk."""
-        path, _, name = key.rpartition("/")
+        above, _, name = key.rpartition("/")
         if name == _DOCUMENT:
-            return self._kind(path) is not None
-        names = key.split("/")
-        for at in range(len(names)):
-            kind = self._kind("/".join(names[:at]))
-            if kind == "array":
-                return _CHUNK.fullmatch("/".join(names[at:])) is not None
-            if kind is None:
-                return False
-        return False
+            return self._kind(above) is not None
+        path = self._node_above(key)
+        is_chunk = _CHUNK.fullmatch(key[len(path) :].lstrip("/")) is not None
+        return is_chunk and self._kind(path) == "array"
+
+    def _node_above(self, key: str) -> str:
+        """The path of the nearest node at or above a key."""
+        path = key.rstrip("/")
+        while self._kind(path) is None:
+            path = path.rpartition("/")[0]
+        return path
 
     def _kind(self, path: str) -> str | None:
         """``"array"`` or ``"group"``; None if there is no node."""
-        if path not in self._kinds:
+        if path not in self._documents:
             above, _, name = path.rpartition("/")
             is_node = self._kind(above) == "group" and name in self._members(above)
-            self._kinds[path] = self._kind_in_document(f"{path}/{_DOCUMENT}") if is_node else None
-        return self._kinds[path]
+            self._documents[path] = self._document(f"{path}/{_DOCUMENT}") if is_node else {}
+        return self._documents[path].get("node_type")
 
-    def _kind_in_document(self, key: str) -> str:
+    def _document(self, key: str) -> dict[str, Any]:
         value = self._whole(key)
         try:
-            return str(json.loads(bytes(value or b""))["node_type"])
-        except (ValueError, KeyError, TypeError) as error:
+            found = json.loads(bytes(value or b""))
+            return {
+                name: found[name] for name in ("node_type", "shape", "chunk_key_encoding") if name in found
+            }
+        except (ValueError, TypeError) as error:
             raise StoreError(f"key '{key}' of {self} is no document of a node") from error
 
     def _members(self, path: str) -> frozenset[str]:
+        """The names below a group."""
         if path not in self._listed:
             names = self._ask("list", path, lambda: all_of(self.foreign.list_dir(path)))
             self._listed[path] = frozenset(names) - {_DOCUMENT}
@@ -81,19 +84,38 @@ class ManifestStore(ZarrPythonStore):
 
     def _list(self, prefix: str) -> list[str]:
         found: list[str] = []
-        waiting = [prefix]
+        waiting = [self._node_above(prefix)]
         while waiting:
-            keys, prefixes = self._list_dir(waiting.pop())
-            found += keys
-            waiting += prefixes
+            path = waiting.pop()
+            below = f"{path}/" if path else ""
+            found.append(below + _DOCUMENT)
+            if self._kind(path) == "group":
+                waiting += [below + name for name in self._members(path)]
+            else:
+                found += [below + name for name in self._chunks(path)]
         return found
 
     def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        path = prefix.rstrip("/")
-        kind = self._kind(path)
-        if kind is None:
+        path = self._node_above(prefix)
+        if self._kind(path) == "array":
+            return Store._list_dir(self, prefix)
+        if path != prefix.rstrip("/"):
             return set(), set()
-        names = self._members(path)
-        if kind == "group":
-            return {prefix + _DOCUMENT}, {f"{prefix}{name}/" for name in names}
-        return {prefix + name for name in (*names, _DOCUMENT)}, set()
+        return {prefix + _DOCUMENT}, {f"{prefix}{name}/" for name in self._members(path)}
+
+    def _chunks(self, path: str) -> Iterator[str]:
+        """The keys of the chunks of an array that are in its manifest, relative to the array."""
+        encoding = self._documents[path]["chunk_key_encoding"]
+        is_default = encoding["name"] == "default"
+        separator = encoding.get("configuration", {}).get("separator", "/" if is_default else ".")
+        try:
+            node = self.foreign._group
+            for name in path.split("/"):
+                node = node.arrays[name] if name in node.arrays else node.groups[name]
+            places = [*node.manifest.dict()]
+        except (AttributeError, KeyError) as error:
+            raise StoreCapabilityError(f"cannot list the chunks of '/{path}' of {self}") from error
+        is_scalar = not self._documents[path]["shape"]
+        for place in places:
+            names = [] if is_scalar else place.split(".")
+            yield separator.join(["c", *names] if is_default else names or ["0"])
