@@ -21,7 +21,6 @@ from zarr.storage import (
     FsspecStore,
     LocalStore,
     LoggingStore,
-    ManagedMemoryStore,
     MemoryStore,
     ObjectStore,
     StorePath,
@@ -54,7 +53,6 @@ def session(base: Path) -> Any:
 STORES: dict[str, Callable[[Path], Any]] = {
     "dict": lambda base: {},
     "MemoryStore": lambda base: MemoryStore(),
-    "ManagedMemoryStore": lambda base: ManagedMemoryStore(path="some/where"),
     "LocalStore": lambda base: LocalStore(base / "a"),
     "derived": lambda base: OwnStore(base / "a"),
     "LoggingStore": logged,
@@ -71,6 +69,8 @@ STORES: dict[str, Callable[[Path], Any]] = {
     "mapper": lambda base: fsspec.get_mapper(f"memory://{base.name}/d.zarr"),
     "obstore": lambda base: obstore.store.MemoryStore(),
 }
+if hasattr(zarr.storage, "ManagedMemoryStore"):  # zarr-python 3.1 has none.
+    STORES["ManagedMemoryStore"] = lambda base: zarr.storage.ManagedMemoryStore(path="some/where")
 if HAS_ICECHUNK:
     STORES["Icechunk"] = session
 

@@ -12,7 +12,7 @@ from xzarr3.errors import StoreCapabilityError, StoreError
 from xzarr3.stores.base import KeySet, Store, cut
 from xzarr3.stores.zarr_python.store import ZarrPythonStore, all_of
 
-_CHUNK = re.compile(r"c|(?:c[/.])?[0-9]+(?:[/.][0-9]+)*", re.ASCII)
+_NUMBER = "(?:0|[1-9][0-9]*)"
 _DOCUMENT = "zarr.json"
 
 
@@ -47,8 +47,12 @@ class ManifestStore(ZarrPythonStore):
         if name == _DOCUMENT:
             return self._kind(above) is not None
         path = self._node_above(key)
-        is_chunk = _CHUNK.fullmatch(key[len(path) :].lstrip("/")) is not None
-        return is_chunk and self._kind(path) == "array"
+        if self._kind(path) != "array":
+            return False
+        is_default, separator, number = self._encoding(path)
+        names = [_NUMBER] * number
+        pattern = re.escape(separator).join(["c", *names] if is_default else names or ["0"])
+        return re.fullmatch(pattern, key[len(path) :].lstrip("/")) is not None
 
     def _node_above(self, key: str) -> str:
         """The path of the nearest node at or above a key."""
@@ -64,6 +68,14 @@ class ManifestStore(ZarrPythonStore):
             is_node = self._kind(above) == "group" and name in self._members(above)
             self._documents[path] = self._document(f"{path}/{_DOCUMENT}") if is_node else {}
         return self._documents[path].get("node_type")
+
+    def _encoding(self, path: str) -> tuple[bool, str, int]:
+        """Of the chunk keys of an array: whether they begin with ``c``, the separator, how many numbers."""
+        document = self._documents[path]
+        encoding = document["chunk_key_encoding"]
+        is_default = encoding["name"] == "default"
+        separator = encoding.get("configuration", {}).get("separator", "/" if is_default else ".")
+        return is_default, separator, len(document["shape"])
 
     def _document(self, key: str) -> dict[str, Any]:
         value = self._whole(key)
@@ -105,9 +117,7 @@ class ManifestStore(ZarrPythonStore):
 
     def _chunks(self, path: str) -> Iterator[str]:
         """The keys of the chunks of an array that are in its manifest, relative to the array."""
-        encoding = self._documents[path]["chunk_key_encoding"]
-        is_default = encoding["name"] == "default"
-        separator = encoding.get("configuration", {}).get("separator", "/" if is_default else ".")
+        is_default, separator, number = self._encoding(path)
         try:
             node = self.foreign._group
             for name in path.split("/"):
@@ -115,7 +125,6 @@ class ManifestStore(ZarrPythonStore):
             places = [*node.manifest.dict()]
         except (AttributeError, KeyError) as error:
             raise StoreCapabilityError(f"cannot list the chunks of '/{path}' of {self}") from error
-        is_scalar = not self._documents[path]["shape"]
         for place in places:
-            names = [] if is_scalar else place.split(".")
+            names = place.split(".") if number else []
             yield separator.join(["c", *names] if is_default else names or ["0"])
