@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import fsspec
 import numpy as np
 import obstore
@@ -241,6 +242,10 @@ def test_handles_give_the_store_and_the_path(tmp_path: Path) -> None:
     np.testing.assert_array_equal(xzarr3.open_array(root["a"], "b")[:], np.arange(4))
     np.testing.assert_array_equal(xzarr3.from_zarr(array), np.arange(4))
     assert xzarr3.open(root["a"]).path == "a"
+    xzarr3.store(da.arange(4, chunks=2) * 2, array)
+    xzarr3.store([da.ones(2, chunks=2)], [array], regions=[(slice(2, 4),)])
+    np.testing.assert_array_equal(array[:], [0, 2, 1, 1])
+    array[:] = np.arange(4)
     made = xzarr3.create_array(root["a"], "c/d", shape=3, dtype="i4")
     assert (made.path, made.store.folder) == ("a/c/d", str(tmp_path))
     assert xzarr3.create_group(StorePath(LocalStore(tmp_path), "e"), "f").path == "e/f"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -343,6 +344,30 @@ def test_copies_of_a_fork_are_not_written(
     assert twin[0] == 7
     with pytest.raises(ReadOnlyError, match="changes would be lost"):
         twin[0] = 8
+
+
+def test_a_scheduler_of_other_processes_is_refused(session: Any) -> None:
+    """Before anything is erased."""
+    ds = dataset()
+    xzarr3.to_zarr(ds, session.store)
+    array = xzarr3.open_array(session.store, "t", mode="r+")
+    for ask in (
+        lambda: xzarr3.to_zarr(ds.chunk(), session.store, mode="w"),
+        lambda: xzarr3.create_array(session.store, "t", data=da.ones(3), overwrite=True),
+        lambda: xzarr3.store(da.ones((5, 8)), array),
+    ):
+        with (
+            dask.config.set(scheduler="processes"),
+            pytest.raises(StoreCapabilityError, match="scheduler='threads'"),
+        ):
+            ask()
+    xr.testing.assert_identical(by_zarr_python(session.store), ds)
+    with dask.config.set(scheduler="processes"):
+        options = {"scheduler": "threads"}
+        xzarr3.to_zarr(ds.chunk() + 1, session.store, mode="w", chunkmanager_store_kwargs=options)
+    with dask.config.set(scheduler="single-threaded"):
+        xzarr3.store(da.ones((5, 8)), xzarr3.open_array(session.store, "t", mode="r+"))
+    np.testing.assert_array_equal(zarr.open_array(session.store, path="t")[...], 1)
 
 
 def test_a_session_that_is_made_anew_is_another(repository: Any, session: Any) -> None:

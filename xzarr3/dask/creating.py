@@ -9,6 +9,7 @@ import dask.array as da
 from xzarr3.array import Array
 from xzarr3.commit.replace import Replacement
 from xzarr3.dask.sources import reads_below
+from xzarr3.dask.write import check_scheduler
 from xzarr3.dask.write import store as store_blocks
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
@@ -48,6 +49,7 @@ def make_array_of_blocks(
     A node that is replaced stays in place until all blocks are stored, because they may be computed from it.
     After an error it is still there.
     """
+    check_scheduler(store)
     if overwrite and store.transactional and any(reads_below([source], store, path)):
         raise ValueError(
             f"the values are computed from '/{path}' of {store}, which would be erased before they are read; "

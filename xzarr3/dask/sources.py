@@ -153,7 +153,7 @@ def stamps_of_others(value: Any) -> list[str]:
             found.append(_stamp_of_units(each))
         else:
             place = _located(each)
-            opened = None if place is None else _opened(*place)
+            opened = None if place is None else array_at(*place)
             found += [_unknown()] if opened is None else [tokenize(opened), _stamp_of_units(opened)]
     return sorted({stamp for stamp in found if stamp is not None})
 
@@ -185,12 +185,12 @@ def _located(array: Any) -> tuple[Store, str] | None:
         return None
 
 
-def _opened(store: Store, path: str) -> Array:
-    """Open an array."""
+def array_at(store: Store, path: str, *, read_only: bool = True) -> Array:
+    """Open the array at a path."""
     found = find_node(store, path)
     if found is None or not isinstance(found[1], ArrayMetadata):
-        raise NodeNotFoundError(f"array '/{path}' in {store}, which tasks of dask read, is no longer there")
-    return Array(store, path, found[1], format=found[0], read_only=True)
+        raise NodeNotFoundError(f"array '/{path}' in {store} is no longer there")
+    return Array(store, path, found[1], format=found[0], read_only=read_only)
 
 
 def _arrays_in(value: Any) -> Iterator[Any]:
@@ -211,7 +211,7 @@ def _arrays_in(value: Any) -> Iterator[Any]:
             left += list(value.values())
         elif kind is Task:
             left += (value.func, value.args, value.kwargs)
-        elif _is_array(value):
+        elif is_array(value):
             yield value
         elif isinstance(value, dict):  # No other mapping: iterating over a layer makes all its tasks.
             left += list(value.values())
@@ -221,7 +221,7 @@ def _arrays_in(value: Any) -> Iterator[Any]:
             left += _held_by(value)
 
 
-def _is_array(value: object) -> bool:
+def is_array(value: object) -> bool:
     """Whether this is a stored array of this library or of zarr-python."""
     return isinstance(value, Array) or _is_of_zarr_python(value)
 
@@ -243,7 +243,7 @@ def _held_by(value: Any) -> Iterator[object]:
         yield from (value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ()))
         used = [value.__globals__.get(name) for name in value.__code__.co_names]
         travels = "<" in value.__qualname__ or value.__module__ == "__main__"
-        yield from used if travels else filter(_is_array, used)
+        yield from used if travels else filter(is_array, used)
     elif isinstance(value, np.ndarray):
         yield value.tolist()
     elif type(value).__module__.partition(".")[0] not in _CLOSED_PACKAGES:

@@ -24,7 +24,7 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from xzarr3.array import Array
 from xzarr3.dask.cleanup import Writing, fetched
 from xzarr3.dask.sources import reads_below
-from xzarr3.dask.write import BlockWrite, Writes, plan_writes
+from xzarr3.dask.write import BlockWrite, Writes, check_scheduler, plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
 from xzarr3.stores import Store, in_flight
@@ -34,15 +34,20 @@ if TYPE_CHECKING:
 
 
 class Started:
-    """A write that has begun, with the values of its dask arrays still to be written."""
+    """A write that has begun, with the values of its dask arrays still to be written.
 
-    def __init__(self, write: Commit) -> None:
-        self.write = write
+    ``options`` are for the scheduler.
+    """
+
+    def __init__(self, write: Commit, options: Mapping[str, Any] | None = None) -> None:
+        self.write, self._options = write, _for_scheduler(options)
+        if write.jobs:
+            check_scheduler(write.store, self._options.get("scheduler"))
         self._blocks = plan_writes(write.jobs, journal=write.journal) if write.jobs else None
         self.begun = write.begin()
 
-    def write_blocks(self, progress: Asked, options: Mapping[str, Any] | None) -> None:
-        """Write the values of dask arrays; ``options`` are passed to the scheduler."""
+    def write_blocks(self, progress: Asked) -> None:
+        """Write the values of dask arrays."""
         write, blocks = self.write, self._blocks
         if blocks is not None:
             number = len(write.jobs)
@@ -52,7 +57,7 @@ class Started:
                     blocks.sizes,
                     f"writing {number} variable{'' if number == 1 else 's'} to {write.store}",
                     progress,
-                    **{**_workers(write.store, write.jobs), **_for_scheduler(options)},
+                    **{**_workers(write.store, write.jobs), **self._options},
                 )
             except BaseException as error:
                 write.discard(self.begun, error)

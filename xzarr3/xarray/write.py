@@ -349,8 +349,8 @@ def to_zarr(
             later = templated(write, own) if is_template else written_later(write, own)
             ours.pop_all()
             return later
-        started = _started(dataset, opened, path, asked)
-        started.write_blocks(progress, chunkmanager_store_kwargs)
+        started = _started(dataset, opened, path, asked, chunkmanager_store_kwargs)
+        started.write_blocks(progress)
         started.write.finish(started.begun)
     return started.write.group()
 
@@ -361,7 +361,13 @@ def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, aske
         return Commit(compare(nodes, store, path, asked))
 
 
-def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: WriteOptions) -> Started:
+def _started(
+    data: Dataset | DataArray | DataTree,
+    store: Store,
+    path: str,
+    asked: WriteOptions,
+    options: Mapping[str, Any] | None,
+) -> Started:
     """Plan a write, and begin it.
 
     An append to a store with latency is planned from the consolidated metadata, which saves a request for
@@ -372,8 +378,8 @@ def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, aske
     if asked.append_dim is not None and store.concurrency > 1 and not (asked.resume or asked.widen_units):
         copied = dataclasses.replace(asked, from_copies=True)
         with suppress(ValueError, TypeError, KeyError, ChangedError, OutdatedPlanError):
-            return Started(_planned(data, store, path, copied))
-    return Started(_planned(data, store, path, asked))
+            return Started(_planned(data, store, path, copied), options)
+    return Started(_planned(data, store, path, asked), options)
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
