@@ -76,6 +76,16 @@ def test_a_session_stands_for_its_store(session: Any) -> None:
     np.testing.assert_array_equal(zarr.open_array(session.store, path="a")[:], np.arange(3))
 
 
+def test_stores_around_that_of_a_session(session: Any) -> None:
+    logged = zarr.storage.LoggingStore(session.store, log_level="ERROR")
+    xzarr3.to_zarr(dataset().chunk({"time": 2}), logged)
+    assert open_store(logged).transactional
+    around = xzarr3.LoggingStore(xzarr3.CacheStore(session.store))
+    xzarr3.to_zarr(dataset(5), around, append_dim="time")
+    xr.testing.assert_identical(by_zarr_python(session.store), xr.concat([dataset(), dataset(5)], "time"))
+    assert xzarr3.open_group(xzarr3.ReadOnlyStore(session.store)).attrs == {"a": 1}
+
+
 def test_keys_that_icechunk_lacks_are_absent_and_refused(session: Any) -> None:
     store = open_store(session.store)
     xzarr3.create_array(store, "a", data=np.arange(4), chunks=2)
@@ -215,6 +225,22 @@ def test_datasets_are_written_as_elsewhere(session: Any, write: Callable[[Any], 
     session.commit("all")
     with xr.open_datatree(session.store, engine="zarr", consolidated=False) as again:
         xr.testing.assert_identical(again.load(), expected)
+
+
+SELECTION = (slice(3, 5), slice(1, 6))
+
+
+@pytest.mark.parametrize("options", [{"chunks": (2, 3)}, {"chunks": (1, 4), "shards": (2, 8)}], ids=repr)
+def test_requests_are_those_that_are_explained(session: Any, options: Any) -> None:
+    xzarr3.create_array(session.store, "a", data=VALUES, **options)
+    array = xzarr3.open_array(session.store, "a")
+    told = array.explain(SELECTION)
+    with xzarr3.trace() as trace:
+        np.testing.assert_array_equal(array[SELECTION], VALUES[SELECTION])
+    asked: list[str] = re.findall(r"^requests\s+get .*\n((?: +\d+)+)", str(trace), re.MULTILINE)[0].split()
+    document = 1  # Read again, as a read of several chunks does.
+    assert sum(map(int, asked[:6])) == told.requests + document
+    assert list(map(int, asked[2:6])) == [0] * 4
 
 
 def test_threads_change_parts_of_one_chunk(session: Any) -> None:

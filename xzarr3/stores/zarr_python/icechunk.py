@@ -6,9 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import InvalidKeyError, shorten
-from xzarr3.stores.base import cut
+from xzarr3.stores.zarr_python.interface import layers
 from xzarr3.stores.zarr_python.store import ZarrPythonStore
 
 _KEY = re.compile(r"(?:.+/)?(?:zarr\.json|c((?:/(?:0|[1-9][0-9]{0,9}))*))", re.DOTALL)
@@ -42,6 +40,7 @@ class IcechunkStore(ZarrPythonStore):
 
     transactional = True
     _of_one_version = True
+    _accepted = "documents and chunks of Zarr version 3 with the chunk key encoding 'default'"
     _advice: ClassVar[str] = (
         "commit the session and read it with repo.readonly_session(...) there, and write with threads "
         "(scheduler='threads')"
@@ -49,11 +48,12 @@ class IcechunkStore(ZarrPythonStore):
 
     def __init__(self, store: Any, *, read_only: bool = False) -> None:
         super().__init__(store, read_only=read_only)
-        session = store.session
+        self._layer = next(layer for layer in layers(store) if hasattr(layer, "session"))
+        session = self._layer.session
         self._snapshot: str | None = session.snapshot_id if session.read_only else None
 
     def _name(self) -> str:
-        session = self.foreign.session
+        session = self._layer.session
         where = f"snapshot {session.snapshot_id}"
         return where if session.branch is None else f"session of branch '{session.branch}' on {where}"
 
@@ -71,45 +71,20 @@ class IcechunkStore(ZarrPythonStore):
         return self._snapshot or super().stamp(keys)
 
     def _is_around(self, store: object) -> bool:
-        return bool(self.foreign == store)  # A session gives another object each time.
+        return type(self.foreign) is type(store) and bool(self.foreign == store)  # A session makes new ones.
 
     def _is_lost_in_copies(self) -> bool:
         return self._snapshot is None
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        if not _is_held(key):
-            return None
-        if byte_range is not None and key.endswith(_DOCUMENT):  # Icechunk cuts documents wrongly.
-            value = self._whole(key)
-            return None if value is None else cut(value, byte_range)
-        return super()._get(key, byte_range)
+    def _holds(self, key: str) -> bool:
+        found = _KEY.fullmatch(key)
+        return found is not None and all(int(at) < _MOST_CHUNKS for at in (found[1] or "").split("/")[1:])
 
-    def _exists(self, key: str) -> bool:
-        return _is_held(key) and super()._exists(key)
+    def _gives_parts(self, key: str) -> bool:
+        return not key.endswith(_DOCUMENT)  # Icechunk cuts documents wrongly.
 
-    def _set(self, key: str, value: bytes) -> None:
-        if not _is_held(key):
-            raise InvalidKeyError(
-                f"{self} cannot hold key {shorten(key)}; accepted: documents and chunks of Zarr version 3 "
-                "with the chunk key encoding 'default'"
-            )
-        super()._set(key, value)
-
-    def _erase(self, key: str) -> None:
-        if _is_held(key):
-            super()._erase(key)
-
-    async def _is_key(self, key: str) -> bool:
-        return _is_held(key) and await super()._is_key(key)
-
-    def _list(self, prefix: str) -> list[str]:
-        # Only prefixes of nodes can be listed, such as that of the nearest node above.
+    def _listed(self, prefix: str) -> str:
+        """The prefix of the nearest node above: no other prefix can be listed."""
         while prefix and not self.exists(prefix + _DOCUMENT):
             prefix = prefix[: prefix.rstrip("/").rfind("/") + 1]
-        return super()._list(prefix)
-
-
-def _is_held(key: str) -> bool:
-    """Whether Icechunk can hold a key."""
-    found = _KEY.fullmatch(key)
-    return found is not None and all(int(at) < _MOST_CHUNKS for at in (found[1] or "").split("/")[1:])
+        return prefix

@@ -8,6 +8,7 @@ but cannot ask for these classes, and gets the ones of this module.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from xzarr3.errors import StoreError
 
 _METHODS = ("get", "set", "delete", "exists", "list_prefix", "list_dir")
 _PROPERTIES = ("supports_writes", "supports_deletes", "supports_listing")
+_DEEPEST = 16
 _LONGEST = 2**48  # Bytes. Stores compute with numbers of 64 bits, and no value is that large.
 
 
@@ -25,6 +27,15 @@ def has_interface(store: object) -> bool:
     return all(callable(getattr(kind, name, None)) for name in _METHODS) and all(
         hasattr(store, name) for name in _PROPERTIES
     )
+
+
+def layers(store: Any) -> Iterator[Any]:
+    """A store, and the stores that it is around, as the wrappers of zarr-python hold them."""
+    for _ in range(_DEEPEST):
+        yield store
+        store = getattr(store, "_store", None)
+        if store is None:
+            return
 
 
 @dataclass(frozen=True)

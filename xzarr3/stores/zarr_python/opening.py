@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from xzarr3.stores.base import Store
 from xzarr3.stores.local.store import LocalStore
-from xzarr3.stores.zarr_python.interface import has_interface
+from xzarr3.stores.zarr_python.interface import has_interface, layers
 
 _USUAL_ABSENCES = {FileNotFoundError, IsADirectoryError, NotADirectoryError}
 
@@ -31,7 +31,8 @@ def store_of(store: Any) -> Store | None:
         return None
     from xzarr3.stores.zarr_python.store import ZarrPythonStore, adapted
 
-    names = {f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__}
+    kinds = (each for layer in layers(store) for each in type(layer).__mro__)
+    names = {f"{each.__module__}.{each.__qualname__}" for each in kinds}
     if "icechunk.store.IcechunkStore" in names:
         from xzarr3.stores.zarr_python.icechunk import IcechunkStore
 

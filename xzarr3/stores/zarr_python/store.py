@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
+    InvalidKeyError,
     ReadOnlyError,
     StoreCapabilityError,
     StoreError,
@@ -32,21 +33,24 @@ from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.readers import BytesReader, Reader, Scratch, ValueReader
 from xzarr3.stores.zarr_python.interface import (
     is_requestable,
+    layers,
     prototype,
     request_of,
     unwrapped,
     wrapped,
 )
 from xzarr3.stores.zarr_python.loop import run
+from xzarr3.tracing.events import sent
 
 Result = TypeVar("Result")
 
 _CONCURRENCY: Final = 64
 _DOCUMENTS: Final = frozenset(("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"))
 """Names that are never prefixes, so that listing a group needs no request to tell."""
+_KINDS: Final = {"read": "get", "find": "head", "write": "put", "erase": "delete", "list": "list"}
+"""The kinds of requests that are reported."""
 _IRREGULAR: Final = object()
 """Stands for an answer that does not fit the request."""
-_DEEPEST: Final = 16
 _LOADED_IN = os.getpid()
 
 _live: weakref.WeakValueDictionary[object, ZarrPythonStore] = weakref.WeakValueDictionary()
@@ -93,6 +97,10 @@ class ZarrPythonStore(Store):
     (b'alu', None, False)
     """
 
+    _tells = False  # The requests to the object are reported instead.
+
+    _accepted: ClassVar[str] = "any"
+    """Which keys the object can hold, for messages."""
     _of_one_version: ClassVar[bool] = False
     """Whether values stay as they are while they are read, so that parts may be requested one by one."""
 
@@ -135,6 +143,21 @@ class ZarrPythonStore(Store):
         """True only for the memory of this process, which no other process can write to."""
         return in_process(self.foreign)
 
+    # What derived classes know. They override no more than that: after an override of the hooks below, others
+    # would return to the defaults of Store.
+
+    def _holds(self, key: str) -> bool:
+        """Whether the object can hold a key; if not, the key is absent."""
+        return True
+
+    def _gives_parts(self, key: str) -> bool:
+        """Whether parts of a value can be requested."""
+        return True
+
+    def _listed(self, prefix: str) -> str:
+        """The prefix to list in order to find the keys below ``prefix``."""
+        return prefix
+
     def _is_around(self, store: object) -> bool:
         return self.foreign is store
 
@@ -152,8 +175,8 @@ class ZarrPythonStore(Store):
 
     # Requests
 
-    def _wait(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Wait for what a coroutine function returns."""
+    def _wait(self, kind: str, call: Callable[[], Awaitable[Result]], size: int = 0) -> Result:
+        """Wait for what a coroutine function returns, and report the request."""
         if os.getpid() != _LOADED_IN:
             raise StoreError(
                 f"{self} cannot be used in a forked process; start processes with 'spawn' or 'forkserver'"
@@ -162,12 +185,17 @@ class ZarrPythonStore(Store):
         async def asked() -> Result:
             return await call()
 
-        return run(asked())
+        with sent(kind) as request:
+            found = run(asked())
+            request.size = size
+            if kind in ("get", "get_range"):
+                request.value(None if found is None else unwrapped(found))
+            return found
 
-    def _ask(self, doing: str, key: str, call: Callable[[], Awaitable[Result]]) -> Result:
+    def _ask(self, doing: str, key: str, call: Callable[[], Awaitable[Result]], size: int = 0) -> Result:
         """Wait for what a coroutine function returns, and translate its errors."""
         try:
-            return self._wait(call)
+            return self._wait(_KINDS[doing], call, size)
         except Xzarr3Error:
             raise
         except Exception as error:
@@ -183,9 +211,11 @@ class ZarrPythonStore(Store):
     # Readable
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+        if not self._holds(key):
+            return None
         if byte_range is None or byte_range == (0, None):
             return self._whole(key)
-        if is_requestable(byte_range):
+        if self._gives_parts(key) and is_requestable(byte_range):
             found = self._part(key, byte_range)
             if found is not _IRREGULAR:
                 return found  # type: ignore[no-any-return]
@@ -207,7 +237,7 @@ class ZarrPythonStore(Store):
         request = request_of(byte_range)
         try:
             with reserved(self._usual.size if most is None else most):
-                found = self._wait(lambda: self.foreign.get(key, prototype(), request))
+                found = self._wait("get_range", lambda: self.foreign.get(key, prototype(), request))
         except Xzarr3Error:
             raise
         except Exception:  # noqa: BLE001 - stores raise what they like beyond the end of a value
@@ -220,7 +250,7 @@ class ZarrPythonStore(Store):
         return cut(part, (0, length)) if start < 0 else part
 
     def _exists(self, key: str) -> bool:
-        return bool(self._ask("find", key, lambda: self.foreign.exists(key)))
+        return self._holds(key) and bool(self._ask("find", key, lambda: self.foreign.exists(key)))
 
     def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
         return _ZarrPythonReader(self, scratch, limit)
@@ -228,6 +258,9 @@ class ZarrPythonStore(Store):
     # Writeable
 
     def _set(self, key: str, value: bytes) -> None:
+        if not self._holds(key):
+            raise InvalidKeyError(f"{self} cannot hold key {shorten(key)}; accepted: {self._accepted}")
+
         async def write() -> None:
             try:
                 await self.foreign.set(key, wrapped(value))
@@ -238,11 +271,13 @@ class ZarrPythonStore(Store):
                 await self.foreign.set(key, wrapped(value))
 
         # Ctrl-C does not interrupt a change, whose outcome would be unknown.
-        undisturbed(lambda: self._ask("write", key, write))
+        undisturbed(lambda: self._ask("write", key, write, len(value)))
 
     def _erase(self, key: str) -> None:
         if "erase" in self._lacking:
             self._cannot_erase("erase")
+        if not self._holds(key):
+            return
 
         async def erase() -> None:
             if await self.foreign.exists(key):  # Some stores would remove a directory of that name.
@@ -253,7 +288,8 @@ class ZarrPythonStore(Store):
     # Listable
 
     def _list(self, prefix: str) -> list[str]:
-        return self._ask("list", prefix, lambda: all_of(self.foreign.list_prefix(prefix)))
+        listed = self._listed(prefix)
+        return self._ask("list", prefix, lambda: all_of(self.foreign.list_prefix(listed)))
 
     def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         return self._ask("list", prefix, lambda: self._entries(prefix))
@@ -273,7 +309,7 @@ class ZarrPythonStore(Store):
         return {prefix + name for name in keys}, {f"{prefix}{name}/" for name in names - keys}
 
     async def _is_key(self, key: str) -> bool:
-        return bool(await self.foreign.exists(key))
+        return self._holds(key) and bool(await self.foreign.exists(key))
 
 
 class _ZarrPythonReader(Reader):
@@ -340,14 +376,9 @@ def _line(error: BaseException) -> str:
 
 
 def in_process(store: Any) -> bool:
-    """Whether values are in the memory of a process, under any number of stores around it."""
-    for _ in range(_DEEPEST):
-        if any(kind.__module__ == "zarr.storage._memory" for kind in type(store).__mro__):
-            return True
-        store = getattr(store, "_store", None)
-        if store is None:
-            return False
-    return False
+    """Whether values are in the memory of a process, below any number of stores around it."""
+    kinds = (kind for layer in layers(store) for kind in type(layer).__mro__)
+    return any(kind.__module__ == "zarr.storage._memory" for kind in kinds)
 
 
 def adapted(store: Any, kind: type[ZarrPythonStore], *, read_only: bool = False) -> ZarrPythonStore:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import StoreCapabilityError, StoreError
-from xzarr3.stores.base import KeySet, Store, cut
+from xzarr3.stores.base import KeySet, Store
+from xzarr3.stores.zarr_python.interface import layers
 from xzarr3.stores.zarr_python.store import ZarrPythonStore, all_of
 
 _NUMBER = "(?:0|[1-9][0-9]*)"
@@ -27,21 +27,18 @@ class ManifestStore(ZarrPythonStore):
     def __init__(self, store: object, *, read_only: bool = False) -> None:
         super().__init__(store, read_only=read_only)
         self._documents: dict[str, dict[str, Any]] = {"": {"node_type": "group"}}
-        self._listed: dict[str, frozenset[str]] = {}
+        self._names_below: dict[str, frozenset[str]] = {}
 
     def _name(self) -> str:
         return "of VirtualiZarr"
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        if not self._is_there(key):
-            return None
-        value = self._whole(key)
-        return value if value is None or byte_range is None else cut(value, byte_range)
+    def _gives_parts(self, key: str) -> bool:
+        return False
 
     def _exists(self, key: str) -> bool:
-        return self._is_there(key) and (key.endswith(_DOCUMENT) or self._whole(key) is not None)
+        return self._holds(key) and (key.endswith(_DOCUMENT) or self._whole(key) is not None)
 
-    def _is_there(self, key: str) -> bool:
+    def _holds(self, key: str) -> bool:
         """Whether a key is that of a document, or may be that of a chunk."""
         above, _, name = key.rpartition("/")
         if name == _DOCUMENT:
@@ -89,10 +86,10 @@ class ManifestStore(ZarrPythonStore):
 
     def _members(self, path: str) -> frozenset[str]:
         """The names below a group."""
-        if path not in self._listed:
+        if path not in self._names_below:
             names = self._ask("list", path, lambda: all_of(self.foreign.list_dir(path)))
-            self._listed[path] = frozenset(names) - {_DOCUMENT}
-        return self._listed[path]
+            self._names_below[path] = frozenset(names) - {_DOCUMENT}
+        return self._names_below[path]
 
     def _list(self, prefix: str) -> list[str]:
         found: list[str] = []
@@ -119,11 +116,11 @@ class ManifestStore(ZarrPythonStore):
         """The keys of the chunks of an array that are in its manifest, relative to the array."""
         is_default, separator, number = self._encoding(path)
         try:
-            node = self.foreign._group
+            node = next(layer._group for layer in layers(self.foreign) if hasattr(layer, "_group"))
             for name in path.split("/"):
                 node = node.arrays[name] if name in node.arrays else node.groups[name]
             places = [*node.manifest.dict()]
-        except (AttributeError, KeyError) as error:
+        except (AttributeError, KeyError, StopIteration) as error:
             raise StoreCapabilityError(f"cannot list the chunks of '/{path}' of {self}") from error
         for place in places:
             names = place.split(".") if number else []
