@@ -167,6 +167,16 @@ def test_arrays_change_as_elsewhere(session: Any, change: Callable[[Any], object
     np.testing.assert_array_equal(zarr.open_array(session.store, path="a")[...], made[1][...])
 
 
+def test_a_shrunken_array_leaves_no_chunks(session: Any) -> None:
+    made = xzarr3.create_array(session.store, "a", data=VALUES, chunks=(2, 3), fill_value=-1)
+    made.resize((3, 4))
+    array = zarr.open_array(session.store, path="a", mode="r+")
+    array.resize((5, 8))  # Unlike xzarr3, it does not erase what is there already.
+    expected = np.full((5, 8), -1.0)
+    expected[:3, :4] = VALUES[:3, :4]
+    np.testing.assert_array_equal(array[...], expected)
+
+
 def test_chunks_that_another_library_left_beyond_the_end_do_not_come_back(session: Any) -> None:
     xzarr3.create_array(session.store, "a", data=VALUES, chunks=(2, 8), fill_value=0)
     key, store = "a/zarr.json", open_store(session.store)
@@ -312,8 +322,8 @@ def test_a_failed_append_leaves_the_array_as_it_was(session: Any) -> None:
     with pytest.raises(RuntimeError, match="no such value"):
         xzarr3.to_zarr(failing(dataset(5)), session.store, append_dim="time")
     xr.testing.assert_identical(by_zarr_python(session.store), dataset())
-    array = xzarr3.open_array(session.store, "t", mode="r+")
-    array.resize((10, 8))
+    array = zarr.open_array(session.store, path="t", mode="r+")
+    array.resize((10, 8))  # Unlike xzarr3, it does not erase what is there already.
     assert np.isnan(array[5:]).all()
 
 
