@@ -16,7 +16,7 @@ from xzarr3.stores import CacheStore, WrapperStore
 from xzarr3.stores.base import Scratch
 from xzarr3.stores.fsspec.store import FsspecStore
 from xzarr3.stores.mapping import MappingStore, mapping_store
-from xzarr3.stores.zarr_python.store import ZarrPythonStore, adapted
+from xzarr3.stores.zarr_python.store import ZarrPythonStore
 
 NOT_PICKLED = {"test_pickling_within_the_process": None, "test_pickling_to_another_process": None}
 """Promises of a class of the tests that does not say how it travels: these two tests are left out."""
@@ -68,7 +68,7 @@ def guarded(store: Any) -> Store:
         case MappingStore():
             return mapping_store(store._mapping, read_only=True)
         case ZarrPythonStore():
-            return adapted(store.foreign, type(store), read_only=True)
+            return type(store)(store.foreign, read_only=True)
         case MemoryStore():
             return MemoryStore(contents(store), read_only=True)
         case CacheStore():

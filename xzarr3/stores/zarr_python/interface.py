@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import StoreError
 
 _METHODS = ("get", "set", "delete", "exists", "list_prefix", "list_dir")
 _PROPERTIES = ("supports_writes", "supports_deletes", "supports_listing")
@@ -125,17 +124,14 @@ def unwrapped(found: Any) -> memoryview:
 
     Raises
     ------
-    StoreError
+    TypeError
         If it is no buffer.
     """
     if type(found).__module__ == "zarr.core.buffer.cpu" and hasattr(found, "as_buffer_like"):
         return memoryview(found.as_buffer_like()).cast("B")
     if hasattr(found, "to_bytes"):  # Another device may hold the bytes.
         return memoryview(found.to_bytes())
-    try:
-        return memoryview(found).cast("B")
-    except TypeError as error:
-        raise StoreError(f"found {type(found).__name__}; expected a buffer of zarr-python") from error
+    return memoryview(found).cast("B")
 
 
 def is_requestable(byte_range: ByteRange) -> bool:

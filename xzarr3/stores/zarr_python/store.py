@@ -12,8 +12,8 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
@@ -53,7 +53,7 @@ _IRREGULAR: Final = object()
 """Stands for an answer that does not fit the request."""
 _LOADED_IN = os.getpid()
 
-_live: weakref.WeakValueDictionary[object, ZarrPythonStore] = weakref.WeakValueDictionary()
+_live: weakref.WeakValueDictionary[str, ZarrPythonStore] = weakref.WeakValueDictionary()
 _finding = fork_safe(threading.RLock())
 
 
@@ -101,6 +101,8 @@ class ZarrPythonStore(Store):
 
     _accepted: ClassVar[str] = "any"
     """Which keys the object can hold, for messages."""
+    _advice: ClassVar[str] = "use threads (scheduler='threads'), or a store that processes share"
+    """What to do where the object cannot be pickled."""
     _of_one_version: ClassVar[bool] = False
     """Whether values stay as they are while they are read, so that parts may be requested one by one."""
 
@@ -132,8 +134,6 @@ class ZarrPythonStore(Store):
                 f"{self._advice}"
             ) from error
         return _restore, (type(self), data, self._identity, self.read_only)
-
-    _advice: ClassVar[str] = "use threads (scheduler='threads'), or a store that processes share"
 
     def _has(self, *operations: str) -> bool:
         return super()._has(*(name for name in operations if name not in self._lacking))
@@ -175,24 +175,23 @@ class ZarrPythonStore(Store):
 
     # Requests
 
-    def _wait(self, kind: str, call: Callable[[], Awaitable[Result]], size: int = 0) -> Result:
+    def _wait(self, kind: str, call: Callable[[], Coroutine[Any, Any, Result]], size: int = 0) -> Result:
         """Wait for what a coroutine function returns, and report the request."""
         if os.getpid() != _LOADED_IN:
             raise StoreError(
                 f"{self} cannot be used in a forked process; start processes with 'spawn' or 'forkserver'"
             )
 
-        async def asked() -> Result:
-            return await call()
-
         with sent(kind) as request:
-            found = run(asked())
+            found = run(call())
             request.size = size
             if kind in ("get", "get_range"):
-                request.value(None if found is None else unwrapped(found))
+                request.value(cast("Buffer | None", found))
             return found
 
-    def _ask(self, doing: str, key: str, call: Callable[[], Awaitable[Result]], size: int = 0) -> Result:
+    def _ask(
+        self, doing: str, key: str, call: Callable[[], Coroutine[Any, Any, Result]], size: int = 0
+    ) -> Result:
         """Wait for what a coroutine function returns, and translate its errors."""
         try:
             return self._wait(_KINDS[doing], call, size)
@@ -223,9 +222,12 @@ class ZarrPythonStore(Store):
         return None if value is None else cut(value, byte_range)
 
     def _whole(self, key: str) -> Buffer | None:
+        async def read() -> Buffer | None:
+            found = await self.foreign.get(key, prototype(), None)
+            return None if found is None else unwrapped(found)
+
         with reserved(self._usual.size):
-            found = self._ask("read", key, lambda: self.foreign.get(key, prototype(), None))
-            value = None if found is None else unwrapped(found)
+            value = self._ask("read", key, read)
         if value is not None:
             self._usual.note(len(value))
         return value
@@ -234,23 +236,26 @@ class ZarrPythonStore(Store):
         """A part of a value; ``_IRREGULAR`` if the store fails or the value seems to end within the part."""
         start, length = byte_range
         most = -start if start < 0 else length
-        request = request_of(byte_range)
+
+        async def read() -> Buffer | None:
+            found = await self.foreign.get(key, prototype(), request_of(byte_range))
+            return None if found is None else unwrapped(found)
+
         try:
             with reserved(self._usual.size if most is None else most):
-                found = self._wait("get_range", lambda: self.foreign.get(key, prototype(), request))
+                part = self._wait("get_range", read)
         except Xzarr3Error:
             raise
         except Exception:  # noqa: BLE001 - stores raise what they like beyond the end of a value
             return _IRREGULAR
-        if found is None:
+        if part is None:
             return None
-        part = unwrapped(found)
         if most is not None and len(part) != most:
             return _IRREGULAR
         return cut(part, (0, length)) if start < 0 else part
 
     def _exists(self, key: str) -> bool:
-        return self._holds(key) and bool(self._ask("find", key, lambda: self.foreign.exists(key)))
+        return self._holds(key) and self._ask("find", key, lambda: self._is_key(key))
 
     def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
         return _ZarrPythonReader(self, scratch, limit)
@@ -381,7 +386,7 @@ def in_process(store: Any) -> bool:
     return any(kind.__module__ == "zarr.storage._memory" for kind in kinds)
 
 
-def adapted(store: Any, kind: type[ZarrPythonStore], *, read_only: bool = False) -> ZarrPythonStore:
+def adapted(store: Any, kind: type[ZarrPythonStore]) -> ZarrPythonStore:
     """The store of this process around an object; one and the same for one object.
 
     Parameters
@@ -389,24 +394,23 @@ def adapted(store: Any, kind: type[ZarrPythonStore], *, read_only: bool = False)
     store : object
     kind : type
         The class of a new store.
-    read_only : bool
     """
     with _finding:
         for found in [*_live.values()]:
-            if type(found) is kind and found._is_around(store) and found.read_only >= read_only:
+            if type(found) is kind and found._is_around(store):
                 return found
-        made = kind(store, read_only=read_only)
-        _live[made._identity, made.read_only] = made
+        made = kind(store)
+        _live[made._identity] = made
     return made
 
 
 def _restore(kind: type[ZarrPythonStore], data: bytes, identity: str, read_only: bool) -> ZarrPythonStore:
     with _finding:
-        found = _live.get((identity, read_only))
-        if found is not None:
+        found = _live.get(identity)
+        if found is not None and found.read_only is read_only:
             return found
         made = kind(pickle.loads(data), read_only=read_only)
         made._identity = identity
         made._is_copy = made._is_lost_in_copies()
-        _live[identity, read_only] = made
+        _live[identity] = made
     return made
