@@ -317,6 +317,16 @@ def test_a_failed_write_leaves_no_new_node(session: Any) -> None:
     xzarr3.to_zarr(dataset(), session.store, group="new")
 
 
+def test_a_failed_replacement_says_what_is_gone(session: Any) -> None:
+    xzarr3.to_zarr(dataset(), session.store)
+    with pytest.raises(RuntimeError, match="no such value") as caught:
+        xzarr3.to_zarr(failing(dataset()), session.store, mode="w")
+    assert "discard the changes of the transaction, or write again" in caught.value.__notes__[-1]
+    assert list(open_store(session.store).list()) == []
+    xzarr3.to_zarr(dataset(), session.store, mode="w")
+    xr.testing.assert_identical(by_zarr_python(session.store), dataset())
+
+
 def test_a_failed_append_leaves_the_array_as_it_was(session: Any) -> None:
     xzarr3.to_zarr(dataset(), session.store, encoding={"t": {"chunks": (2, 8)}})
     with pytest.raises(RuntimeError, match="no such value"):

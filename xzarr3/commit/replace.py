@@ -267,6 +267,11 @@ class Replacement:
             self._staging.discard()
         except StoreError as another:
             error.add_note(f"chunks that were written already could not be removed: {another}")
+        if self._target.transactional and isinstance(self._staging, InPlace) and self._staging.replaces:
+            error.add_note(
+                f"the old node '/{self._path}' is erased in {self._target}; discard the changes of the "
+                "transaction, or write again, before you commit it"
+            )
 
     def put(self, nodes: Mapping[str, NodeMetadata], *, consolidate: bool = False) -> None:
         """Put the written node in its place, and its documents into the consolidated metadata above.
