@@ -76,6 +76,20 @@ def test_a_session_stands_for_its_store(session: Any) -> None:
     np.testing.assert_array_equal(zarr.open_array(session.store, path="a")[:], np.arange(3))
 
 
+def test_a_node_that_is_named_as_chunks_are(session: Any) -> None:
+    root = xzarr3.create_group(session.store)
+    root.create_group("g").create_array("c", data=np.arange(3))
+    root.create_array("c", data=np.array(5))
+    store = open_store(session.store)
+    for key in ("g/c", "g/c/1", "g/c/1/2"):
+        store.erase(key)
+        assert (store.get(key), store.get(key, (0, 2)), store.exists(key)) == (None, None, False)
+    assert store.list_dir("g/") == ({"g/zarr.json"}, {"g/c/"})
+    assert store.list_dir("c/") == ({"c/zarr.json", "c/c"}, set())
+    assert [path for path, _ in xzarr3.open_group(store).members(max_depth=None)] == ["c", "g", "g/c"]
+    np.testing.assert_array_equal(xzarr3.open_array(store, "g/c")[:], np.arange(3))
+
+
 def test_stores_around_that_of_a_session(session: Any) -> None:
     logged = zarr.storage.LoggingStore(session.store, log_level="ERROR")
     xzarr3.to_zarr(dataset().chunk({"time": 2}), logged)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from xzarr3._types import Buffer
 from xzarr3.errors import StoreError, shorten
-from xzarr3.stores.base import check_key
+from xzarr3.stores.base import Store, check_key
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.memory import MemoryStore, restored
 from xzarr3.stores.zarr_python.interface import is_buffer, unwrapped, wrapped
@@ -67,22 +68,29 @@ class MappingStore(MemoryStore):
             return
         _check(values)
         self._values = _Bytes(values, as_buffers=as_buffers)
-        self._seen = _fixed(values)
+        self._seen = _fixed(values) if self.tells_changes else {}
 
     def __repr__(self) -> str:
         return f"<MappingStore, {type(self._mapping).__name__} of {len(self._mapping)} keys>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        version = self.stamp([""])
+        self.stamp([""])
         values = {key: bytes(each) for key, each in self._values.items()}
-        return _restored, (self._identity, values, version, self.read_only)
+        return _restored, (self._identity, values, (self._origin or self)._version, self.read_only)
 
     @property
     def identity(self) -> object:
         """The same as that of the copies in other processes."""
         return MemoryStore.__name__, self._identity
 
+    @property
+    def tells_changes(self) -> bool:
+        """Whether the mapping is a dictionary; the values of others may be anywhere, and are not searched."""
+        return isinstance(self._mapping, dict)
+
     def stamp(self, keys: Sequence[str]) -> object:
+        if not self.tells_changes:
+            return Store.stamp(self, keys)
         if self._origin is not None:
             return self._origin.stamp(keys)
         with self._lock:
@@ -144,7 +152,8 @@ def _is_same(one: object, other: object) -> bool:
 
 
 def _check(values: Mapping[Any, Any]) -> None:
-    for key, value in list(values.items()):
+    items = values.items() if isinstance(values, dict) else zip(values, repeat(b""), strict=False)
+    for key, value in list(items):
         if not isinstance(key, str) or not (isinstance(value, _PLAIN) or is_buffer(value)):
             raise TypeError(
                 f"not a store: a {type(values).__name__} with {shorten(key)}: {type(value).__name__}; "

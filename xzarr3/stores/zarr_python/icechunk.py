@@ -83,6 +83,10 @@ class IcechunkStore(ZarrPythonStore):
     def _gives_parts(self, key: str) -> bool:
         return not key.endswith(_DOCUMENT)  # Icechunk cuts documents wrongly.
 
+    def _says_absent(self, error: Exception) -> bool:
+        # A key such as "a/c" may be that of a chunk, and also the path of node "c" in group "a".
+        return type(error).__name__ == "InvalidInputError" and "there is not an array at" in str(error)
+
     def _listed(self, prefix: str) -> str:
         """The prefix of the nearest node above: no other prefix can be listed."""
         while prefix and not self.exists(prefix + _DOCUMENT):

@@ -154,6 +154,10 @@ class ZarrPythonStore(Store):
         """Whether parts of a value can be requested."""
         return True
 
+    def _says_absent(self, error: Exception) -> bool:
+        """Whether an error of the object means that a key has no value."""
+        return False
+
     def _listed(self, prefix: str) -> str:
         """The prefix to list in order to find the keys below ``prefix``."""
         return prefix
@@ -222,28 +226,28 @@ class ZarrPythonStore(Store):
         return None if value is None else cut(value, byte_range)
 
     def _whole(self, key: str) -> Buffer | None:
-        async def read() -> Buffer | None:
-            found = await self.foreign.get(key, prototype(), None)
-            return None if found is None else unwrapped(found)
-
         with reserved(self._usual.size):
-            value = self._ask("read", key, read)
+            value = self._ask("read", key, lambda: self._asked(key, None))
         if value is not None:
             self._usual.note(len(value))
         return value
+
+    async def _asked(self, key: str, request: object) -> Buffer | None:
+        try:
+            found = await self.foreign.get(key, prototype(), request)
+        except Exception as error:
+            if self._says_absent(error):
+                return None
+            raise
+        return None if found is None else unwrapped(found)
 
     def _part(self, key: str, byte_range: ByteRange) -> Any:
         """A part of a value; ``_IRREGULAR`` if the store fails or the value seems to end within the part."""
         start, length = byte_range
         most = -start if start < 0 else length
-
-        async def read() -> Buffer | None:
-            found = await self.foreign.get(key, prototype(), request_of(byte_range))
-            return None if found is None else unwrapped(found)
-
         try:
             with reserved(self._usual.size if most is None else most):
-                part = self._wait("get_range", read)
+                part = self._wait("get_range", lambda: self._asked(key, request_of(byte_range)))
         except Xzarr3Error:
             raise
         except Exception:  # noqa: BLE001 - stores raise what they like beyond the end of a value
@@ -285,7 +289,7 @@ class ZarrPythonStore(Store):
             return
 
         async def erase() -> None:
-            if await self.foreign.exists(key):  # Some stores would remove a directory of that name.
+            if await self._is_key(key):  # Some stores would remove a directory of that name.
                 await self.foreign.delete(key)
 
         undisturbed(lambda: self._ask("erase", key, erase))
@@ -314,7 +318,12 @@ class ZarrPythonStore(Store):
         return {prefix + name for name in keys}, {f"{prefix}{name}/" for name in names - keys}
 
     async def _is_key(self, key: str) -> bool:
-        return self._holds(key) and bool(await self.foreign.exists(key))
+        try:
+            return self._holds(key) and bool(await self.foreign.exists(key))
+        except Exception as error:
+            if self._says_absent(error):
+                return False
+            raise
 
 
 class _ZarrPythonReader(Reader):
