@@ -365,6 +365,31 @@ def test_a_read_only_session(repository: Any, session: Any) -> None:
     assert xzarr3.from_zarr(other, "a").name == lazy.name
 
 
+def test_a_committed_session_is_read_only(session: Any) -> None:
+    array = xzarr3.create_array(session.store, "a", data=np.arange(4))
+    session.commit("a")
+    for write in (
+        lambda: array.__setitem__(0, 7),
+        lambda: xzarr3.create_array(session.store, "b", data=np.arange(4)),
+        lambda: xzarr3.to_zarr(dataset(), session.store, mode="w"),
+    ):
+        with pytest.raises(ReadOnlyError, match="read-only since its session was committed; write to a new"):
+            write()
+    np.testing.assert_array_equal(array[:], np.arange(4))
+
+
+def test_of_two_sessions_that_change_one_chunk_one_commits(repository: Any, session: Any) -> None:
+    xzarr3.create_array(session.store, "a", data=np.arange(4))
+    session.commit("a")
+    one, other = repository.writable_session("main"), repository.writable_session("main")
+    for each, value in ((one, 7), (other, 8)):
+        xzarr3.open_array(each.store, "a", mode="r+")[0] = value
+    one.commit("one")
+    with pytest.raises(icechunk.ConflictError):
+        other.commit("other")
+    assert xzarr3.open_array(repository.readonly_session("main").store, "a")[0] == 7
+
+
 # Other processes
 
 

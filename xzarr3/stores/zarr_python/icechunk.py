@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from xzarr3.errors import ReadOnlyError
 from xzarr3.stores.zarr_python.interface import layers
 from xzarr3.stores.zarr_python.store import ZarrPythonStore
 
@@ -75,6 +76,14 @@ class IcechunkStore(ZarrPythonStore):
 
     def _is_lost_in_copies(self) -> bool:
         return self._snapshot is None
+
+    def _check_writable(self) -> None:
+        super()._check_writable()
+        if self._layer.session.read_only:
+            raise ReadOnlyError(
+                f"{self} is read-only since its session was committed; write to a new session, as "
+                "repo.writable_session(...) makes"
+            )
 
     def _holds(self, key: str) -> bool:
         found = _KEY.fullmatch(key)
