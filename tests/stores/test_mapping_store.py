@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections import UserDict
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_names_of_dask_follow_every_change(kind: Any) -> None:
     values["a"][0] = 7
     seen.append(token())
     assert len(set(seen)) == len(seen)
+
+
+def test_replaced_values_are_not_kept() -> None:
+    old, gone = bytes(range(200)), bytes(range(201))
+    store = open_store({"a": old, "b": gone})
+    store.stamp([""])
+    store.set("a", b"new")
+    store.erase("b")
+    assert max(sys.getrefcount(old), sys.getrefcount(gone)) <= 2  # The name here, and the argument.
 
 
 def test_buffers_stay_buffers() -> None:

@@ -67,8 +67,9 @@ class MappingStore(MemoryStore):
             self._identity, self._values, self._lock = origin._identity, origin._values, origin._lock
             return
         _check(values)
-        self._values = _Bytes(values, as_buffers=as_buffers)
-        self._seen = _fixed(values) if self.tells_changes else {}
+        self._values = self._view = _Bytes(values, as_buffers=as_buffers)
+        if self.tells_changes:
+            self._view.seen = _fixed(values)
 
     def __repr__(self) -> str:
         return f"<MappingStore, {type(self._mapping).__name__} of {len(self._mapping)} keys>"
@@ -94,10 +95,10 @@ class MappingStore(MemoryStore):
         if self._origin is not None:
             return self._origin.stamp(keys)
         with self._lock:
-            now = _fixed(self._mapping)
-            if now.keys() != self._seen.keys() or not all(_is_same(now[key], self._seen[key]) for key in now):
+            now, seen = _fixed(self._mapping), self._view.seen
+            if now.keys() != seen.keys() or not all(_is_same(now[key], seen[key]) for key in now):
                 self._version += 1
-            self._seen = now
+            self._view.seen = now
             return self._version
 
 
@@ -106,6 +107,8 @@ class _Bytes(MutableMapping[str, Buffer]):
 
     def __init__(self, values: MutableMapping[str, Any], *, as_buffers: bool) -> None:
         self._of_user = values
+        self.seen: dict[str, Any] = {}
+        """The values when changes were last looked for, except those that this object has replaced since."""
         self._as_buffers: bool | None = True if as_buffers else None  # None: not known.
 
     def __getitem__(self, key: str) -> Buffer:
@@ -122,11 +125,13 @@ class _Bytes(MutableMapping[str, Buffer]):
         return unwrapped(value)
 
     def __setitem__(self, key: str, value: Buffer) -> None:
+        self.seen.pop(key, None)  # So that the memory of a replaced value is free.
         if self._as_buffers is None and self._of_user:
             self._as_buffers = is_buffer(next(iter(self._of_user.values())))
         self._of_user[key] = wrapped(bytes(value)) if self._as_buffers else value
 
     def __delitem__(self, key: str) -> None:
+        self.seen.pop(key, None)
         del self._of_user[key]
 
     def __contains__(self, key: object) -> bool:
