@@ -26,9 +26,9 @@ from xzarr3.model.storage_transformers import StorageTransformer
 from xzarr3.names import unknown_arguments
 from xzarr3.new_array import make_array
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
-from xzarr3.nodes.node import check_new_path, normal_path, path_or_name
+from xzarr3.nodes.node import check_new_path, locate_node, path_or_name
 from xzarr3.options import Missing, check_missing
-from xzarr3.stores import Store, StoreLike, open_store
+from xzarr3.stores import Store, StoreLike
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
 
@@ -117,10 +117,9 @@ def _there(
 def _place_for_new(
     store: Store, path: str, zarr_format: ZarrFormat | None
 ) -> tuple[Format, str, DocumentView]:
-    normal = normal_path(path)
-    look = DocumentView.around(store, normal, listed=True)
-    format = format_for_new(look, normal, zarr_format)
-    return format, check_new_path(normal, format), look
+    look = DocumentView.around(store, path, listed=True)
+    format = format_for_new(look, path, zarr_format)
+    return format, check_new_path(path, format), look
 
 
 def _found(
@@ -208,8 +207,7 @@ def open(
     if unknown:
         raise unknown_arguments(open, unknown)
     _check_mode(mode, ("r", "r+", "a"))
-    opened = open_store(store, storage_options, mode=mode)
-    normal = normal_path(path)
+    opened, normal = locate_node(store, path, storage_options, mode=mode)
     return _found(
         opened,
         normal,
@@ -241,8 +239,7 @@ def open_array(
     if unknown:
         raise unknown_arguments(open_array, unknown)
     _check_mode(mode, ("r", "r+", "a"))
-    opened = open_store(store, storage_options, mode=mode)
-    normal = normal_path(path)
+    opened, normal = locate_node(store, path, storage_options, mode=mode)
     node = _found(
         opened,
         normal,
@@ -291,8 +288,8 @@ def open_group(
         raise unknown_arguments(open_group, unknown)
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
     missing = check_missing(missing)
-    opened = open_store(store, storage_options, mode="a" if mode == "w" or mode == "w-" else mode)
-    normal = normal_path(path)
+    kind: Literal["r", "r+", "a"] = "a" if mode == "w" or mode == "w-" else mode
+    opened, normal = locate_node(store, path, storage_options, mode=kind)
     if mode in ("w", "w-"):
         format, _, look = _place_for_new(opened, normal, zarr_format)
         made = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
@@ -356,8 +353,8 @@ def create_group(
     """
     if unknown:
         raise unknown_arguments(create_group, unknown)
-    opened = open_store(store, storage_options, mode="a")
-    format, normal, look = _place_for_new(opened, path, zarr_format)
+    opened, normal = locate_node(store, path, storage_options, mode="a")
+    format, normal, look = _place_for_new(opened, normal, zarr_format)
     return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
 
 
@@ -471,9 +468,8 @@ def create_array(
     """
     if unknown:
         raise unknown_arguments(create_array, unknown)
-    path = path_or_name(path, name)
-    opened = open_store(store, storage_options, mode="a")
-    format, normal, look = _place_for_new(opened, path, zarr_format)
+    opened, normal = locate_node(store, path_or_name(path, name), storage_options, mode="a")
+    format, normal, look = _place_for_new(opened, normal, zarr_format)
     return make_array(
         opened,
         format,

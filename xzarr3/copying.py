@@ -45,13 +45,15 @@ from xzarr3.io.selection import basic_selection
 from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.array_settings import chosen_filters, chosen_serializer
+from xzarr3.nodes.consolidated import check_consolidates
 from xzarr3.nodes.documents import write_documents
 from xzarr3.nodes.find import DocumentView, find_format, format_for_new
 from xzarr3.nodes.freshness import note_values
-from xzarr3.nodes.node import check_new_path, normal_path
+from xzarr3.nodes.node import check_new_path, locate_node, normal_path
 from xzarr3.parallel import available_threads, run_on_threads, waiters
 from xzarr3.progress import Asked, Progress, check_asked
-from xzarr3.stores import Store, StoreLike, in_flight, open_store
+from xzarr3.stores import Store, StoreLike, in_flight
+from xzarr3.stores.open import was_made
 from xzarr3.tracing.counters import for_array
 
 _KEEP = "keep"
@@ -147,8 +149,8 @@ def copy(
         node = source
     else:
         node = open_node(source, source_path, storage_options=source_options)
-    store = open_store(target, target_options, mode="a")
-    with nullcontext() if store is target else store:
+    store, path = locate_node(target, path, target_options, mode="a")
+    with store if was_made(store, target) else nullcontext():
         return _copied(
             node,
             store,
@@ -182,7 +184,11 @@ def _copied(
         format = parse_format(node.zarr_format)
     check_new_path(normal, format)
     _check_apart(node, store, normal)
-    held = isinstance(node, Group) and node.consolidated if consolidated is None else consolidated
+    held = isinstance(node, Group) and node.consolidated and not store.transactional
+    if consolidated is not None:
+        held = consolidated
+    if held:
+        check_consolidates(store)
     nodes = _nodes_below(node)
     with Telling():
         metadata = {below: _translated(each, format, recoding) for below, each in nodes.items()}
@@ -203,15 +209,19 @@ def _copied(
         check_new_path(job.path, format)
     if threads is None:
         threads = _most_threads(node, store, arrays.values())
+
+    def write() -> None:
+        written = {job.path: job.metadata for job in jobs}
+        write_documents(place.store, format, written, last=normal, replaces=place.replaces)
+
     place.begin()
+    place.documents_first(write)
     with place.discarding():
         text = f"copying {node.name} to {store}"
         with Progress(progress, sum(job.nbytes for job in jobs), text) as shown:
             moves = itertools.chain.from_iterable(job.moves() for job in jobs)
             _do_all(moves, threads, shown.advance)
-        place.check_again()
-        written = {job.path: job.metadata for job in jobs}
-        write_documents(place.store, format, written, last=normal, replaces=place.replaces)
+        place.documents_last(write)
     place.put(metadata)
     result = bind(store, format, normal, metadata[""], read_only=False)
     if held and isinstance(result, Group) and format.consolidated_key(normal) is not None:

@@ -453,12 +453,14 @@ def test_targets_that_cannot_be_written_to(tmp_path: Path) -> None:
     sample(tmp_path)
     source = da.ones((30, 40), chunks=10).map_blocks(never, meta=np.empty((0, 0)))
     read_only = LocalStore(tmp_path, read_only=True)
-    for target in (xzarr3.open_array(tmp_path), xzarr3.open_array(read_only, mode="r+")):
+    values = zarr.storage.MemoryStore()
+    zarr.create_array(values, shape=(30, 40), chunks=(8, 8), dtype="f8")
+    foreign = zarr.open_array(values.with_read_only(True), mode="r")
+    for target in (xzarr3.open_array(tmp_path), xzarr3.open_array(read_only, mode="r+"), foreign):
         with pytest.raises(ReadOnlyError):
             store(source, target)
-    foreign = zarr.create_array(zarr.storage.MemoryStore(), shape=(30, 40), chunks=(8, 8), dtype="f8")
     with pytest.raises(TypeError, match="xzarr3 arrays"):
-        store(source, foreign)
+        store(source, [np.zeros((30, 40))])
 
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import xzarr3
@@ -90,6 +90,7 @@ def test_what_is_no_size_is_refused(field: str, wrong: str) -> None:
     limit=st.integers(1, 10**7),
     shards=st.integers(1, 10**8),
 )
+@example(shape=(), itemsize=2, limit=1, shards=1)
 def test_shapes_fit_together(shape: tuple[int, ...], itemsize: int, limit: int, shards: int) -> None:
     chunks = auto_chunks(shape, itemsize, limit)
     assert math.prod(chunks) * itemsize <= limit or set(chunks) <= {1}

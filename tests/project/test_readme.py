@@ -71,6 +71,12 @@ def test_block_of_s3(names: dict[str, Any], s3_server: Any) -> None:
     xr.testing.assert_equal(names["daily"].compute(), names["ds"])
 
 
+def test_block_of_icechunk(names: dict[str, Any]) -> None:
+    pytest.importorskip("icechunk")
+    run_at("icechunk", names, {})
+    xr.testing.assert_equal(names["daily"].compute(), names["ds"])
+
+
 def test_block_of_azure(names: dict[str, Any], azure_server: Any) -> None:
     url, options = f"az://{azure_server.bucket()}/", azure_server.storage_options
     words = '{"account_name": "...", "account_key": "..."}'

@@ -15,6 +15,8 @@ from xzarr3 import LocalStore, MemoryStore, Store, ZipStore
 from xzarr3.stores import CacheStore, WrapperStore
 from xzarr3.stores.base import Scratch
 from xzarr3.stores.fsspec.store import FsspecStore
+from xzarr3.stores.mapping import MappingStore, mapping_store
+from xzarr3.stores.zarr_python.store import ZarrPythonStore
 
 NOT_PICKLED = {"test_pickling_within_the_process": None, "test_pickling_to_another_process": None}
 """Promises of a class of the tests that does not say how it travels: these two tests are left out."""
@@ -63,6 +65,10 @@ def guarded(store: Any) -> Store:
         case LocalStore():
             options = {name: getattr(store, name) for name in ("fsync", "locks", "follow_links")}
             return LocalStore(store.root, read_only=True, **options)
+        case MappingStore():
+            return mapping_store(store._mapping, read_only=True)
+        case ZarrPythonStore():
+            return type(store)(store.foreign, read_only=True)
         case MemoryStore():
             return MemoryStore(contents(store), read_only=True)
         case CacheStore():

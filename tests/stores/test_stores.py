@@ -727,7 +727,7 @@ def test_open_store_takes_what_other_libraries_have(tmp_path: Path) -> None:
     assert type(open_store(obstore.S3Store("bucket", skip_signature=True))).__name__ == "ObjectStore"
 
 
-@pytest.mark.parametrize("thing", [None, 5, b"path", {}, ["a"], Thing()])
+@pytest.mark.parametrize("thing", [None, 5, b"path", {1: b""}, {"a": 5}, ["a"], Thing()])
 def test_open_store_refuses_other_things(thing: object) -> None:
     with pytest.raises(TypeError, match="not a store"):
         open_store(thing)  # type: ignore[arg-type]

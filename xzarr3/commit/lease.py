@@ -237,9 +237,9 @@ def keeps_leases(store: Store) -> bool:
     """Whether leases are kept in a store.
 
     Not in a store that cannot erase, as a lease could not be released. Not in a zip either: the lease would
-    stay as dead space, and a zip has only one writer.
+    stay as dead space, and a zip has only one writer. Nor in a transaction, which other writers cannot see.
     """
-    return store.erasable and store.readable and not store.publishes_at_close
+    return store.erasable and store.readable and not (store.publishes_at_close or store.transactional)
 
 
 def is_lease(key: str) -> bool:

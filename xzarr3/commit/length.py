@@ -103,7 +103,8 @@ class Length:
 
     def __enter__(self) -> Length:
         self.is_exclusive = keeps_leases(self._store)
-        if not (self._store.writes_conditionally or self._store.publishes_at_close):
+        store = self._store
+        if not (store.writes_conditionally or store.publishes_at_close or store.transactional):
             warnings.warn(
                 f"{self._store} cannot detect changes by other processes, so rows that they append at the "
                 f"same time may be lost (key '{self._key}'); append from one process only, or use a store "

@@ -67,7 +67,8 @@ from xzarr3.nodes.find import DocumentView
 from xzarr3.nodes.foreign_keys import chunks_of, documents_among
 from xzarr3.nodes.node import document_lock
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import LocalStore, Store, StoreLike, open_store
+from xzarr3.stores import LocalStore, Store, StoreLike
+from xzarr3.stores.open import locate, was_made
 
 
 class Replacement:
@@ -174,6 +175,7 @@ class Replacement:
             self._check_room()
             return Directories(local, places, arrays, overwrite=self._overwrite, resumed=resumed)
         groups_missing(DocumentView(store), self._format, self._path)
+        in_place = in_place or store.transactional
         goes_on = resumed is not None and resumed.goes_on_in_place(places)
         if goes_on or not self._overwrite:
             if not goes_on:
@@ -230,6 +232,18 @@ class Replacement:
         groups_missing(DocumentView(self._target), self._format, self._path)
         self._staging.check()
 
+    def documents_first(self, write: Callable[[], None]) -> None:
+        """Store the documents before the values, in a store that takes no value before."""
+        if self._target.transactional:
+            with self.discarding():
+                write()
+
+    def documents_last(self, write: Callable[[], None]) -> None:
+        """Store the documents after the values, unless they are stored already."""
+        if not self._target.transactional:
+            self.check_again()
+            write()
+
     @contextmanager
     def discarding(self) -> Iterator[None]:
         """Remove the written values if the block raises."""
@@ -253,6 +267,11 @@ class Replacement:
             self._staging.discard()
         except StoreError as another:
             error.add_note(f"chunks that were written already could not be removed: {another}")
+        if self._target.transactional and isinstance(self._staging, InPlace) and self._staging.replaces:
+            error.add_note(
+                f"the old node '/{self._path}' is erased in {self._target}; discard the changes of the "
+                "transaction, or write again, before you commit it"
+            )
 
     def put(self, nodes: Mapping[str, NodeMetadata], *, consolidate: bool = False) -> None:
         """Put the written node in its place, and its documents into the consolidated metadata above.
@@ -521,9 +540,10 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     >>> xzarr3.recover(xzarr3.MemoryStore())
     []
     """
-    opened = open_store(store, storage_options, mode="r+")
-    with contextlib.nullcontext() if opened is store else opened:
-        if opened is not store and _is_missing(opened):
+    opened, _ = locate(store, storage_options, mode="r+")
+    made = was_made(opened, store)
+    with opened if made else contextlib.nullcontext():
+        if made and _is_missing(opened):
             raise NodeNotFoundError(
                 f"nothing is stored in {opened}, so there is nothing to recover; correct the path or URL"
             )

@@ -49,7 +49,7 @@ def check_resumable(store: Store) -> None:
     ------
     StoreCapabilityError
     """
-    if store.publishes_at_close:
+    if store.publishes_at_close or store.transactional:
         lacks = "keeps nothing of a write that was cut off"
     elif not store.readable or not store.listable:
         lacks = "cannot be read and listed"

@@ -8,6 +8,8 @@ import dask.array as da
 
 from xzarr3.arrays import Array
 from xzarr3.commit.replace import Replacement
+from xzarr3.dask.sources import reads_below
+from xzarr3.dask.write import check_scheduler
 from xzarr3.dask.write import store as store_blocks
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
@@ -47,12 +49,22 @@ def make_array_of_blocks(
     A node that is replaced stays in place until all blocks are stored, because they may be computed from it.
     After an error it is still there.
     """
+    check_scheduler(store)
+    if overwrite and store.transactional and any(reads_below([source], store, path)):
+        raise ValueError(
+            f"the values are computed from '/{path}' of {store}, which would be erased before they are read; "
+            "load them first, or create another array"
+        )
     place = Replacement(store, format, path, None, {path: meta}, overwrite=overwrite, how="overwrite=True")
     target = Array(place.store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
+
+    def write() -> None:
+        write_documents(place.store, format, {path: meta}, last=path, replaces=place.replaces)
+
     place.begin()
+    place.documents_first(write)
     with place.discarding():
         store_blocks(da.broadcast_to(source, meta.shape), target)
-        place.check_again()
-        write_documents(place.store, format, {path: meta}, last=path, replaces=place.replaces)
+        place.documents_last(write)
     place.put({"": meta})
     return Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)

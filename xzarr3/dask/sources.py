@@ -11,7 +11,7 @@ import gc
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -20,12 +20,12 @@ from dask._task_spec import Task, TaskRef
 from dask.base import tokenize
 
 from xzarr3.arrays import Array
-from xzarr3.errors import NodeNotFoundError
+from xzarr3.errors import NodeNotFoundError, Xzarr3Error
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_node
 from xzarr3.nodes.freshness import MOST_STAMPED, tells_changes
-from xzarr3.nodes.node import normal_path
-from xzarr3.stores import Store, open_store
+from xzarr3.nodes.node import locate_node
+from xzarr3.stores import Store
 
 Place: TypeAlias = "tuple[object, str]"
 """Location of an array: equal for all its handles, even if they were opened in different hierarchies."""
@@ -115,8 +115,21 @@ class ReadLocations:
         for each in _arrays_in(value):
             if isinstance(each, Array):
                 yield self.of(each)
-            elif (root := _root_of(each)) is not None:
-                yield self._local(os.path.realpath(root), each.store_path.path)
+            elif (found := _located(each)) is not None:
+                yield self.at(*found)
+
+
+def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
+    """For each dask array, whether it is known to read from a node or from nodes below it."""
+    places = ReadLocations()
+    where, top = places.at(store, path)
+
+    def is_below(place: Place) -> bool:
+        return place[0] == where and (
+            not top or place[1] == top or place[1].startswith(f"{top.rstrip('/')}/")
+        )
+
+    return [any(map(is_below, places.read_in(source.dask.layers))) for source in sources]
 
 
 def stamps_of_others(value: Any) -> list[str]:
@@ -139,8 +152,8 @@ def stamps_of_others(value: Any) -> list[str]:
         if isinstance(each, Array):
             found.append(_stamp_of_units(each))
         else:
-            root = _root_of(each)
-            opened = None if root is None else _opened(root, each.store_path.path)
+            place = _located(each)
+            opened = None if place is None else array_at(*place)
             found += [_unknown()] if opened is None else [tokenize(opened), _stamp_of_units(opened)]
     return sorted({stamp for stamp in found if stamp is not None})
 
@@ -164,19 +177,20 @@ def _unknown() -> str:
     return uuid.uuid4().hex
 
 
-def _root_of(array: Any) -> str | None:
-    """The directory of the store of a zarr-python array; None if its store is not a directory."""
-    root = getattr(array.store_path.store, "root", None)
-    return os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
+def _located(array: Any) -> tuple[Store, str] | None:
+    """The store and the path of a zarr-python array; None if its store cannot be opened here."""
+    try:
+        return locate_node(array, "")
+    except (TypeError, Xzarr3Error):
+        return None
 
 
-def _opened(root: str, path: str) -> Array:
-    """Open the array at a path below a directory."""
-    store, path = open_store(root), normal_path(path)
+def array_at(store: Store, path: str, *, read_only: bool = True) -> Array:
+    """Open the array at a path."""
     found = find_node(store, path)
     if found is None or not isinstance(found[1], ArrayMetadata):
-        raise NodeNotFoundError(f"array '/{path}' in {store}, which tasks of dask read, is no longer there")
-    return Array(store, path, found[1], format=found[0], read_only=True)
+        raise NodeNotFoundError(f"array '/{path}' in {store} is no longer there")
+    return Array(store, path, found[1], format=found[0], read_only=read_only)
 
 
 def _arrays_in(value: Any) -> Iterator[Any]:
@@ -197,7 +211,7 @@ def _arrays_in(value: Any) -> Iterator[Any]:
             left += list(value.values())
         elif kind is Task:
             left += (value.func, value.args, value.kwargs)
-        elif _is_array(value):
+        elif is_array(value):
             yield value
         elif isinstance(value, dict):  # No other mapping: iterating over a layer makes all its tasks.
             left += list(value.values())
@@ -207,7 +221,7 @@ def _arrays_in(value: Any) -> Iterator[Any]:
             left += _held_by(value)
 
 
-def _is_array(value: object) -> bool:
+def is_array(value: object) -> bool:
     """Whether this is a stored array of this library or of zarr-python."""
     return isinstance(value, Array) or _is_of_zarr_python(value)
 
@@ -229,7 +243,7 @@ def _held_by(value: Any) -> Iterator[object]:
         yield from (value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ()))
         used = [value.__globals__.get(name) for name in value.__code__.co_names]
         travels = "<" in value.__qualname__ or value.__module__ == "__main__"
-        yield from used if travels else filter(_is_array, used)
+        yield from used if travels else filter(is_array, used)
     elif isinstance(value, np.ndarray):
         yield value.tolist()
     elif type(value).__module__.partition(".")[0] not in _CLOSED_PACKAGES:

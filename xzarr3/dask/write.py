@@ -17,6 +17,8 @@ from functools import cached_property, partial
 from typing import Any, Literal, cast, overload
 
 import dask.array as da
+import dask.local
+import dask.threaded
 import numpy as np
 from dask._task_spec import TaskRef
 from dask.base import get_scheduler
@@ -32,7 +34,7 @@ from xzarr3.dask.cleanup import Writing
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.journal import Journal
 from xzarr3.dask.memory import frontier, memory_limit
-from xzarr3.dask.sources import Place, ReadLocations
+from xzarr3.dask.sources import Place, ReadLocations, array_at, is_array
 from xzarr3.dask.spill import Spill, copy_tile, spill_axes, workers, write_spill
 from xzarr3.dask.tasks import (
     Sink,
@@ -43,10 +45,19 @@ from xzarr3.dask.tasks import (
 )
 from xzarr3.dask.tiles import AxisTiles, chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
-from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, printable, shorten
+from xzarr3.errors import (
+    AlignmentError,
+    LargeWriteWarning,
+    SelectionError,
+    StoreCapabilityError,
+    printable,
+    shorten,
+)
 from xzarr3.io.selection import basic_selection
 from xzarr3.nodes.freshness import note_values
+from xzarr3.nodes.node import locate_node
 from xzarr3.progress import Asked, check_asked, shown
+from xzarr3.stores import Store
 
 _Box = tuple[tuple[int, int], ...]
 
@@ -137,7 +148,7 @@ def store(
     ----------
     sources : dask array or sequence of these
     targets : Array or sequence of these
-        As many as there are sources.
+        As many as there are sources. Arrays of zarr-python are accepted too.
     regions : tuple of slices or sequence of these, optional
         The part of each target to write, slices without steps; the whole target by default.
     compute : bool
@@ -170,7 +181,9 @@ def store(
     ReadOnlyError
         If a target cannot be written.
     TypeError
-        If a source is not a dask array, or a target not an array of this library.
+        If a source is not a dask array, or a target not an array of this library or of zarr-python.
+    StoreCapabilityError
+        If the scheduler would write to a transaction from other processes.
 
     Examples
     --------
@@ -182,6 +195,8 @@ def store(
     """
     check_asked(progress)
     jobs = _paired(sources, targets, regions)
+    for job in jobs if compute else ():
+        check_scheduler(getattr(job.target, "store", None), kwargs.get("scheduler"))
     writes = plan_writes(jobs, memory_limit=memory_limit, **kwargs)
     if return_stored and not compute:
         return _like(sources, writes.stored())
@@ -215,9 +230,9 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]
     elif hasattr(sources, "__array__"):
         raise TypeError(f"cannot store {type(sources).__name__}; accepted: dask arrays")
-    elif isinstance(targets, Array):  # list() of an array would read all of it.
+    elif is_array(targets):  # list() of an array would read all of it.
         targets = [targets]
-    sources, targets = list(sources), list(targets)
+    sources, targets = list(sources), [*map(_writable, targets)]
     wanted = [...] * len(sources) if regions is None else list(regions)
     if len(sources) == len(wanted) == 1 and isinstance(wanted[0], list):
         wanted = wanted[0]  # As in dask.array.store, which takes a list of regions for a single source.
@@ -227,6 +242,31 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
             "for each array"
         )
     return [BlockWrite(*each, in_place=True) for each in zip(sources, targets, wanted, strict=True)]
+
+
+def _writable(target: Any) -> Any:
+    """The array of this library for an array of zarr-python."""
+    if isinstance(target, Array) or not is_array(target):
+        return target
+    store, path = locate_node(target, "")
+    return array_at(store, path, read_only=store.read_only)
+
+
+def check_scheduler(store: Store | None, scheduler: Any = None) -> None:
+    """Raise if a scheduler would write to a transaction from other processes.
+
+    Raises
+    ------
+    StoreCapabilityError
+    """
+    if store is None or not store.transactional:
+        return
+    if get_scheduler(scheduler=scheduler) not in (None, dask.threaded.get, dask.local.get_sync):
+        raise StoreCapabilityError(
+            f"{store} can be written by this process only, and the scheduler of dask runs tasks in others; "
+            "pass scheduler='threads', in to_zarr as chunkmanager_store_kwargs={'scheduler': 'threads'}, or "
+            "set it with dask.config.set"
+        )
 
 
 def plan_writes(
@@ -452,7 +492,8 @@ class _TiledWrite:
     def set_aside(self) -> None:
         """Spill all values to the store until all sources that read the target have been read."""
         pieces, self.axes = spill_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
-        self.aside = Spill(self.target, pieces, self.axes, here=False)
+        # A transaction has one writing process, and holds no values beside those of arrays.
+        self.aside = Spill(self.target, pieces, self.axes, here=self.target.store.transactional)
         self.slabs = None
 
     def plan_spill(self, most: float, cluster: bool, threads: int) -> None:

@@ -27,7 +27,7 @@ def auto_chunks(shape: tuple[int, ...], itemsize: int, limit: int = AUTO_CHUNK) 
     (69, 91, 90)
     """
     chunks = [max(1, length) for length in shape]
-    while math.prod(chunks) * itemsize > limit and max(chunks) > 1:
+    while math.prod(chunks) * itemsize > limit and max(chunks, default=1) > 1:
         longest = chunks.index(max(chunks))
         chunks[longest] = -(-chunks[longest] // 2)
     return tuple(chunks)
@@ -48,7 +48,7 @@ def chunks_in_shards(shards: Grid, itemsize: int, limit: int | None = None) -> t
     if limit is None:
         limit = math.prod(chunks) * itemsize // _IN_A_SHARD
         limit = max(_LEAST_INNER, min(limit, AUTO_INNER_CHUNK))
-    while math.prod(chunks) * itemsize > limit and max(chunks) > 1:
+    while math.prod(chunks) * itemsize > limit and max(chunks, default=1) > 1:
         # Divide where most elements are left, so that no dimension becomes much shorter than the others.
         parts = [length // _least_factor(length) if length > 1 else 0 for length in chunks]
         longest = parts.index(max(parts))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from xzarr3._types import Buffer
-from xzarr3.errors import StoreError
+from xzarr3.errors import StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
@@ -79,6 +79,20 @@ def refresh_consolidated(
             store.update(key, partial(_refreshed, store, format, holder, key, below, metas, None))
 
 
+def check_consolidates(store: Store) -> None:
+    """Raise if a store is to hold no consolidated metadata.
+
+    Raises
+    ------
+    StoreCapabilityError
+    """
+    if store.transactional:
+        raise StoreCapabilityError(
+            f"{store} holds no consolidated metadata, as it reads all documents at once without; pass "
+            "consolidated=None"
+        )
+
+
 def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMetadata, dict[str, Held]]:
     """Copy the documents of all nodes below a group into its consolidated metadata.
 
@@ -94,8 +108,9 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
     MetadataError
         If the format has no consolidated metadata.
     StoreError
-        If there is no group.
+        If there is no group, or the store holds no consolidated metadata.
     """
+    check_consolidates(store)
     key = format.consolidated_key(path)
     if key is None:
         raise format.refuse(

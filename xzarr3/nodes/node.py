@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from xzarr3.errors import InvalidKeyError, ReadOnlyError
 from xzarr3.formats import Format, ZarrFormat
@@ -19,9 +19,10 @@ from xzarr3.formats.base import MAX_NAMES
 from xzarr3.formats.v3 import V3
 from xzarr3.model.metadata import NodeMetadata
 from xzarr3.nodes.attributes import Attributes
-from xzarr3.stores import Store
+from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.base import check_key
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.open import locate
 
 
 def document_lock(store: Store) -> AbstractContextManager[object]:
@@ -180,6 +181,34 @@ def path_or_name(path: str, name: str | None) -> str:
     if path:
         raise TypeError(f"path={path!r} and name={name!r} are given; give one of them")
     return name
+
+
+def locate_node(
+    store: StoreLike,
+    path: str,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    mode: Literal["r", "r+", "a"] = "r",
+) -> tuple[Store, str]:
+    """The store of a node, and the normal path of the node in it.
+
+    Parameters
+    ----------
+    store : path, URL, Store, or object of another library
+        What :func:`~xzarr3.open_store` accepts, or a ``StorePath``, a group or an array, from which the path
+        begins.
+    path : str
+    storage_options : mapping, optional
+    mode : {"r", "r+", "a"}
+
+    Examples
+    --------
+    >>> from xzarr3 import MemoryStore, create_group
+    >>> locate_node(create_group(MemoryStore(), "ocean"), "sst")[1]
+    'ocean/sst'
+    """
+    opened, above = locate(store, storage_options, mode=mode)
+    return opened, "/".join(filter(None, map(normal_path, (above, path))))
 
 
 def check_new_path(path: str, format: Format = V3) -> str:

@@ -77,6 +77,9 @@ def _with_lease(array: Array, change: Callable[[Length], None]) -> None:
 def _resize(array: Array, shape: tuple[int, ...], length: Length) -> None:
     stored = at_first(array, length)
     after = resized(stored, shape)
+    if array.store.transactional:
+        _resize_at_once(array, stored, after, length)
+        return
     old = array._over(length, stored)
     # A cut-off write or append may have left chunks where the array is about to grow.
     erase_beyond(old, tuple(map(max, shape, stored.shape)), after.chunk_grid, may_list=True)
@@ -93,6 +96,22 @@ def _resize(array: Array, shape: tuple[int, ...], length: Length) -> None:
             erase_beyond(array._over(length, after), stored.shape, after.chunk_grid)
 
 
+def _resize_at_once(array: Array, stored: ArrayMetadata, after: ArrayMetadata, length: Length) -> None:
+    """Resize in a transaction, which erases chunks only within the shape that the document has."""
+    largest = tuple(map(max, stored.shape, after.shape))
+    _say_shape(array, stored.shape, largest, length)
+    if largest != stored.shape:  # Chunks that were beyond the end when the array shrank may still be there.
+        erase_beyond(array._over(length, stored), largest, resized(stored, largest).chunk_grid, may_list=True)
+    erase_beyond(array._over(length, after), largest, resized(stored, largest).chunk_grid, may_list=True)
+    _say_shape(array, largest, after.shape, length)
+
+
+def _say_shape(array: Array, old: tuple[int, ...], new: tuple[int, ...], length: Length) -> None:
+    """Change the shape in the document."""
+    if old != new:
+        array._change_document(array._key, lambda found: resized(same(array, found, old), new), length=length)
+
+
 def _append(array: Array, values: AnyArray, axis: int, length: Length) -> None:
     stored = at_first(array, length)
     old = stored.shape
@@ -106,19 +125,21 @@ def _append(array: Array, values: AnyArray, axis: int, length: Length) -> None:
         )
     shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(old))
     grown = array._over(length, resized(stored, shape))
-
-    def change(found: NodeMetadata) -> NodeMetadata:
-        return resized(same(array, found, old), shape)
-
+    is_first = array.store.transactional
+    if is_first:
+        _say_shape(array, old, shape, length)
     try:
         region = (slice(None),) * axis + (slice(old[axis], None),)
         grown._write(basic_selection(region, shape), values)
-        array._change_document(array._key, change, length=length)
+        if not is_first:
+            _say_shape(array, old, shape, length)
     except (LeaseLostError, OutcomeUnknownError, ChangedError):
         raise  # the rows past the end may belong to another writer
     except BaseException as error:
         try:
             erase_beyond(array._over(length, stored), shape, grown.metadata.chunk_grid)
+            if is_first:
+                _say_shape(array, shape, old, length)
         except StoreError as another:
             error.add_note(f"what was written behind the array could not be erased: {another}")
         raise

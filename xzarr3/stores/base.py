@@ -202,7 +202,8 @@ class Store(Closing):
 
     Attributes tell what else a store can do: :attr:`concurrency` (requests in flight at once),
     :attr:`writes_conditionally` and :attr:`erases_conditionally`, :attr:`folder` (values are local files),
-    :attr:`renames_trees`, :attr:`tells_changes`, :attr:`survives_crashes`, :attr:`publishes_at_close`.
+    :attr:`renames_trees`, :attr:`tells_changes`, :attr:`survives_crashes`, :attr:`publishes_at_close`,
+    :attr:`transactional`.
 
     :attr:`identity` names the location, not the object: two stores of one location have equal identities.
 
@@ -277,6 +278,14 @@ class Store(Closing):
 
     publishes_at_close: bool = False
     """Whether other readers see writes only once the store is closed."""
+
+    transactional: bool = False
+    """Whether other readers see writes only once the user commits them, outside of this package.
+
+    Such a store holds documents and chunks only, so writers keep no lease and stage nothing. It takes a chunk
+    only within the shape of an array whose document it has, so writers store documents first, and erase
+    chunks before an array shrinks. Everything is written by one process.
+    """
 
     _tells: ClassVar[bool] = True
     """Whether this store reports its requests. A wrapper leaves reporting to the store that it wraps."""

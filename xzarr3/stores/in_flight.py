@@ -88,6 +88,17 @@ class Budget:
             self._changed.notify_all()
 
 
+class Estimate:
+    """The probable size of the next value whose size is not known before it arrives."""
+
+    size = 2**20
+    """In bytes; at first a guess."""
+
+    def note(self, size: int) -> None:
+        """Take into account how large a value was."""
+        self.size = max(size, self.size * 7 // 8)
+
+
 _budget = Budget(DEFAULT)
 reserved = _budget.reserved
 

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ReadOnlyError
@@ -51,7 +51,9 @@ class MemoryStore(Store):
 
     def __init__(self, values: Mapping[str, Buffer] | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
-        self._values = {check_key(key): bytes(flat(value, key)) for key, value in (values or {}).items()}
+        self._values: MutableMapping[str, Buffer] = {
+            check_key(key): bytes(flat(value, key)) for key, value in (values or {}).items()
+        }
         self._lock = fork_safe(threading.Lock())
         self._version = 0
         self._is_copy = False
@@ -66,8 +68,8 @@ class MemoryStore(Store):
             found = self._identity, dict(self._values), self._version
         kind, own = type(self), {name: value for name, value in vars(self).items() if name not in _OF_EACH}
         if kind is MemoryStore or "<locals>" in kind.__qualname__ or not is_plain(own):
-            return _restore, found  # Other processes may not know the derived class.
-        return _restore, (*found, kind, own)
+            return restored, found  # Other processes may not know the derived class.
+        return restored, (*found, kind, own)
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         value = self._values.get(key)
@@ -148,13 +150,14 @@ class _MemoryReader(Reader):
 _OF_EACH = frozenset(("_identity", "_is_copy", "_lock", "_pid", "_values", "_version", "read_only"))
 
 
-def _restore(
+def restored(
     identity: str,
     values: dict[str, Buffer],
     version: int,
     kind: type[MemoryStore] = MemoryStore,
     own: Mapping[str, object] | None = None,
 ) -> MemoryStore:
+    """The store of a pickled form: the original in its own process, else a copy that cannot be written."""
     store = _LIVE.get(identity)
     # A forked child is another process. Copies may have been made at any time.
     if store is None or store._pid != os.getpid() or (store.read_only and store._version != version):

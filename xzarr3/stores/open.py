@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -14,12 +14,15 @@ from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.object.options import OBJECT_SCHEMES
 
 StoreLike: TypeAlias = Any
-"""A path, a URL, a :class:`Store`, a store of obstore, or a mapper of fsspec."""
+"""A path, a URL, a :class:`Store`, a dict, or a store of another library; see :func:`open_store`."""
 
 Mode: TypeAlias = Literal["r", "r+", "a"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
-_ACCEPTED = "a path, a URL, a Store, a store of obstore, a mapper or file system of fsspec"
+_ACCEPTED = (
+    "a path, a URL, a Store, a dict of str to bytes, a store, group or array of zarr-python, the store of an "
+    "Icechunk session, a ManifestStore of VirtualiZarr, a store of obstore, a mapper or file system of fsspec"
+)
 
 
 def open_store(
@@ -32,10 +35,16 @@ def open_store(
 
     Parameters
     ----------
-    store : path, URL, Store, store of obstore, or mapper of fsspec
+    store : path, URL, Store, dict, or store of another library
         ``s3://``, ``gs://``, ``az://`` and ``http(s)://`` give an :class:`~xzarr3.stores.ObjectStore`. Other
         URLs and chains of them, such as ``tar://::ftp://``, are opened by fsspec. A path that ends with
         ``.zip`` and is no directory gives a :class:`~xzarr3.stores.ZipStore`.
+
+        A ``dict``, or another mutable mapping, of str to bytes holds the values itself. Also accepted are
+        stores of obstore, mappers and file systems of fsspec, paths of universal_pathlib, and objects with
+        the store interface of zarr-python: its own stores, the store of an Icechunk session, and
+        VirtualiZarr's ``ManifestStore``. Functions that open or create nodes take zarr-python's
+        ``StorePath``, ``Group`` and ``Array`` too, as the store with the path.
     storage_options : mapping, optional
         Further arguments of the store: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
     mode : {"r", "r+", "a"}
@@ -58,22 +67,86 @@ def open_store(
     >>> open_store("/data/era5.zarr", {"fsync": True, "read_only": True}).read_only
     True
     """
+    opened, path = locate(store, storage_options, mode=mode)
+    if path:
+        raise TypeError(
+            f"a {type(store).__name__} of '/{path}' in {opened} is no whole store; pass its store, or open "
+            "the node with xzarr3.open"
+        )
+    return opened
+
+
+def locate(
+    store: StoreLike, storage_options: Mapping[str, Any] | None = None, *, mode: Mode = "r"
+) -> tuple[Store, str]:
+    """The store, and the path in it that a ``StorePath``, a group or an array names; else the empty path.
+
+    The arguments and errors are those of :func:`open_store`.
+    """
     options = dict(storage_options or {})
+    if isinstance(store, (str, Store)):
+        return _open(store, options, mode), ""
+    package = _package(type(store))
+    handle: Any = getattr(store, "store_path", store) if package == "zarr" else store
+    if package in ("zarr", "xzarr3") and hasattr(handle, "store") and isinstance(_path_of(handle), str):
+        return _open(handle.store, options, mode), _path_of(handle).strip("/")
+    return _open(store, options, mode), ""
+
+
+def was_made(opened: Store, store: StoreLike) -> bool:
+    """Whether opening ``store`` made the store ``opened``, which is to be closed then."""
+    return opened is not store and opened is not getattr(store, "store", None)
+
+
+def _path_of(handle: Any) -> Any:
+    return getattr(handle, "path", None)
+
+
+def _open(store: StoreLike, options: dict[str, Any], mode: Mode) -> Store:
     if isinstance(store, Store):
         _refuse_options(store, options)
         return store
-    if any(_package(cls) == "obstore" for cls in type(store).__mro__):
+    packages = {_package(cls) for cls in type(store).__mro__}
+    if "obstore" in packages:
         from xzarr3.stores.object.store import ObjectStore
 
         return ObjectStore(store, storage_options=options)
+    if "upath" in packages:
+        return _open_upath(store, options, mode)
     if isinstance(store, (str, os.PathLike)):
         return _open_location(os.fspath(store), options, mode)
-    if hasattr(store, "fs") or any(_package(cls) == "fsspec" for cls in type(store).__mro__):
+    return _open_object(store, packages, options)
+
+
+def _open_object(store: Any, packages: set[str], options: dict[str, Any]) -> Store:
+    """The store for an object of another library, or for a mapping."""
+    from xzarr3.stores.zarr_python.opening import store_of
+
+    found = store_of(store)
+    if found is None and (hasattr(store, "fs") or "fsspec" in packages):
         from xzarr3.stores.fsspec.store import store_for
 
-        _refuse_options(store, options)
-        return store_for(store)
-    raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+        found = store_for(store)
+    elif found is None and isinstance(store, MutableMapping):
+        from xzarr3.stores.mapping import mapping_store
+
+        found = mapping_store(store)
+    if found is None:
+        raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+    _refuse_options(store, options)
+    return found
+
+
+def _open_upath(path: Any, options: dict[str, Any], mode: Mode) -> Store:
+    """The store at a path of universal_pathlib: natively where its protocol is known here, else by fsspec."""
+    if path.protocol in ("", "file", "local"):
+        return _open_location(path.path, options, mode)
+    if path.protocol in OBJECT_SCHEMES:
+        return _open_location(str(path), {**path.storage_options, **options}, mode)
+    from xzarr3.stores.fsspec.store import store_for
+
+    _refuse_options(path, options)
+    return store_for(path.fs, path.path)
 
 
 def _package(cls: type) -> str:

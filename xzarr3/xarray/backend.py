@@ -19,8 +19,10 @@ from xzarr3.errors import MetadataError, NodeNotFoundError, listed
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.names import hint
+from xzarr3.nodes.node import locate_node
 from xzarr3.options import Missing
-from xzarr3.stores import Store, StoreLike, open_store
+from xzarr3.stores import Store, StoreLike
+from xzarr3.stores.open import was_made
 from xzarr3.xarray.decode import decoded_datasets
 from xzarr3.xarray.lazy import LazyArray
 from xzarr3.xarray.variables import MissingDimensionNamesError, Xzarr3DataStore, for_xarray
@@ -63,7 +65,7 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     _check_known(xr.open_dataset, options)
     opened, place, options = _prepared(store, chunks, options)
     dataset: Dataset = xr.open_dataset(place, engine=_engine(), **options)
-    if opened.folder is not None and opened is not store:
+    if opened.folder is not None and was_made(opened, store):
         dataset.encoding.setdefault("source", opened.folder)
     return dataset
 
@@ -138,8 +140,10 @@ def _prepared(store: StoreLike, chunks: Any, options: dict[str, Any]) -> tuple[S
         dask = find_spec("dask") is not None
         chunks = {} if dask else None
         options = {"group_chunks": dask, **options}
-    opened = open_store(store, options.get("storage_options"))
-    options = {key: value for key, value in options.items() if key != "storage_options"}
+    opened, path = locate_node(store, options.get("group") or "", options.get("storage_options"))
+    options = {key: value for key, value in options.items() if key not in ("storage_options", "group")}
+    if path:
+        options["group"] = path
     # xarray names dask's tasks after a path's modification time; the token of a store shows more changes.
     place = opened if opened.tells_changes else _UnwatchedStore(opened)
     return opened, place, {**options, "chunks": chunks}
@@ -362,7 +366,7 @@ def _open(
     if mode not in ("r", "r+"):
         raise ValueError(f"mode={mode!r} cannot open a dataset; accepted: 'r', 'r+'")
     place = store.store if isinstance(store, _UnwatchedStore) else store
-    opened, path = open_store(place, storage_options), (path or "").strip("/")
+    opened, path = locate_node(place, (path or "").strip("/"), storage_options)
     try:
         return open_group(
             opened, path, use_consolidated=consolidated, zarr_format=zarr_format, missing=missing

@@ -26,6 +26,7 @@ from xzarr3.commit.resume import Resumption, Settings
 from xzarr3.commit.stage import Attempt
 from xzarr3.commit.swap import sweep
 from xzarr3.dask.journal import Journal, WrittenArray, fingerprint
+from xzarr3.dask.sources import reads_below
 from xzarr3.dask.write import BlockWrite
 from xzarr3.errors import (
     ChangedError,
@@ -49,7 +50,6 @@ from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.compare import Change, ChangedGroup, Plan
 from xzarr3.xarray.encode import is_lazy
-from xzarr3.xarray.execute import reads_below
 from xzarr3.xarray.past_end import Growing, SharedLength
 from xzarr3.xarray.plan import PlannedArray, PlannedGroup, stored_documents
 
@@ -107,10 +107,13 @@ class Placement:
         lease: Lease | None = None,
     ) -> None:
         lazy = [array.data for array in arrays.values() if is_lazy(array.data)]
-        if in_place and any(reads_below(lazy, store, path)):
+        if (in_place or (overwrite and store.transactional)) and any(reads_below(lazy, store, path)):
+            way = "pass replace='staged', which keeps them until all is written"
+            if store.transactional:
+                way = "load them first, or write to another group"
             raise ValueError(
                 f"the variables are computed from values in '/{path}' of {store}, which would be erased "
-                "before they are read; pass replace='staged', which keeps them until all is written"
+                f"before they are read; {way}"
             )
         self.path = path
         self.consolidated = consolidated
@@ -172,11 +175,17 @@ class Placement:
                 found = {**found, **self._format.hierarchy_documents()}
             yield path, {key: documents.encode(document, path) for key, document in found.items()}
 
-    def store_documents(self) -> None:
-        """Store the documents in the stage, or in place with the uppermost one last."""
-        self.replacement.check_again()
+    def store_documents(self, *, first: bool = False) -> None:
+        """Store the documents in the stage, or in place with the uppermost one last.
+
+        With ``first``, only in a store that needs them before the values; otherwise only in other stores.
+        """
         place = self.replacement
-        store_documents(place.store, self._format, self._stored, last=self.path, replaces=place.replaces)
+
+        def write() -> None:
+            store_documents(place.store, self._format, self._stored, last=self.path, replaces=place.replaces)
+
+        (place.documents_first if first else place.documents_last)(write)
 
     def nodes(self) -> dict[str, NodeMetadata]:
         """The nodes by relative path, depth first, which is the order that zarr-python 3.1 needs."""
@@ -324,7 +333,7 @@ class Commit:
             store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
         )
         if isinstance(target, Growing):
-            target.grown_from = array.shape
+            target.grown_from = (change.metadata if self.store.transactional else array).shape
         self._write(BlockWrite(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
@@ -381,9 +390,12 @@ class Commit:
             if resumed is not None and not resumed.is_done:
                 resumed.begin(length.lease for length in begun.lengths.values())
             begun.rooms = parallel_map(begin, self._placed, self.store.concurrency)
+            parallel_map(partial(Placement.store_documents, first=True), self._placed, self.store.concurrency)
         except BaseException as error:
             self.discard(begun, error)
             raise
+        if self.store.transactional:
+            self._grow(begun, None)
         return begun
 
     def _take(self, begun: _OpenWrite) -> None:
@@ -456,7 +468,8 @@ class Commit:
         except BaseException as error:
             self.discard(begun, error)
             raise
-        self._grow(begun, before)
+        if not self.store.transactional:
+            self._grow(begun, before)
         try:
             self._release(begun)
             self._follow(before)
@@ -618,6 +631,8 @@ class Commit:
                 placement.replacement.discard(error, close=True)
         if begun.is_ours and not isinstance(error, OutcomeUnknownError):
             self._erase_behind(held, error)
+        if self.store.transactional:
+            self._take_back([change for change, _ in self.settings if change.grows], error)
         _end_all(lambda each: each.__exit__(type(error), error, None), held, error)
 
     def _erase_behind(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
@@ -643,7 +658,8 @@ class Commit:
                 continue
             array = change.array
             try:
-                if stored_metadata(array).shape == array.shape:
+                # In a transaction the array has grown before its values.
+                if stored_metadata(array).shape == (target if self.store.transactional else array).shape:
                     behind = target.metadata.chunk_grid
                     erase_beyond(array._over(owner, array.metadata), target.shape, behind)
             except (LeaseLostError, ChangedError):

@@ -35,6 +35,7 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.consolidated import check_consolidates
 from xzarr3.nodes.find import find_format, format_for_new
 from xzarr3.nodes.freshness import stored_metadata
 from xzarr3.nodes.resize import resized
@@ -218,6 +219,10 @@ def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: 
             raise format.refuse(
                 "", "consolidated_metadata", "consolidated=True", "consolidated=None or False"
             )
+        return False
+    if asked:
+        check_consolidates(store)
+    elif store.transactional:
         return False
     return (not path or store.listable) if asked is None else asked  # Other nodes are found by listing.
 

@@ -23,8 +23,8 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.arrays import Array
 from xzarr3.dask.cleanup import Writing, fetched
-from xzarr3.dask.sources import Place, ReadLocations
-from xzarr3.dask.write import BlockWrite, Writes, plan_writes
+from xzarr3.dask.sources import reads_below
+from xzarr3.dask.write import BlockWrite, Writes, check_scheduler, plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
 from xzarr3.stores import Store, in_flight
@@ -34,15 +34,20 @@ if TYPE_CHECKING:
 
 
 class Started:
-    """A write that has begun, with the values of its dask arrays still to be written."""
+    """A write that has begun, with the values of its dask arrays still to be written.
 
-    def __init__(self, write: Commit) -> None:
-        self.write = write
+    ``options`` are for the scheduler.
+    """
+
+    def __init__(self, write: Commit, options: Mapping[str, Any] | None = None) -> None:
+        self.write, self._options = write, _for_scheduler(options)
+        if write.jobs:
+            check_scheduler(write.store, self._options.get("scheduler"))
         self._blocks = plan_writes(write.jobs, journal=write.journal) if write.jobs else None
         self.begun = write.begin()
 
-    def write_blocks(self, progress: Asked, options: Mapping[str, Any] | None) -> None:
-        """Write the values of dask arrays; ``options`` are passed to the scheduler."""
+    def write_blocks(self, progress: Asked) -> None:
+        """Write the values of dask arrays."""
         write, blocks = self.write, self._blocks
         if blocks is not None:
             number = len(write.jobs)
@@ -52,7 +57,7 @@ class Started:
                     blocks.sizes,
                     f"writing {number} variable{'' if number == 1 else 's'} to {write.store}",
                     progress,
-                    **{**_workers(write.store, write.jobs), **_for_scheduler(options)},
+                    **{**_workers(write.store, write.jobs), **self._options},
                 )
             except BaseException as error:
                 write.discard(self.begun, error)
@@ -236,16 +241,3 @@ class Abandoning:
             return cast("Begun", mine).abandon
         found = fetched([self._plan])
         return None if found is None else partial(mine.abandon, write=found[0])
-
-
-def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
-    """For each dask array, whether it is known to read from a node or from nodes below it."""
-    places = ReadLocations()
-    where, top = places.at(store, path)
-
-    def is_below(place: Place) -> bool:
-        return place[0] == where and (
-            not top or place[1] == top or place[1].startswith(f"{top.rstrip('/')}/")
-        )
-
-    return [any(map(is_below, places.read_in(source.dask.layers))) for source in sources]

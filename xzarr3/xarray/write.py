@@ -22,9 +22,10 @@ from xzarr3.errors import ChangedError, one_of
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.formats.nonfinite_attributes import Telling
 from xzarr3.groups import Group
-from xzarr3.nodes.node import normal_path
+from xzarr3.nodes.node import locate_node, normal_path
 from xzarr3.progress import Asked, check_asked
-from xzarr3.stores import MemoryStore, Store, StoreLike, open_store
+from xzarr3.stores import MemoryStore, Store, StoreLike
+from xzarr3.stores.open import was_made
 from xzarr3.xarray.commit import Commit, OutdatedPlanError
 from xzarr3.xarray.compare import compare
 from xzarr3.xarray.execute import Started, templated, written_later
@@ -332,22 +333,24 @@ def to_zarr(
         resume=resume,
         in_place=replace == "in place",
     )
-    opened = MemoryStore() if store is None else open_store(store, storage_options, mode="a")
+    if store is None:
+        store = MemoryStore()
+    opened, path = locate_node(store, path, storage_options, mode="a")
     with ExitStack() as ours:
-        if opened is not store:  # Closing completes a zip; after an error it stays as it was before.
+        if was_made(opened, store):  # Closing completes a zip; after an error it stays as it was before.
             ours.enter_context(opened)
         check_group_path(path)
         if resume:
             check_resumable(opened)
         if compute is not True:
             write = _planned(dataset, opened, path, asked)
-            own = None if opened is store else opened
+            own = opened if was_made(opened, store) else None
             is_template = not compute and write.only_creates
             later = templated(write, own) if is_template else written_later(write, own)
             ours.pop_all()
             return later
-        started = _started(dataset, opened, path, asked)
-        started.write_blocks(progress, chunkmanager_store_kwargs)
+        started = _started(dataset, opened, path, asked, chunkmanager_store_kwargs)
+        started.write_blocks(progress)
         started.write.finish(started.begun)
     return started.write.group()
 
@@ -358,7 +361,13 @@ def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, aske
         return Commit(compare(nodes, store, path, asked))
 
 
-def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: WriteOptions) -> Started:
+def _started(
+    data: Dataset | DataArray | DataTree,
+    store: Store,
+    path: str,
+    asked: WriteOptions,
+    options: Mapping[str, Any] | None,
+) -> Started:
     """Plan a write, and begin it.
 
     An append to a store with latency is planned from the consolidated metadata, which saves a request for
@@ -369,8 +378,8 @@ def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, aske
     if asked.append_dim is not None and store.concurrency > 1 and not (asked.resume or asked.widen_units):
         copied = dataclasses.replace(asked, from_copies=True)
         with suppress(ValueError, TypeError, KeyError, ChangedError, OutdatedPlanError):
-            return Started(_planned(data, store, path, copied))
-    return Started(_planned(data, store, path, asked))
+            return Started(_planned(data, store, path, copied), options)
+    return Started(_planned(data, store, path, asked), options)
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:

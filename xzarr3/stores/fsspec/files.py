@@ -26,7 +26,7 @@ from xzarr3._types import Buffer
 from xzarr3.errors import StorePermissionError
 from xzarr3.parallel import parallel_map, undisturbed
 from xzarr3.stores.base import cut
-from xzarr3.stores.in_flight import reserved
+from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.local.folders import TEMPORARY
 from xzarr3.stores.locks import key_lock
 from xzarr3.tracing.events import sent
@@ -34,7 +34,6 @@ from xzarr3.tracing.events import sent
 FileSystem: TypeAlias = Any  # fsspec is imported when needed, and has no types.
 
 MANY = 64  # Requests at a time for a file system that waits with an event loop.
-_FIRST_GUESS = 2**20  # Bytes
 _HUGE = 2**28
 _LEVELS = 100  # Directories created with one call, which recurses for each of them.
 _ATTEMPTS = 100
@@ -217,7 +216,7 @@ class Files:
         self.moves = bool(names & _MOVES)
         self.in_memory = "memory" in names
         self._is_near = bool(names & NEAR)
-        self._usual = _FIRST_GUESS
+        self._usual = Estimate()
         self.concurrency, self._slots = self._bounds(concurrency)
 
     def _bounds(self, asked: int | None) -> tuple[int, AbstractContextManager[object]]:
@@ -277,7 +276,7 @@ class Files:
             self._forget()  # Opened files take their sizes from the listings.
         limits = {"start": start or None, "end": end}
         limits = {name: limit for name, limit in limits.items() if limit is not None}
-        size = self._usual if end is None else end - start
+        size = self._usual.size if end is None else end - start
         budget = contextlib.nullcontext() if self._is_near else reserved(size)
         with sent("get_range" if limits else "get") as request, self._slots, budget:
             found = self._found(self.fs.cat_file, path, **limits)
@@ -288,7 +287,7 @@ class Files:
                 raise WrongBytesError(f"found {type(found).__name__}; accepted: bytes")
             request.value(found)
         if end is None:
-            self._usual = max(len(found), self._usual * 7 // 8)  # Estimate for the next value.
+            self._usual.note(len(found))
         return found
 
     def known_size(self, path: str) -> int | None:

@@ -356,8 +356,8 @@ class FsspecStore(Store):
         )
 
 
-def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
-    """The store for an fsspec file system or mapper.
+def store_for(filesystem: Any, path: str = "", *, read_only: bool = False) -> Store:
+    """The store for an fsspec file system or mapper, at a path in it.
 
     A local file system becomes a :class:`LocalStore`, which replaces values in one step. An HTTP file system
     becomes an :class:`ObjectStore`.
@@ -372,8 +372,10 @@ def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
     """
     fs, root = _ready(filesystem)
     if is_web(fs):
-        return web_store(fs, root, read_only=read_only)
-    store = FsspecStore(filesystem, read_only=read_only)
+        return web_store(
+            fs, f"{root.rstrip('/')}/{path}" if root and path else root or path, read_only=read_only
+        )
+    store = FsspecStore(filesystem, path, read_only=read_only)
     is_local = type(fs).__name__ == "LocalFileSystem"
     return LocalStore(store._root, read_only=read_only) if is_local else store
 
