@@ -22,6 +22,8 @@ from xzarr3.array import Array, ChunkTask
 from xzarr3.copying import copy
 from xzarr3.errors import (
     AlignmentError,
+    ArgumentError,
+    ArgumentTypeError,
     ChangedError,
     ChunkDecodeError,
     ChunkEncodeError,
@@ -47,6 +49,7 @@ from xzarr3.errors import (
     StoreOptionError,
     StorePermissionError,
     UnknownExtensionError,
+    UnknownNameError,
     Xzarr3Error,
 )
 from xzarr3.formats import ZarrFormat
@@ -76,6 +79,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlignmentError",
+    "ArgumentError",
+    "ArgumentTypeError",
     "Array",
     "CacheStore",
     "ChangedError",
@@ -113,6 +118,7 @@ __all__ = [
     "StoreOptionError",
     "StorePermissionError",
     "UnknownExtensionError",
+    "UnknownNameError",
     "WrapperStore",
     "Xzarr3Error",
     "ZarrFormat",

@@ -17,7 +17,15 @@ from xzarr3.array import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError, one_of
+from xzarr3.errors import (
+    ArgumentError,
+    MetadataError,
+    NodeNotFoundError,
+    NodeTypeError,
+    StorePermissionError,
+    one_of,
+    short_traceback,
+)
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.group import Group, bind, make_group
 from xzarr3.io.missing import Missing, check_missing
@@ -34,7 +42,7 @@ Mode = Literal["r", "r+", "a", "w", "w-"]
 
 def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
     if mode not in accepted:
-        raise ValueError(f"mode={mode!r}; {one_of(mode, accepted)}")
+        raise ArgumentError(f"mode={mode!r}; {one_of(mode, accepted)}")
 
 
 def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: Any) -> Array | Group | None:
@@ -145,6 +153,7 @@ def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | Non
     return NodeNotFoundError(f"no {what} at '/{path}' in {store}: found no {' or '.join(keys)}{hint}")
 
 
+@short_traceback
 def open(
     store: StoreLike,
     path: str = "",
@@ -215,6 +224,7 @@ def open(
     )
 
 
+@short_traceback
 def open_array(
     store: StoreLike,
     path: str = "",
@@ -249,6 +259,7 @@ def open_array(
     return node
 
 
+@short_traceback
 def open_group(
     store: StoreLike,
     path: str = "",
@@ -303,6 +314,7 @@ def open_group(
     return node
 
 
+@short_traceback
 def create_group(
     store: StoreLike,
     path: str = "",
@@ -346,6 +358,7 @@ def create_group(
     return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
 
 
+@short_traceback
 def create_array(
     store: StoreLike,
     path: str = "",
@@ -472,6 +485,7 @@ def create_array(
     )
 
 
+@short_traceback
 def consolidate_metadata(
     store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any] | None = None
 ) -> Group:

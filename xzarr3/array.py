@@ -23,13 +23,7 @@ from xzarr3.codecs.sharding import Shard
 from xzarr3.commit.length import Length
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
-from xzarr3.errors import (
-    MetadataError,
-    SelectionError,
-    one_of,
-    printable,
-    shorten,
-)
+from xzarr3.errors import MetadataError, SelectionError, one_of, printable, short_traceback, shorten
 from xzarr3.formats import Format, parse_format
 from xzarr3.grid import ChunkLengths, Edges, Grid, as_lengths
 from xzarr3.io.executor import Engine
@@ -307,6 +301,7 @@ class Array(Node):
         axes = (Edges(axis.runs[:_FEW_RUNS]) if isinstance(axis, Edges) else axis for axis in grid.axes)
         return shorten([axis.to_json() for axis in axes])
 
+    @short_traceback
     def info_complete(self) -> str:
         """:attr:`info`, and how much of the array is stored. Asks the store for the size of every unit."""
         store = self.engine.store
@@ -346,14 +341,17 @@ class Array(Node):
         """Key of the document that makes this an array."""
         return self.format.array_key(self.path)
 
+    @short_traceback
     def chunk_key(self, coords: tuple[int, ...]) -> str:
         """Key of a stored unit, given its coordinates in the grid."""
         return self.engine.key(self._check_coords(coords))
 
+    @short_traceback
     def plan(self, selection: Selection = ...) -> ReadPlan:
         """The plan of a read of ``selection``."""
         return self._indexer.plan(selection)
 
+    @short_traceback
     def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
         """Tell what a read of ``selection`` fetches: keys, byte ranges, bytes moved against bytes used.
 
@@ -580,6 +578,7 @@ class Array(Node):
         region = self.metadata.chunk_grid.region(self._check_coords(coords), self.shape)
         return self.get(region, threads=1)
 
+    @short_traceback
     def chunk_tasks(self, selection: Selection = ...) -> Iterator[ChunkTask]:
         """One task for each stored unit that ``selection`` touches, in C order; a task reads a whole unit."""
         for coords in self.plan(selection).coords():
@@ -731,6 +730,7 @@ class Array(Node):
                 f"'{self.name}'"
             ) from error
 
+    @short_traceback
     def resize(self, shape: int | tuple[int, ...]) -> None:
         """Change the shape, in place.
 
@@ -748,6 +748,7 @@ class Array(Node):
         """
         resizing.resize(self, shape)
 
+    @short_traceback
     def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add ``data`` at the end of the array along ``axis``.
 
@@ -775,6 +776,7 @@ class Array(Node):
         resizing.append(self, data, axis)
         return self.shape
 
+    @short_traceback
     def stored_units(
         self, region: BasicSelection = ..., shape: tuple[int, ...] | None = None, grid: Grid | None = None
     ) -> Iterator[tuple[int, ...]]:

@@ -13,7 +13,15 @@ from typing import Any, cast
 from xzarr3.array import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
-from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, one_of, printable
+from xzarr3.errors import (
+    InvalidKeyError,
+    MetadataError,
+    NodeNotFoundError,
+    NodeTypeError,
+    one_of,
+    printable,
+    short_traceback,
+)
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.io.missing import Missing
@@ -162,6 +170,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             node._documents, node._tag = below, self._tag
         return node
 
+    @short_traceback
     def loaded(self) -> Group:
         """This group with the documents of all nodes below, read now and kept.
 
@@ -189,6 +198,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         group._documents = Consolidated.of(load_below(self.store, self.format, self.path))
         return group
 
+    @short_traceback
     def load(
         self, max_depth: int | None = 0, *, leave_out: Collection[str] = ()
     ) -> Iterator[tuple[str, Array | Group | MetadataError]]:
@@ -234,6 +244,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         for path in depth_first(path for path in paths if path not in leave_out):
             yield path, found[path]
 
+    @short_traceback
     def __getitem__(self, path: str) -> Array | Group:
         found = self._find(path)
         if found is None:
@@ -251,11 +262,13 @@ class Group(Node, Mapping[str, "Array | Group"]):
                 raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
 
+    @short_traceback
     def get(self, path: str, default: Any = None) -> Any:
         """The node at ``path``, or ``default`` if there is none."""
         found = self._find(path)
         return default if found is None else found
 
+    @short_traceback
     def __contains__(self, path: object) -> bool:
         if not isinstance(path, str):
             return False
@@ -280,6 +293,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         """The nodes directly below, read in one batch."""
         return _Values(self)
 
+    @short_traceback
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Names and nodes of the arrays directly below."""
         for name, held in self._held():
@@ -288,6 +302,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
                 if isinstance(node, Array):
                     yield name, node
 
+    @short_traceback
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Names and nodes of the groups directly below."""
         for name, held in self._held():
@@ -296,6 +311,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
                 if isinstance(node, Group):
                     yield name, node
 
+    @short_traceback
     def members(self, max_depth: int | None = 0) -> Iterator[tuple[str, Array | Group]]:
         """Relative paths and nodes below, read level by level.
 
@@ -307,6 +323,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         for path, held in self._held(max_depth):
             yield path, self._bound(path, held)
 
+    @short_traceback
     def tree(self) -> str:
         """A line for each node below: name, shape and data type, or the error if it cannot be read."""
         lines = [printable(self.name)]
@@ -321,11 +338,13 @@ class Group(Node, Mapping[str, "Array | Group"]):
 
     # Changing nodes
 
+    @short_traceback
     def create_array(self, name: str, **options: Any) -> Array:
         """Create an array below this group; takes the options of :func:`xzarr3.create_array`."""
         self._check_writable()
         return make_array(self.store, self.format, self._new_path(name), **options)
 
+    @short_traceback
     def create_group(
         self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
     ) -> Group:
@@ -335,6 +354,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             self.store, self.format, self._new_path(name), attributes=attributes, overwrite=overwrite
         )
 
+    @short_traceback
     def require_group(self, name: str) -> Group:
         """The group ``name`` below this group; created if it is absent.
 
@@ -350,6 +370,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             raise NodeTypeError(f"'{found.name}' of {self.store} is an array, not a group")
         return found
 
+    @short_traceback
     def __delitem__(self, name: str) -> None:
         self._check_writable()
         relative = normal_path(name)
@@ -365,6 +386,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         relative = check_new_path(name, self.format)
         return check_new_path(node_prefix(self.path) + relative, self.format)
 
+    @short_traceback
     def consolidate(self) -> Group:
         """Copy the documents of all nodes below into this group's consolidated metadata.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from xzarr3.errors import ArgumentError
 from xzarr3.tracing.events import here
 
 Item = TypeVar("Item")
@@ -64,9 +65,9 @@ def positive(name: str, value: object, accepted: str = "an integer of at least 1
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ValueError(f"{name}={value!r}; accepted: {accepted}") from error
+        raise ArgumentError(f"{name}={value!r}; accepted: {accepted}") from error
     if number < 1:
-        raise ValueError(f"{name}={value!r}; accepted: {accepted}")
+        raise ArgumentError(f"{name}={value!r}; accepted: {accepted}")
     return number
 
 

@@ -53,7 +53,9 @@ from xzarr3.errors import (
     ReadOnlyError,
     StoreCapabilityError,
     StoreError,
+    levels_to_caller,
     printable,
+    short_traceback,
 )
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
@@ -272,7 +274,7 @@ class Replacement:
             warnings.warn(
                 f"'/{printable(self._path)}' in {self._target} was written, but some values that it "
                 f"replaced, or that it needed while writing, could not be removed: {error}",
-                stacklevel=4,
+                stacklevel=levels_to_caller(),
             )
 
 
@@ -488,6 +490,7 @@ def _is_missing(store: Store) -> bool:
     return store.listable and next(iter(store.list_prefix("")), None) is None
 
 
+@short_traceback
 def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:
     """Finish swaps whose writers were killed, and remove leftovers of other killed writes.
 

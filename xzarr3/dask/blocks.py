@@ -13,6 +13,7 @@ from dask.utils import key_split
 
 from xzarr3.array import Array
 from xzarr3.dask.slicing import all_blocks, as_blocks, trimmed
+from xzarr3.errors import ArgumentError
 from xzarr3.grid import Edges, Steps
 
 _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped into.
@@ -73,7 +74,7 @@ def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks
     except ValueError as error:
         if not isinstance(chunks, str):
             raise
-        raise ValueError(f"chunks={chunks!r}; accepted: 'auto', 'units', or a size as '16 MiB'") from error
+        raise ArgumentError(f"chunks={chunks!r}; accepted: 'auto', 'units', or a size as '16 MiB'") from error
     blocks = [as_blocks(along) for along in normal]
     return normal if None in blocks else cast("list[Steps | Edges]", blocks)
 

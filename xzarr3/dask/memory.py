@@ -18,6 +18,7 @@ import psutil
 from dask.utils import parse_bytes
 
 from xzarr3.dask.tiles import AxisTiles, Positions
+from xzarr3.errors import ArgumentError
 
 _SHARE = 0.5  # Share of the total memory that the blocks of a write may take.
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -81,9 +82,9 @@ def memory_limit(asked: int | str | None, client: Any = None) -> float:
         try:
             limit = float(parse_bytes(asked))
         except ValueError as error:
-            raise ValueError(text) from error
+            raise ArgumentError(text) from error
         if limit <= 0:
-            raise ValueError(text)
+            raise ArgumentError(text)
         return limit
     if client is not None:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()

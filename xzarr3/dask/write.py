@@ -43,7 +43,17 @@ from xzarr3.dask.tasks import (
 )
 from xzarr3.dask.tiles import AxisTiles, chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
-from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, printable, shorten
+from xzarr3.errors import (
+    AlignmentError,
+    ArgumentError,
+    ArgumentTypeError,
+    LargeWriteWarning,
+    SelectionError,
+    levels_to_caller,
+    printable,
+    short_traceback,
+    shorten,
+)
 from xzarr3.io.selection import basic_selection
 from xzarr3.nodes.freshness import note_values
 from xzarr3.progress import Asked, check_asked, shown
@@ -113,6 +123,7 @@ def store(
 ) -> tuple[da.Array, ...]: ...
 
 
+@short_traceback
 def store(
     sources: da.Array | Sequence[da.Array],
     targets: Array | Sequence[Array],
@@ -214,7 +225,7 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
     if isinstance(sources, da.Array):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]
     elif hasattr(sources, "__array__"):
-        raise TypeError(f"cannot store {type(sources).__name__}; accepted: dask arrays")
+        raise ArgumentTypeError(f"cannot store {type(sources).__name__}; accepted: dask arrays")
     elif isinstance(targets, Array):  # list() of an array would read all of it.
         targets = [targets]
     sources, targets = list(sources), list(targets)
@@ -278,7 +289,7 @@ def _put_in_turn(jobs: Sequence[_TiledWrite], places: ReadLocations) -> None:
     if any(job.journal is not None for job in early) and (
         len(early) < len(jobs) or any(job.aside is not None for job in early)
     ):
-        raise ValueError(
+        raise ArgumentError(
             "resume=True cannot resume a write whose source reads the arrays that it changes, because their "
             "values have changed; pass resume=False, or store the source elsewhere first"
         )
@@ -406,7 +417,7 @@ class _TiledWrite:
     ) -> None:
         source, target, region = wanted.source, wanted.target, wanted.region
         if not isinstance(source, da.Array) or not isinstance(target, Array):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"cannot store {type(source).__name__} into {type(target).__name__}; accepted: dask arrays "
                 "and xzarr3 arrays"
             )
@@ -473,7 +484,7 @@ class _TiledWrite:
             f"while they wait for others; the limit is {format_bytes(int(most))}; they go through {way}. "
             "Raise memory_limit or rechunk the source to make the write faster",
             LargeWriteWarning,
-            stacklevel=5,
+            stacklevel=levels_to_caller(),
         )
 
     def elements(self) -> _Box:

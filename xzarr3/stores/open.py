@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from xzarr3.errors import StoreError, StoreOptionError, listed, one_of, shorten
+from xzarr3.errors import (
+    ArgumentTypeError,
+    StoreError,
+    StoreOptionError,
+    listed,
+    one_of,
+    short_traceback,
+    shorten,
+)
 from xzarr3.stores.base import Store
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.object.options import OBJECT_SCHEMES
@@ -22,6 +30,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _ACCEPTED = "a path, a URL, a Store, a store of obstore, a mapper or file system of fsspec"
 
 
+@short_traceback
 def open_store(
     store: StoreLike,
     storage_options: Mapping[str, Any] | None = None,
@@ -73,7 +82,7 @@ def open_store(
 
         _refuse_options(store, options)
         return store_for(store)
-    raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+    raise ArgumentTypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
 
 
 def _package(cls: type) -> str:

@@ -28,12 +28,14 @@ from xzarr3.commit.swap import sweep
 from xzarr3.dask.journal import Journal, WrittenArray, fingerprint
 from xzarr3.dask.write import BlockWrite
 from xzarr3.errors import (
+    ArgumentError,
     ChangedError,
     ConflictError,
     MetadataError,
     NodeExistsError,
     OutcomeUnknownError,
     StoreError,
+    levels_to_caller,
 )
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
@@ -108,7 +110,7 @@ class Placement:
     ) -> None:
         lazy = [array.data for array in arrays.values() if is_lazy(array.data)]
         if in_place and any(reads_below(lazy, store, path)):
-            raise ValueError(
+            raise ArgumentError(
                 f"the variables are computed from values in '/{path}' of {store}, which would be erased "
                 "before they are read; pass replace='staged', which keeps them until all is written"
             )
@@ -337,7 +339,7 @@ class Commit:
         stay, as if that writer had come later.
         """
         if self._placed:
-            raise ValueError(
+            raise ArgumentError(
                 "resume=True is possible with mode 'w-' or 'w', and with values of existing variables; "
                 "found a write that adds variables to a group, or stores one in other units; pass "
                 "resume=False"
@@ -477,7 +479,7 @@ class Commit:
             warnings.warn(
                 f"all is written to {self.store}, but some of what interrupted writes left could not be "
                 f"removed: {error}",
-                stacklevel=4,
+                stacklevel=levels_to_caller(),
             )
         resumed.end()  # Last: after this the same call would count as a new one and append again.
 

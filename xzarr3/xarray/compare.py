@@ -21,6 +21,7 @@ from xzarr3.array import Array
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.commit.swap import format_swapped
 from xzarr3.errors import (
+    ArgumentError,
     ConflictError,
     MetadataError,
     NodeExistsError,
@@ -243,7 +244,7 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
         dataset, slices = find_region(dataset, asked.region, mode, append_dim, lookup)
     for name in asked.encoding:
         if name in arrays:
-            raise ValueError(f"variable {name!r} already exists, but encoding was provided")
+            raise ArgumentError(f"variable {name!r} already exists, but encoding was provided")
     if append_dim is not None and arrays:
         _check_appended(dataset, arrays, append_dim)
         _check_labels(dataset, arrays, append_dim, mask)
@@ -251,7 +252,7 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     given = {name: var for name, var in variables.items() if stored_name(name) in arrays}
     new = {name: var for name, var in variables.items() if name not in given}
     if mode == "r+" and new:
-        raise ValueError(
+        raise ArgumentError(
             f"dataset contains non-pre-existing variables {list(new)!r}, which is not allowed in to_zarr() "
             "with ``mode='r+'``. To allow writing new variables, set ``mode='a'``."
         )
@@ -322,7 +323,7 @@ def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
             raise
         other = None if zarr_format is None else find_format(store, path)
         if other is not None:
-            raise ValueError(
+            raise ArgumentError(
                 f"the node at '/{path}' in {store} has Zarr format {other.zarr_format}, but "
                 f"zarr_format={zarr_format!r} was passed; accepted: {other.zarr_format!r} or None"
             ) from error
@@ -398,7 +399,7 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     lengths = _lengths(arrays)
     if append_dim not in lengths:
         sizes = {dim: max(found.values()) for dim, found in lengths.items()}
-        raise ValueError(
+        raise ArgumentError(
             f"append_dim={append_dim!r} does not match any existing dataset dimensions {sizes}; "
             f"{one_of(append_dim, sizes)}"
         )
@@ -406,7 +407,7 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     if len(set(along.values())) > 1:
         shortest = min(along.values())
         longer = [name for name, size in along.items() if size != shortest]
-        raise ValueError(
+        raise ArgumentError(
             f"variables have different lengths along {append_dim!r}, {along}, as after an append that was "
             f"interrupted while it stored documents; make them {shortest} long with "
             f"xzarr3.open_array(store, name, mode='r+').resize(...) of {listed(longer)}"
@@ -414,12 +415,12 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     given = [stored_name(name) for name, var in dataset.variables.items() if append_dim in var.dims]
     absent = [name for name in along if name not in given]
     if absent and given:
-        raise ValueError(
+        raise ArgumentError(
             f"variables {listed(absent)} have the dimension {append_dim!r} in the store, but are not in "
             f"the dataset, so they would be shorter than {listed(given)}; append all of them"
         )
     if not given:
-        raise ValueError(
+        raise ArgumentError(
             f"no variable of the dataset has the dimension {append_dim!r}; append values of {listed(along)}"
         )
 
@@ -447,7 +448,7 @@ def _check_labels(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Has
     same = parallel_map(are_same, kept, next(iter(arrays.values())).store.concurrency)
     others = [name for name, is_same in zip(kept, same, strict=True) if not is_same]
     if others:
-        raise ValueError(
+        raise ArgumentError(
             f"the coordinates {listed(others)} have other values than in the store, which has one of each "
             f"for all values along {append_dim!r}; give the same values, as after .reindex_like() or "
             f".interp_like(), or leave the coordinates out with .drop_vars({others!r})"
@@ -471,20 +472,20 @@ def _check_new(
                 "would be stored; give the variable another name, for instance with .rename()"
             )
         if append_dim is not None and append_dim in var.dims:
-            raise ValueError(
+            raise ArgumentError(
                 f"variable {name!r} is not in the store and would be shorter along {append_dim!r} than the "
                 f"others; write it first for all of {append_dim!r}, with mode='a'"
             )
         partly = [dim for dim in var.dims if dim in slices]
         if partly:
-            raise ValueError(
+            raise ArgumentError(
                 f"variable {name!r} is not in the store, so no region of it can be written along "
                 f"{listed(partly)}; write it first for all of these dimensions, with mode='a'"
             )
         for dim, size in var.sizes.items():
             there = lengths.get(dim, {})
             if there and size not in there.values():
-                raise ValueError(
+                raise ArgumentError(
                     f"conflicting sizes for dimension {dim!r}: length {size} on {name!r}, {there} in the "
                     "store; give variables of the same lengths"
                 )

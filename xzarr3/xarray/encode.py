@@ -27,7 +27,14 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
-from xzarr3.errors import DataTypeValidationError, MetadataError, listed, one_of
+from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataTypeValidationError,
+    MetadataError,
+    listed,
+    one_of,
+)
 from xzarr3.formats import Format, nonfinite_attributes
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.formats.v2 import ARRAY
@@ -453,7 +460,7 @@ def array_settings(
         del encoding["_FillValue"]
     if format.configures_as_numcodecs and "compressor" in encoding:
         if explicit and "compressors" in encoding:
-            raise ValueError(
+            raise ArgumentError(
                 f"encoding of variable {name!r} has 'compressor' and 'compressors'; give one of them"
             )
         encoding.setdefault("compressors", encoding.pop("compressor"))
@@ -466,7 +473,7 @@ def array_settings(
         unused = [key for key in unknown if key in _VALUE_KEYS]
         if unused:
             hint += f"; {listed(unused)} cannot be applied to values of dtype {variable.dtype}"
-        raise ValueError(
+        raise ArgumentError(
             f"unexpected encoding parameters for variable {name!r}: {unknown!r}{hint}; "
             f"{one_of(unknown[0], (*known, *_VALUE_KEYS))}"
         )
@@ -677,7 +684,7 @@ def _grid(
         if lengths is None or len(lengths) == variable.ndim:
             continue
         if explicit:
-            raise ValueError(
+            raise ArgumentError(
                 f"encoding[{key!r}] of variable {name!r} has {len(lengths)} lengths, "
                 f"the variable {variable.ndim} dimensions {variable.dims}: {lengths}"
             )
@@ -737,7 +744,7 @@ def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[Any, ...] | No
         or (isinstance(item, nested) and all(isinstance(length, integers) for length in item))
         for item in value
     ):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers"
             + (" and of tuples of them" if nested else "")
             + f", 'auto' or None; found {value!r}"

@@ -16,7 +16,17 @@ from xarray import DataArray, Dataset, DataTree, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, one_of, shorten
+from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataTypeValidationError,
+    InvalidKeyError,
+    MetadataError,
+    UnknownNameError,
+    listed,
+    one_of,
+    shorten,
+)
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.fill_value_attribute import encode_fill_value, fill_value_is_mask
@@ -77,7 +87,7 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
         return {"": DatasetNode(path, as_dataset(data), asked)}
     unknown = set(asked.encoding) - set(data.groups)
     if unknown:
-        raise ValueError(
+        raise ArgumentError(
             f"unexpected encoding group name(s) provided: {unknown}; {one_of(min(unknown), data.groups)}"
         )
     nodes = {}
@@ -97,9 +107,9 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
         dims = {dim for node in nodes.values() for dim in node.dataset.dims}
         beyond = [dim for dim in asked.region if dim not in dims]
         if beyond:
-            raise ValueError(f"no node of the tree has the dimensions {listed(beyond)} of ``region``")
+            raise ArgumentError(f"no node of the tree has the dimensions {listed(beyond)} of ``region``")
     if asked.append_dim is not None and all(node.asked.append_dim is None for node in nodes.values()):
-        raise ValueError(f"no node of the tree has the dimension append_dim={asked.append_dim!r}")
+        raise ArgumentError(f"no node of the tree has the dimension append_dim={asked.append_dim!r}")
     return nodes
 
 
@@ -116,7 +126,7 @@ def as_dataset(data: Dataset | DataArray) -> Dataset:
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, DataArray):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"not a dataset: {type(data).__name__}; accepted: xarray.Dataset, xarray.DataArray, "
             "xarray.DataTree"
         )
@@ -168,7 +178,7 @@ def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> 
         If the dataset does not have ``append_dim``.
     """
     if append_dim is not None and append_dim not in dataset.dims:
-        raise ValueError(
+        raise ArgumentError(
             f"append_dim={append_dim!r} does not match any existing dataset dimensions "
             f"{dict(dataset.sizes)}; {one_of(append_dim, dataset.sizes)}"
         )
@@ -195,7 +205,7 @@ def encoded_coordinates(
     """The variables of a dataset, with the encodings given, and its attributes."""
     for name in encoding:
         if name not in dataset.variables:
-            raise KeyError(
+            raise UnknownNameError(
                 f"encoding for {name!r}, which is not a variable; {one_of(name, dataset.variables)}"
             )
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
@@ -237,9 +247,9 @@ def check_name(name: Any, format: Format) -> None:
     if name is None:
         return
     if not isinstance(name, str):
-        raise TypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
+        raise ArgumentTypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
     if not name.strip(".") or {"/", "\\", "\0"} & set(name):
-        raise ValueError(
+        raise ArgumentError(
             f"invalid name {name!r} of a variable; accepted: text that is not empty, has no '/' and no "
             "'\\' and is not only periods; rename the variable with .rename()"
         )
@@ -248,7 +258,7 @@ def check_name(name: Any, format: Format) -> None:
     try:
         format.check_name(name.lstrip("_") or "_", name)
     except InvalidKeyError as error:
-        raise ValueError(
+        raise ArgumentError(
             f"invalid name {name!r} of a variable: {error}; rename the variable with .rename()"
         ) from error
 
@@ -256,7 +266,7 @@ def check_name(name: Any, format: Format) -> None:
 def check_reserved(name: str) -> None:
     for prefix in _RESERVED:
         if name.startswith(prefix):
-            raise ValueError(
+            raise ArgumentError(
                 f"invalid name {name!r} of a variable or group: names that begin with {prefix!r} are "
                 "reserved; give it another name, for instance with .rename()"
             )
@@ -298,9 +308,11 @@ def _plan_array(
 def _check_dimensions(variable: Variable, name: str) -> None:
     for dim in variable.dims:
         if dim is not None and not isinstance(dim, str):
-            raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
+            raise ArgumentTypeError(
+                f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string"
+            )
     if any(np.isnan(length) for lengths in variable.chunks or () for length in lengths):
-        raise ValueError(
+        raise ArgumentError(
             f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; call "
             f"ds[{name!r}].data.compute_chunk_sizes(), which finds them in place"
         )
@@ -310,7 +322,7 @@ def _keeps_empty(own: bool | None, asked: WriteOptions, name: str, explicit: boo
     """Whether to store empty chunks; the setting of the call overrides that of the variable."""
     everywhere = asked.write_empty_chunks
     if explicit and None not in (own, everywhere) and own != everywhere:
-        raise ValueError(
+        raise ArgumentError(
             f"write_empty_chunks={everywhere} contradicts encoding['write_empty_chunks']={own} of variable "
             f"{name!r}"
         )
@@ -363,7 +375,7 @@ def _attributes(
         return encoded, fill_value
     try:
         if variable.dtype.kind in "SU" and not format.is_draft:
-            raise ValueError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
+            raise ArgumentError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
         encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
     except ValueError as error:
         if explicit:

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
     ChangedError,
     InvalidKeyError,
     StoreError,
@@ -131,7 +133,7 @@ class FsspecStore(Store):
         if isinstance(filesystem, (str, os.PathLike)):
             fs, root = self._open_url(os.fspath(filesystem), options)
         elif options:
-            raise TypeError("storage_options have no meaning for a ready file system; leave them out")
+            raise ArgumentTypeError("storage_options have no meaning for a ready file system; leave them out")
         else:
             fs, root = _ready(filesystem)
             self._secrets = secrets_in([fs])
@@ -482,7 +484,7 @@ class _PartsReader(ValueReader):
 
 def _checked_number(concurrency: int | None) -> int | None:
     if concurrency is not None and (not isinstance(concurrency, Integral) or concurrency < 1):
-        raise ValueError(f"concurrency={concurrency!r}; accepted: an integer of at least 1")
+        raise ArgumentError(f"concurrency={concurrency!r}; accepted: an integer of at least 1")
     return concurrency
 
 
@@ -504,7 +506,7 @@ def _ready(filesystem: object) -> tuple[FileSystem, str]:
         fs = getattr(filesystem, "fs", None)
         root = getattr(filesystem, "root", getattr(filesystem, "path", ""))
     if not isinstance(fs, AbstractFileSystem) or not isinstance(root, str):
-        raise TypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
+        raise ArgumentTypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
     return _unwrapped(fs, root)
 
 

@@ -19,6 +19,8 @@ from typing import Any, Final, Self, TypeAlias, TypeGuard
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
     ChangedError,
     ConflictError,
     InvalidKeyError,
@@ -216,7 +218,9 @@ class ObjectStore(Store):
                 "storage_options with a ready store; accepted: options with a URL, or the store alone"
             )
         if not any(cls.__module__.partition(".")[0] == "obstore" for cls in type(store).__mro__):
-            raise TypeError(f"not a store: {type(store).__name__}; accepted: a URL or a store of obstore")
+            raise ArgumentTypeError(
+                f"not a store: {type(store).__name__}; accepted: a URL or a store of obstore"
+            )
         found = of_ready(store)
         if found is not None:
             self._recipe, self._prefix = found
@@ -925,5 +929,5 @@ def _setting(name: str, value: Any) -> Any:
         "read_only": (value in (True, False), "a bool"),
     }[name]
     if not fits:
-        raise ValueError(f"{name}={shorten(value)}; accepted: {accepted}")
+        raise ArgumentError(f"{name}={shorten(value)}; accepted: {accepted}")
     return tuple(value) if statuses else int(value) if whole else float(value) if number else value
