@@ -7,7 +7,6 @@ nodes, :mod:`xzarr3.new_array` creates arrays.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -33,6 +32,7 @@ from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
 from xzarr3.new_array import make_array
+from xzarr3.nodes.absent import what_is_there
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
 from xzarr3.nodes.node import check_new_path, normal_path
 from xzarr3.stores import Store, StoreLike, open_store
@@ -143,14 +143,18 @@ def _found(
 
 
 def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
-    formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
-    keys = [repr(key) for format in formats for key in format.defining_keys(path)]
     hint = check_complete(store, path, f"{what} at '/{path}'")
-    if store.folder is not None and not os.path.isdir(store.folder):
-        hint = "; there is no such directory"
+    place = f"no {what} at '/{path}' in {store}"
     if zarr_format is not None and not hint and find_node(store, path) is not None:
-        hint = f"; there is one of another format than {zarr_format}"
-    return NodeNotFoundError(f"no {what} at '/{path}' in {store}: found no {' or '.join(keys)}{hint}")
+        return NodeNotFoundError(
+            f"{place} has format {zarr_format}, but there is one of another format; leave out zarr_format"
+        )
+    seen = what_is_there(store, path)
+    if not seen:
+        formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
+        keys = [repr(key) for format in formats for key in format.defining_keys(path)]
+        seen = f"found no {' or '.join(keys)}"
+    return NodeNotFoundError(f"{place}: {seen}{hint}")
 
 
 @short_traceback

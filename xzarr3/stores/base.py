@@ -373,6 +373,10 @@ class Store(Closing):
         """The local directory whose files hold the values; a key is the path of its file."""
         return None
 
+    def above(self) -> tuple[Store, str] | None:
+        """A read-only store of the folder above this one, and the name of this one there; None if unknown."""
+        return None
+
     @property
     def files(self) -> str | None:
         """The start of the path of the file of each key, if the files may be read without this store."""

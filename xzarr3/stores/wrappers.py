@@ -90,6 +90,9 @@ class WrapperStore(Store, hands_on=True):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__.copy()
 
+    def above(self) -> tuple[Store, str] | None:
+        return self.inner.above()
+
     @property
     def identity(self) -> object:
         """The identity of the wrapped store, unless a derived class changes how values are read."""

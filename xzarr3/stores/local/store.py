@@ -154,6 +154,11 @@ class LocalStore(Store):
     def folder(self) -> str:
         return self.root
 
+    def above(self) -> tuple[Store, str] | None:
+        parent, name = os.path.split(self.root)
+        store = LocalStore(parent, read_only=True, follow_links=self.follow_links)
+        return (store, name) if name else None
+
     @property
     def files(self) -> str | None:
         own = type(self)._get is LocalStore._get and type(self)._reader is LocalStore._reader

@@ -270,6 +270,14 @@ class ObjectStore(Store):
     def identity(self) -> object:
         return "ObjectStore", self._recipe.address, self._prefix
 
+    def above(self) -> tuple[Store, str] | None:
+        prefix, _, name = self._prefix.rstrip("/").rpartition("/")
+        if not name:
+            return None
+        store = object.__new__(ObjectStore)
+        store.__setstate__(self.__getstate__() | {"_prefix": prefix and f"{prefix}/", "read_only": True})
+        return store, name
+
     # Capabilities
 
     @property
