@@ -8,6 +8,7 @@ nodes, :mod:`xzarr3.new_array` creates arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy.typing as npt
@@ -18,12 +19,15 @@ from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import (
     ArgumentError,
+    IncompleteWriteError,
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
     StorePermissionError,
+    Xzarr3Error,
     one_of,
     short_traceback,
+    some,
 )
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.group import Group, bind, make_group
@@ -32,7 +36,7 @@ from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
 from xzarr3.new_array import make_array
-from xzarr3.nodes.absent import what_is_there
+from xzarr3.nodes.absent import group_above, what_is_there
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
 from xzarr3.nodes.node import check_new_path, normal_path
 from xzarr3.stores import Store, StoreLike, open_store
@@ -157,6 +161,53 @@ def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | Non
     return NodeNotFoundError(f"{place}: {seen}{hint}")
 
 
+def _no_array(group: Group) -> NodeTypeError:
+    """The error for a group where an array is wanted."""
+    there = ""
+    with suppress(Xzarr3Error):  # Not all stores can list.
+        there = f"; the group has: {some(list(group))}"
+    return NodeTypeError(
+        f"'{group.name}' of {group.store} is a group, not an array; open it with xzarr3.open_group(), or "
+        f"pass the path of an array in it{there}"
+    )
+
+
+def _no_group(array: Array) -> NodeTypeError:
+    """The error for an array where a group is wanted."""
+    text = f"'{array.name}' of {array.store} is an array, not a group; open it with xzarr3.open_array()"
+    above = group_above(array.store, array.path)
+    if above is not None:
+        text += f", or take {above[1]!r} of the group {above[0]}, as with xarray"
+    return NodeTypeError(text)
+
+
+def find_group(
+    store: Store, path: str, *, zarr_format: ZarrFormat | None = None, use_consolidated: bool | None = None
+) -> Group | None:
+    """The group at a path, to be changed; None if there is none.
+
+    Unlike :func:`open_group`, this looks for nothing else there. So a first write costs no further requests.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is an array at ``path``.
+    """
+    options: dict[str, Any] = {
+        "read_only": False, "use_consolidated": use_consolidated, "missing": "fill",
+    }  # fmt: skip
+    node = _load(store, path, zarr_format, **options)
+    if node is None:
+        try:
+            check_complete(store, path, f"group at '/{path}'")
+        except IncompleteWriteError:
+            return None
+        node = _load(store, path, zarr_format, **options)  # it may have appeared before its lease was read
+    if isinstance(node, Array):
+        raise _no_group(node)
+    return node
+
+
 @short_traceback
 def open(
     store: StoreLike,
@@ -259,7 +310,7 @@ def open_array(
         by_name=True,
     )
     if not isinstance(node, Array):
-        raise NodeTypeError(f"'/{normal}' of {opened} is a group, not an array")
+        raise _no_array(node)
     return node
 
 
@@ -314,7 +365,7 @@ def open_group(
         made.missing = missing
         return made
     if not isinstance(node, Group):
-        raise NodeTypeError(f"'/{normal}' of {opened} is an array, not a group")
+        raise _no_group(node)
     return node
 
 

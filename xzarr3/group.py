@@ -7,6 +7,7 @@ A group finds nodes in its consolidated metadata or in the store, and changes it
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, ValuesView
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from xzarr3.errors import (
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
-    one_of,
+    StoreCapabilityError,
     printable,
     short_traceback,
 )
@@ -27,6 +28,7 @@ from xzarr3.formats.base import Held, node_prefix
 from xzarr3.io.missing import Missing
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.new_array import make_array
+from xzarr3.nodes.absent import among
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.documents import change_document, gone, with_attributes
@@ -39,7 +41,7 @@ from xzarr3.nodes.find import (
     load_below,
     read_metadata,
 )
-from xzarr3.nodes.node import Node, check_new_path, normal_path
+from xzarr3.nodes.node import Node, ancestors, check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
 from xzarr3.stores import Store
 
@@ -248,9 +250,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def __getitem__(self, path: str) -> Array | Group:
         found = self._find(path)
         if found is None:
-            there = ""
-            if self._documents is not None or self.store.listable:
-                there = f"; {one_of(path, self, 'the group has')}"
+            there = self._near(path)
             full = node_prefix(self.path) + normal_path(path)
             if settle(self.store, full):
                 meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
@@ -261,6 +261,18 @@ class Group(Node, Mapping[str, "Array | Group"]):
             if found is None:
                 raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
+
+    def _near(self, path: str) -> str:
+        """The nearest group above a missing node, and the nearest name in it."""
+        full = node_prefix(self.path) + normal_path(path)
+        for above in [*ancestors(normal_path(path))][::-1]:
+            node = self._find(above)
+            if isinstance(node, Array):
+                return f"; {among(full, node.path, (), is_array=True)}"
+            if node is not None:
+                with suppress(StoreCapabilityError):  # Not all stores can list.
+                    return f"; {among(full, node.path, node)}"
+        return ""
 
     @short_traceback
     def get(self, path: str, default: Any = None) -> Any:
@@ -367,7 +379,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
         if found is None:
             return self.create_group(name)
         if isinstance(found, Array):
-            raise NodeTypeError(f"'{found.name}' of {self.store} is an array, not a group")
+            raise NodeTypeError(
+                f"'{found.name}' of {self.store} is an array, not a group; choose another name"
+            )
         return found
 
     @short_traceback
@@ -379,7 +393,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         full = node_prefix(self.path) + relative
         settle(self.store, full)  # an unfinished swap completed later would bring the node back
         if name not in self:
-            raise NodeNotFoundError(f"no array or group '{name}' in {self!r}")
+            raise NodeNotFoundError(f"no array or group '{name}' in {self!r}{self._near(name)}")
         erase_node(self.store, full, self.format)
 
     def _new_path(self, name: str) -> str:

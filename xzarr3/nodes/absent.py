@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from xzarr3.errors import Xzarr3Error, listed, one_of, printable, some
+from xzarr3.errors import Xzarr3Error, one_of, printable, some
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
@@ -21,6 +21,7 @@ from xzarr3.nodes.find import DocumentView, children, find_node, read_documents
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
+from xzarr3.stores.open import meant_url
 
 _FIRST_BYTES = 4096
 _MOST_ENTRIES = 1000  # Entries of a local directory that are read to propose a name.
@@ -53,6 +54,7 @@ _OLDEST = (
     "zarr-python 2"
 )
 _N5 = "an N5 container, which xzarr3 does not read; convert it to Zarr"
+_OTHER_ENDINGS = (".nc", ".nc4", ".h5", ".hdf5", ".grb", ".grib", ".grib2", ".tif", ".tiff")
 
 
 def what_is_there(store: Store, path: str) -> str:
@@ -101,6 +103,27 @@ def among(path: str, above: str, members: Iterable[str], *, is_array: bool = Fal
     wanted = path.removeprefix(node_prefix(above)).partition("/")[0]
     names = [name for name in members if "/" not in name]
     return one_of(wanted, names, f"the group '/{above}' has" if above else "the group has")
+
+
+def group_above(store: Store, path: str) -> tuple[str, str] | None:
+    """The group above an array, as a user would write it, and the name of the array; None if there is none.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the array.
+    """
+    if path:
+        above, _, name = path.rpartition("/")
+        return f"'/{above}' of {store}", name
+    try:
+        up = store.above()
+        if up is None or not _is_node(up[0], ""):
+            return None
+        return (repr(up[0].folder) if up[0].folder is not None else f"{up[0]}"), up[1]
+    except (Xzarr3Error, OSError, ValueError):  # The error about the array is told, not this one.
+        return None
 
 
 def _at_root(store: Store) -> str:
@@ -164,7 +187,7 @@ def _inside(store: Store, name: str = "") -> str:
         top = top.rpartition("/")[0]
     place = _place(store, top)
     if node == top:
-        return f"it is a part of the node {place}; open that"
+        return f"it is a part of the store {place}; open that"
     return f"it is a part of the store {place}; open that, with the path '{node[len(node_prefix(top)) :]}'"
 
 
@@ -194,13 +217,11 @@ def _other_format(store: Store, keys: Iterable[str], prefixes: Iterable[str]) ->
             return (
                 f"it is a folder of kerchunk references; open 'reference::' followed by {_place(store, '')}"
             )
-    old = [
-        name for name in sorted(files) if name.endswith((".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grib2"))
-    ]
-    if old:
+    other = min((name for name in files if name.endswith(_OTHER_ENDINGS)), default=None)
+    if other is not None:
         return (
-            f"it is a folder of other files, such as {old[0]!r}; open them with xr.open_mfdataset(), or refer "
-            "to them with VirtualiZarr"
+            f"it is a folder of other files, such as {other!r}; open them with xr.open_mfdataset(), or "
+            "refer to them with VirtualiZarr"
         )
     return ""
 
@@ -214,10 +235,10 @@ def _below(store: Store, prefixes: Sequence[str]) -> str:
     if not found:
         return ""
     places = [os.path.join(store.folder, *path.split("/")) if store.folder else path for path in found]
-    how = "open" if store.folder is not None else "pass as path"
+    how = "open" if store.folder is not None else "pass as path (as group to xarray)"
     if len(places) == 1:
         return f"the store is in a folder below; {how} {places[0]!r}"
-    return f"stores are in folders below; {how} one of {listed(places)}"
+    return f"stores are in folders below; {how} one of {some(places)}"
 
 
 def _nodes_in(store: Store, prefixes: Iterable[str]) -> list[str]:
@@ -233,6 +254,9 @@ def _nothing(folder: str) -> str:
     above, missing = os.path.split(folder)
     while not os.path.isdir(above) and os.path.dirname(above) != above:
         above, missing = os.path.split(above)
+    url = meant_url(os.path.relpath(folder, above))
+    if url is not None:
+        return f"the URL lacks a slash; did you mean {url!r}? Pass it as text, since pathlib drops a slash"
     names: list[str] = []
     with suppress(OSError), os.scandir(above) as entries:
         names = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES))

@@ -27,6 +27,10 @@ StoreLike: TypeAlias = Any
 Mode: TypeAlias = Literal["r", "r+", "a"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
+_SLIP = re.compile(
+    r"(s3a?|gs|gcs|az|abfss?|https?|ftp|sftp|hdfs|memory|file)(?::/?|//)(?![/:])(.*)", re.IGNORECASE
+)
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\\w")
 _ACCEPTED = "a path, a URL, a Store, a store of obstore, a mapper or file system of fsspec"
 
 
@@ -95,6 +99,8 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
             "no store at the empty path; accepted: a path, such as '.' for the current directory"
         )
     found = _SCHEME.match(location)
+    if found is None and not os.path.exists(location):
+        _check_slips(location)
     scheme = None if found is None else found[1].lower()
     if found is not None and found[2] == "::":
         return _fsspec(location, options)
@@ -115,6 +121,33 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
 
         return ZipStore(ObjectStore.from_url(above, storage_options=options), name, mode=mode)
     return _fsspec(location, options)
+
+
+def meant_url(location: str) -> str | None:
+    """The URL that a path was probably meant for, if it only lacks a slash or a colon.
+
+    Examples
+    --------
+    >>> meant_url("s3:/bucket/era5.zarr")
+    's3://bucket/era5.zarr'
+    """
+    slip = _SLIP.match(location)
+    return slip and f"{slip[1]}://{'/' if slip[1].lower() == 'file' else ''}{slip[2]}"
+
+
+def _check_slips(location: str) -> None:
+    """Refuse what was meant for a URL or for another system; a write would make a folder of this name."""
+    url = meant_url(location)
+    if url is not None:
+        raise StoreError(
+            f"neither a URL nor a directory: {location!r}; did you mean {url!r}? Pass a URL as text, since "
+            f"pathlib drops a slash; write './{location}' for a directory of this name"
+        )
+    if _WINDOWS.match(location) and os.name != "nt":
+        raise StoreError(
+            f"a path of Windows, on another system: {location!r}; pass the path that this system has for it, "
+            f"such as '/mnt/{location[0].lower()}/...' in WSL"
+        )
 
 
 def _fsspec(url: str, options: dict[str, Any]) -> Store:

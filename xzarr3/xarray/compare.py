@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from xarray import Dataset, Variable, conventions
 
-from xzarr3.api import open_group
+from xzarr3.api import find_group, open_group
 from xzarr3.array import Array
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.commit.swap import format_swapped
@@ -312,22 +312,22 @@ def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
     It is opened from its documents, or from the consolidated copy if ``mode`` or ``from_copies`` permit that.
     """
     mode, zarr_format = asked.mode, asked.zarr_format
-    try:
-        if mode == "r+":  # Only values change, so the consolidated copy will do.
+    if mode == "r+":  # Only values change, so the consolidated copy will do.
+        try:
             return open_group(store, path, zarr_format=zarr_format, use_consolidated=asked.consolidated)
-        copies = None if asked.from_copies else False
-        return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=copies)
-    except NodeNotFoundError as error:
-        if mode == "r+":
+        except NodeNotFoundError as error:
             error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
             raise
-        other = None if zarr_format is None else find_format(store, path)
+    copies = None if asked.from_copies else False
+    group = find_group(store, path, zarr_format=zarr_format, use_consolidated=copies)
+    if group is None and zarr_format is not None:
+        other = find_format(store, path)
         if other is not None:
             raise ArgumentError(
                 f"the node at '/{path}' in {store} has Zarr format {other.zarr_format}, but "
                 f"zarr_format={zarr_format!r} was passed; accepted: {other.zarr_format!r} or None"
-            ) from error
-        return None
+            )
+    return group
 
 
 def _children(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -22,6 +23,7 @@ from xzarr3.errors import (
     StoreError,
     StorePermissionError,
     Xzarr3Error,
+    one_of,
     printable,
     shorten,
 )
@@ -46,6 +48,7 @@ from xzarr3.stores.fsspec.references import ReferenceFiles
 from xzarr3.stores.fsspec.web import WebFiles, is_web, web_store
 from xzarr3.stores.local.folders import TEMPORARY, is_taken
 from xzarr3.stores.local.store import LocalStore
+from xzarr3.stores.object.options import OBJECT_SCHEMES
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import reduced
 
@@ -53,6 +56,9 @@ Result = TypeVar("Result")
 
 _ACCEPTED = "a URL, a file system of fsspec, or a mapper of one"
 _OF_PROCESS = frozenset(("_fs", "_files", "_identity"))
+
+
+_PACKAGE = re.compile(r"[Ii]nstall (?:the )?[\"'`]?([\w-]+)|requires [\"'`]?([\w-]+)")
 
 
 class FsspecStore(Store):
@@ -235,11 +241,8 @@ class FsspecStore(Store):
         try:
             return _unwrapped(*url_to_fs(url, **options))
         except Exception as error:  # noqa: BLE001 - of any kind, and reported without secrets
-            advice = "correct the URL: its protocol must be one that fsspec knows, its target must exist"
-            if isinstance(error, ImportError):
-                advice = "install the package that is named"
             name = without_secrets(url, self._secrets)
-            failure, cause = self._told(f"cannot open {shorten(name)}", error, advice=advice)
+            failure, cause = self._told(f"cannot open {shorten(name)}", error, advice=_advice(url, error))
         raise failure from cause
 
     def _filesystem(self) -> Files:
@@ -480,6 +483,21 @@ class _PartsReader(ValueReader):
                 f"key '{self._key}' of {self._store} was replaced or removed while it was read"
             )
         return found
+
+
+def _advice(url: str, error: Exception) -> str:
+    """What to do about a URL that fsspec cannot open."""
+    from fsspec import available_protocols
+
+    if isinstance(error, ImportError):
+        named = _PACKAGE.search(str(error))
+        package = error.name or (named and next(filter(None, named.groups())))
+        return f"install it with pip install {package}" if package else "install the package that is named"
+    protocol = url.partition(":")[0]
+    known = {*available_protocols(), *OBJECT_SCHEMES}
+    if protocol not in known:
+        return one_of(protocol, sorted(known), "known protocols")
+    return "correct the URL or the options: what the URL names must exist"
 
 
 def _checked_number(concurrency: int | None) -> int | None:
