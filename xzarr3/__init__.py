@@ -51,6 +51,7 @@ from xzarr3.errors import (
     UnknownExtensionError,
     UnknownNameError,
     Xzarr3Error,
+    did_you_mean,
 )
 from xzarr3.formats import ZarrFormat
 from xzarr3.group import Group
@@ -165,7 +166,8 @@ _LAZY = {
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    near = "" if name.startswith("_") else did_you_mean(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (near and f"; {near}"))
 
 
 def __dir__() -> list[str]:

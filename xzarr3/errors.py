@@ -399,7 +399,7 @@ def some(names: Sequence[Any], found: object = None) -> str:
 
 def did_you_mean(found: object, names: Sequence[Any]) -> str:
     """The question that proposes the name nearest to ``found``, or an empty string."""
-    near = _nearest(found, names, 1)
+    near = [] if found in names else _nearest(found, names, 1)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
@@ -409,7 +409,10 @@ def _nearest(found: object, names: Sequence[Any], most: int) -> list[str]:
     if not isinstance(found, str) or not 0 < len(found) <= _LONGEST_NAME or len(names) > _MOST_COMPARED:
         return []
     lower = {name.lower(): name for name in names if isinstance(name, str)}
-    return [lower[name] for name in get_close_matches(found.lower(), lower, most)]
+    wanted = found.lower()
+    ends = [name for name in lower if name.endswith(f".{wanted}")]  # 'zlib' stands for 'numcodecs.zlib'.
+    near = dict.fromkeys((*ends, *get_close_matches(wanted, lower, most)))
+    return [lower[name] for name in near][:most]
 
 
 def _rebuild(cls: type[Exception], args: tuple[object, ...], state: dict[str, object]) -> Exception:

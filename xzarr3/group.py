@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from xzarr3.array import Array
 from xzarr3.commit.lease import check_complete
@@ -20,6 +20,7 @@ from xzarr3.errors import (
     NodeNotFoundError,
     NodeTypeError,
     StoreCapabilityError,
+    did_you_mean,
     printable,
     short_traceback,
 )
@@ -113,6 +114,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self._tag = None if key is None else store.tag(key)
         self.missing: Missing = "fill"
         """What the arrays found in this group do about absent chunks; see :func:`xzarr3.open`."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = ""
+        if not name.startswith("_"):
+            hint = f"; {did_you_mean(name, dir(type(self))) or f'a node is an item, as in group[{name!r}]'}"
+        raise AttributeError(f"'Group' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"<xzarr3.Group {printable(self.name)} of {self.store}>"

@@ -61,6 +61,7 @@ from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import changes, revalidation
+from xzarr3.nodes.absent import what_is_there
 from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.create import groups_missing
@@ -528,6 +529,7 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     with contextlib.nullcontext() if opened is store else opened:
         if opened is not store and _is_missing(opened):
             raise NodeNotFoundError(
-                f"nothing is stored in {opened}, so there is nothing to recover; correct the path or URL"
+                f"nothing is stored in {opened}, so there is nothing to recover; correct the path or URL: "
+                f"{what_is_there(opened, '')}"
             )
         return recover_swaps(opened)

@@ -225,7 +225,10 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
     if isinstance(sources, da.Array):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]
     elif hasattr(sources, "__array__"):
-        raise ArgumentTypeError(f"cannot store {type(sources).__name__}; accepted: dask arrays")
+        raise ArgumentTypeError(
+            f"cannot store {type(sources).__name__}; accepted: dask arrays; write values in memory with "
+            "array[...] = values"
+        )
     elif isinstance(targets, Array):  # list() of an array would read all of it.
         targets = [targets]
     sources, targets = list(sources), list(targets)
@@ -419,7 +422,7 @@ class _TiledWrite:
         if not isinstance(source, da.Array) or not isinstance(target, Array):
             raise ArgumentTypeError(
                 f"cannot store {type(source).__name__} into {type(target).__name__}; accepted: dask arrays "
-                "and xzarr3 arrays"
+                "and xzarr3 arrays; open the target with xzarr3.open_array(..., mode='r+'), or create it"
             )
         target._check_writable()
         if any(map(math.isnan, source.shape)):
@@ -437,7 +440,8 @@ class _TiledWrite:
         if shape != source.shape:
             raise SelectionError(
                 f"a source of shape {source.shape} does not fit a region of shape {shape} of array "
-                f"'{target.name}'"
+                f"'{target.name}'; pass the region that it goes to as regions=..., or "
+                "create an array of its shape"
             )
         self.number, self.journal = number, journal
         self.name = f"{writing_label(target)}-{uuid.uuid4().hex}"

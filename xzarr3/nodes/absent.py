@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import islice
 
 from xzarr3.errors import Xzarr3Error, one_of, printable, some
@@ -21,10 +20,9 @@ from xzarr3.nodes.find import DocumentView, children, find_node, read_documents
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.stores.open import meant_url
+from xzarr3.stores.local.near import missing_part
 
 _FIRST_BYTES = 4096
-_MOST_ENTRIES = 1000  # Entries of a local directory that are read to propose a name.
 _MOST_FOLDERS = 10  # Folders that are searched for stores.
 _MOST_LISTED = 3  # Folders that are listed to find stores two levels below.
 _LEVELS_LOCAL, _LEVELS = 12, 3  # Folders above that are searched for a store; a request may take long.
@@ -135,7 +133,7 @@ def _at_root(store: Store) -> str:
         if first is not None:
             return _file(parent, name, bytes(first))
     if store.folder is not None and not os.path.isdir(store.folder):
-        return _nothing(store.folder)
+        return missing_part(store.folder)
     if not store.listable:
         return ""
     keys, prefixes = store.list_dir("")
@@ -247,18 +245,3 @@ def _nodes_in(store: Store, prefixes: Iterable[str]) -> list[str]:
     asked = [key for each in keys.values() for key in each]
     there = dict(zip(asked, parallel_map(store.exists, asked, store.concurrency), strict=True))
     return [path for path in paths if any(there[key] for key in keys[path])]
-
-
-def _nothing(folder: str) -> str:
-    """Where a path leaves the directories that exist, and the nearest name there."""
-    above, missing = os.path.split(folder)
-    while not os.path.isdir(above) and os.path.dirname(above) != above:
-        above, missing = os.path.split(above)
-    url = meant_url(os.path.relpath(folder, above))
-    if url is not None:
-        return f"the URL lacks a slash; did you mean {url!r}? Pass it as text, since pathlib drops a slash"
-    names: list[str] = []
-    with suppress(OSError), os.scandir(above) as entries:
-        names = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES))
-    shown = [name for name in names if not name.startswith(".")]
-    return f"there is no {missing!r} in {printable(above)!r}; {one_of(missing, shown, 'it has')}"

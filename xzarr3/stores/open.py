@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -18,6 +19,7 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.stores.base import Store
+from xzarr3.stores.local.near import meant_url
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.object.options import OBJECT_SCHEMES
 
@@ -27,9 +29,6 @@ StoreLike: TypeAlias = Any
 Mode: TypeAlias = Literal["r", "r+", "a"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
-_SLIP = re.compile(
-    r"(s3a?|gs|gcs|az|abfss?|https?|ftp|sftp|hdfs|memory|file)(?::/?|//)(?![/:])(.*)", re.IGNORECASE
-)
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\\w")
 _ACCEPTED = "a path, a URL, a Store, a store of obstore, a mapper or file system of fsspec"
 
@@ -71,6 +70,11 @@ def open_store(
     >>> open_store("/data/era5.zarr", {"fsync": True, "read_only": True}).read_only
     True
     """
+    if not isinstance(storage_options, (Mapping, NoneType)):
+        raise ArgumentTypeError(
+            f"not storage_options: {shorten(storage_options)}; accepted: a dictionary, such as "
+            "{'anon': True}"
+        )
     options = dict(storage_options or {})
     if isinstance(store, Store):
         _refuse_options(store, options)
@@ -121,18 +125,6 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
 
         return ZipStore(ObjectStore.from_url(above, storage_options=options), name, mode=mode)
     return _fsspec(location, options)
-
-
-def meant_url(location: str) -> str | None:
-    """The URL that a path was probably meant for, if it only lacks a slash or a colon.
-
-    Examples
-    --------
-    >>> meant_url("s3:/bucket/era5.zarr")
-    's3://bucket/era5.zarr'
-    """
-    slip = _SLIP.match(location)
-    return slip and f"{slip[1]}://{'/' if slip[1].lower() == 'file' else ''}{slip[2]}"
 
 
 def _check_slips(location: str) -> None:

@@ -30,6 +30,7 @@ from xzarr3.errors import (
     StoreCapabilityError,
     listed,
     one_of,
+    shorten,
 )
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
@@ -230,7 +231,10 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     there = _found(node, store)
     if there is None:
         if asked.region is not None:
-            raise NodeNotFoundError(f"no group at '/{path}' in {store}, so it has no region")
+            raise NodeNotFoundError(
+                f"no group at '/{path}' in {store}, so it has no region; write it first, for instance with "
+                "compute=False"
+            )
         return None
     group, arrays, other = there
     if mode == "r+" and group.copies is not None:
@@ -244,7 +248,10 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
         dataset, slices = find_region(dataset, asked.region, mode, append_dim, lookup)
     for name in asked.encoding:
         if name in arrays:
-            raise ArgumentError(f"variable {name!r} already exists, but encoding was provided")
+            raise ArgumentError(
+                f"variable {name!r} already exists, but encoding was provided; leave it out, since new "
+                "values of a variable are stored in its own encoding"
+            )
     if append_dim is not None and arrays:
         _check_appended(dataset, arrays, append_dim)
         _check_labels(dataset, arrays, append_dim, mask)
@@ -437,21 +444,24 @@ def _check_labels(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Has
     ]
     kept = [name for name in kept if arrays[stored_name(name)].shape == dataset[name].shape]
 
-    def are_same(name: Hashable) -> bool:
+    def difference(name: Hashable) -> str | None:
         there = conventions.decode_cf_variable(name, as_variable(arrays[stored_name(name)], mask)).values
         given = dataset[name].values
         if there.dtype.kind == given.dtype.kind == "f":
             near = np.median(np.abs(np.diff(there))) / 1000 if len(there) > 1 else 0
-            return np.allclose(there, given, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True)
-        return np.array_equal(there, given)
+            same = np.allclose(there, given, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True)
+        else:
+            same = np.array_equal(there, given)
+        return None if same else f"from {given[0]} to {given[-1]} here, from {there[0]} to {there[-1]} there"
 
-    same = parallel_map(are_same, kept, next(iter(arrays.values())).store.concurrency)
-    others = [name for name, is_same in zip(kept, same, strict=True) if not is_same]
+    found = parallel_map(difference, kept, next(iter(arrays.values())).store.concurrency)
+    others = {name: each for name, each in zip(kept, found, strict=True) if each is not None}
     if others:
         raise ArgumentError(
             f"the coordinates {listed(others)} have other values than in the store, which has one of each "
-            f"for all values along {append_dim!r}; give the same values, as after .reindex_like() or "
-            f".interp_like(), or leave the coordinates out with .drop_vars({others!r})"
+            f"for all values along {append_dim!r}: {next(iter(others))!r} goes "
+            f"{next(iter(others.values()))}; give the same values, as after .reindex_like() or "
+            f".interp_like(), or leave the coordinates out with .drop_vars({shorten([*others])})"
         )
 
 

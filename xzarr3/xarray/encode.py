@@ -34,6 +34,7 @@ from xzarr3.errors import (
     MetadataError,
     listed,
     one_of,
+    shorten,
 )
 from xzarr3.formats import Format, nonfinite_attributes
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
@@ -62,6 +63,11 @@ _STORAGE_KEYS = (
 )  # fmt: skip
 _VALUE_KEYS = (
     "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar",
+)  # fmt: skip
+ENCODING_KEYS = (*_STORAGE_KEYS, *_VALUE_KEYS)
+_DTYPES = (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "bool", "str", "complex64", "complex128",
 )  # fmt: skip
 _IGNORED_KEYS = frozenset(("source", "original_shape", "preferred_chunks"))
 _JSON_ACCEPTED = (
@@ -144,6 +150,17 @@ def _json_text(text: str) -> str:
     return str(text)
 
 
+def _check_dtype(variable: Variable, name: str) -> None:
+    """Refuse a data type in the encoding that numpy does not know."""
+    asked = variable.encoding.get("dtype")
+    try:
+        np.dtype(asked)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"unknown dtype in the encoding of variable {name!r}: {shorten(asked)}; {one_of(asked, _DTYPES)}"
+        ) from error
+
+
 def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact: bool = False) -> Variable:
     """Encode the values of a variable by the CF conventions, as xarray does for Zarr.
 
@@ -168,6 +185,7 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
         From xarray, if it cannot encode the values.
     """
     conventions.ensure_not_multiindex(variable, name=name)
+    _check_dtype(variable, name)
     if variable.dtype.kind == "T" and variable.dtype != _TEXT:
         variable = variable.astype(object)  # xarray handles missing text only among objects.
     becomes_text = variable.dtype.kind == "O" and getattr(variable.encoding.get("dtype"), "kind", "") == "T"

@@ -23,6 +23,7 @@ from xzarr3.errors import (
     InvalidKeyError,
     MetadataError,
     UnknownNameError,
+    Xzarr3Error,
     listed,
     one_of,
     shorten,
@@ -35,6 +36,7 @@ from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
 from xzarr3.xarray.encode import (
+    ENCODING_KEYS,
     array_settings,
     encode_attributes,
     encode_values,
@@ -128,7 +130,7 @@ def as_dataset(data: Dataset | DataArray) -> Dataset:
     if not isinstance(data, DataArray):
         raise ArgumentTypeError(
             f"not a dataset: {type(data).__name__}; accepted: xarray.Dataset, xarray.DataArray, "
-            "xarray.DataTree"
+            "xarray.DataTree; store a plain array with xzarr3.create_array(store, data=...)"
         )
     if data.name is not None and data.name not in data.coords and data.name not in data.dims:
         return data.to_dataset()
@@ -206,12 +208,25 @@ def encoded_coordinates(
     for name in encoding:
         if name not in dataset.variables:
             raise UnknownNameError(
-                f"encoding for {name!r}, which is not a variable; {one_of(name, dataset.variables)}"
+                f"encoding for {name!r}, which is not a variable; {_of_variables(name, dataset)}"
+            )
+        if not isinstance(encoding[name], Mapping):
+            raise ArgumentTypeError(
+                f"encoding of variable {name!r} is {shorten(encoding[name])}; accepted: a dictionary, "
+                "such as {'chunks': (1, 90, 180)}"
             )
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     for name, given in encoding.items():
         variables[name].encoding = dict(given)
     return dict(variables), dict(attributes)
+
+
+def _of_variables(name: Any, dataset: Dataset) -> str:
+    """The end of a message about an encoding whose key is not a variable."""
+    if name in ENCODING_KEYS:
+        first = next(iter(dataset.variables), "name")
+        return f"pass encodings by variable, as in encoding={{{first!r}: {{{name!r}: ...}}}}"
+    return one_of(name, dataset.variables)
 
 
 def plan_arrays(
@@ -231,16 +246,37 @@ def stored_name(name: Any) -> str:
     return _UNNAMED if name is None else str(name)
 
 
+_ADVICE = (  # Signs in messages of numpy and xarray, and what to do.
+    ("time units", "accepted: units such as 'days since 2000-01-01'"),
+    ("unable to infer dtype", "convert it with .astype(), for instance to str or float"),
+)
+
+
 @contextmanager
 def naming(name: Hashable, variable: Variable) -> Iterator[None]:
     """Context manager that adds a note with the variable to errors."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
-        error.add_note(
+        told = _in_context(error, name, variable)
+        told.add_note(
             f"raised for variable {name!r} of dtype {variable.dtype}; without it: .drop_vars([{name!r}])"
         )
-        raise
+        if told is error:
+            raise
+        raise told from error
+
+
+def _in_context(error: Exception, name: Hashable, variable: Variable) -> Exception:
+    """An error of numpy or xarray as one of this package, with the variable and what to do."""
+    if isinstance(error, (Xzarr3Error, NotImplementedError)):
+        return error
+    advice = next((advice for sign, advice in _ADVICE if sign in str(error)), "")
+    if not advice:
+        advice = "correct its values or its encoding"
+        advice += f", which is {shorten(variable.encoding)}" if variable.encoding else ""
+    kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+    return kind(f"{error}; variable {name!r} cannot be encoded; {advice}")
 
 
 def check_name(name: Any, format: Format) -> None:

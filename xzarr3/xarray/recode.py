@@ -160,7 +160,7 @@ def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -
     if differ or (new.kind in kinds and (new.kind == "m") != (old.kind == "m")):
         raise ArgumentError(
             f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append. Store "
-            f"has dtype {old} but dataset to append has dtype {new}."
+            f"has dtype {old} but dataset to append has dtype {new}; convert it with .astype()"
         )
 
 
@@ -311,7 +311,8 @@ def fitting(
         if set(dims) != set(encoded.dims):
             raise ArgumentError(
                 f"variable {name!r} already exists with different dimension names {dims} != {encoded.dims}, "
-                "but changing variable dimensions is not supported by to_zarr()."
+                "but changing variable dimensions is not supported by to_zarr(); rename those of the dataset "
+                "with .rename(), or replace the store with mode='w'"
             )
         encoded = encoded.transpose(*dims)
     there = {}
@@ -320,10 +321,32 @@ def fitting(
             there[dim] = len(range(*region[dim].indices(size))) if dim in region else size
     given = {dim: size for dim, size in encoded.sizes.items() if dim != append_dim}
     if there != given:
-        raise ArgumentError(
-            f"variable {name!r} already exists with different dimension sizes: {there} != {given}. to_zarr() "
-            "only supports changing dimension sizes when explicitly appending, but "
-            f"append_dim={append_dim!r}. If you are attempting to write to a subset of the existing store "
-            "without changing dimension sizes, consider using the region argument in to_zarr()."
-        )
+        raise _wrong_sizes(name, given, there, region, append_dim)
     return encoded
+
+
+def _wrong_sizes(
+    name: str,
+    given: Mapping[Any, int],
+    there: Mapping[Any, int],
+    region: Mapping[Hashable, slice],
+    append_dim: Hashable | None,
+) -> ArgumentError:
+    """The error for sizes of a variable that differ from those ``there``: in the store, or in its region."""
+    differ = [dim for dim in there if there[dim] != given[dim]]
+    sizes = [
+        f"{dim!r} has {given[dim]} here and {there[dim]} in the {'region' if dim in region else 'store'}"
+        for dim in differ
+    ]
+    if any(dim in region for dim in differ):
+        dim = next(dim for dim in differ if dim in region)
+        start = region[dim].start or 0
+        advice = f"pass the part of the dataset that goes there, or region={{{dim!r}: slice({start}, "
+        advice += f"{start + given[dim]})}}; append_dim makes the store longer"
+    elif append_dim is not None:
+        advice = f"an append changes {append_dim!r} only, so give all of the others, as after .reindex_like()"
+    else:
+        advice = "pass append_dim to make the store longer, region to write a part of it, or mode='w'"
+    return ArgumentError(
+        f"variable {name!r} already exists with different dimension sizes: {'; '.join(sizes)}; {advice}"
+    )

@@ -391,9 +391,12 @@ def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -
     if mode not in _MODES:
         raise ArgumentError(f"mode={mode!r} is not supported by to_zarr; {one_of(mode, _MODES)}")
     if append_dim is not None and mode not in ("a", "a-"):
-        raise ArgumentError(f"cannot set append_dim unless mode='a' or mode=None; found mode={mode!r}")
+        raise ArgumentError(
+            f"cannot set append_dim unless mode='a' or mode=None; found mode={mode!r}; leave mode out"
+        )
     if region is not None and mode not in ("a", "a-", "r+"):
         raise ArgumentError(
-            f"cannot set region unless mode='a', mode='a-', mode='r+' or mode=None; found mode={mode!r}"
+            f"cannot set region unless mode='a', mode='a-', mode='r+' or mode=None; found mode={mode!r}; "
+            "leave mode out"
         )
     return mode  # type: ignore[return-value]

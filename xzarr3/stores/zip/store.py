@@ -41,6 +41,7 @@ from xzarr3.stores.base import (
     flat,
 )
 from xzarr3.stores.local import platform
+from xzarr3.stores.local.near import missing_part
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.sharing import share
 from xzarr3.stores.zip.read import TAIL, MemberReader, View, open_path, read_directory
@@ -229,7 +230,8 @@ class ZipStore(Store):
         else:
             file = self._inner.reader().open(str(self.key), (-TAIL, TAIL))
         if file is None:
-            raise NodeNotFoundError(f"{self} does not exist; correct the path, or use mode 'w'")
+            near = "" if self._inner is not None else f"; {missing_part(os.path.abspath(str(self.path)))}"
+            raise NodeNotFoundError(f"{self} does not exist; correct the path, or use mode 'w'{near}")
         try:
             directory = read_directory(file, str(self))
             if self._expected not in (None, directory.digest):
