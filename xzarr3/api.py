@@ -151,7 +151,7 @@ def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | Non
     place = f"no {what} at '/{path}' in {store}"
     if zarr_format is not None and not hint and find_node(store, path) is not None:
         return NodeNotFoundError(
-            f"{place} has format {zarr_format}, but there is one of another format; leave out zarr_format"
+            f"{place}: there is one of another format than {zarr_format}; leave zarr_format out"
         )
     seen = what_is_there(store, path)
     if not seen:

@@ -38,6 +38,7 @@ def unknown(name: str, field: str, known: Collection[str]) -> UnknownExtensionEr
         f"unknown codec, which the package '{package}' has for other software",
         field=field,
         found=name,
+        accepted=known,
         advice="register a class for it with xzarr3.codecs.register_codec(), or read with that software",
     )
 

@@ -116,7 +116,7 @@ def group_above(store: Store, path: str) -> tuple[str, str] | None:
         above, _, name = path.rpartition("/")
         return f"'/{above}' of {store}", name
     try:
-        up = store.above()
+        up = store.above
         if up is None or not _is_node(up[0], ""):
             return None
         return (repr(up[0].folder) if up[0].folder is not None else f"{up[0]}"), up[1]
@@ -126,7 +126,7 @@ def group_above(store: Store, path: str) -> tuple[str, str] | None:
 
 def _at_root(store: Store) -> str:
     """What is at the place of a store that has no root node."""
-    above = store.above()
+    above = store.above
     if above is not None:
         parent, name = above
         first = parent.get(name, (0, _FIRST_BYTES))
@@ -172,7 +172,7 @@ def _inside(store: Store, name: str = "") -> str:
     """The node that a file or folder of this store belongs to; empty if it belongs to none."""
     names = [name] if name else []
     levels = _LEVELS_LOCAL if store.folder is not None else _LEVELS
-    while len(names) < levels and (above := store.above()) is not None:
+    while len(names) < levels and (above := store.above) is not None:
         store, name = above
         names.insert(0, name)
     path = "/".join(names)

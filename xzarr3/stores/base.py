@@ -373,6 +373,7 @@ class Store(Closing):
         """The local directory whose files hold the values; a key is the path of its file."""
         return None
 
+    @property
     def above(self) -> tuple[Store, str] | None:
         """A read-only store of the folder above this one, and the name of this one there; None if unknown."""
         return None

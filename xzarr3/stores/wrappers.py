@@ -90,8 +90,9 @@ class WrapperStore(Store, hands_on=True):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__.copy()
 
+    @property
     def above(self) -> tuple[Store, str] | None:
-        return self.inner.above()
+        return self.inner.above
 
     @property
     def identity(self) -> object:

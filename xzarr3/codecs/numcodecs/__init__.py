@@ -70,7 +70,9 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
         return _with_byte_order(configured(loaded(_VERSION_2[name]), _given(fields)), endian)
     if name not in _SAME and f"numcodecs.{name}" not in NUMCODECS:
         if name in _REFUSED:
-            raise UnknownExtensionError(f"unknown codec: {_REFUSED[name]}", field="id", found=name)
+            raise UnknownExtensionError(
+                f"unknown codec: {_REFUSED[name]}", field="id", found=name, accepted=numcodecs_ids()
+            )
         from xzarr3.codecs._installed import unknown  # imported only when needed
 
         raise unknown(name, "id", numcodecs_ids())

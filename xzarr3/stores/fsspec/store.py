@@ -491,12 +491,13 @@ def _advice(url: str, error: Exception) -> str:
 
     if isinstance(error, ImportError):
         named = _PACKAGE.search(str(error))
-        package = error.name or (named and next(filter(None, named.groups())))
-        return f"install it with pip install {package}" if package else "install the package that is named"
+        package = error.name or (next(filter(None, named.groups())) if named else "")
+        return f"install the package that is named{package and f': pip install {package}'}"
     protocol = url.partition(":")[0]
     known = {*available_protocols(), *OBJECT_SCHEMES}
     if protocol not in known:
-        return one_of(protocol, sorted(known), "known protocols")
+        names = one_of(protocol, sorted(known), "it knows")
+        return f"correct the URL, its protocol must be one that fsspec knows; {names}"
     return "correct the URL or the options: what the URL names must exist"
 
 

@@ -39,4 +39,5 @@ def missing_part(path: str) -> str:
     with suppress(OSError), os.scandir(above) as entries:  # A directory that may not be read has no names.
         names = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES))
     shown = [name for name in names if not name.startswith(".")]
-    return f"there is no {missing!r} in {above!r}; {one_of(missing, shown, 'it has')}"
+    has = one_of(missing, shown, "it has") if shown else "it is empty"
+    return f"there is no {missing!r} in {above!r}; {has}"

@@ -154,6 +154,7 @@ class LocalStore(Store):
     def folder(self) -> str:
         return self.root
 
+    @property
     def above(self) -> tuple[Store, str] | None:
         parent, name = os.path.split(self.root)
         store = LocalStore(parent, read_only=True, follow_links=self.follow_links)

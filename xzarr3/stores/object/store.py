@@ -270,6 +270,7 @@ class ObjectStore(Store):
     def identity(self) -> object:
         return "ObjectStore", self._recipe.address, self._prefix
 
+    @property
     def above(self) -> tuple[Store, str] | None:
         prefix, _, name = self._prefix.rstrip("/").rpartition("/")
         if not name:
