@@ -23,9 +23,9 @@ from xzarr3.stores import Store
 from xzarr3.stores.local.near import missing_part
 
 _FIRST_BYTES = 4096
-_MOST_FOLDERS = 10  # Folders that are searched for stores.
+_MOST_FOLDERS, _FEW_FOLDERS = 10, 3  # Folders that are searched for stores; few if a request takes long.
 _MOST_LISTED = 3  # Folders that are listed to find stores two levels below.
-_LEVELS_LOCAL, _LEVELS = 12, 3  # Folders above that are searched for a store; a request may take long.
+_LEVELS_LOCAL, _LEVELS = 12, 2  # Folders above that are searched for a store; a request may take long.
 
 _HDF5 = "a netCDF-4 or HDF5 file; open it with xr.open_dataset(..., engine='h5netcdf')"
 _NETCDF3 = "a netCDF-3 file; open it with xr.open_dataset(..., engine='scipy')"
@@ -175,6 +175,8 @@ def _inside(store: Store, name: str = "") -> str:
     while len(names) < levels and (above := store.above) is not None:
         store, name = above
         names.insert(0, name)
+    if not names:
+        return ""
     path = "/".join(names)
     look = DocumentView.around(store, path)
     nodes = [above for above in ancestors(path) if _is_node(look, above)]
@@ -240,7 +242,8 @@ def _below(store: Store, prefixes: Sequence[str]) -> str:
 
 
 def _nodes_in(store: Store, prefixes: Iterable[str]) -> list[str]:
-    paths = [prefix.rstrip("/") for prefix in islice(prefixes, _MOST_FOLDERS)]
+    most = _MOST_FOLDERS if store.concurrency == 1 else _FEW_FOLDERS
+    paths = [prefix.rstrip("/") for prefix in islice(prefixes, most)]
     keys = {path: (*V3.defining_keys(path), *V2.defining_keys(path)) for path in paths}
     asked = [key for each in keys.values() for key in each]
     there = dict(zip(asked, parallel_map(store.exists, asked, store.concurrency), strict=True))

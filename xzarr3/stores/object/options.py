@@ -15,7 +15,7 @@ import pickle
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -249,6 +249,17 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Location:
     if login:
         wanted["headers"] = login | wanted.get("headers", {})
     return Location(_recipe(kind, place, wanted), _prefix(prefix, url), settings)
+
+
+def folder_above(recipe: Recipe, prefix: str) -> tuple[Recipe, str, str] | None:
+    """The recipe and the prefix one level up, and the name of this level there; None at the top."""
+    if recipe.kind != "http":
+        above, _, name = prefix.rstrip("/").rpartition("/")
+        return (recipe, above and f"{above}/", name) if name else None
+    url, _, name = str(recipe.arguments["url"]).rstrip("/").rpartition("/")
+    if not name or url.endswith("/"):  # Above the host is nothing.
+        return None
+    return replace(recipe, arguments={**recipe.arguments, "url": url}, address=url), "", unquote(name)
 
 
 def accepted(kind: str, refusal: str = "") -> str:

@@ -40,7 +40,7 @@ from xzarr3.stores.locks import key_lock
 from xzarr3.stores.object import client as object_client
 from xzarr3.stores.object.client import Answer, Client, client_of
 from xzarr3.stores.object.errors import Failure
-from xzarr3.stores.object.options import Recipe, of_ready, parse
+from xzarr3.stores.object.options import Recipe, folder_above, of_ready, parse
 from xzarr3.stores.object.retries import Pace
 from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer, steady
 from xzarr3.stores.sharing import reduced
@@ -272,11 +272,12 @@ class ObjectStore(Store):
 
     @property
     def above(self) -> tuple[Store, str] | None:
-        prefix, _, name = self._prefix.rstrip("/").rpartition("/")
-        if not name:
+        found = folder_above(self._recipe, self._prefix)
+        if found is None:
             return None
+        recipe, prefix, name = found
         store = object.__new__(ObjectStore)
-        store.__setstate__(self.__getstate__() | {"_prefix": prefix and f"{prefix}/", "read_only": True})
+        store.__setstate__(self.__getstate__() | {"_recipe": recipe, "_prefix": prefix, "read_only": True})
         return store, name
 
     # Capabilities
