@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _mistakes import MISTAKES, Answers, Things, encoded
+from _mistakes import MISTAKES, Answers, Things, create, encoded
 from test_error_texts import FAULTS
 
 import xzarr3
@@ -85,12 +85,24 @@ def test_manners_of_other_faults(fault: str) -> None:
     check_manners(made(FAULTS[fault][0]))
 
 
-@pytest.mark.parametrize("url", ["https://example.org/x.zarr", "s3://b/x.zarr"])
-def test_missing_extra(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    for module in ("obstore", "obstore.store"):
+@pytest.mark.parametrize(
+    ("modules", "extra", "use"),
+    [
+        (("obstore", "obstore.store"), "object", lambda: xzarr3.open("https://example.org/x.zarr")),
+        (("obstore", "obstore.store"), "object", lambda: xzarr3.open_group("s3://b/x.zarr", mode="a")),
+        (("numcodecs.pcodec",), "codecs", lambda: create(serializer="numcodecs.pcodec")),
+        (("zfpy",), "codecs", lambda: create(serializer="numcodecs.zfpy")),
+        (("ml_dtypes",), "ml-dtypes", lambda: create(dtype="float8_e3m4")),
+    ],
+)
+def test_missing_extra(
+    monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], extra: str, use: Callable[[], object]
+) -> None:
+    for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
-    error = made(lambda: xzarr3.open(url))
-    assert "pip install 'xzarr3[object]'" in str(error)
+    error = made(use)
+    assert isinstance(error, xzarr3.Xzarr3Error)
+    assert f"pip install 'xzarr3[{extra}]'" in str(error)
     check_manners(error)
 
 

@@ -103,7 +103,7 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
             "no store at the empty path; accepted: a path, such as '.' for the current directory"
         )
     found = _SCHEME.match(location)
-    if found is None and not os.path.exists(location):
+    if found is None:
         _check_slips(location)
     scheme = None if found is None else found[1].lower()
     if found is not None and found[2] == "::":
@@ -129,17 +129,18 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
 
 def _check_slips(location: str) -> None:
     """Refuse what was meant for a URL or for another system; a write would make a folder of this name."""
-    url = meant_url(location)
+    url, is_of_windows = meant_url(location), os.name != "nt" and _WINDOWS.match(location)
+    if (url is None and not is_of_windows) or os.path.exists(location):
+        return
     if url is not None:
         raise StoreError(
             f"neither a URL nor a directory: {location!r}; did you mean {url!r}? Pass a URL as text, since "
             f"pathlib drops a slash; write './{location}' for a directory of this name"
         )
-    if _WINDOWS.match(location) and os.name != "nt":
-        raise StoreError(
-            f"a path of Windows, on another system: {location!r}; pass the path that this system has for it, "
-            f"such as '/mnt/{location[0].lower()}/...' in WSL"
-        )
+    raise StoreError(
+        f"a path of Windows, on another system: {location!r}; pass the path that this system has for it, "
+        f"such as '/mnt/{location[0].lower()}/...' in WSL"
+    )
 
 
 def _fsspec(url: str, options: dict[str, Any]) -> Store:

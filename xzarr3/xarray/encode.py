@@ -704,7 +704,7 @@ def _grid(
         if explicit:
             raise ArgumentError(
                 f"encoding[{key!r}] of variable {name!r} has {len(lengths)} lengths, "
-                f"the variable {variable.ndim} dimensions {variable.dims}: {lengths}"
+                f"the variable {variable.ndim} dimensions {variable.dims}: {lengths}; give one for each"
             )
         given[key] = None
     chunks, shards = given["chunks"], given["shards"]
