@@ -593,7 +593,10 @@ class Array(Node):
                 f"not the coordinates of a chunk of array '{self.name}': {coords!r}; accepted: integers"
             ) from error
         if len(found) != len(counts) or not all(0 <= at < n for at, n in zip(found, counts, strict=True)):
-            raise SelectionError(f"no chunk {found} in array '{self.name}', whose grid has {counts} chunks")
+            raise SelectionError(
+                f"no chunk {found} in array '{self.name}', whose grid has {counts} chunks; accepted: for "
+                "each dimension a number from 0 to the last one"
+            )
         return found
 
     # Writing

@@ -272,6 +272,19 @@ NODES: dict[str, Mistake] = {
     "function": (lambda t: xzarr3.open_gruop, AttributeError, "'open_gruop'", "'open_group'?", "item"),
     "read-only array": (lambda t: t.group["t2m"].resize((1, 1, 1)), Store, "read-only", "mode='r+'", "w-"),
     "read-only attributes": (lambda t: t.group.attrs.update(a=1), Store, "read-only", "mode='r+'", "w-"),
+    "group in a file": (
+        lambda t: xzarr3.create_group(t.path("notes.txt")), Store, "notes.txt'", "one is a file", "None",
+    ),
+    "dataset in a file": (
+        lambda t: xzarr3.to_zarr(t.values, t.path("notes.txt")), Store, "is a file", "another path", "None",
+    ),
+    "array below an array": (
+        lambda t: xzarr3.create_array(t.store, "t2m/x", shape=1, dtype="i1"),
+        WrongNode, "'/t2m' is an array", "below a group", "None",
+    ),
+    "chunk that is not there": (
+        lambda t: t.array.read_chunk((5, 5)), Selection, "(2, 4) chunks", "from 0", "None",
+    ),
     "existing group": (
         lambda t: xzarr3.create_group(t.store), FileExistsError, "exists", "overwrite", "mode",
     ),

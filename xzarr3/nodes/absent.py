@@ -163,8 +163,9 @@ def _file(parent: Store, name: str, first: bytes) -> str:
     if inside:
         return inside
     if first.lstrip()[:1] == b"{" and (b'"refs"' in first or b".zgroup" in first or b".zarray" in first):
-        place = name if parent.folder is None else os.path.join(parent.folder, name)
-        return f"it is {_KERCHUNK}; open 'reference::{printable(place)}'"
+        if parent.folder is None:
+            return f"it is {_KERCHUNK}; open 'reference::' followed by its URL"
+        return f"it is {_KERCHUNK}; open 'reference::{printable(os.path.join(parent.folder, name))}'"
     return "it is a file, not the directory of a store; correct the path"
 
 

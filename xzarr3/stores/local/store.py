@@ -40,6 +40,12 @@ T = TypeVar("T")
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})
 _ATTEMPTS = 100
+_ADVICE = {  # What to do if a file cannot be written.
+    errno.ENOTDIR: "; write to another path, since a part of this one is a file",
+    errno.ENOSPC: "; free some space, or write to another disk",
+    errno.EDQUOT: "; free some space, or write to another disk",
+    errno.EROFS: "; write to another path, since this file system is read-only",
+}
 _REPLACING = ("writer", "_writer", "_file_writer", "set", "_set", "exists", "_exists", "erase", "_touch")
 _OF_EACH = frozenset(("_identity", "_base", "_lock_identity"))
 
@@ -224,7 +230,8 @@ class LocalStore(Store):
         text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
         if isinstance(error, PermissionError):
             raise StorePermissionError(f"{text}; use a path that this user may {doing}") from error
-        raise StoreError(text) from error
+        advice = _ADVICE.get(error.errno or 0, "") if doing == "write" else ""
+        raise StoreError(text + advice) from error
 
     # Readable
 
