@@ -25,6 +25,14 @@ class Slow(xzarr3.MemoryStore):
     concurrency = 8
 
 
+class Unlisted(xzarr3.MemoryStore):
+    """A store that cannot be listed, as a web server."""
+
+    @property
+    def listable(self) -> bool:
+        return False
+
+
 class Broken(xzarr3.MemoryStore):
     """A store that finds nothing and cannot be listed."""
 
@@ -100,6 +108,18 @@ def test_parts_of_stores_are_found_above(tmp_path: Path, zarr_format: Any) -> No
     chunk = tmp_path / "a.zarr" / array.chunk_key((0, 1))
     for place in (chunk, tmp_path / "a.zarr" / next(iter(array.format.document_keys("g/x")))):
         assert f"part of the store '{tmp_path}/a.zarr'; open that, with the path 'g/x'" in message(place)
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_stores_without_listing_name_what_they_know(consolidated: bool) -> None:
+    listed = xzarr3.MemoryStore()
+    root = xzarr3.create_group(listed)
+    root.create_array("ocean/sst", shape=1, dtype="i1")
+    if consolidated:
+        root.consolidate()
+    found = message(Unlisted({key: listed.get(key) for key in listed.list()}), "ocean/sts")
+    assert ("did you mean 'sst'? the group '/ocean' has: 'sst'" in found) == consolidated
+    assert ("the nearest group above is '/ocean'" in found) != consolidated
 
 
 def test_objects_have_folders_above() -> None:

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from xzarr3.errors import Xzarr3Error, one_of, printable, some
+from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
-from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.nodes.find import DocumentView, children, find_node, read_documents
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
+from xzarr3.nodes.find import DocumentView, children, find_consolidated, find_node, read_documents
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
@@ -78,12 +79,26 @@ def nearest_group(store: Store, path: str) -> str:
         found = find_node(look, above)
         if found is not None:
             format, meta = found
-            members: Iterable[str] = ()
-            if not isinstance(meta, ArrayMetadata):
-                known = None if meta.consolidated is None else [*meta.consolidated]
-                members = known if known is not None else children(look, format, above)
-            return among(path, above, members, is_array=isinstance(meta, ArrayMetadata))
+            if isinstance(meta, ArrayMetadata):
+                return among(path, above, (), is_array=True)
+            members = _members(look, format, meta, above)
+            return among(path, above, members) if members else f"the nearest group above is '/{above}'"
     return ""
+
+
+def _members(look: DocumentView, format: Format, group: GroupMetadata, path: str) -> list[str]:
+    """The names in a group: from its consolidated metadata, from a listing, or from those of the root."""
+    known: Iterable[str] = ()
+    if group.consolidated is not None:
+        known = group.consolidated
+    elif look.listable:
+        return children(look, format, path)
+    else:
+        root = find_consolidated(look)[1]
+        prefix = node_prefix(path)
+        if root is not None and root.consolidated is not None:
+            known = [each.removeprefix(prefix) for each in root.consolidated if each.startswith(prefix)]
+    return [name for name in known if "/" not in name]
 
 
 def among(path: str, above: str, members: Iterable[str], *, is_array: bool = False) -> str:
@@ -99,8 +114,7 @@ def among(path: str, above: str, members: Iterable[str], *, is_array: bool = Fal
     if is_array:
         return f"'/{above}' is an array, which has no nodes below it"
     wanted = path.removeprefix(node_prefix(above)).partition("/")[0]
-    names = [name for name in members if "/" not in name]
-    return one_of(wanted, names, f"the group '/{above}' has" if above else "the group has")
+    return one_of(wanted, members, f"the group '/{above}' has" if above else "the group has")
 
 
 def group_above(store: Store, path: str) -> tuple[str, str] | None:
