@@ -81,6 +81,7 @@ class Things:
         self.write("n5/attributes.json", b'{"n5": "2.0.0"}')
         self.write("many/a.nc", HDF5)
         self.write("refs.parq/.zmetadata", b'{"metadata": {}, "record_size": 10}')
+        (self.folder / "link").symlink_to("nowhere")
         for name in ("snapshots", "transactions", "manifests"):
             (self.folder / "ice" / name).mkdir()
 
@@ -174,6 +175,8 @@ WHAT_IS_THIS: dict[str, Mistake] = {
     "folder of chunks": (lambda t: ours(f"{t.store}/t2m/c"), NotFound, "store.zarr'", "path 't2m'", NONE),
     "chunk": (lambda t: ours(f"{t.store}/t2m/c/0/0/0"), NotFound, "store.zarr'", "path 't2m'", NONE),
     "document": (lambda t: ours(f"{t.store}/zarr.json"), NotFound, "store.zarr'; open", "part of", NONE),
+    "device": (lambda t: xzarr3.open("/dev/null"), NotFound, "neither a directory", "correct", NONE),
+    "link to nowhere": (lambda t: xzarr3.open(t.path("link")), NotFound, "neither", "correct the path", NONE),
     "empty folder": (lambda t: xzarr3.open(t.path("empty")), NotFound, "directory is empty", "empty'", NONE),
     "empty memory": (lambda t: xzarr3.open(xzarr3.MemoryStore()), NotFound, "nothing", "stored there", NONE),
     "absent": (

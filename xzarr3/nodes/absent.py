@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 
-from xzarr3.errors import Xzarr3Error, one_of, printable, some
+from xzarr3.errors import StoreError, Xzarr3Error, one_of, printable, some
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.v2 import V2
@@ -143,10 +144,16 @@ def _at_root(store: Store) -> str:
     above = store.above
     if above is not None:
         parent, name = above
-        first = parent.get(name, (0, _FIRST_BYTES))
+        first = None
+        with suppress(StoreError):  # Below, a local file that cannot be read is told apart from no file.
+            first = parent.get(name, (0, _FIRST_BYTES))
         if first is not None:
             return _file(parent, name, bytes(first))
     if store.folder is not None and not os.path.isdir(store.folder):
+        if os.path.lexists(store.folder):
+            return (
+                "it is neither a directory nor a file that can be read; correct the path, or its permissions"
+            )
         return missing_part(store.folder)
     if not store.listable:
         return ""
