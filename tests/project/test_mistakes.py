@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _mistakes import MISTAKES, Answers, Things, create, encoded
+from _mistaken import Answers, Things
+from _mistakes import MISTAKES, create, encoded
 from test_error_texts import FAULTS
 
 import xzarr3
