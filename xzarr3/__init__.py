@@ -21,6 +21,8 @@ from xzarr3.arrays import Array, ChunkTask
 from xzarr3.copying import copy
 from xzarr3.errors import (
     AlignmentError,
+    ArgumentError,
+    ArgumentTypeError,
     ChangedError,
     ChunkDecodeError,
     ChunkEncodeError,
@@ -46,6 +48,7 @@ from xzarr3.errors import (
     StoreOptionError,
     StorePermissionError,
     UnknownExtensionError,
+    UnknownNameError,
     Xzarr3Error,
 )
 from xzarr3.formats import ZarrFormat
@@ -97,6 +100,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlignmentError",
+    "ArgumentError",
+    "ArgumentTypeError",
     "Array",
     "CacheStore",
     "ChangedError",
@@ -134,6 +139,7 @@ __all__ = [
     "StoreOptionError",
     "StorePermissionError",
     "UnknownExtensionError",
+    "UnknownNameError",
     "WrapperStore",
     "Xzarr3Error",
     "ZarrFormat",

@@ -7,8 +7,8 @@ nodes, :mod:`xzarr3.new_array` creates arrays.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, Never
 
 import numpy.typing as npt
@@ -17,7 +17,18 @@ from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError, one_of
+from xzarr3.errors import (
+    ArgumentError,
+    IncompleteWriteError,
+    MetadataError,
+    NodeNotFoundError,
+    NodeTypeError,
+    StorePermissionError,
+    Xzarr3Error,
+    one_of,
+    short_traceback,
+    some,
+)
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.groups import Group, bind, make_group
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
@@ -25,6 +36,7 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
 from xzarr3.names import unknown_arguments
 from xzarr3.new_array import make_array
+from xzarr3.nodes.absent import group_above, what_is_there
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
 from xzarr3.nodes.node import check_new_path, locate_node, path_or_name
 from xzarr3.options import Missing, check_missing
@@ -36,7 +48,7 @@ Mode = Literal["r", "r+", "a", "w", "w-"]
 def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
     if mode not in accepted:
         creates = "; create_array() and create_group() create" if mode in ("w", "w-", "x") else ""
-        raise ValueError(f"mode={mode!r}; {one_of(mode, accepted)}{creates}")
+        raise ArgumentError(f"mode={mode!r}; {one_of(mode, accepted)}{creates}")
 
 
 def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: Any) -> Array | Group | None:
@@ -136,16 +148,68 @@ def _found(
 
 
 def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
-    formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
-    keys = [repr(key) for format in formats for key in format.defining_keys(path)]
     hint = check_complete(store, path, f"{what} at '/{path}'")
-    if store.folder is not None and not os.path.isdir(store.folder):
-        hint = "; there is no such directory"
+    place = f"no {what} at '/{path}' in {store}"
     if zarr_format is not None and not hint and find_node(store, path) is not None:
-        hint = f"; there is one of another format than {zarr_format}"
-    return NodeNotFoundError(f"no {what} at '/{path}' in {store}: found no {' or '.join(keys)}{hint}")
+        return NodeNotFoundError(
+            f"{place}: there is one of another format than {zarr_format}; leave zarr_format out"
+        )
+    seen = what_is_there(store, path)
+    if not seen:
+        formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
+        keys = [repr(key) for format in formats for key in format.defining_keys(path)]
+        seen = f"found no {' or '.join(keys)}"
+    return NodeNotFoundError(f"{place}: {seen}{hint}")
 
 
+def _no_array(group: Group) -> NodeTypeError:
+    """The error for a group where an array is wanted."""
+    there = ""
+    with suppress(Xzarr3Error):  # Not all stores can list.
+        there = f"; the group has: {some(list(group))}"
+    return NodeTypeError(
+        f"'{group.name}' of {group.store} is a group, not an array; open it with xzarr3.open_group(), or "
+        f"pass the path of an array in it{there}"
+    )
+
+
+def _no_group(array: Array) -> NodeTypeError:
+    """The error for an array where a group is wanted."""
+    text = f"'{array.name}' of {array.store} is an array, not a group; open it with xzarr3.open_array()"
+    above = group_above(array.store, array.path)
+    if above is not None:
+        text += f", or take {above[1]!r} of the group {above[0]}, as with xarray"
+    return NodeTypeError(text)
+
+
+def find_group(
+    store: Store, path: str, *, zarr_format: ZarrFormat | None = None, use_consolidated: bool | None = None
+) -> Group | None:
+    """The group at a path, to be changed; None if there is none.
+
+    Unlike :func:`open_group`, this looks for nothing else there. So a first write costs no further requests.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is an array at ``path``.
+    """
+    options: dict[str, Any] = {
+        "read_only": False, "use_consolidated": use_consolidated, "missing": "fill",
+    }  # fmt: skip
+    node = _load(store, path, zarr_format, **options)
+    if node is None:
+        try:
+            check_complete(store, path, f"group at '/{path}'")
+        except IncompleteWriteError:
+            return None
+        node = _load(store, path, zarr_format, **options)  # it may have appeared before its lease was read
+    if isinstance(node, Array):
+        raise _no_group(node)
+    return node
+
+
+@short_traceback
 def open(
     store: StoreLike,
     path: str = "",
@@ -219,6 +283,7 @@ def open(
     )
 
 
+@short_traceback
 def open_array(
     store: StoreLike,
     path: str = "",
@@ -251,10 +316,11 @@ def open_array(
         by_name=True,
     )
     if not isinstance(node, Array):
-        raise NodeTypeError(f"'/{normal}' of {opened} is a group, not an array")
+        raise _no_array(node)
     return node
 
 
+@short_traceback
 def open_group(
     store: StoreLike,
     path: str = "",
@@ -308,10 +374,11 @@ def open_group(
         made.missing = missing
         return made
     if not isinstance(node, Group):
-        raise NodeTypeError(f"'/{normal}' of {opened} is an array, not a group")
+        raise _no_group(node)
     return node
 
 
+@short_traceback
 def create_group(
     store: StoreLike,
     path: str = "",
@@ -358,6 +425,7 @@ def create_group(
     return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
 
 
+@short_traceback
 def create_array(
     store: StoreLike,
     path: str = "",

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.array_properties import ArrayProperties
+from xzarr3.errors import short_traceback
 from xzarr3.io.explain import Explanation
 from xzarr3.io.indexers import Indexer, Parse
 from xzarr3.io.plan import ReadPlan
@@ -30,10 +31,12 @@ from xzarr3.io.selection import (
 class ArraySelections(ArrayProperties):
     """The part of :class:`xzarr3.Array` that selects."""
 
+    @short_traceback
     def plan(self, selection: Selection = ...) -> ReadPlan:
         """The plan of a read of ``selection``."""
         return self._indexer.plan(selection)
 
+    @short_traceback
     def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
         """Tell what a read of ``selection`` fetches: keys, byte ranges, bytes moved against bytes used.
 

@@ -22,13 +22,7 @@ from xzarr3.array_selections import ArraySelections
 from xzarr3.commit.length import Length
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
-from xzarr3.errors import (
-    MetadataError,
-    SelectionError,
-    one_of,
-    printable,
-    shorten,
-)
+from xzarr3.errors import MetadataError, SelectionError, one_of, printable, short_traceback, shorten
 from xzarr3.formats import Format, parse_format
 from xzarr3.grid import Edges, Grid, as_lengths
 from xzarr3.io.executor import Engine
@@ -192,6 +186,7 @@ class Array(ArraySelections):
         axes = (Edges(axis.runs[:_FEW_RUNS]) if isinstance(axis, Edges) else axis for axis in grid.axes)
         return shorten([axis.to_json() for axis in axes])
 
+    @short_traceback
     def info_complete(self) -> str:
         """:attr:`info`, and how much of the array is stored. Asks the store for the size of every unit."""
         sizes = self._unit_sizes()
@@ -274,6 +269,7 @@ class Array(ArraySelections):
         """Key of the document that makes this an array."""
         return self.format.array_key(self.path)
 
+    @short_traceback
     def chunk_key(self, coords: tuple[int, ...]) -> str:
         """Key of a stored unit, given its coordinates in the grid."""
         return self.engine.key(self._check_coords(coords))
@@ -382,6 +378,7 @@ class Array(ArraySelections):
         region = self.metadata.chunk_grid.region(self._check_coords(coords), self.shape)
         return self.get(region, threads=1)
 
+    @short_traceback
     def chunk_tasks(self, selection: Selection = ...) -> Iterator[ChunkTask]:
         """One task for each stored unit that ``selection`` touches, in C order; a task reads a whole unit."""
         for coords in self.plan(selection).coords():
@@ -396,7 +393,10 @@ class Array(ArraySelections):
                 f"not the coordinates of a chunk of array '{self.name}': {coords!r}; accepted: integers"
             ) from error
         if len(found) != len(counts) or not all(0 <= at < n for at, n in zip(found, counts, strict=True)):
-            raise SelectionError(f"no chunk {found} in array '{self.name}', whose grid has {counts} chunks")
+            raise SelectionError(
+                f"no chunk {found} in array '{self.name}', whose grid has {counts} chunks; accepted: for "
+                "each dimension a number from 0 to the last one"
+            )
         return found
 
     # Writing
@@ -505,6 +505,7 @@ class Array(ArraySelections):
                 f"'{self.name}'"
             ) from error
 
+    @short_traceback
     def resize(self, shape: int | tuple[int, ...]) -> None:
         """Change the shape, in place.
 
@@ -522,6 +523,7 @@ class Array(ArraySelections):
         """
         resizing.resize(self, shape)
 
+    @short_traceback
     def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add ``data`` at the end of the array along ``axis``.
 
@@ -549,6 +551,7 @@ class Array(ArraySelections):
         resizing.append(self, data, axis)
         return self.shape
 
+    @short_traceback
     def stored_units(
         self, region: BasicSelection = ..., shape: tuple[int, ...] | None = None, grid: Grid | None = None
     ) -> Iterator[tuple[int, ...]]:

@@ -10,7 +10,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.api import create_array, create_group, open, open_group
 from xzarr3.arrays import Array
-from xzarr3.errors import NodeTypeError
+from xzarr3.errors import NodeTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.stores import MemoryStore, StoreLike, open_store
@@ -83,6 +83,7 @@ def save_array(store: StoreLike, arr: Any, *, path: str = "", **options: Any) ->
     create_array(store, path, data=arr, **options)
 
 
+@short_traceback
 def save_group(
     store: StoreLike,
     *arrays: Any,
@@ -124,6 +125,7 @@ def save_group(
         made.create_array(name, data=each)
 
 
+@short_traceback
 def load(
     store: StoreLike,
     path: str = "",
@@ -166,6 +168,7 @@ def load(
     return {name: each.get() for name, each in node.arrays()}
 
 
+@short_traceback
 def tree(group: StoreLike | Group, path: str = "", **options: Any) -> Any:
     """The nodes below a group as text, a line for each; see :meth:`Group.tree`.
 
@@ -195,6 +198,7 @@ def tree(group: StoreLike | Group, path: str = "", **options: Any) -> Any:
     return node.tree()
 
 
+@short_traceback
 def open_consolidated(
     store: StoreLike, path: str = "", *, use_consolidated: Literal[True] = True, **options: Any
 ) -> Group:
@@ -219,6 +223,7 @@ def open_consolidated(
     return open_group(store, path, use_consolidated=True, **options)
 
 
+@short_traceback
 def consolidate_metadata(
     store: StoreLike,
     path: str = "",

@@ -29,7 +29,7 @@ from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.commit.replace import Replacement
-from xzarr3.errors import MetadataError, NodeExistsError, listed, printable
+from xzarr3.errors import MetadataError, NodeExistsError, levels_to_caller, listed, printable, short_traceback
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.fill_value_attribute import (
@@ -59,6 +59,7 @@ from xzarr3.tracing.counters import for_array
 _KEEP = "keep"
 
 
+@short_traceback
 def copy(
     source: StoreLike | Array | Group,
     target: StoreLike,
@@ -423,7 +424,7 @@ def _warn_of_ignored(node: Array | Group) -> None:
     warnings.warn(
         f"'{printable(node.name)}' of {node.store} has fields that have no meaning in another format; "
         f"its copy lacks them: {listed(node.metadata.ignored)}",
-        stacklevel=4,
+        stacklevel=levels_to_caller(),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Never
 from xzarr3.api import create_array, open_group
 from xzarr3.arrays import Array
 from xzarr3.copying import copy_values
+from xzarr3.errors import short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.names import unknown_arguments
@@ -22,6 +23,7 @@ _KEEP = "keep"
 _KEPT = ("chunks", "shards", "filters", "serializer", "compressors")
 
 
+@short_traceback
 def group(
     store: StoreLike | None = None,
     path: str = "",
@@ -231,6 +233,7 @@ def empty_like(a: Any, *, store: StoreLike | None = None, path: str = "", **opti
     return _like(a, options.pop("fill_value", fill_like(a)), store, path, options)
 
 
+@short_traceback
 def from_array(
     store: StoreLike | None,
     *,

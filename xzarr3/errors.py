@@ -1,22 +1,34 @@
-"""Every exception and warning of xzarr3.
+"""Every exception and warning of xzarr3, and what their messages and tracebacks have in common.
 
 Each message says where the error happened (path, key or field), what was found, what was expected and what
 to do. "accepted:" precedes values or kinds of values only; what to do is an imperative.
 Each class also derives from the builtin exception that a caller would expect (``ValueError``,
 ``FileNotFoundError``, ...), so that code written for other libraries keeps working.
+
+A traceback ends near the line of the user: :func:`short_traceback` leaves out the frames of this package.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FULL_TRACEBACK = "XZARR3_FULL_TRACEBACK"
+"""The environment variable that keeps all frames in tracebacks, if it is set to anything but 0."""
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _MOST_NAMES = 10
 _LONGEST_NAME = 100
 _MOST_COMPARED = 1000
+_GENERATOR = 0x20  # inspect.CO_GENERATOR; importing inspect takes milliseconds.
 
 
 def printable(text: str) -> str:
@@ -42,6 +54,63 @@ class Xzarr3Error(Exception):
     def add_note(self, note: str, /) -> None:
         """Add a note, which is printed after the error."""
         super().add_note(printable(note))
+
+
+def shorten_traceback(error: Xzarr3Error) -> None:
+    """Remove the frames that an error passed so far, unless :data:`FULL_TRACEBACK` is set; then ``raise``.
+
+    A user looks for the own line, which then is near the end of the traceback. Causes and notes stay.
+    """
+    if os.environ.get(FULL_TRACEBACK, "0") in ("", "0"):
+        error.__traceback__ = None
+
+
+def short_traceback(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a public function: its deliberate errors leave it without the frames within this package.
+
+    An error of any other class is a defect, here or elsewhere, and keeps its frames. Functions that are
+    called for each chunk are not decorated, since that would add a call.
+    """
+    if function.__code__.co_flags & _GENERATOR:
+        return _short_iteration(function)  # type: ignore[arg-type, return-value]
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except Xzarr3Error as error:
+            shorten_traceback(error)
+            raise
+
+    return call
+
+
+def _short_iteration(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
+    @wraps(function)
+    def iterate(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        try:
+            yield from function(*args, **kwargs)
+        except Xzarr3Error as error:
+            shorten_traceback(error)
+            raise
+
+    return iterate
+
+
+def levels_to_caller(packages: Container[str] = ("xzarr3",)) -> int:
+    """The ``stacklevel`` of a warning, from the calling function, that names the first line outside.
+
+    Parameters
+    ----------
+    packages : container of str
+        The packages whose frames are passed over.
+    """
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in packages:
+            break
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _named(path: str) -> str:
@@ -128,6 +197,21 @@ class UnknownExtensionError(MetadataError):
 
 class DataTypeValidationError(MetadataError):
     """A data type, or a scalar of it such as a fill value, is not permitted by the format."""
+
+
+class ArgumentError(Xzarr3Error, ValueError):
+    """An argument does not fit the call, or a dataset does not fit the store that it is to be written to."""
+
+
+class ArgumentTypeError(Xzarr3Error, TypeError):
+    """An argument is of a type that the call does not take."""
+
+
+class UnknownNameError(Xzarr3Error, KeyError):
+    """An argument names a variable, dimension or label that does not exist."""
+
+    def __str__(self) -> str:
+        return printable(Exception.__str__(self))  # A KeyError shows the repr of its message.
 
 
 class NodeNotFoundError(Xzarr3Error, FileNotFoundError, KeyError):
@@ -315,7 +399,7 @@ def some(names: Sequence[Any], found: object = None) -> str:
 
 def did_you_mean(found: object, names: Sequence[Any]) -> str:
     """The question that proposes the name nearest to ``found``, or an empty string."""
-    near = _nearest(found, names, 1)
+    near = [] if found in names else _nearest(found, names, 1)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
@@ -325,7 +409,10 @@ def _nearest(found: object, names: Sequence[Any], most: int) -> list[str]:
     if not isinstance(found, str) or not 0 < len(found) <= _LONGEST_NAME or len(names) > _MOST_COMPARED:
         return []
     lower = {name.lower(): name for name in names if isinstance(name, str)}
-    return [lower[name] for name in get_close_matches(found.lower(), lower, most)]
+    wanted = found.lower()
+    ends = [name for name in lower if name.endswith(f".{wanted}")]  # 'zlib' stands for 'numcodecs.zlib'.
+    near = dict.fromkeys((*ends, *get_close_matches(wanted, lower, most)))
+    return [lower[name] for name in near][:most]
 
 
 def _rebuild(cls: type[Exception], args: tuple[object, ...], state: dict[str, object]) -> Exception:

@@ -659,6 +659,11 @@ def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ..
     return grid
 
 
+def _sample(shape: Sequence[int]) -> tuple[int, ...]:
+    """Lengths of chunks that an array of this shape can have, for an error message."""
+    return tuple(max(1, min(length, 100)) for length in shape)
+
+
 def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid:
     """The grid for the ``chunks`` that a user gives.
 
@@ -693,7 +698,7 @@ def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid
     if given is None or len(given) != len(shape):
         raise MetadataError(
             f"the array has {len(shape)} dimensions", field=field, found=chunks,
-            accepted=f"{len(shape)} integers or lists of integers",
+            accepted=f"{len(shape)} integers or lists of integers, such as {_sample(shape)}",
         )  # fmt: skip
     found = [
         _wanted_axis(value, size, field if value is chunks else f"{field}[{at}]")

@@ -9,7 +9,7 @@ import numpy as np
 
 from xzarr3.arrays import Array
 from xzarr3.dtypes import parse_dtype
-from xzarr3.errors import NodeTypeError
+from xzarr3.errors import NodeTypeError, short_traceback
 from xzarr3.grid import as_lengths
 from xzarr3.group_members import GroupMembers
 from xzarr3.new_array import fill_like, settings_like, zero_of
@@ -22,6 +22,7 @@ class GroupArrays(GroupMembers):
     def create_array(self, name: str, **options: Any) -> Array:
         """Create an array below this group; takes the options of :func:`xzarr3.create_array`."""
 
+    @short_traceback
     def create_dataset(
         self, name: str, shape: Any = None, dtype: Any = None, data: Any = None, **options: Any
     ) -> Array:
@@ -35,6 +36,7 @@ class GroupArrays(GroupMembers):
         """
         return self.create_array(name, shape=shape, dtype=dtype, data=data, **options)
 
+    @short_traceback
     def require_array(
         self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any
     ) -> Array:

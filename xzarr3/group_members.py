@@ -7,7 +7,7 @@ from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
-from xzarr3.errors import MetadataError, NodeTypeError, StoreCapabilityError, printable
+from xzarr3.errors import MetadataError, NodeTypeError, StoreCapabilityError, printable, short_traceback
 from xzarr3.formats.base import Held
 from xzarr3.nodes.node import Node
 
@@ -28,6 +28,7 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
     def _bound(self, relative: str, held: Held | MetadataError) -> Array | Group:
         """The node with these documents."""
 
+    @short_traceback
     def load(
         self, max_depth: int | None = 0, *, leave_out: Collection[str] = ()
     ) -> Iterator[tuple[str, Array | Group | MetadataError]]:
@@ -70,6 +71,7 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
         """The nodes directly below, read in one batch."""
         return _Values(self)
 
+    @short_traceback
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Names and nodes of the arrays directly below."""
         for name, held in self._held():
@@ -78,6 +80,7 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
                 if isinstance(node, Array):
                     yield name, node
 
+    @short_traceback
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Names and nodes of the groups directly below."""
         for name, held in self._held():
@@ -86,6 +89,7 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
                 if not isinstance(node, Array):
                     yield name, node
 
+    @short_traceback
     def members(self, max_depth: int | None = 0) -> Iterator[tuple[str, Array | Group]]:
         """Relative paths and nodes below, read level by level.
 
@@ -157,6 +161,7 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
         """
         return (group for _, group in self.groups())
 
+    @short_traceback
     def get_array(self, path: str) -> Array:
         """The array at ``path``.
 
@@ -180,6 +185,7 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
             raise NodeTypeError(f"'{node.name}' of {self.store} is a group, not an array")
         return node
 
+    @short_traceback
     def get_group(self, path: str) -> Group:
         """The group at ``path``.
 
@@ -203,6 +209,7 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
             raise NodeTypeError(f"'{node.name}' of {self.store} is an array, not a group")
         return node
 
+    @short_traceback
     def nmembers(self, max_depth: int | None = 0) -> int:
         """Number of nodes below.
 

@@ -7,19 +7,30 @@ A group finds nodes in its consolidated metadata or in the store, and changes it
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
-from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, one_of, printable
+from xzarr3.errors import (
+    InvalidKeyError,
+    MetadataError,
+    NodeNotFoundError,
+    NodeTypeError,
+    StoreCapabilityError,
+    did_you_mean,
+    printable,
+    short_traceback,
+)
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.group_arrays import GroupArrays
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.names import explain_absent
 from xzarr3.new_array import make_array
+from xzarr3.nodes.absent import among
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.documents import change_document, gone, with_attributes
@@ -33,7 +44,7 @@ from xzarr3.nodes.find import (
     read_metadata,
 )
 from xzarr3.nodes.move import move_node
-from xzarr3.nodes.node import check_new_path, normal_path
+from xzarr3.nodes.node import ancestors, check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
 from xzarr3.options import Missing
 from xzarr3.stores import Store
@@ -107,6 +118,12 @@ class Group(GroupArrays):
         self.missing: Missing = "fill"
         """What the arrays found in this group do about absent chunks; see :func:`xzarr3.open`."""
 
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = ""
+        if not name.startswith("_"):
+            hint = f"; {did_you_mean(name, dir(type(self))) or f'a node is an item, as in group[{name!r}]'}"
+        raise AttributeError(f"'Group' object has no attribute {name!r}{hint}", name=name, obj=self)
+
     def __repr__(self) -> str:
         return f"<xzarr3.Group {printable(self.name)} of {self.store}>"
 
@@ -165,6 +182,7 @@ class Group(GroupArrays):
             node._documents, node._tag = below, self._tag
         return node
 
+    @short_traceback
     def loaded(self) -> Group:
         """This group with the documents of all nodes below, read now and kept.
 
@@ -203,12 +221,11 @@ class Group(GroupArrays):
         for path in depth_first(path for path in paths if path not in leave_out):
             yield path, found[path]
 
+    @short_traceback
     def __getitem__(self, path: str) -> Array | Group:
         found = self._find(path)
         if found is None:
-            there = ""
-            if self._documents is not None or self.store.listable:
-                there = f"; {one_of(path, self, 'the group has')}"
+            there = self._near(path)
             full = node_prefix(self.path) + normal_path(path)
             if settle(self.store, full):
                 meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
@@ -220,11 +237,25 @@ class Group(GroupArrays):
                 raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
 
+    def _near(self, path: str) -> str:
+        """The nearest group above a missing node, and the nearest name in it."""
+        full = node_prefix(self.path) + normal_path(path)
+        for above in [*ancestors(normal_path(path))][::-1]:
+            node = self._find(above)
+            if isinstance(node, Array):
+                return f"; {among(full, node.path, (), is_array=True)}"
+            if node is not None:
+                with suppress(StoreCapabilityError):  # Not all stores can list.
+                    return f"; {among(full, node.path, node)}"
+        return ""
+
+    @short_traceback
     def get(self, path: str, default: Any = None) -> Any:
         """The node at ``path``, or ``default`` if there is none."""
         found = self._find(path)
         return default if found is None else found
 
+    @short_traceback
     def __contains__(self, path: object) -> bool:
         if not isinstance(path, str):
             return False
@@ -255,11 +286,13 @@ class Group(GroupArrays):
 
     # Changing nodes
 
+    @short_traceback
     def create_array(self, name: str, **options: Any) -> Array:
         """Create an array below this group; takes the options of :func:`xzarr3.create_array`."""
         self._check_writable()
         return make_array(self.store, self.format, self._new_path(name), **options)
 
+    @short_traceback
     def __setitem__(self, name: str, values: Any) -> None:
         """Store values as an array with default settings, in place of the array of this name.
 
@@ -280,6 +313,7 @@ class Group(GroupArrays):
             )
         self.create_array(name, data=values, overwrite=found is not None)
 
+    @short_traceback
     def move(self, source: str, dest: str) -> None:
         """Move a node below this group, with all nodes below it, to another path below this group.
 
@@ -312,6 +346,7 @@ class Group(GroupArrays):
         settle(self.store, to)
         move_node(self.store, self.format, full, to)
 
+    @short_traceback
     def create_group(
         self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
     ) -> Group:
@@ -321,6 +356,7 @@ class Group(GroupArrays):
             self.store, self.format, self._new_path(name), attributes=attributes, overwrite=overwrite
         )
 
+    @short_traceback
     def require_group(self, name: str) -> Group:
         """The group ``name`` below this group; created if it is absent.
 
@@ -333,9 +369,12 @@ class Group(GroupArrays):
         if found is None:
             return self.create_group(name)
         if isinstance(found, Array):
-            raise NodeTypeError(f"'{found.name}' of {self.store} is an array, not a group")
+            raise NodeTypeError(
+                f"'{found.name}' of {self.store} is an array, not a group; choose another name"
+            )
         return found
 
+    @short_traceback
     def require_groups(self, *names: str) -> tuple[Group, ...]:
         """The groups of these names below this group; created if they are absent.
 
@@ -347,6 +386,7 @@ class Group(GroupArrays):
         """
         return tuple(self.require_group(name) for name in names)
 
+    @short_traceback
     def __delitem__(self, name: str) -> None:
         self._check_writable()
         erase_node(self.store, self._existing_path(name), self.format)
@@ -367,13 +407,14 @@ class Group(GroupArrays):
         full = node_prefix(self.path) + relative
         settle(self.store, full)  # an unfinished swap completed later would bring the node back
         if name not in self:
-            raise NodeNotFoundError(f"no array or group '{name}' in {self!r}")
+            raise NodeNotFoundError(f"no array or group '{name}' in {self!r}{self._near(name)}")
         return full
 
     def _new_path(self, name: str) -> str:
         relative = check_new_path(name, self.format)
         return check_new_path(node_prefix(self.path) + relative, self.format)
 
+    @short_traceback
     def consolidate(self) -> Group:
         """Copy the documents of all nodes below into this group's consolidated metadata.
 

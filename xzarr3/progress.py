@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from xzarr3.errors import printable
+from xzarr3.errors import ArgumentTypeError, printable
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -38,7 +38,7 @@ def check_asked(progress: object) -> None:
         If it is neither a truth value nor a function.
     """
     if not isinstance(progress, bool) and not callable(progress):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"progress={progress!r}; accepted: True, False, or a function of the bytes done and their total"
         )
 

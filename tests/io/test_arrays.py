@@ -870,7 +870,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     for store in (tmp_path / "nothing", xzarr3.MemoryStore()):
         for opener in (xzarr3.open, xzarr3.open_array, xzarr3.open_group):
             for error in (NodeNotFoundError, FileNotFoundError, KeyError):
-                with pytest.raises(error, match=r"zarr\.json"):
+                with pytest.raises(error, match=r"there is no 'nothing' in|nothing is stored there"):
                     opener(store)
                 with pytest.raises(error, match="a/b"):
                     opener(store, "a/b")

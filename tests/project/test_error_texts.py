@@ -85,7 +85,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "chunk lengths": (
         lambda: create(chunks=(2, 2)),
         "node '/', field 'chunks': the array has 1 dimensions; found (2, 2); accepted: 1 integers or lists "
-        "of integers",
+        "of integers, such as (10,)",
     ),
     "chunks in shards": (
         lambda: create(chunks=(4,), shards=(10,)),
@@ -170,7 +170,8 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "array for a group": (
         lambda: xzarr3.open_group(group().store, "temperature"),
-        "'/temperature' of <MemoryStore, 2 keys> is an array, not a group",
+        "'/temperature' of <MemoryStore, 2 keys> is an array, not a group; open it with xzarr3.open_array(), "
+        "or take 'temperature' of the group '/' of <MemoryStore, 2 keys>, as with xarray",
     ),
     "consolidated": (
         lambda: xzarr3.open_group(group().store, use_consolidated=True),
@@ -184,11 +185,11 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "index": (
         lambda: group()["temperature"][5],
-        "axis 0: index 5 is out of bounds for length 4",
+        "axis 0: index 5 is out of bounds for length 4; accepted: -4 to 3",
     ),
     "too many indices": (
         lambda: group()["temperature"][0, 0, 0],
-        "too many indices: 3 for an array of 2 dimensions",
+        "too many indices: 3 for an array of 2 dimensions; give 2 at most",
     ),
     "kind of index": (
         lambda: group()["temperature"].oindex["a"],
@@ -208,7 +209,8 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "append": (
         lambda: group()["temperature"].append(np.ones((1, 5))),
-        "cannot append values of shape (1, 5) to array '/temperature' of shape (4, 6) along axis 0",
+        "cannot append values of shape (1, 5) to array '/temperature' of shape (4, 6) along axis 0; give "
+        "values of shape (n, 6)",
     ),
     "key": (
         lambda: xzarr3.MemoryStore().get("/a"),

@@ -7,13 +7,40 @@ a document or a user names its codec.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
-from xzarr3.errors import MetadataError, listed
+from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 
 GROUP = "xzarr3.codecs"
 _KINDS = (ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec)
+
+
+_ELSEWHERE = {
+    "gribberish": "gribberish",
+    "gribscan": "gribscan",
+    **dict.fromkeys(("avif", "brunsli", "imagecodecs_", "jpeg", "lerc", "webp"), "imagecodecs"),
+    **dict.fromkeys(("FITS", "fill_hdf_strings", "grib", "record_member"), "kerchunk"),
+    "n5_wrapper": "zarr",
+    "tiff": "tifffile",
+}
+"""The packages that have codecs for other software, by the beginning of the codec's name."""
+
+
+def unknown(name: str, field: str, known: Collection[str]) -> UnknownExtensionError:
+    """The error for a codec that xzarr3 does not know; it names the package that has it, if that is known."""
+    own = name.removeprefix("numcodecs.")
+    package = next((_ELSEWHERE[start] for start in _ELSEWHERE if own.startswith(start)), None)
+    if package is None:
+        return UnknownExtensionError("unknown codec", field=field, found=name, accepted=known)
+    return UnknownExtensionError(
+        f"unknown codec, which the package '{package}' has for other software",
+        field=field,
+        found=name,
+        accepted=known,
+        advice="register a class for it with xzarr3.codecs.register_codec(), or read with that software",
+    )
 
 
 def installed_names() -> set[str]:

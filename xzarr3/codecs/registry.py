@@ -106,11 +106,11 @@ def codec_class(name: str) -> type[Codec]:
     if name not in _loaded:
         place = _CORE.get(name) or NUMCODECS.get(name)
         if place is None:
-            from xzarr3.codecs._installed import installed_codec  # imported only when needed
+            from xzarr3.codecs._installed import installed_codec, unknown  # imported only when needed
 
             installed = installed_codec(name)
             if installed is None:
-                raise UnknownExtensionError("unknown codec", field="name", found=name, accepted=codec_names())
+                raise unknown(name, "name", codec_names())
             _loaded[name] = installed
         else:
             _loaded[name] = loaded(place)

@@ -39,8 +39,8 @@ from xzarr3.errors import (
     StoreCapabilityError,
     StoreError,
     contended,
+    levels_to_caller,
 )
-from xzarr3.formats.nonfinite_attributes import levels_to_caller
 from xzarr3.parallel import pause
 from xzarr3.stores.base import (
     ABSENT,
@@ -286,7 +286,7 @@ class Length:
                 f"of {self._store}, as the lease '{self.lease.key}' could not be taken away yet: {another}"
             )
             if error is None:  # the change itself succeeded
-                warnings.warn(said, stacklevel=3)
+                warnings.warn(said, stacklevel=levels_to_caller())
             else:
                 error.add_note(said)
 

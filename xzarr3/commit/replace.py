@@ -53,12 +53,15 @@ from xzarr3.errors import (
     ReadOnlyError,
     StoreCapabilityError,
     StoreError,
+    levels_to_caller,
     printable,
+    short_traceback,
 )
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import changes, revalidation
+from xzarr3.nodes.absent import what_is_there
 from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.create import groups_missing
@@ -291,7 +294,7 @@ class Replacement:
             warnings.warn(
                 f"'/{printable(self._path)}' in {self._target} was written, but some values that it "
                 f"replaced, or that it needed while writing, could not be removed: {error}",
-                stacklevel=4,
+                stacklevel=levels_to_caller(),
             )
 
 
@@ -507,6 +510,7 @@ def _is_missing(store: Store) -> bool:
     return store.listable and next(iter(store.list_prefix("")), None) is None
 
 
+@short_traceback
 def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:
     """Finish swaps whose writers were killed, and remove leftovers of other killed writes.
 
@@ -545,6 +549,7 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     with opened if made else contextlib.nullcontext():
         if made and _is_missing(opened):
             raise NodeNotFoundError(
-                f"nothing is stored in {opened}, so there is nothing to recover; correct the path or URL"
+                f"nothing is stored in {opened}, so there is nothing to recover; correct the path or URL: "
+                f"{what_is_there(opened, '')}"
             )
         return recover_swaps(opened)

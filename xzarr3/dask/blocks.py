@@ -15,7 +15,7 @@ from dask.utils import key_split
 
 from xzarr3.arrays import Array
 from xzarr3.dask.slicing import all_blocks, as_blocks, trimmed
-from xzarr3.errors import one_of
+from xzarr3.errors import ArgumentError, one_of
 from xzarr3.grid import Edges, Grid, Steps
 
 _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped into.
@@ -87,7 +87,7 @@ def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks
     except ValueError as error:
         if not isinstance(chunks, str):
             raise
-        raise ValueError(
+        raise ArgumentError(
             f"chunks={chunks!r}; accepted: 'auto', 'units', 'chunks', or a size as '16 MiB'"
         ) from error
     blocks = [as_blocks(along) for along in normal]

@@ -18,6 +18,7 @@ import psutil
 
 from xzarr3 import options
 from xzarr3.dask.tiles import AxisTiles, Positions
+from xzarr3.errors import ArgumentError
 from xzarr3.quantities import byte_count
 
 _SHARE = 0.5  # Share of the total memory that the blocks of a write may take.
@@ -84,7 +85,7 @@ def memory_limit(asked: int | str | None, client: Any = None) -> float:
             return float(byte_count(asked))
         except ValueError as error:
             text = f"memory_limit={asked!r}; accepted: bytes as a positive number or as in '4 GiB'"
-            raise ValueError(text) from error
+            raise ArgumentError(text) from error
     if client is not None:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [worker["memory_limit"] for worker in workers]

@@ -20,11 +20,13 @@ from xzarr3.arrays import Array
 from xzarr3.dask.array import Source, in_regions, read_block, zarr_array
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
 from xzarr3.dask.slicing import every
+from xzarr3.errors import short_traceback
 from xzarr3.names import unknown_arguments
 from xzarr3.options import Missing, check_missing
 from xzarr3.stores import StoreLike
 
 
+@short_traceback
 def from_zarr(
     source: StoreLike | Array,
     path: str = "",

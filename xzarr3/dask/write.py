@@ -47,10 +47,14 @@ from xzarr3.dask.tiles import AxisTiles, chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
 from xzarr3.errors import (
     AlignmentError,
+    ArgumentError,
+    ArgumentTypeError,
     LargeWriteWarning,
     SelectionError,
     StoreCapabilityError,
+    levels_to_caller,
     printable,
+    short_traceback,
     shorten,
 )
 from xzarr3.io.selection import basic_selection
@@ -124,6 +128,7 @@ def store(
 ) -> tuple[da.Array, ...]: ...
 
 
+@short_traceback
 def store(
     sources: da.Array | Sequence[da.Array],
     targets: Array | Sequence[Array],
@@ -229,7 +234,10 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
     if isinstance(sources, da.Array):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]
     elif hasattr(sources, "__array__"):
-        raise TypeError(f"cannot store {type(sources).__name__}; accepted: dask arrays")
+        raise ArgumentTypeError(
+            f"cannot store {type(sources).__name__}; accepted: dask arrays; write values in memory with "
+            "array[...] = values"
+        )
     elif is_array(targets):  # list() of an array would read all of it.
         targets = [targets]
     sources, targets = list(sources), [*map(_writable, targets)]
@@ -318,7 +326,7 @@ def _put_in_turn(jobs: Sequence[_TiledWrite], places: ReadLocations) -> None:
     if any(job.journal is not None for job in early) and (
         len(early) < len(jobs) or any(job.aside is not None for job in early)
     ):
-        raise ValueError(
+        raise ArgumentError(
             "resume=True cannot resume a write whose source reads the arrays that it changes, because their "
             "values have changed; pass resume=False, or store the source elsewhere first"
         )
@@ -446,9 +454,9 @@ class _TiledWrite:
     ) -> None:
         source, target, region = wanted.source, wanted.target, wanted.region
         if not isinstance(source, da.Array) or not isinstance(target, Array):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"cannot store {type(source).__name__} into {type(target).__name__}; accepted: dask arrays "
-                "and xzarr3 arrays"
+                "and xzarr3 arrays; open the target with xzarr3.open_array(..., mode='r+'), or create it"
             )
         target._check_writable()
         if any(map(math.isnan, source.shape)):
@@ -466,7 +474,8 @@ class _TiledWrite:
         if shape != source.shape:
             raise SelectionError(
                 f"a source of shape {source.shape} does not fit a region of shape {shape} of array "
-                f"'{target.name}'"
+                f"'{target.name}'; pass the region that it goes to as regions=..., or "
+                "create an array of its shape"
             )
         self.number, self.journal = number, journal
         self.name = f"{writing_label(target)}-{uuid.uuid4().hex}"
@@ -514,7 +523,7 @@ class _TiledWrite:
             f"while they wait for others; the limit is {format_bytes(int(most))}; they go through {way}. "
             "Raise memory_limit or rechunk the source to make the write faster",
             LargeWriteWarning,
-            stacklevel=5,
+            stacklevel=levels_to_caller(),
         )
 
     def elements(self) -> _Box:

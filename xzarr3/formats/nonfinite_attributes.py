@@ -8,7 +8,6 @@ values. Attributes that mark missing values are converted so that they mark the 
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from xzarr3.errors import shorten
+from xzarr3.errors import levels_to_caller, shorten
 
 _MOST = 20  # Most attributes that one warning names.
 MISSING = "missing_value"
@@ -163,12 +162,3 @@ def _warn(lines: list[str]) -> None:
         + (f"; and {more} more" if more > 0 else ""),
         stacklevel=levels_to_caller(),
     )
-
-
-def levels_to_caller() -> int:
-    """Stack level, from the calling function, of the first frame outside this package."""
-    package = __name__.partition(".")[0] + "."
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(package):
-        frame, level = frame.f_back, level + 1
-    return level

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
+from xzarr3.errors import Xzarr3Error, shorten_traceback
 from xzarr3.io.explain import Explanation, explain
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import DimChoice, Points, Selection
@@ -47,13 +48,21 @@ class Indexer:
         self, selection: Selection = ..., *, out: AnyArray | None = None, threads: int | None = None
     ) -> AnyArray:
         """Read a selection; see :meth:`xzarr3.Array.get`."""
-        fields, elements = self._array.split(selection)
-        return self._array.read_selected(self._parsed(elements), fields, out=out, threads=threads)
+        try:  # Not decorated with short_traceback, which would add a call to each small read.
+            fields, elements = self._array.split(selection)
+            return self._array.read_selected(self._parsed(elements), fields, out=out, threads=threads)
+        except Xzarr3Error as error:
+            shorten_traceback(error)
+            raise
 
     def set(self, selection: Selection, values: npt.ArrayLike, *, threads: int | None = None) -> None:
         """Write to a selection; see :meth:`xzarr3.Array.set`."""
-        fields, elements = self._array.split(selection)
-        self._array.write_selected(self._parsed(elements), values, fields, threads=threads)
+        try:
+            fields, elements = self._array.split(selection)
+            self._array.write_selected(self._parsed(elements), values, fields, threads=threads)
+        except Xzarr3Error as error:
+            shorten_traceback(error)
+            raise
 
     def plan(self, selection: Selection = ...) -> ReadPlan:
         """The plan of a read of ``selection``."""

@@ -8,7 +8,6 @@ no chunk was left out; it opens the array with ``missing="warn"`` or ``"error"``
 from __future__ import annotations
 
 import itertools
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,7 +15,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3.errors import MissingChunksError, MissingChunksWarning, listed, printable, shorten
+from xzarr3.errors import (
+    MissingChunksError,
+    MissingChunksWarning,
+    levels_to_caller,
+    listed,
+    printable,
+    shorten,
+)
 from xzarr3.grid import Grid
 
 if TYPE_CHECKING:
@@ -66,7 +72,7 @@ def report(
     warnings.warn(
         printable(f"{text}; read as the fill value {fill}"),
         MissingChunksWarning,
-        stacklevel=_levels_to_caller(),
+        stacklevel=levels_to_caller(_PASSED_ON),
     )
 
 
@@ -119,13 +125,3 @@ def _boxes(coords: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.ND
         low, high = low[starts], last
     order = np.lexsort(low.T[::-1]) if coords.shape[1] else np.arange(min(len(low), 1))
     return low[order], high[order]
-
-
-def _levels_to_caller() -> int:
-    """Stack level of the first caller outside this package, xarray, dask and the libraries for threads."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _PASSED_ON:
-            break
-        frame, level = frame.f_back, level + 1
-    return level

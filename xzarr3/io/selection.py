@@ -117,6 +117,14 @@ class Points:
     position: int = 0
 
 
+def out_of_bounds(index: int, size: int, axis: int) -> SelectionError:
+    """The error for an index beyond the ends of a dimension."""
+    accepted = f"{-size} to {size - 1}" if size else "no index, since it is empty"
+    return SelectionError(
+        f"axis {axis}: index {index} is out of bounds for length {size}; accepted: {accepted}"
+    )
+
+
 def select_dimension(index: SupportsIndex | slice, size: int, axis: int) -> DimSelection:
     """Work out the index of one dimension of length ``size``."""
     if isinstance(index, slice):
@@ -136,7 +144,7 @@ def select_dimension(index: SupportsIndex | slice, size: int, axis: int) -> DimS
             f"axis {axis}: not a basic selection: {type(index).__name__}; accepted: {_BASIC}"
         ) from error
     if not -size <= at < size:
-        raise SelectionError(f"axis {axis}: index {at} is out of bounds for length {size}")
+        raise out_of_bounds(at, size, axis)
     return DimSelection(at + size if at < 0 else at, 1, 1, drop=True)
 
 
@@ -371,7 +379,9 @@ def _expanded(
         raise SelectionError("a selection can have only one Ellipsis ('...')")
     given = sum(taken(index) for index in indices if index is not ...)
     if given > len(shape):
-        raise SelectionError(f"too many indices: {given} for an array of {len(shape)} dimensions")
+        raise SelectionError(
+            f"too many indices: {given} for an array of {len(shape)} dimensions; give {len(shape)} at most"
+        )
     rest = (slice(None),) * (len(shape) - given)
     gap = gaps[0] if gaps else len(indices)
     return (*indices[:gap], *rest, *indices[gap + 1 :])
@@ -420,7 +430,7 @@ def _in_bounds(index: npt.NDArray[Any], size: int, axis: int) -> int | Indices:
     if index.size:
         for at in (int(index.min()), int(index.max())):
             if not -size <= at < size:
-                raise SelectionError(f"axis {axis}: index {at} is out of bounds for length {size}")
+                raise out_of_bounds(at, size, axis)
     array: Indices = index.astype(np.intp)
     if index.dtype.kind == "i":
         array[array < 0] += size
@@ -466,7 +476,10 @@ def _points(
         arrays = np.broadcast_arrays(*(np.asarray(indices[axis], np.intp) for axis in together))
     except ValueError as error:
         shapes = [np.shape(cast("Any", indices[axis])) for axis in together]
-        raise SelectionError(f"index arrays of shapes {shapes} cannot be broadcast together") from error
+        raise SelectionError(
+            f"index arrays of shapes {shapes} cannot be broadcast together; give arrays of "
+            "one shape to select points, or select each dimension alone with .oindex"
+        ) from error
     others = tuple(
         select_dimension(index, shape[axis], axis)
         for axis, index in enumerate(indices)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import deepcopy
 from typing import Any
 
+from xzarr3.errors import short_traceback
+
 
 class Attributes(MutableMapping[str, Any]):
     """The user attributes of an array or a group.
@@ -51,9 +53,11 @@ class Attributes(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return repr(dict(self._read()))
 
+    @short_traceback
     def __setitem__(self, key: str, value: Any) -> None:
         self._change(lambda stored: {**stored, key: value})
 
+    @short_traceback
     def __delitem__(self, key: str) -> None:
         def without(stored: dict[str, Any]) -> dict[str, Any]:
             del stored[key]
@@ -61,11 +65,13 @@ class Attributes(MutableMapping[str, Any]):
 
         self._change(without)
 
+    @short_traceback
     def update(self, *others: Any, **named: Any) -> None:
         """Set several attributes at once."""
         values = dict(*others, **named)
         self._change(lambda stored: {**stored, **values})
 
+    @short_traceback
     def put(self, values: Mapping[str, Any]) -> None:
         """Replace all attributes."""
         self._change(lambda _: values)

@@ -86,7 +86,10 @@ def groups_missing(look: DocumentView, format: Format, path: str) -> list[str]:
 
 
 def _array_above(store: Store, path: str, above: str) -> NodeTypeError:
-    return NodeTypeError(f"cannot create '/{path}' in {store}: '/{above}' is an array, not a group")
+    return NodeTypeError(
+        f"cannot create '/{path}' in {store}: '/{above}' is an array, not a group; choose a path below "
+        "a group"
+    )
 
 
 def make_node(

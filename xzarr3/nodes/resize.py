@@ -43,7 +43,10 @@ def resize(array: Array, shape: int | tuple[int, ...]) -> None:
     except TypeError as error:
         raise SelectionError(f"not a shape: {shape!r}; accepted: {array.ndim} integers") from error
     if len(new) != array.ndim or any(length < 0 for length in new):
-        raise SelectionError(f"array '{array.name}' of shape {array.shape} cannot be resized to {new}")
+        raise SelectionError(
+            f"array '{array.name}' of shape {array.shape} cannot be resized to {new}; pass "
+            f"{array.ndim} lengths of at least 0"
+        )
     _with_lease(array, partial(_resize, array, new))
 
 
@@ -53,9 +56,16 @@ def append(array: Array, data: npt.ArrayLike, axis: int) -> None:
     values = array._cast(data, array.metadata.data_type)
     if not -array.ndim <= axis < array.ndim:
         raise SelectionError(
-            f"axis {axis} is out of bounds for array '{array.name}' of {array.ndim} dimensions"
+            f"axis {axis} is out of bounds for array '{array.name}' of {array.ndim} dimensions; accepted: "
+            f"{-array.ndim} to {array.ndim - 1}"
         )
     _with_lease(array, partial(_append, array, values, axis % array.ndim))
+
+
+def _with_any(shape: tuple[int, ...], axis: int) -> str:
+    """A shape with any length along an axis, as for ``(n, 20)``."""
+    lengths = ["n" if at == axis else str(length) for at, length in enumerate(shape)]
+    return f"({', '.join(lengths)}{',' if len(lengths) == 1 else ''})"
 
 
 def _with_lease(array: Array, change: Callable[[Length], None]) -> None:
@@ -121,7 +131,7 @@ def _append(array: Array, values: AnyArray, axis: int, length: Length) -> None:
     if not fits:
         raise SelectionError(
             f"cannot append values of shape {values.shape} to array '{array.name}' of shape {old} along "
-            f"axis {axis}"
+            f"axis {axis}; give values of shape {_with_any(old, axis)}"
         )
     shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(old))
     grown = array._over(length, resized(stored, shape))

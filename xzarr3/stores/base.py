@@ -383,6 +383,11 @@ class Store(Closing):
         return None
 
     @property
+    def above(self) -> tuple[Store, str] | None:
+        """A read-only store of the folder above this one, and the name of this one there; None if unknown."""
+        return None
+
+    @property
     def files(self) -> str | None:
         """The start of the path of the file of each key, if the files may be read without this store."""
         return None

@@ -5,11 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, MutableMapping
+from types import NoneType
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from xzarr3.errors import StoreError, StoreOptionError, listed, one_of, shorten
+from xzarr3.errors import (
+    ArgumentTypeError,
+    StoreError,
+    StoreOptionError,
+    listed,
+    one_of,
+    short_traceback,
+    shorten,
+)
 from xzarr3.stores.base import Store
+from xzarr3.stores.local.near import meant_url
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.object.options import OBJECT_SCHEMES
 
@@ -19,12 +29,14 @@ StoreLike: TypeAlias = Any
 Mode: TypeAlias = Literal["r", "r+", "a"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\\w")
 _ACCEPTED = (
     "a path, a URL, a Store, a dict of str to bytes, a store, group or array of zarr-python, the store of an "
     "Icechunk session, a ManifestStore of VirtualiZarr, a store of obstore, a mapper or file system of fsspec"
 )
 
 
+@short_traceback
 def open_store(
     store: StoreLike,
     storage_options: Mapping[str, Any] | None = None,
@@ -69,7 +81,7 @@ def open_store(
     """
     opened, path = locate(store, storage_options, mode=mode)
     if path:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"a {type(store).__name__} of '/{path}' in {opened} is no whole store; pass its store, or open "
             "the node with xzarr3.open"
         )
@@ -83,6 +95,11 @@ def locate(
 
     The arguments and errors are those of :func:`open_store`.
     """
+    if not isinstance(storage_options, (Mapping, NoneType)):
+        raise ArgumentTypeError(
+            f"not storage_options: {shorten(storage_options)}; accepted: a dictionary, such as "
+            "{'anon': True}"
+        )
     options = dict(storage_options or {})
     if isinstance(store, (str, Store)):
         return _open(store, options, mode), ""
@@ -132,7 +149,7 @@ def _open_object(store: Any, packages: set[str], options: dict[str, Any]) -> Sto
 
         found = mapping_store(store)
     if found is None:
-        raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+        raise ArgumentTypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
     _refuse_options(store, options)
     return found
 
@@ -159,6 +176,8 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
             "no store at the empty path; accepted: a path, such as '.' for the current directory"
         )
     found = _SCHEME.match(location)
+    if found is None:
+        _check_slips(location)
     scheme = None if found is None else found[1].lower()
     if found is not None and found[2] == "::":
         return _fsspec(location, options)
@@ -179,6 +198,22 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
 
         return ZipStore(ObjectStore.from_url(above, storage_options=options), name, mode=mode)
     return _fsspec(location, options)
+
+
+def _check_slips(location: str) -> None:
+    """Refuse what was meant for a URL or for another system; a write would make a folder of this name."""
+    url, is_of_windows = meant_url(location), os.name != "nt" and _WINDOWS.match(location)
+    if (url is None and not is_of_windows) or os.path.exists(location):
+        return
+    if url is not None:
+        raise StoreError(
+            f"neither a URL nor a directory: {location!r}; did you mean {url!r}? Pass a URL as text, since "
+            f"pathlib drops a slash; write './{location}' for a directory of this name"
+        )
+    raise StoreError(
+        f"a path of Windows, on another system: {location!r}; pass the path that this system has for it, "
+        f"such as '/mnt/{location[0].lower()}/...' in WSL"
+    )
 
 
 def _fsspec(url: str, options: dict[str, Any]) -> Store:

@@ -92,6 +92,10 @@ class WrapperStore(Store, hands_on=True):
         return self.__dict__.copy()
 
     @property
+    def above(self) -> tuple[Store, str] | None:
+        return self.inner.above
+
+    @property
     def identity(self) -> object:
         """The identity of the wrapped store, unless a derived class changes how values are read."""
         return (self._kind, self.inner.identity) if self._reads_otherwise else self.inner.identity

@@ -15,7 +15,13 @@ from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core.utils import is_remote_uri
 
 from xzarr3.api import open_group
-from xzarr3.errors import MetadataError, NodeNotFoundError, listed
+from xzarr3.errors import (
+    ArgumentError,
+    MetadataError,
+    NodeNotFoundError,
+    listed,
+    short_traceback,
+)
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.names import hint
@@ -40,6 +46,7 @@ __all__ = [
 _DOCUMENTS = ("zarr.json", ".zgroup", ".zmetadata")
 
 
+@short_traceback
 def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -> Dataset:
     """Open a dataset lazily: :func:`xarray.open_dataset` with ``engine="xzarr3"``.
 
@@ -215,6 +222,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             return True
         return not is_remote_uri(path) and any(os.path.isfile(f"{path}/{name}") for name in _DOCUMENTS)
 
+    @short_traceback
     def open_dataset(
         self,
         filename_or_obj: Any,
@@ -306,6 +314,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             return decoded_datasets({"": store}, **decoders)[""]
         return StoreBackendEntrypoint().open_dataset(store, drop_variables=drop_variables, **decoders)
 
+    @short_traceback
     def open_groups_as_dict(
         self,
         filename_or_obj: Any,
@@ -364,7 +373,7 @@ def _open(
 ) -> Group:
     """Open a group, from the consolidated metadata of the root if there are any."""
     if mode not in ("r", "r+"):
-        raise ValueError(f"mode={mode!r} cannot open a dataset; accepted: 'r', 'r+'")
+        raise ArgumentError(f"mode={mode!r} cannot open a dataset; accepted: 'r', 'r+'")
     place = store.store if isinstance(store, _UnwatchedStore) else store
     opened, path = locate_node(place, (path or "").strip("/"), storage_options)
     try:

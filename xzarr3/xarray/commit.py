@@ -29,12 +29,14 @@ from xzarr3.dask.journal import Journal, WrittenArray, fingerprint
 from xzarr3.dask.sources import reads_below
 from xzarr3.dask.write import BlockWrite
 from xzarr3.errors import (
+    ArgumentError,
     ChangedError,
     ConflictError,
     MetadataError,
     NodeExistsError,
     OutcomeUnknownError,
     StoreError,
+    levels_to_caller,
 )
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
@@ -111,7 +113,7 @@ class Placement:
             way = "pass replace='staged', which keeps them until all is written"
             if store.transactional:
                 way = "load them first, or write to another group"
-            raise ValueError(
+            raise ArgumentError(
                 f"the variables are computed from values in '/{path}' of {store}, which would be erased "
                 f"before they are read; {way}"
             )
@@ -346,7 +348,7 @@ class Commit:
         stay, as if that writer had come later.
         """
         if self._placed:
-            raise ValueError(
+            raise ArgumentError(
                 "resume=True is possible with mode 'w-' or 'w', and with values of existing variables; "
                 "found a write that adds variables to a group, or stores one in other units; pass "
                 "resume=False"
@@ -490,7 +492,7 @@ class Commit:
             warnings.warn(
                 f"all is written to {self.store}, but some of what interrupted writes left could not be "
                 f"removed: {error}",
-                stacklevel=4,
+                stacklevel=levels_to_caller(),
             )
         resumed.end()  # Last: after this the same call would count as a new one and append again.
 

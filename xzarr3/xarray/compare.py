@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from xarray import Dataset, Variable, conventions
 
-from xzarr3.api import open_group
+from xzarr3.api import find_group, open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.commit.swap import format_swapped
 from xzarr3.errors import (
+    ArgumentError,
     ConflictError,
     MetadataError,
     NodeExistsError,
@@ -29,6 +30,7 @@ from xzarr3.errors import (
     StoreCapabilityError,
     listed,
     one_of,
+    shorten,
 )
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
@@ -234,7 +236,10 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     there = _found(node, store)
     if there is None:
         if asked.region is not None:
-            raise NodeNotFoundError(f"no group at '/{path}' in {store}, so it has no region")
+            raise NodeNotFoundError(
+                f"no group at '/{path}' in {store}, so it has no region; write it first, for instance with "
+                "compute=False"
+            )
         return None
     group, arrays, other = there
     if mode == "r+" and group.copies is not None:
@@ -248,7 +253,10 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
         dataset, slices = find_region(dataset, asked.region, mode, append_dim, lookup)
     for name in asked.encoding:
         if name in arrays:
-            raise ValueError(f"variable {name!r} already exists, but encoding was provided")
+            raise ArgumentError(
+                f"variable {name!r} already exists, but encoding was provided; leave it out, since new "
+                "values of a variable are stored in its own encoding"
+            )
     if append_dim is not None and arrays:
         _check_appended(dataset, arrays, append_dim)
         _check_labels(dataset, arrays, append_dim, mask)
@@ -256,7 +264,7 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     given = {name: var for name, var in variables.items() if stored_name(name) in arrays}
     new = {name: var for name, var in variables.items() if name not in given}
     if mode == "r+" and new:
-        raise ValueError(
+        raise ArgumentError(
             f"dataset contains non-pre-existing variables {list(new)!r}, which is not allowed in to_zarr() "
             "with ``mode='r+'``. To allow writing new variables, set ``mode='a'``."
         )
@@ -316,22 +324,22 @@ def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
     It is opened from its documents, or from the consolidated copy if ``mode`` or ``from_copies`` permit that.
     """
     mode, zarr_format = asked.mode, asked.zarr_format
-    try:
-        if mode == "r+":  # Only values change, so the consolidated copy will do.
+    if mode == "r+":  # Only values change, so the consolidated copy will do.
+        try:
             return open_group(store, path, zarr_format=zarr_format, use_consolidated=asked.consolidated)
-        copies = None if asked.from_copies else False
-        return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=copies)
-    except NodeNotFoundError as error:
-        if mode == "r+":
+        except NodeNotFoundError as error:
             error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
             raise
-        other = None if zarr_format is None else find_format(store, path)
+    copies = None if asked.from_copies else False
+    group = find_group(store, path, zarr_format=zarr_format, use_consolidated=copies)
+    if group is None and zarr_format is not None:
+        other = find_format(store, path)
         if other is not None:
-            raise ValueError(
+            raise ArgumentError(
                 f"the node at '/{path}' in {store} has Zarr format {other.zarr_format}, but "
                 f"zarr_format={zarr_format!r} was passed; accepted: {other.zarr_format!r} or None"
-            ) from error
-        return None
+            )
+    return group
 
 
 def _children(
@@ -403,7 +411,7 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     lengths = _lengths(arrays)
     if append_dim not in lengths:
         sizes = {dim: max(found.values()) for dim, found in lengths.items()}
-        raise ValueError(
+        raise ArgumentError(
             f"append_dim={append_dim!r} does not match any existing dataset dimensions {sizes}; "
             f"{one_of(append_dim, sizes)}"
         )
@@ -411,7 +419,7 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     if len(set(along.values())) > 1:
         shortest = min(along.values())
         longer = [name for name, size in along.items() if size != shortest]
-        raise ValueError(
+        raise ArgumentError(
             f"variables have different lengths along {append_dim!r}, {along}, as after an append that was "
             f"interrupted while it stored documents; make them {shortest} long with "
             f"xzarr3.open_array(store, name, mode='r+').resize(...) of {listed(longer)}"
@@ -419,12 +427,12 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     given = [stored_name(name) for name, var in dataset.variables.items() if append_dim in var.dims]
     absent = [name for name in along if name not in given]
     if absent and given:
-        raise ValueError(
+        raise ArgumentError(
             f"variables {listed(absent)} have the dimension {append_dim!r} in the store, but are not in "
             f"the dataset, so they would be shorter than {listed(given)}; append all of them"
         )
     if not given:
-        raise ValueError(
+        raise ArgumentError(
             f"no variable of the dataset has the dimension {append_dim!r}; append values of {listed(along)}"
         )
 
@@ -441,21 +449,24 @@ def _check_labels(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Has
     ]
     kept = [name for name in kept if arrays[stored_name(name)].shape == dataset[name].shape]
 
-    def are_same(name: Hashable) -> bool:
+    def difference(name: Hashable) -> str | None:
         there = conventions.decode_cf_variable(name, as_variable(arrays[stored_name(name)], mask)).values
         given = dataset[name].values
         if there.dtype.kind == given.dtype.kind == "f":
             near = np.median(np.abs(np.diff(there))) / 1000 if len(there) > 1 else 0
-            return np.allclose(there, given, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True)
-        return np.array_equal(there, given)
+            same = np.allclose(there, given, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True)
+        else:
+            same = np.array_equal(there, given)
+        return None if same else f"from {given[0]} to {given[-1]} here, from {there[0]} to {there[-1]} there"
 
-    same = parallel_map(are_same, kept, next(iter(arrays.values())).store.concurrency)
-    others = [name for name, is_same in zip(kept, same, strict=True) if not is_same]
+    found = parallel_map(difference, kept, next(iter(arrays.values())).store.concurrency)
+    others = {name: each for name, each in zip(kept, found, strict=True) if each is not None}
     if others:
-        raise ValueError(
+        raise ArgumentError(
             f"the coordinates {listed(others)} have other values than in the store, which has one of each "
-            f"for all values along {append_dim!r}; give the same values, as after .reindex_like() or "
-            f".interp_like(), or leave the coordinates out with .drop_vars({others!r})"
+            f"for all values along {append_dim!r}: {next(iter(others))!r} goes "
+            f"{next(iter(others.values()))}; give the same values, as after .reindex_like() or "
+            f".interp_like(), or leave the coordinates out with .drop_vars({shorten([*others])})"
         )
 
 
@@ -476,20 +487,20 @@ def _check_new(
                 "would be stored; give the variable another name, for instance with .rename()"
             )
         if append_dim is not None and append_dim in var.dims:
-            raise ValueError(
+            raise ArgumentError(
                 f"variable {name!r} is not in the store and would be shorter along {append_dim!r} than the "
                 f"others; write it first for all of {append_dim!r}, with mode='a'"
             )
         partly = [dim for dim in var.dims if dim in slices]
         if partly:
-            raise ValueError(
+            raise ArgumentError(
                 f"variable {name!r} is not in the store, so no region of it can be written along "
                 f"{listed(partly)}; write it first for all of these dimensions, with mode='a'"
             )
         for dim, size in var.sizes.items():
             there = lengths.get(dim, {})
             if there and size not in there.values():
-                raise ValueError(
+                raise ArgumentError(
                     f"conflicting sizes for dimension {dim!r}: length {size} on {name!r}, {there} in the "
                     "store; give variables of the same lengths"
                 )

@@ -27,7 +27,15 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
-from xzarr3.errors import DataTypeValidationError, MetadataError, listed, one_of
+from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataTypeValidationError,
+    MetadataError,
+    listed,
+    one_of,
+    shorten,
+)
 from xzarr3.formats import Format, nonfinite_attributes
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.formats.v2 import ARRAY
@@ -56,6 +64,11 @@ _STORAGE_KEYS = (
 )  # fmt: skip
 _VALUE_KEYS = (
     "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar",
+)  # fmt: skip
+ENCODING_KEYS = (*_STORAGE_KEYS, *_VALUE_KEYS)
+_DTYPES = (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "bool", "str", "complex64", "complex128",
 )  # fmt: skip
 _IGNORED_KEYS = frozenset(("source", "original_shape", "preferred_chunks"))
 _JSON_ACCEPTED = (
@@ -138,6 +151,17 @@ def _json_text(text: str) -> str:
     return str(text)
 
 
+def _check_dtype(variable: Variable, name: str) -> None:
+    """Refuse a data type in the encoding that numpy does not know."""
+    asked = variable.encoding.get("dtype")
+    try:
+        np.dtype(asked)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"unknown dtype in the encoding of variable {name!r}: {shorten(asked)}; {one_of(asked, _DTYPES)}"
+        ) from error
+
+
 def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact: bool = False) -> Variable:
     """Encode the values of a variable by the CF conventions, as xarray does for Zarr.
 
@@ -162,6 +186,7 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
         From xarray, if it cannot encode the values.
     """
     conventions.ensure_not_multiindex(variable, name=name)
+    _check_dtype(variable, name)
     if variable.dtype.kind == "T" and variable.dtype != _TEXT:
         variable = variable.astype(object)  # xarray handles missing text only among objects.
     becomes_text = variable.dtype.kind == "O" and getattr(variable.encoding.get("dtype"), "kind", "") == "T"
@@ -454,7 +479,7 @@ def array_settings(
         del encoding["_FillValue"]
     if format.configures_as_numcodecs and "compressor" in encoding:
         if explicit and "compressors" in encoding:
-            raise ValueError(
+            raise ArgumentError(
                 f"encoding of variable {name!r} has 'compressor' and 'compressors'; give one of them"
             )
         encoding.setdefault("compressors", encoding.pop("compressor"))
@@ -467,7 +492,7 @@ def array_settings(
         unused = [key for key in unknown if key in _VALUE_KEYS]
         if unused:
             hint += f"; {listed(unused)} cannot be applied to values of dtype {variable.dtype}"
-        raise ValueError(
+        raise ArgumentError(
             f"unexpected encoding parameters for variable {name!r}: {unknown!r}{hint}; "
             f"{one_of(unknown[0], (*known, *_VALUE_KEYS))}"
         )
@@ -678,9 +703,9 @@ def _grid(
         if lengths is None or len(lengths) == variable.ndim:
             continue
         if explicit:
-            raise ValueError(
+            raise ArgumentError(
                 f"encoding[{key!r}] of variable {name!r} has {len(lengths)} lengths, "
-                f"the variable {variable.ndim} dimensions {variable.dims}: {lengths}"
+                f"the variable {variable.ndim} dimensions {variable.dims}: {lengths}; give one for each"
             )
         given[key] = None
     chunks, shards = given["chunks"], given["shards"]
@@ -738,7 +763,7 @@ def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[Any, ...] | No
         or (isinstance(item, nested) and all(isinstance(length, integers) for length in item))
         for item in value
     ):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers"
             + (" and of tuples of them" if nested else "")
             + f", 'auto' or None; found {value!r}"

@@ -25,7 +25,7 @@ from xzarr3.arrays import Array
 from xzarr3.dask.cleanup import Writing, fetched
 from xzarr3.dask.sources import reads_below
 from xzarr3.dask.write import BlockWrite, Writes, check_scheduler, plan_writes
-from xzarr3.errors import ConflictError
+from xzarr3.errors import ArgumentError, ConflictError
 from xzarr3.progress import Asked, shown
 from xzarr3.stores import Store, in_flight
 
@@ -111,7 +111,7 @@ def templated(write: Commit, opened: Store | None) -> Delayed:
     read = reads_below([job.source for job in jobs], store, write.path)
     for job, is_replaced in zip(jobs, read, strict=True):
         if is_replaced:
-            raise ValueError(
+            raise ArgumentError(
                 f"array '{job.target.name}' is computed from values in {store} and would be replaced before "
                 "they are read; pass compute='later', which keeps them until all is written"
             )

@@ -15,6 +15,7 @@ from xarray.core import indexing
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
+from xzarr3.errors import short_traceback
 from xzarr3.io.missing import Describe
 from xzarr3.io.selection import (
     DimChoice,
@@ -76,6 +77,7 @@ class LazyArray(BackendArray):
         self.unpacking = unpacking
         self.dtype = unpacking.dtype
 
+    @short_traceback
     def __getitem__(self, key: indexing.ExplicitIndexer) -> AnyArray:
         if isinstance(key, indexing.VectorizedIndexer):
             return _read_points(self, key.tuple)

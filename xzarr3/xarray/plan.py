@@ -16,7 +16,18 @@ from xarray import DataArray, Dataset, DataTree, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, one_of, shorten
+from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataTypeValidationError,
+    InvalidKeyError,
+    MetadataError,
+    UnknownNameError,
+    Xzarr3Error,
+    listed,
+    one_of,
+    shorten,
+)
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.fill_value_attribute import encode_fill_value, fill_value_is_mask
@@ -25,6 +36,7 @@ from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
 from xzarr3.xarray.encode import (
+    ENCODING_KEYS,
     array_settings,
     encode_attributes,
     encode_values,
@@ -77,7 +89,7 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
         return {"": DatasetNode(path, as_dataset(data), asked)}
     unknown = set(asked.encoding) - set(data.groups)
     if unknown:
-        raise ValueError(
+        raise ArgumentError(
             f"unexpected encoding group name(s) provided: {unknown}; {one_of(min(unknown), data.groups)}"
         )
     nodes = {}
@@ -97,9 +109,9 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
         dims = {dim for node in nodes.values() for dim in node.dataset.dims}
         beyond = [dim for dim in asked.region if dim not in dims]
         if beyond:
-            raise ValueError(f"no node of the tree has the dimensions {listed(beyond)} of ``region``")
+            raise ArgumentError(f"no node of the tree has the dimensions {listed(beyond)} of ``region``")
     if asked.append_dim is not None and all(node.asked.append_dim is None for node in nodes.values()):
-        raise ValueError(f"no node of the tree has the dimension append_dim={asked.append_dim!r}")
+        raise ArgumentError(f"no node of the tree has the dimension append_dim={asked.append_dim!r}")
     return nodes
 
 
@@ -116,9 +128,9 @@ def as_dataset(data: Dataset | DataArray) -> Dataset:
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, DataArray):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"not a dataset: {type(data).__name__}; accepted: xarray.Dataset, xarray.DataArray, "
-            "xarray.DataTree"
+            "xarray.DataTree; store a plain array with xzarr3.create_array(store, data=...)"
         )
     if data.name is not None and data.name not in data.coords and data.name not in data.dims:
         return data.to_dataset()
@@ -168,7 +180,7 @@ def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> 
         If the dataset does not have ``append_dim``.
     """
     if append_dim is not None and append_dim not in dataset.dims:
-        raise ValueError(
+        raise ArgumentError(
             f"append_dim={append_dim!r} does not match any existing dataset dimensions "
             f"{dict(dataset.sizes)}; {one_of(append_dim, dataset.sizes)}"
         )
@@ -195,13 +207,26 @@ def encoded_coordinates(
     """The variables of a dataset, with the encodings given, and its attributes."""
     for name in encoding:
         if name not in dataset.variables:
-            raise KeyError(
-                f"encoding for {name!r}, which is not a variable; {one_of(name, dataset.variables)}"
+            raise UnknownNameError(
+                f"encoding for {name!r}, which is not a variable; {_of_variables(name, dataset)}"
+            )
+        if not isinstance(encoding[name], Mapping):
+            raise ArgumentTypeError(
+                f"encoding of variable {name!r} is {shorten(encoding[name])}; accepted: a dictionary, "
+                "such as {'chunks': (1, 90, 180)}"
             )
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     for name, given in encoding.items():
         variables[name].encoding = dict(given)
     return dict(variables), dict(attributes)
+
+
+def _of_variables(name: Any, dataset: Dataset) -> str:
+    """The end of a message about an encoding whose key is not a variable."""
+    if name in ENCODING_KEYS:
+        first = next(iter(dataset.variables), "name")
+        return f"pass encodings by variable, as in encoding={{{first!r}: {{{name!r}: ...}}}}"
+    return one_of(name, dataset.variables)
 
 
 def plan_arrays(
@@ -221,25 +246,46 @@ def stored_name(name: Any) -> str:
     return _UNNAMED if name is None else str(name)
 
 
+_ADVICE = (  # Signs in messages of numpy and xarray, and what to do.
+    ("time units", "accepted: units such as 'days since 2000-01-01'"),
+    ("unable to infer dtype", "convert it with .astype(), for instance to str or float"),
+)
+
+
 @contextmanager
 def naming(name: Hashable, variable: Variable) -> Iterator[None]:
     """Context manager that adds a note with the variable to errors."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
-        error.add_note(
+        told = _in_context(error, name, variable)
+        told.add_note(
             f"raised for variable {name!r} of dtype {variable.dtype}; without it: .drop_vars([{name!r}])"
         )
-        raise
+        if told is error:
+            raise
+        raise told from error
+
+
+def _in_context(error: Exception, name: Hashable, variable: Variable) -> Exception:
+    """An error of numpy or xarray as one of this package, with the variable and what to do."""
+    if isinstance(error, (Xzarr3Error, NotImplementedError)):
+        return error
+    advice = next((advice for sign, advice in _ADVICE if sign in str(error)), "")
+    if not advice:
+        advice = "correct its values or its encoding"
+        advice += f", which is {shorten(variable.encoding)}" if variable.encoding else ""
+    kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+    return kind(f"{error}; variable {name!r} cannot be encoded; {advice}")
 
 
 def check_name(name: Any, format: Format) -> None:
     if name is None:
         return
     if not isinstance(name, str):
-        raise TypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
+        raise ArgumentTypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
     if not name.strip(".") or {"/", "\\", "\0"} & set(name):
-        raise ValueError(
+        raise ArgumentError(
             f"invalid name {name!r} of a variable; accepted: text that is not empty, has no '/' and no "
             "'\\' and is not only periods; rename the variable with .rename()"
         )
@@ -248,7 +294,7 @@ def check_name(name: Any, format: Format) -> None:
     try:
         format.check_name(name.lstrip("_") or "_", name)
     except InvalidKeyError as error:
-        raise ValueError(
+        raise ArgumentError(
             f"invalid name {name!r} of a variable: {error}; rename the variable with .rename()"
         ) from error
 
@@ -256,7 +302,7 @@ def check_name(name: Any, format: Format) -> None:
 def check_reserved(name: str) -> None:
     for prefix in _RESERVED:
         if name.startswith(prefix):
-            raise ValueError(
+            raise ArgumentError(
                 f"invalid name {name!r} of a variable or group: names that begin with {prefix!r} are "
                 "reserved; give it another name, for instance with .rename()"
             )
@@ -298,9 +344,11 @@ def _plan_array(
 def _check_dimensions(variable: Variable, name: str) -> None:
     for dim in variable.dims:
         if dim is not None and not isinstance(dim, str):
-            raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
+            raise ArgumentTypeError(
+                f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string"
+            )
     if any(np.isnan(length) for lengths in variable.chunks or () for length in lengths):
-        raise ValueError(
+        raise ArgumentError(
             f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; call "
             f"ds[{name!r}].data.compute_chunk_sizes(), which finds them in place"
         )
@@ -310,7 +358,7 @@ def _keeps_empty(own: bool | None, asked: WriteOptions, name: str, explicit: boo
     """Whether to store empty chunks; the setting of the call overrides that of the variable."""
     everywhere = asked.write_empty_chunks
     if explicit and None not in (own, everywhere) and own != everywhere:
-        raise ValueError(
+        raise ArgumentError(
             f"write_empty_chunks={everywhere} contradicts encoding['write_empty_chunks']={own} of variable "
             f"{name!r}"
         )
@@ -363,7 +411,7 @@ def _attributes(
         return encoded, fill_value
     try:
         if variable.dtype.kind in "SU" and not format.is_draft:
-            raise ValueError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
+            raise ArgumentError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
         encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
     except ValueError as error:
         if explicit:

@@ -18,7 +18,7 @@ from xarray.core.common import contains_cftime_datetimes
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.errors import DataTypeValidationError, MetadataError
+from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError
 from xzarr3.xarray.encode import encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
@@ -128,7 +128,7 @@ def fitted(encoded: Variable, name: str, array: Array) -> Any:
     except MetadataError as error:
         if array.dtype.kind not in "SU":
             raise
-        raise ValueError(
+        raise ArgumentError(
             f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append: {error}"
         ) from error
 
@@ -153,14 +153,14 @@ def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -
     kinds = {"M": "dates", "m": "lengths of time"}
     differ = is_text[0] != is_text[1] or ("V" in (new.kind, old.kind) and new != old)
     if not differ and new.kind in kinds and not _stores_times(stored):
-        raise ValueError(
+        raise ArgumentError(
             f"variable {name!r} is stored as numbers of dtype {old} without units of time, and would hold "
             f"{kinds[new.kind]}; give numbers, or write the dataset anew with mode='w'"
         )
     if differ or (new.kind in kinds and (new.kind == "m") != (old.kind == "m")):
-        raise ValueError(
+        raise ArgumentError(
             f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append. Store "
-            f"has dtype {old} but dataset to append has dtype {new}."
+            f"has dtype {old} but dataset to append has dtype {new}; convert it with .astype()"
         )
 
 
@@ -173,7 +173,7 @@ def _check_calendar(variable: Variable, name: str, encoding: Mapping[str, Any]) 
         first = next((value for value in np.asarray(variable.data).flat if hasattr(value, "calendar")), None)
         own = str(getattr(first, "calendar", own)).lower()
     if own != calendar and not {own, calendar} <= _STANDARD:
-        raise ValueError(
+        raise ArgumentError(
             f"dates of variable {name!r} have the calendar {own!r}, those stored have {calendar!r}; "
             f"convert the dates, for instance with .convert_calendar({calendar!r})"
         )
@@ -183,7 +183,7 @@ def _check_raw_times(variable: Variable, name: str, encoding: Mapping[str, Any])
     """Refuse numbers for stored times, unless their attribute ``units`` equals the stored units."""
     units = variable.attrs.get("units", variable.encoding.get("units"))
     if units != encoding.get("units") and variable.size:
-        raise ValueError(
+        raise ArgumentError(
             f"variable {name!r} is stored as times in units {encoding.get('units')!r}, but the values given "
             f"are numbers of dtype {variable.dtype} with units {units!r}; give dates, or numbers with the "
             "same attribute 'units'"
@@ -309,9 +309,10 @@ def fitting(
     dims = tuple(array.dimension_names or ())
     if encoded.dims != dims:
         if set(dims) != set(encoded.dims):
-            raise ValueError(
+            raise ArgumentError(
                 f"variable {name!r} already exists with different dimension names {dims} != {encoded.dims}, "
-                "but changing variable dimensions is not supported by to_zarr()."
+                "but changing variable dimensions is not supported by to_zarr(); rename those of the dataset "
+                "with .rename(), or replace the store with mode='w'"
             )
         encoded = encoded.transpose(*dims)
     there = {}
@@ -320,10 +321,32 @@ def fitting(
             there[dim] = len(range(*region[dim].indices(size))) if dim in region else size
     given = {dim: size for dim, size in encoded.sizes.items() if dim != append_dim}
     if there != given:
-        raise ValueError(
-            f"variable {name!r} already exists with different dimension sizes: {there} != {given}. to_zarr() "
-            "only supports changing dimension sizes when explicitly appending, but "
-            f"append_dim={append_dim!r}. If you are attempting to write to a subset of the existing store "
-            "without changing dimension sizes, consider using the region argument in to_zarr()."
-        )
+        raise _wrong_sizes(name, given, there, region, append_dim)
     return encoded
+
+
+def _wrong_sizes(
+    name: str,
+    given: Mapping[Any, int],
+    there: Mapping[Any, int],
+    region: Mapping[Hashable, slice],
+    append_dim: Hashable | None,
+) -> ArgumentError:
+    """The error for sizes of a variable that differ from those ``there``: in the store, or in its region."""
+    differ = [dim for dim in there if there[dim] != given[dim]]
+    sizes = [
+        f"{dim!r} has {given[dim]} here and {there[dim]} in the {'region' if dim in region else 'store'}"
+        for dim in differ
+    ]
+    if any(dim in region for dim in differ):
+        dim = next(dim for dim in differ if dim in region)
+        start = region[dim].start or 0
+        advice = f"pass the part of the dataset that goes there, or region={{{dim!r}: slice({start}, "
+        advice += f"{start + given[dim]})}}; append_dim makes the store longer"
+    elif append_dim is not None:
+        advice = f"an append changes {append_dim!r} only, so give all of the others, as after .reindex_like()"
+    else:
+        advice = "pass append_dim to make the store longer, region to write a part of it, or mode='w'"
+    return ArgumentError(
+        f"variable {name!r} already exists with different dimension sizes: {'; '.join(sizes)}; {advice}"
+    )

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 from xarray import Dataset, Variable, conventions
 
-from xzarr3.errors import listed, one_of
+from xzarr3.errors import ArgumentError, ArgumentTypeError, UnknownNameError, listed, one_of, shorten
 from xzarr3.xarray.encode import is_auto
+
+_MOST_LABELS = 3  # Labels that a message shows.
 
 
 def find_region(
@@ -42,35 +44,44 @@ def find_region(
     if is_auto(region):
         region = dict.fromkeys(dataset.dims, "auto")
     if not isinstance(region, Mapping):
-        raise TypeError(f"``region`` must be a dict, got {type(region)}; accepted: a dict or 'auto'")
+        raise ArgumentTypeError(f"``region`` must be a dict, got {type(region)}; accepted: a dict or 'auto'")
     found = dict(region)
     unknown = [dim for dim in found if dim not in dataset.dims]
     if unknown:
-        raise ValueError(
+        raise ArgumentError(
             f"all keys in ``region`` are not in Dataset dimensions, got {list(found)} and "
             f"{list(dataset.dims)}; unknown: {listed(unknown)}; {one_of(unknown[0], dataset.dims)}"
         )
     if any(is_auto(part) for part in found.values()) and mode not in ("r+", "a"):
-        raise ValueError(f"``mode`` must be 'r+' or 'a' when using ``region='auto'``, got {mode!r}")
+        raise ArgumentError(
+            f"``mode`` must be 'r+' or 'a' when using ``region='auto'``, got {mode!r}; leave mode out"
+        )
     for dim, part in found.items():
         if is_auto(part):
             found[dim] = part = _found_by_values(dataset, dim, stored)
         if not isinstance(part, slice):
-            raise TypeError(f"all values in ``region`` must be slice objects, got region={found}")
+            start = part if isinstance(part, int) else 0
+            raise ArgumentTypeError(
+                f"all values in ``region`` must be slice objects, got region={shorten(found)}; write "
+                f"{{{dim!r}: slice({start}, {start + dataset.sizes[dim]})}}"
+            )
         if part.step not in (1, None):
-            raise ValueError(f"step on all slices in ``region`` must be 1 or None, got region={found}")
+            raise ArgumentError(
+                f"step on all slices in ``region`` must be 1 or None, got region={shorten(found)}; write "
+                "each run of neighbours by a call of its own"
+            )
     others = [name for name, var in dataset.variables.items() if not set(found).intersection(var.dims)]
     if found and others:
-        raise ValueError(
+        raise ArgumentError(
             "when setting `region` explicitly in to_zarr(), all variables in the dataset to write must have "
             f"at least one dimension in common with the region's dimensions {list(found)}, but that is not "
             "the case for some variables here. To drop these variables from this dataset before exporting to "
             f"zarr, write: .drop_vars({others!r})"
         )
     if append_dim is not None and append_dim in found:
-        raise ValueError(
+        raise ArgumentError(
             "cannot list the same dimension in both ``append_dim`` and ``region`` with to_zarr(), got "
-            f"{append_dim} in both"
+            f"{append_dim} in both; leave it out of ``region``, since an append goes to the end"
         )
     return dataset.drop_vars(list(dataset.indexes)), found
 
@@ -81,42 +92,51 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
     if dim not in dataset.variables:
         there = _stored_length(dataset, dim, stored)
         if there not in (size, None):
-            raise ValueError(
+            raise ArgumentError(
                 f"the dataset has {size} of {there} elements along {dim!r}, but no coordinate {dim!r} to "
                 f"find the region with; add the coordinate, or pass region={{{dim!r}: slice(...)}}"
             )
         return slice(0, size)
     variable = stored(dim)
     if variable is None:
-        raise KeyError(
+        raise UnknownNameError(
             f"the store has no coordinate {dim!r} to find the region with; pass "
             f"region={{{dim!r}: slice(...)}}"
         )
     if variable.dims != (dim,):
-        raise ValueError(
+        raise ArgumentError(
             f"the coordinate {dim!r} in the store has dimensions {listed(variable.dims)}, so no region can "
             f"be found with it; pass region={{{dim!r}: slice(...)}}"
         )
     decoded = conventions.decode_cf_variable(dim, variable)
     index = pd.Index(decoded.values)
     if not index.is_unique:
-        raise ValueError(
+        raise ArgumentError(
             f"the coordinate {dim!r} in the store has repeated values, so no region can be found with it; "
             f"pass region={{{dim!r}: slice(...)}}"
         )
     places = index.get_indexer(pd.Index(dataset[dim].values))
     if (places == -1).any():
-        raise KeyError(
-            f"Not all values of coordinate '{dim}' in the new array were found in the original store. "
-            "Writing to a zarr region slice requires that no dimensions or metadata are changed by the write."
+        raise UnknownNameError(
+            f"Not all values of coordinate '{dim}' in the new array were found in the original store: "
+            f"{_missing(dataset[dim].values[places == -1], index)}; pass append_dim={dim!r} to add them at "
+            "the end, or give values that are stored"
         )
     if (np.diff(places) != 1).any():
-        raise ValueError(
+        raise ArgumentError(
             f"The auto-detected region of coordinate '{dim}' for writing new data to the original store had "
-            "non-contiguous indices. Writing to a zarr region slice requires that the new data constitute a "
-            "contiguous subset of the original store."
+            f"non-contiguous indices: {shorten(places.tolist())}; give neighbours in the order of the store, "
+            f"as after .sortby({dim!r}), or write each run of neighbours by a call of its own"
         )
     return slice(int(places[0]), int(places[-1]) + 1) if size else slice(0, 0)
+
+
+def _missing(labels: np.ndarray[Any, Any], stored: pd.Index[Any]) -> str:
+    """How many labels are missing, which, and the range that the store has."""
+    values = [str(label) for label in pd.Index(labels[:_MOST_LABELS])]
+    more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
+    there = f"{len(stored)} from {stored[0]} to {stored[-1]}" if len(stored) else "none"
+    return f"{', '.join(values)}{more} {'is' if len(labels) == 1 else 'are'} missing; the store has {there}"
 
 
 def _stored_length(

@@ -18,7 +18,7 @@ from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.commit.resume import check_resumable
-from xzarr3.errors import ChangedError, one_of
+from xzarr3.errors import ArgumentError, ChangedError, one_of, short_traceback
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.formats.nonfinite_attributes import Telling
 from xzarr3.groups import Group
@@ -84,6 +84,7 @@ def to_zarr(
 ) -> Delayed: ...
 
 
+@short_traceback
 def to_zarr(
     dataset: Dataset | DataArray | DataTree,
     store: StoreLike | None = None,
@@ -310,13 +311,17 @@ def to_zarr(
     mode = chosen_mode(mode, append_dim, region)
     check_asked(progress)
     if isinstance(compute, str) and compute != "later":
-        raise ValueError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False, 'later'")
+        raise ArgumentError(
+            f"compute={compute!r} is not supported by to_zarr; accepted: True, False, 'later'"
+        )
     if resume and compute is not True:
-        raise ValueError("resume=True needs a write that is carried out now; pass compute=True")
+        raise ArgumentError("resume=True needs a write that is carried out now; pass compute=True")
     if replace not in ("staged", "in place"):
-        raise ValueError(f"replace={replace!r} is not supported by to_zarr; accepted: 'staged', 'in place'")
+        raise ArgumentError(
+            f"replace={replace!r} is not supported by to_zarr; accepted: 'staged', 'in place'"
+        )
     if replace == "in place" and mode != "w":
-        raise ValueError(f"replace='in place' goes with mode='w'; found mode={mode!r}")
+        raise ArgumentError(f"replace='in place' goes with mode='w'; found mode={mode!r}")
     if zarr_format is not None:
         parse_format(zarr_format)
     path = normal_path(group or "")
@@ -393,11 +398,14 @@ def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -
     if mode is None:
         mode = "a" if append_dim is not None else "r+" if region is not None else "w-"
     if mode not in _MODES:
-        raise ValueError(f"mode={mode!r} is not supported by to_zarr; {one_of(mode, _MODES)}")
+        raise ArgumentError(f"mode={mode!r} is not supported by to_zarr; {one_of(mode, _MODES)}")
     if append_dim is not None and mode not in ("a", "a-"):
-        raise ValueError(f"cannot set append_dim unless mode='a' or mode=None; found mode={mode!r}")
+        raise ArgumentError(
+            f"cannot set append_dim unless mode='a' or mode=None; found mode={mode!r}; leave mode out"
+        )
     if region is not None and mode not in ("a", "a-", "r+"):
-        raise ValueError(
-            f"cannot set region unless mode='a', mode='a-', mode='r+' or mode=None; found mode={mode!r}"
+        raise ArgumentError(
+            f"cannot set region unless mode='a', mode='a-', mode='r+' or mode=None; found mode={mode!r}; "
+            "leave mode out"
         )
     return mode  # type: ignore[return-value]

@@ -69,8 +69,13 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
     if name in _VERSION_2:
         return _with_byte_order(configured(loaded(_VERSION_2[name]), _given(fields)), endian)
     if name not in _SAME and f"numcodecs.{name}" not in NUMCODECS:
-        reason = f"unknown codec: {_REFUSED[name]}" if name in _REFUSED else "unknown codec"
-        raise UnknownExtensionError(reason, field="id", found=name, accepted=numcodecs_ids())
+        if name in _REFUSED:
+            raise UnknownExtensionError(
+                f"unknown codec: {_REFUSED[name]}", field="id", found=name, accepted=numcodecs_ids()
+            )
+        from xzarr3.codecs._installed import unknown  # imported only when needed
+
+        raise unknown(name, "id", numcodecs_ids())
     if name in ("vlen-utf8", "vlen-bytes"):
         return configured(codec_class(name), fields)
     fields = _given(fields)

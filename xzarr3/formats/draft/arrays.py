@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from xzarr3._types import JSON, Scalar
-from xzarr3.errors import DataTypeValidationError, FallbackWarning, MetadataError, printable, shorten
+from xzarr3.errors import (
+    DataTypeValidationError,
+    FallbackWarning,
+    MetadataError,
+    levels_to_caller,
+    printable,
+    shorten,
+)
 from xzarr3.formats.base import lengths_of
 from xzarr3.formats.draft.codecs import chunk_grid_from_json, codecs_from_json, codecs_to_json, with_shards
 from xzarr3.formats.draft.early import is_early, parse_early
@@ -33,7 +40,6 @@ from xzarr3.formats.draft.types import (
     fill_value_from_json,
     fill_value_to_json,
 )
-from xzarr3.formats.nonfinite_attributes import levels_to_caller
 from xzarr3.grid import RegularGrid
 from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, check_shape

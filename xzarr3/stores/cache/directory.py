@@ -39,7 +39,7 @@ from collections.abc import Collection, Iterator
 from isal import isal_zlib
 
 from xzarr3._types import Buffer
-from xzarr3.errors import StoreError, StorePermissionError, shorten
+from xzarr3.errors import ArgumentTypeError, StoreError, StorePermissionError, shorten
 from xzarr3.stores.cache.memory import HEAD, WHOLE, CachedValues, Entry, Part
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.platform import Folder
@@ -331,5 +331,5 @@ def _version(text: bytes) -> object | None:
 def check_place(directory: object) -> str:
     """The absolute path of the directory of a cache."""
     if not isinstance(directory, (str, os.PathLike)):
-        raise TypeError(f"not a directory of a cache: {shorten(directory)}; accepted: a path or None")
+        raise ArgumentTypeError(f"not a directory of a cache: {shorten(directory)}; accepted: a path or None")
     return os.path.abspath(os.path.expanduser(os.fspath(directory)))

@@ -19,7 +19,7 @@ from operator import index
 from typing import Any, TypeGuard
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import ChangedError, StoreError, printable
+from xzarr3.errors import ArgumentError, ChangedError, StoreError, printable
 from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import Parts, cut, negative_length
 from xzarr3.stores.cache.directory import DirectoryKept, check_place
@@ -124,9 +124,9 @@ class CacheStore(WrapperStore, hands_on=True):
         super().__init__(store)
         self.max_bytes = index(max_bytes)
         if self.max_bytes < 1:
-            raise ValueError(f"max_bytes={max_bytes!r}; accepted: an integer of at least 1")
+            raise ArgumentError(f"max_bytes={max_bytes!r}; accepted: an integer of at least 1")
         if max_age is not None and not 0 <= max_age < math.inf:
-            raise ValueError(f"max_age={max_age!r}; accepted: None or a number of seconds, 0 or more")
+            raise ArgumentError(f"max_age={max_age!r}; accepted: None or a number of seconds, 0 or more")
         self.max_age = max_age
         self.directory = None if directory is None else check_place(directory)
         self._token = uuid.uuid4().hex

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -15,11 +16,14 @@ from typing import Any, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
     ChangedError,
     InvalidKeyError,
     StoreError,
     StorePermissionError,
     Xzarr3Error,
+    one_of,
     printable,
     shorten,
 )
@@ -44,6 +48,7 @@ from xzarr3.stores.fsspec.references import ReferenceFiles
 from xzarr3.stores.fsspec.web import WebFiles, is_web, web_store
 from xzarr3.stores.local.folders import TEMPORARY, is_taken
 from xzarr3.stores.local.store import LocalStore
+from xzarr3.stores.object.options import OBJECT_SCHEMES
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import reduced
 
@@ -51,6 +56,9 @@ Result = TypeVar("Result")
 
 _ACCEPTED = "a URL, a file system of fsspec, or a mapper of one"
 _OF_PROCESS = frozenset(("_fs", "_files", "_identity"))
+
+
+_PACKAGE = re.compile(r"[Ii]nstall (?:the )?[\"'`]?([\w-]+)|requires [\"'`]?([\w-]+)")
 
 
 class FsspecStore(Store):
@@ -131,7 +139,7 @@ class FsspecStore(Store):
         if isinstance(filesystem, (str, os.PathLike)):
             fs, root = self._open_url(os.fspath(filesystem), options)
         elif options:
-            raise TypeError("storage_options have no meaning for a ready file system; leave them out")
+            raise ArgumentTypeError("storage_options have no meaning for a ready file system; leave them out")
         else:
             fs, root = _ready(filesystem)
             self._secrets = secrets_in([fs])
@@ -233,11 +241,8 @@ class FsspecStore(Store):
         try:
             return _unwrapped(*url_to_fs(url, **options))
         except Exception as error:  # noqa: BLE001 - of any kind, and reported without secrets
-            advice = "correct the URL: its protocol must be one that fsspec knows, its target must exist"
-            if isinstance(error, ImportError):
-                advice = "install the package that is named"
             name = without_secrets(url, self._secrets)
-            failure, cause = self._told(f"cannot open {shorten(name)}", error, advice=advice)
+            failure, cause = self._told(f"cannot open {shorten(name)}", error, advice=_advice(url, error))
         raise failure from cause
 
     def _filesystem(self) -> Files:
@@ -482,9 +487,25 @@ class _PartsReader(ValueReader):
         return found
 
 
+def _advice(url: str, error: Exception) -> str:
+    """What to do about a URL that fsspec cannot open."""
+    from fsspec import available_protocols
+
+    if isinstance(error, ImportError):
+        named = _PACKAGE.search(str(error))
+        package = error.name or (next(filter(None, named.groups())) if named else "")
+        return f"install the package that is named{package and f': pip install {package}'}"
+    protocol = url.partition(":")[0]
+    known = {*available_protocols(), *OBJECT_SCHEMES}
+    if protocol not in known:
+        names = one_of(protocol, sorted(known), "it knows")
+        return f"correct the URL, its protocol must be one that fsspec knows; {names}"
+    return "correct the URL or the options: what the URL names must exist"
+
+
 def _checked_number(concurrency: int | None) -> int | None:
     if concurrency is not None and (not isinstance(concurrency, Integral) or concurrency < 1):
-        raise ValueError(f"concurrency={concurrency!r}; accepted: an integer of at least 1")
+        raise ArgumentError(f"concurrency={concurrency!r}; accepted: an integer of at least 1")
     return concurrency
 
 
@@ -506,7 +527,7 @@ def _ready(filesystem: object) -> tuple[FileSystem, str]:
         fs = getattr(filesystem, "fs", None)
         root = getattr(filesystem, "root", getattr(filesystem, "path", ""))
     if not isinstance(fs, AbstractFileSystem) or not isinstance(root, str):
-        raise TypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
+        raise ArgumentTypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
     return _unwrapped(fs, root)
 
 

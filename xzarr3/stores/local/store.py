@@ -41,6 +41,12 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})
 _ATTEMPTS = 100
 _READING = ("reader", "_reader", "_get")
+_ADVICE = {  # What to do if a file cannot be written.
+    errno.ENOTDIR: "; write to another path, since a part of this one is a file",
+    errno.ENOSPC: "; free some space, or write to another disk",
+    errno.EDQUOT: "; free some space, or write to another disk",
+    errno.EROFS: "; write to another path, since this file system is read-only",
+}
 _REPLACING = ("writer", "_writer", "_file_writer", "set", "_set", "exists", "_exists", "erase", "_touch")
 _OF_EACH = frozenset(("_identity", "_base", "_lock_identity"))
 
@@ -156,6 +162,12 @@ class LocalStore(Store):
         return self.root
 
     @property
+    def above(self) -> tuple[Store, str] | None:
+        parent, name = os.path.split(self.root)
+        store = LocalStore(parent, read_only=True, follow_links=self.follow_links)
+        return (store, name) if name else None
+
+    @property
     def files(self) -> str | None:
         own = all(getattr(type(self), name) is getattr(LocalStore, name) for name in _READING)
         return self._base if own and self.follow_links and platform.POSIX else None
@@ -219,7 +231,8 @@ class LocalStore(Store):
         text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
         if isinstance(error, PermissionError):
             raise StorePermissionError(f"{text}; use a path that this user may {doing}") from error
-        raise StoreError(text) from error
+        advice = _ADVICE.get(error.errno or 0, "") if doing == "write" else ""
+        raise StoreError(text + advice) from error
 
     # Readable
 

@@ -197,7 +197,7 @@ class Client:
             return getattr(obstore.store, recipe.class_name)(*(() if url is None else (url,)), **arguments)
         except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
             text = scrub(str(error).partition("\n\nDebug source")[0], recipe.secrets)
-        raise StoreError(f"no client for {recipe.address}: {text}; accepted: {accepted(recipe.kind)}")
+        raise StoreError(f"no client for {recipe.address}: {text.rstrip('.')}; {accepted(recipe.kind, text)}")
 
     def _session(self) -> Any:
         """Credentials found by boto3, if a profile or a credentials file asks for it."""

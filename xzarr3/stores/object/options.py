@@ -15,11 +15,11 @@ import pickle
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from xzarr3.errors import StoreError, listed
+from xzarr3.errors import StoreError, listed, one_of
 from xzarr3.stores.object.errors import scrub
 
 OBJECT_SCHEMES: Final = frozenset(
@@ -44,6 +44,7 @@ _CLASSES = {
     "local": "LocalStore",
 }
 _PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}  # In obstore's names.
+_REFUSED = re.compile("'([^']+)'")  # The option that a message names.
 _ENDPOINT = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
 _CONTAINER = {"s3": "bucket", "gs": "bucket", "az": "container_name"}
 # Other names of options and the name used here; prefixes of obstore's names are removed before.
@@ -250,14 +251,23 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Location:
     return Location(_recipe(kind, place, wanted), _prefix(prefix, url), settings)
 
 
-def accepted(kind: str) -> str:
-    """The known options, for an error message."""
-    names = listed(sorted({*SPELLINGS[kind], *_COMMON, *SETTINGS}))
-    return f"{names}, " + (
-        "and more with s3://, gs:// and az://"
-        if kind == "http"
-        else f"what {_CLASSES[kind]} of obstore takes"
-    )
+def folder_above(recipe: Recipe, prefix: str) -> tuple[Recipe, str, str] | None:
+    """The recipe and the prefix one level up, and the name of this level there; None at the top."""
+    if recipe.kind != "http":
+        above, _, name = prefix.rstrip("/").rpartition("/")
+        return (recipe, above and f"{above}/", name) if name else None
+    url, _, name = str(recipe.arguments["url"]).rstrip("/").rpartition("/")
+    if not name or url.endswith("/"):  # Above the host is nothing.
+        return None
+    return replace(recipe, arguments={**recipe.arguments, "url": url}, address=url), "", unquote(name)
+
+
+def accepted(kind: str, refusal: str = "") -> str:
+    """The known options, for an error message; first the one nearest to what is refused."""
+    names = sorted({*SPELLINGS[kind], *_COMMON, *SETTINGS})
+    found = _REFUSED.search(refusal)
+    more = "more with s3://, gs:// and az://" if kind == "http" else f"what {_CLASSES[kind]} of obstore takes"
+    return f"{one_of(found and found[1], names)}, and {more}"
 
 
 def _of_web(url: str) -> tuple[str, dict[str, str]]:
@@ -383,7 +393,8 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
     if kind == "http":
         if wanted:
             raise StoreError(
-                f"unknown storage_options of HTTP: {listed(sorted(wanted))}; accepted: {accepted(kind)}"
+                f"unknown storage_options of HTTP: {listed(sorted(wanted))}; "
+                f"{accepted(kind, listed(sorted(wanted)))}"
             )
         arguments["url"] = address = place
     else:

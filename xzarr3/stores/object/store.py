@@ -19,6 +19,8 @@ from typing import Any, Final, Self, TypeAlias, TypeGuard
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
     ChangedError,
     ConflictError,
     InvalidKeyError,
@@ -38,7 +40,7 @@ from xzarr3.stores.locks import key_lock
 from xzarr3.stores.object import client as object_client
 from xzarr3.stores.object.client import Answer, Client, client_of
 from xzarr3.stores.object.errors import Failure
-from xzarr3.stores.object.options import Recipe, of_ready, parse
+from xzarr3.stores.object.options import Recipe, folder_above, of_ready, parse
 from xzarr3.stores.object.retries import Pace
 from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer, steady
 from xzarr3.stores.sharing import reduced
@@ -216,7 +218,9 @@ class ObjectStore(Store):
                 "storage_options with a ready store; accepted: options with a URL, or the store alone"
             )
         if not any(cls.__module__.partition(".")[0] == "obstore" for cls in type(store).__mro__):
-            raise TypeError(f"not a store: {type(store).__name__}; accepted: a URL or a store of obstore")
+            raise ArgumentTypeError(
+                f"not a store: {type(store).__name__}; accepted: a URL or a store of obstore"
+            )
         found = of_ready(store)
         if found is not None:
             self._recipe, self._prefix = found
@@ -265,6 +269,16 @@ class ObjectStore(Store):
     @property
     def identity(self) -> object:
         return "ObjectStore", self._recipe.address, self._prefix
+
+    @property
+    def above(self) -> tuple[Store, str] | None:
+        found = folder_above(self._recipe, self._prefix)
+        if found is None:
+            return None
+        recipe, prefix, name = found
+        store = object.__new__(ObjectStore)
+        store.__setstate__(self.__getstate__() | {"_recipe": recipe, "_prefix": prefix, "read_only": True})
+        return store, name
 
     # Capabilities
 
@@ -925,5 +939,5 @@ def _setting(name: str, value: Any) -> Any:
         "read_only": (value in (True, False), "a bool"),
     }[name]
     if not fits:
-        raise ValueError(f"{name}={shorten(value)}; accepted: {accepted}")
+        raise ArgumentError(f"{name}={shorten(value)}; accepted: {accepted}")
     return tuple(value) if statuses else int(value) if whole else float(value) if number else value

@@ -18,6 +18,8 @@ from typing import Literal, TypeAlias, get_args
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
     ChangedError,
     NodeNotFoundError,
     ReadOnlyError,
@@ -39,6 +41,7 @@ from xzarr3.stores.base import (
     flat,
 )
 from xzarr3.stores.local import platform
+from xzarr3.stores.local.near import missing_part
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.sharing import share
 from xzarr3.stores.zip.read import TAIL, MemberReader, View, open_path, read_directory
@@ -140,9 +143,9 @@ class ZipStore(Store):
         fsync: bool = False,
     ) -> None:
         if mode not in get_args(Mode):
-            raise ValueError(f"mode={mode!r}; accepted: {listed(get_args(Mode))}")
+            raise ArgumentError(f"mode={mode!r}; accepted: {listed(get_args(Mode))}")
         if read_only is not None and read_only != (mode == "r"):
-            raise ValueError(
+            raise ArgumentError(
                 f"read_only={read_only!r} with mode={mode!r}; use read_only=True with mode='r' only"
             )
         super().__init__(read_only=mode == "r")
@@ -157,14 +160,16 @@ class ZipStore(Store):
     def _set_up(self, path: str | os.PathLike[str] | Store, key: str | None, mode: Mode, fsync: bool) -> None:
         if isinstance(path, Store):
             if key is None:
-                raise ValueError(f"no key of a zip in {path}; pass key='...'")
+                raise ArgumentError(f"no key of a zip in {path}; pass key='...'")
             check_key(key)
         elif key is not None:
-            raise ValueError(
+            raise ArgumentError(
                 f"key={key!r} with a path; give a Store and the key of its value, or a path alone"
             )
         elif not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"not the place of a zip: {type(path).__name__}; accepted: a path or a Store")
+            raise ArgumentTypeError(
+                f"not the place of a zip: {type(path).__name__}; accepted: a path or a Store"
+            )
         else:
             path = os.path.abspath(os.path.expanduser(os.fspath(path)))
             if not platform.is_name(path) or not os.path.basename(path):
@@ -225,7 +230,8 @@ class ZipStore(Store):
         else:
             file = self._inner.reader().open(str(self.key), (-TAIL, TAIL))
         if file is None:
-            raise NodeNotFoundError(f"{self} does not exist; correct the path, or use mode 'w'")
+            near = "" if self._inner is not None else f"; {missing_part(os.path.abspath(str(self.path)))}"
+            raise NodeNotFoundError(f"{self} does not exist; correct the path, or use mode 'w'{near}")
         try:
             directory = read_directory(file, str(self))
             if self._expected not in (None, directory.digest):

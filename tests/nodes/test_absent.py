@@ -1,0 +1,150 @@
+"""What is said of a place without a node: from few reads, and never an error of its own."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import obstore
+import pytest
+import xarray as xr
+
+import xzarr3
+from xzarr3.errors import StoreError
+from xzarr3.nodes.absent import what_is_there
+from xzarr3.stores import LoggingStore, ObjectStore
+
+GROUP = b'{"zarr_format": 3, "node_type": "group"}'
+
+
+class Slow(xzarr3.MemoryStore):
+    """A store that many requests at once are sent to."""
+
+    concurrency = 8
+
+
+class Unlisted(xzarr3.MemoryStore):
+    """A store that cannot be listed, as a web server."""
+
+    @property
+    def listable(self) -> bool:
+        return False
+
+
+class Broken(xzarr3.MemoryStore):
+    """A store that finds nothing and cannot be listed."""
+
+    def _list(self, prefix: str) -> Any:
+        raise StoreError("listing failed")
+
+    def _list_dir(self, prefix: str) -> Any:
+        raise StoreError("listing failed")
+
+
+def message(store: Any, path: str = "") -> str:
+    with pytest.raises(xzarr3.NodeNotFoundError) as caught:
+        xzarr3.open(store, path)
+    return str(caught.value)
+
+
+def test_a_look_takes_few_requests() -> None:
+    values = {f"f{n:03}/g{m}/h/x": b"1" for n in range(50) for m in range(50)}
+    store = LoggingStore(Slow(values), level=logging.DEBUG)
+    assert "no store is there" in what_is_there(store, "")
+    done = [record.operation for record in store.records]
+    assert sum(operation.startswith("list") for operation in done) <= 4
+    assert len(done) <= 30
+    store.clear()
+    assert "nothing" in what_is_there(LoggingStore(Slow({})), "")
+    store = LoggingStore(Slow({"zarr.json": GROUP}))
+    what_is_there(store, "a/b")
+    assert len(store.records) <= 24
+
+
+def test_a_look_that_fails_is_not_told() -> None:
+    assert what_is_there(Broken({}), "") == ""
+    assert "found no 'zarr.json'" in message(Broken({}))
+    assert "found no 'a/zarr.json'" in message(Broken({"zarr.json": GROUP}), "a")
+
+
+def test_a_missing_group_that_may_be_made_costs_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*args: object) -> str:
+        pytest.fail("the place was looked at")
+
+    monkeypatch.setattr("xzarr3.api.what_is_there", look)
+    dataset = xr.Dataset({"a": ("x", np.arange(3))})
+    for options in ({"mode": "a"}, {"append_dim": "x"}):
+        xzarr3.to_zarr(dataset, xzarr3.MemoryStore(), **options)
+    xzarr3.open_group(xzarr3.MemoryStore(), mode="a")
+
+
+def test_deep_paths_name_the_nearest_group() -> None:
+    store = xzarr3.MemoryStore()
+    root = xzarr3.create_group(store)
+    root.create_array("ocean/surface/sst", shape=1, dtype="i1")
+    for found in (message(store, "ocean/surface/sss"), message(store, "/ocean/surface/sss/")):
+        assert "did you mean 'sst'? the group '/ocean/surface' has: 'sst'" in found
+    assert "did you mean 'surface'? the group '/ocean' has: 'surface'" in message(store, "ocean/surfase/sst")
+    for group in (root, root.loaded(), xzarr3.open_group(store, "ocean")):
+        path = "surface/sss" if group.path else "ocean/surface/sss"
+        with pytest.raises(KeyError, match="did you mean 'sst'\\? the group '/ocean/surface' has"):
+            group[path]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+def test_every_format_has_near_names(zarr_format: Any) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(store, "ocean/sst", shape=1, dtype="i1", zarr_format=zarr_format)
+    assert "did you mean 'sst'? the group '/ocean' has: 'sst'" in message(store, "ocean/sts")
+    assert "'/ocean/sst' is an array, which has no nodes below it" in message(store, "ocean/sst/x")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_parts_of_stores_are_found_above(tmp_path: Path, zarr_format: Any) -> None:
+    xzarr3.create_array(tmp_path / "a.zarr", "g/x", data=np.ones((4, 4)), chunks=2, zarr_format=zarr_format)
+    array = xzarr3.open_array(tmp_path / "a.zarr", "g/x")
+    chunk = tmp_path / "a.zarr" / array.chunk_key((0, 1))
+    for place in (chunk, tmp_path / "a.zarr" / next(iter(array.format.document_keys("g/x")))):
+        assert f"part of the store '{tmp_path}/a.zarr'; open that, with the path 'g/x'" in message(place)
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_stores_without_listing_name_what_they_know(consolidated: bool) -> None:
+    listed = xzarr3.MemoryStore()
+    root = xzarr3.create_group(listed)
+    root.create_array("ocean/sst", shape=1, dtype="i1")
+    if consolidated:
+        root.consolidate()
+    found = message(Unlisted({key: listed.get(key) for key in listed.list()}), "ocean/sts")
+    assert ("did you mean 'sst'? the group '/ocean' has: 'sst'" in found) == consolidated
+    assert ("the nearest group above is '/ocean'" in found) != consolidated
+
+
+def test_objects_have_folders_above() -> None:
+    service = obstore.store.MemoryStore()
+    service.put("data/file.nc", b"\x89HDF\r\n\x1a\n" + bytes(50))
+    service.put("data/a.zarr/zarr.json", GROUP)
+    above = ObjectStore(service)
+    assert above.above is None
+    assert "the store is in a folder below; pass as path (as group to xarray) 'data/a.zarr'" in message(above)
+    store = ObjectStore("s3://bucket/data/file.nc", storage_options={"anon": True})
+    found = store.above
+    assert found is not None
+    assert (repr(found[0]), found[1], found[0].read_only) == (
+        "<ObjectStore 's3://bucket/data'>",
+        "file.nc",
+        True,
+    )
+    assert repr(store) == "<ObjectStore 's3://bucket/data/file.nc'>"
+    top = ObjectStore("https://example.org/a%20b")
+    assert top.above is not None
+    assert (repr(top.above[0]), top.above[1]) == ("<ObjectStore 'https://example.org'>", "a b")
+    assert top.above[0].above is None
+
+
+def test_a_real_icechunk_repository(tmp_path: Path) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
+    assert "an Icechunk repository" in message(tmp_path / "repo")

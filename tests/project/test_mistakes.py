@@ -1,0 +1,156 @@
+"""Mistakes that users make: what the error says, and how near the user's own line is.
+
+``test_error_texts.py`` holds the whole texts of further mistakes; the rules for all messages are here.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import shutil
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _mistaken import Answers, Things
+from _mistakes import MISTAKES, create, encoded
+from test_error_texts import FAULTS
+
+import xzarr3
+from xzarr3.errors import FULL_TRACEBACK
+
+MOST_FRAMES = 4
+"""How many frames may follow the user's own line."""
+LONGEST = 400
+"""Most characters of a message before a list of names."""
+LIST = re.compile(r"(accepted|has|have|knows): ")
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Things]:
+    made = Things(tmp_path_factory.mktemp("mistakes"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    made.web = f"http://127.0.0.1:{server.server_port}"
+    yield made
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def made(run: Callable[[], Any]) -> BaseException:
+    """The error of a mistake; its traceback begins in this function."""
+    try:
+        run()
+    except Exception as error:  # noqa: BLE001 - its class is what is tested
+        return error
+    pytest.fail("no error was raised")
+
+
+def check_manners(error: BaseException) -> None:
+    """What holds for every message and traceback."""
+    text = str(error)
+    assert "\n" not in text
+    assert len(LIST.split(text)[0]) <= LONGEST
+    assert (
+        len(traceback.extract_tb(error.__traceback__)) - 2 <= MOST_FRAMES
+    )  # without `made` and the own line
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), text)
+
+
+def test_there_are_enough() -> None:
+    assert len(MISTAKES) >= 96
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake(things: Things, mistake: str) -> None:
+    call, kind, first, second, absent = MISTAKES[mistake]
+    error = made(lambda: call(things))
+    assert isinstance(error, kind), repr(error)
+    assert isinstance(error, xzarr3.Xzarr3Error | AttributeError)
+    assert first in str(error)
+    assert second in str(error)
+    assert absent not in str(error)
+    check_manners(error)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_manners_of_other_faults(fault: str) -> None:
+    check_manners(made(FAULTS[fault][0]))
+
+
+@pytest.mark.parametrize(
+    ("modules", "extra", "use"),
+    [
+        (("obstore", "obstore.store"), "object", lambda: xzarr3.open("https://example.org/x.zarr")),
+        (("obstore", "obstore.store"), "object", lambda: xzarr3.open_group("s3://b/x.zarr", mode="a")),
+        (("numcodecs.pcodec",), "codecs", lambda: create(serializer="numcodecs.pcodec")),
+        (("zfpy",), "codecs", lambda: create(serializer="numcodecs.zfpy")),
+        (("ml_dtypes",), "ml-dtypes", lambda: create(dtype="float8_e3m4")),
+    ],
+)
+def test_missing_extra(
+    monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], extra: str, use: Callable[[], object]
+) -> None:
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    error = made(use)
+    assert isinstance(error, xzarr3.Xzarr3Error)
+    assert f"pip install 'xzarr3[{extra}]'" in str(error)
+    check_manners(error)
+
+
+def test_causes_stay_and_all_frames_can_be_had(things: Things, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> None:
+        encoded(things, {"time": {"units": "days after 2000"}})
+
+    short = made(run)
+    assert isinstance(short.__cause__, ValueError)
+    assert "without it: .drop_vars(['time'])" in short.__notes__[0]
+    monkeypatch.setenv(FULL_TRACEBACK, "1")
+    full = made(run)
+    assert str(full) == str(short)
+    names = [frame.filename for frame in traceback.extract_tb(full.__traceback__)]
+    assert len(names) > len(traceback.extract_tb(short.__traceback__)) + MOST_FRAMES
+    assert names[-1].endswith("plan.py")
+
+
+def test_a_defect_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("xzarr3.group.make_node", broken)
+    error = made(lambda: xzarr3.create_group(xzarr3.MemoryStore()))
+    assert traceback.extract_tb(error.__traceback__)[-1].name == "broken"
+
+
+def test_errors_of_an_iteration_are_short(tmp_path: Path) -> None:
+    group = xzarr3.create_group(tmp_path)
+    group.create_array("a", shape=1, dtype="i1")
+    (tmp_path / "a" / "zarr.json").write_bytes(b"{")
+    for run in (lambda: list(group.arrays()), lambda: list(group.members()), lambda: group["a"]):
+        error = made(run)
+        assert "node '/a'" in str(error)
+        check_manners(error)
+
+
+def test_a_key_that_is_not_there_is_told_without_quotes() -> None:
+    error = xzarr3.UnknownNameError("no variable 'a'")
+    assert str(error) == "no variable 'a'"
+    assert isinstance(error, KeyError)
+
+
+def test_a_warning_names_the_line_of_the_user(things: Things, tmp_path: Path) -> None:
+    shutil.copytree(things.store, tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy" / "t2m" / "c")
+    array = xzarr3.open_array(tmp_path / "copy", "t2m", missing="warn")
+    with pytest.warns(xzarr3.MissingChunksWarning) as caught:
+        array.oindex[0]
+    assert caught[0].filename == __file__

@@ -1,0 +1,43 @@
+"""Says what was probably meant by a local path that does not exist."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from itertools import islice
+
+from xzarr3.errors import one_of
+
+_MOST_ENTRIES = 1000  # Entries of a directory that are read to propose a name.
+_SLIP = re.compile(
+    r"(s3a?|gs|gcs|az|abfss?|https?|ftp|sftp|hdfs|memory|file)(?::/?|//)(?![/:])(.*)", re.IGNORECASE
+)
+
+
+def meant_url(location: str) -> str | None:
+    """The URL that a path was probably meant for, if it only lacks a slash or a colon.
+
+    Examples
+    --------
+    >>> meant_url("s3:/bucket/era5.zarr")
+    's3://bucket/era5.zarr'
+    """
+    slip = _SLIP.match(location)
+    return slip and f"{slip[1]}://{'/' if slip[1].lower() == 'file' else ''}{slip[2]}"
+
+
+def missing_part(path: str) -> str:
+    """Where an absolute path leaves the directories that exist, and the nearest name there."""
+    above, missing = os.path.split(path)
+    while not os.path.isdir(above) and os.path.dirname(above) != above:
+        above, missing = os.path.split(above)
+    url = meant_url(os.path.relpath(path, above))
+    if url is not None:
+        return f"the URL lacks a slash; did you mean {url!r}? Pass it as text, since pathlib drops a slash"
+    names: list[str] = []
+    with suppress(OSError), os.scandir(above) as entries:  # A directory that may not be read has no names.
+        names = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES))
+    shown = [name for name in names if not name.startswith(".")]
+    has = one_of(missing, shown, "it has") if shown else "it is empty"
+    return f"there is no {missing!r} in {above!r}; {has}"
