@@ -217,9 +217,11 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(_LAZY[name]), name)
     hint = ""
     if not name.startswith("_"):
+        from xzarr3.errors import did_you_mean
         from xzarr3.names import absent_name
 
-        hint = absent_name("module", name)
+        near = did_you_mean(name, __all__)
+        hint = absent_name("module", name) or (near and f"; {near}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.api import create_array, create_group, open, open_group
 from xzarr3.arrays import Array
-from xzarr3.errors import NodeTypeError, short_traceback
+from xzarr3.errors import ArgumentError, ArgumentTypeError, NodeTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.stores import MemoryStore, StoreLike, open_store
@@ -114,7 +114,7 @@ def save_group(
     """
     values = {**{f"arr_{at}": each for at, each in enumerate(arrays)}, **named}
     if not values:
-        raise ValueError("no array to save; pass one or more, by position or by name")
+        raise ArgumentError("no array to save; pass one or more, by position or by name")
     values = {name: each if hasattr(each, "dtype") else np.asarray(each) for name, each in values.items()}
     opened = open_store(store, storage_options, mode="a")
     for name, each in values.items():  # raises for what no array can hold, while the old node is there
@@ -219,7 +219,7 @@ def open_consolidated(
     <xzarr3.Array /sst shape=(4,) dtype=int16>
     """
     if use_consolidated is not True:
-        raise TypeError(f"use_consolidated={use_consolidated!r}; accepted: True, or use open_group()")
+        raise ArgumentTypeError(f"use_consolidated={use_consolidated!r}; accepted: True, or use open_group()")
     return open_group(store, path, use_consolidated=True, **options)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Never
 from xzarr3.api import create_array, open_group
 from xzarr3.arrays import Array
 from xzarr3.copying import copy_values
-from xzarr3.errors import short_traceback
+from xzarr3.errors import ArgumentTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.names import unknown_arguments
@@ -278,7 +278,7 @@ def from_array(
     ((25,), ('time',), 99)
     """
     if "shape" in options:
-        raise TypeError("from_array() takes the shape of its data; leave shape=... out")
+        raise ArgumentTypeError("from_array() takes the shape of its data; leave shape=... out")
     asked = (chunks, shards, filters, serializer, compressors)
     given = {key: value for key, value in zip(_KEPT, asked, strict=True) if not _is_keep(value)}
     given = {**options, **given}

@@ -28,7 +28,7 @@ from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, pa
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.group_arrays import GroupArrays
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
-from xzarr3.names import explain_absent
+from xzarr3.names import absent_name
 from xzarr3.new_array import make_array
 from xzarr3.nodes.absent import among
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
@@ -121,7 +121,8 @@ class Group(GroupArrays):
     def __getattr__(self, name: str) -> NoReturn:
         hint = ""
         if not name.startswith("_"):
-            hint = f"; {did_you_mean(name, dir(type(self))) or f'a node is an item, as in group[{name!r}]'}"
+            near = did_you_mean(name, dir(type(self))) or f"a node is an item, as in group[{name!r}]"
+            hint = absent_name("Group", name) or f"; {near}"
         raise AttributeError(f"'Group' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -496,6 +497,3 @@ def _restore(
     group.consolidated = consolidated  # a group pickled as writable had read the store, and still does
     group.missing, group._tag = missing, tag
     return group
-
-
-explain_absent(Group)

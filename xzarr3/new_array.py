@@ -17,7 +17,7 @@ from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import MetadataError, listed
+from xzarr3.errors import ArgumentTypeError, MetadataError, listed
 from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.nonfinite_attributes import Telling, finite_attributes
 from xzarr3.grid import as_lengths
@@ -63,7 +63,7 @@ def _check_known(options: Mapping[str, Any]) -> None:
         found = [f"leave {name!r} out, because a new array takes that of the group" for name in given]
         found += (hint(name, sorted(known - {"format"})) for name in unknown if name not in given)
         text = "; ".join(dict.fromkeys(found))
-        raise TypeError(f"create_array() of a group has no argument {listed(unknown)}; {text}")
+        raise ArgumentTypeError(f"create_array() of a group has no argument {listed(unknown)}; {text}")
 
 
 def make_array(

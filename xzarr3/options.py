@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import EllipsisType, TracebackType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from xzarr3.errors import MetadataError, one_of
+from xzarr3.errors import ArgumentError, MetadataError, one_of
 from xzarr3.quantities import byte_count, positive
 
 Missing: TypeAlias = Literal["fill", "warn", "error"]
@@ -62,7 +62,7 @@ def check_missing(missing: str | None) -> Missing:
     if missing is None:
         missing = _values["missing"]
     if missing not in get_args(Missing):
-        raise ValueError(f"missing={missing!r}; {one_of(missing, get_args(Missing))}")
+        raise ArgumentError(f"missing={missing!r}; {one_of(missing, get_args(Missing))}")
     return cast("Missing", missing)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 import re
 
+from xzarr3.errors import ArgumentError
+
 _NUMBER = re.compile(r"\s*([0-9]{0,30}\.?[0-9]{1,30}(?:e\+?[0-9]{1,2})?)\s*([a-z]*)\s*", re.IGNORECASE)
 _UNITS = {
     "": 1,
@@ -45,7 +47,7 @@ def byte_count(size: object) -> int:
         except TypeError:
             count = int(size) if isinstance(size, float) and size.is_integer() else 0
     if count < 1:
-        raise ValueError(f"not a size: {size!r}; accepted: a positive number of bytes, or as in '64 MiB'")
+        raise ArgumentError(f"not a size: {size!r}; accepted: a positive number of bytes, or as in '64 MiB'")
     return count
 
 
@@ -60,7 +62,7 @@ def positive(name: str, value: object, accepted: str = "an integer of at least 1
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ValueError(f"{name}={value!r}; accepted: {accepted}") from error
+        raise ArgumentError(f"{name}={value!r}; accepted: {accepted}") from error
     if number < 1:
-        raise ValueError(f"{name}={value!r}; accepted: {accepted}")
+        raise ArgumentError(f"{name}={value!r}; accepted: {accepted}")
     return number

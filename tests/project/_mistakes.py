@@ -217,7 +217,7 @@ ARRAYS: dict[str, Mistake] = {
     "no data type": (lambda t: create(dtype=None), Document, "'dtype'", "or 'data'", "None"),
     "negative shape": (lambda t: create(shape=(-1, 2)), Document, "shape[0]", "found -1", "chunk"),
     "fraction in a shape": (lambda t: create(shape=(1.5, 2)), Document, "'shape'", "integers", "chunk"),
-    "text for chunks": (lambda t: create(chunks="auto2"), Document, "'auto2'", "such as (10, 20)", "shards"),
+    "text for chunks": (lambda t: create(chunks="auto2"), Document, "'auto2'", "a shape", "shards"),
     "dictionary of chunks": (
         lambda t: create(chunks={"x": 5}), Document, "{'x': 5}", "such as (10", "shards",
     ),

@@ -116,7 +116,9 @@ def _by_axis(array: Array, chunks: Mapping[Any, Any]) -> tuple[Any, ...]:
             at = key
         if at is None:
             known = [*(name for name in names if name is not None), *range(array.ndim)]
-            raise ValueError(f"chunks of {key!r}, which is no dimension of the array; {one_of(key, known)}")
+            raise ArgumentError(
+                f"chunks of {key!r}, which is no dimension of the array; {one_of(key, known)}"
+            )
         found[at] = along
     return tuple(found)
 

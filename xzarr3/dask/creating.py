@@ -11,7 +11,7 @@ from xzarr3.commit.replace import Replacement
 from xzarr3.dask.sources import reads_below
 from xzarr3.dask.write import check_scheduler
 from xzarr3.dask.write import store as store_blocks
-from xzarr3.errors import MetadataError
+from xzarr3.errors import ArgumentError, MetadataError
 from xzarr3.formats import Format
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.documents import write_documents
@@ -51,7 +51,7 @@ def make_array_of_blocks(
     """
     check_scheduler(store)
     if overwrite and store.transactional and any(reads_below([source], store, path)):
-        raise ValueError(
+        raise ArgumentError(
             f"the values are computed from '/{path}' of {store}, which would be erased before they are read; "
             "load them first, or create another array"
         )

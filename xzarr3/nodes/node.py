@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from xzarr3.errors import InvalidKeyError, ReadOnlyError
+from xzarr3.errors import ArgumentTypeError, InvalidKeyError, ReadOnlyError
 from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.base import MAX_NAMES
 from xzarr3.formats.v3 import V3
@@ -179,7 +179,7 @@ def path_or_name(path: str, name: str | None) -> str:
     if name is None:
         return path
     if path:
-        raise TypeError(f"path={path!r} and name={name!r} are given; give one of them")
+        raise ArgumentTypeError(f"path={path!r} and name={name!r} are given; give one of them")
     return name
 
 

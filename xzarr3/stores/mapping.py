@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any
 
 from xzarr3._types import Buffer
-from xzarr3.errors import StoreError, shorten
+from xzarr3.errors import ArgumentTypeError, StoreError, shorten
 from xzarr3.stores.base import Store, check_key
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.memory import MemoryStore, restored
@@ -160,7 +160,7 @@ def _check(values: Mapping[Any, Any]) -> None:
     items = values.items() if isinstance(values, dict) else zip(values, repeat(b""), strict=False)
     for key, value in list(items):
         if not isinstance(key, str) or not (isinstance(value, _PLAIN) or is_buffer(value)):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"not a store: a {type(values).__name__} with {shorten(key)}: {type(value).__name__}; "
                 "accepted: a dict, or another mutable mapping, of str to bytes"
             )

@@ -17,6 +17,7 @@ from xarray.core.utils import is_remote_uri
 from xzarr3.api import open_group
 from xzarr3.errors import (
     ArgumentError,
+    ArgumentTypeError,
     MetadataError,
     NodeNotFoundError,
     listed,
@@ -138,7 +139,7 @@ def _check_known(function: Callable[..., Any], options: Mapping[str, Any]) -> No
     unknown = [name for name in options if name not in known]
     if unknown:
         text = "; ".join(hint(name, sorted(known - {"filename_or_obj", "kwargs"})) for name in unknown)
-        raise TypeError(f"{function.__name__}() has no argument {listed(unknown)}; {text}")
+        raise ArgumentTypeError(f"{function.__name__}() has no argument {listed(unknown)}; {text}")
 
 
 def _prepared(store: StoreLike, chunks: Any, options: dict[str, Any]) -> tuple[Store, Any, dict[str, Any]]:
