@@ -33,6 +33,7 @@ LAYERS: list[dict[str, str]] = [
         "group": "`Group`",
         "new_array": "from what a user asks for to a new array",
         "array": "`Array`: reading, writing, selecting",
+        "describe": "what arrays and groups say of themselves",
         "copying": "`copy`, also between formats",
         "progress": "progress bars",
         "versions": "`show_versions`",
@@ -51,6 +52,7 @@ LAYERS: list[dict[str, str]] = [
     {"grid": "how an array is divided into chunks", "dtypes": "data types and fill values"},
     {"parallel": "pools of threads"},
     {"tracing": "one event a request; counters and `trace`, also on workers"},
+    {"display": "text, HTML and drawings from small data: units, tables, trees, grids"},
     {"extensions": "names and configurations as documents have them"},
     {"errors": "every exception", "options": "options of the process", "_types": "names of types"},
 ]

@@ -6,7 +6,6 @@ Owns the public interface of an array. Reads and writes go to :mod:`xzarr3.io`, 
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,17 +20,16 @@ from xzarr3._types import AnyArray, Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.sharding import Shard
 from xzarr3.commit.length import Length
+from xzarr3.display.shown import Description
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
 from xzarr3.errors import (
     MetadataError,
     SelectionError,
     one_of,
-    printable,
-    shorten,
 )
 from xzarr3.formats import Format, parse_format
-from xzarr3.grid import ChunkLengths, Edges, Grid, as_lengths
+from xzarr3.grid import ChunkLengths, Grid, as_lengths
 from xzarr3.io.executor import Engine
 from xzarr3.io.explain import Explanation
 from xzarr3.io.indexers import Indexer
@@ -49,7 +47,7 @@ from xzarr3.io.selection import (
     split_fields,
     vectorized_selection,
 )
-from xzarr3.io.stored_units import FEW, stored_units
+from xzarr3.io.stored_units import Stored, count_stored, stored_units
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import freshness, pickling
 from xzarr3.nodes import resize as resizing
@@ -58,10 +56,8 @@ from xzarr3.nodes.documents import change_document, with_attributes
 from xzarr3.nodes.freshness import note_values, read_steadily, same
 from xzarr3.nodes.node import Node
 from xzarr3.nodes.pickling import Known
-from xzarr3.parallel import asked_threads, parallel_map
+from xzarr3.parallel import asked_threads
 from xzarr3.stores import Store
-
-_FEW_RUNS = 64  # Most runs of chunks of one length that a description lists.
 
 
 @dataclass(frozen=True)
@@ -143,6 +139,8 @@ class Array(Node):
     """Whether values are decoded with the attributes that the documents had when the array was opened."""
     has_document: bool = True
     """Whether there is or will be a document; False for values that are stored only for a while."""
+    _stored: Stored | None = None
+    """How much of the array was stored when it was last counted."""
     _bounded: Array | None = None
     """The array whose bounds (CF conventions) this array holds; its attribute ``units`` applies here, too."""
 
@@ -279,49 +277,27 @@ class Array(Node):
         return tuple(codec for codec in self._codecs if isinstance(codec, BytesBytesCodec))
 
     @property
-    def info(self) -> str:
-        """A description of the array, one line for each property."""
-        units = self._described_units()
-        chunks = units if self._shard is None else shorten(self.chunks)
-        shard = [] if self._shard is None else [("shards", units)]
-        rows = [
-            ("name", self.name),
-            ("format", f"{self.zarr_format}"),
-            ("shape", f"{self.shape}"),
-            ("data type", self.zdtype.name),
-            ("dimensions", f"{self.dimension_names}"),
-            ("chunks", chunks),
-            *shard,
-            ("fill value", f"{self.fill_value}"),
-            ("codecs", ", ".join(codec.name for codec in self._codecs)),
-            ("size", f"{self.nbytes} bytes in {self.nchunks} stored units"),
-            ("store", f"{self.store}"),
-        ]
-        return "\n".join(f"{label:<12}{printable(text)}" for label, text in rows)
+    def info(self) -> Description:
+        """A description of the array, one line for each property; a notebook shows it with a drawing.
 
-    def _described_units(self) -> str:
-        """The shape of the stored units; if very many differ, the runs of equal lengths."""
-        grid = self.metadata.chunk_grid
-        if grid.is_regular or sum(self.cdata_shape) <= FEW:
-            return shorten(self.write_chunks)
-        axes = (Edges(axis.runs[:_FEW_RUNS]) if isinstance(axis, Edges) else axis for axis in grid.axes)
-        return shorten([axis.to_json() for axis in axes])
+        How much of the array is stored is among them once it was counted: see :meth:`info_complete`.
+        """
+        return self._describe()
 
-    def info_complete(self) -> str:
+    def info_complete(self) -> Description:
         """:attr:`info`, and how much of the array is stored. Asks the store for the size of every unit."""
-        store = self.engine.store
+        self._stored = count_stored(self)
+        return self.info
 
-        def size_of(coords: tuple[int, ...]) -> int | None:
-            return store.getsize(self.engine.key(coords))
+    def _describe(self) -> Description:
+        from xzarr3.describe import describe_array
 
-        few = self.nchunks <= FEW
-        units = itertools.product(*map(range, self.cdata_shape)) if few else self.stored_units()
-        sizes = [found for found in parallel_map(size_of, units, store.concurrency) if found is not None]
-        number, size = len(sizes), sum(sizes)
-        return f"{self.info}\n{'stored':<12}{size} bytes in {number} stored units"
+        return describe_array(self)
 
     def __repr__(self) -> str:
-        return f"<xzarr3.Array {printable(self.name)} shape={self.shape} dtype={self.dtype}>"
+        from xzarr3.describe import array_line
+
+        return array_line(self)
 
     def __getstate__(self) -> tuple[object, ...]:
         return pickling.state_of(self)
@@ -384,7 +360,7 @@ class Array(Node):
 
     @property
     def _indexer(self) -> Indexer:
-        return Indexer(self, numpy_selection)
+        return Indexer(self, numpy_selection, "")
 
     @property
     def oindex(self) -> Indexer:
@@ -398,7 +374,7 @@ class Array(Node):
         array([[ 3,  1],
                [11,  9]])
         """
-        return Indexer(self, orthogonal_selection)
+        return Indexer(self, orthogonal_selection, "oindex")
 
     @property
     def vindex(self) -> Indexer:
@@ -413,7 +389,7 @@ class Array(Node):
         >>> array.vindex[[0, 2], [3, 1]]
         array([3, 9])
         """
-        return Indexer(self, vectorized_selection)
+        return Indexer(self, vectorized_selection, "vindex")
 
     @property
     def blocks(self) -> Indexer:
@@ -426,7 +402,7 @@ class Array(Node):
         >>> array.blocks[1, 0]
         array([[8, 9]])
         """
-        return Indexer(self, self._block_selection)
+        return Indexer(self, self._block_selection, "blocks")
 
     def _block_selection(self, selection: object, shape: tuple[int, ...]) -> tuple[DimChoice, ...]:
         return block_selection(selection, shape, self.metadata.chunk_grid)
@@ -656,21 +632,22 @@ class Array(Node):
         plan = self.engine.plan(selection)
         names: tuple[str, ...] = ()
         if fields is None:
-            parallel_map = self.fitted(values, plan.shape)
+            fitted = self.fitted(values, plan.shape)
         else:
             names = (fields,) if isinstance(fields, str) else tuple(fields)
-            parallel_map = self._fitted_fields(values, plan.shape, fields)
+            fitted = self._fitted_fields(values, plan.shape, fields)
         threads = asked_threads(threads)
         try:
             self.engine.write(
                 plan,
-                plan.source(parallel_map),
+                plan.source(fitted),
                 threads,
                 keep_empty=self._keeps_empty,
                 fields=names,
                 left_out=left_out,
             )
         finally:
+            self._stored = None
             note_values(self)
 
     def _fitted_fields(self, values: npt.ArrayLike, shape: tuple[int, ...], fields: Fields) -> AnyArray:
@@ -813,6 +790,7 @@ class Array(Node):
     ) -> None:
         changed = change_document(self.store, self.format, self.path, key, change, **options)
         self.metadata = cast("ArrayMetadata", changed)
+        self._stored = None
         self._known = Known(self.store, self.path, self.format, self.metadata)
         self._known_at = time.monotonic()
         self.__dict__.pop("engine", None)

@@ -429,8 +429,8 @@ def test_text_and_json() -> None:
         "keys         2, of which 1 absent",
         "chunks       2 decoded",
         "requests     2, of which 1 for indexes of shards",
-        f"bytes moved  {found.bytes_moved}",
-        f"bytes used   22 ({found.bytes_moved / 22:.3g} moved for each)",
+        f"bytes moved  {found.bytes_moved} B",
+        f"bytes used   22 B ({found.bytes_moved / 22:.3g} moved for each)",
     ]
     assert text[6] == "  a/b/c/0: absent, the fill value"
     assert text[7].startswith("  a/b/c/1: ")

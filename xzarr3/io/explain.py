@@ -18,6 +18,7 @@ import numpy as np
 from xzarr3._types import JSON
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
+from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import ChunkError, printable
 from xzarr3.io.byte_ranges import windows
 from xzarr3.io.plan import ReadPlan
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from xzarr3.array import Array
     from xzarr3.io.executor import Engine
     from xzarr3.io.selection import Fields
+    from xzarr3.model.metadata import ArrayMetadata
 
 _SHOWN = 20  # Most values, and most ranges of a value, that are printed.
 
@@ -69,19 +71,26 @@ class Fetch:
         return sum(length for _, length in self.ranges)
 
     def __str__(self) -> str:
-        key = printable(self.key)
-        if self.size is None:
-            return f"{key}: absent, the fill value"
-        if self.whole:
-            return f"{key}: all {self.size} bytes"
         shown = ", ".join(f"{start}+{length}" for start, length in self.ranges[:_SHOWN])
         more = f", {len(self.ranges) - _SHOWN} more" if len(self.ranges) > _SHOWN else ""
-        moved = f"{self.bytes_moved} of {self.size} bytes"
-        return f"{key}: {moved} in {len(self.ranges)} requests: {shown}{more}"
+        ranges = "" if self.whole or self.size is None else f": {shown}{more}"
+        return f"{printable(self.key)}: {self.summary}{ranges}"
+
+    @property
+    def summary(self) -> str:
+        """How much is fetched, in words."""
+        from xzarr3.display.units import counted, size
+
+        if self.size is None:
+            return "absent, the fill value"
+        if self.whole:
+            return f"all {size(self.size)}"
+        requests = counted(len(self.ranges), "request")
+        return f"{size(self.bytes_moved)} of {size(self.size)} in {requests}"
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Shown):
     """What a read of a selection fetches.
 
     Printing it shows a summary and the first stored units. Iterating over it gives a :class:`Fetch` for each
@@ -127,27 +136,55 @@ class Explanation:
     bytes_moved: int
     bytes_used: int
     first: tuple[Fetch, ...]
-    _fetches: Callable[[], Iterator[Fetch]] = field(repr=False, compare=False)
+    _fetches: Callable[[], Iterator[Fetch]] = field(compare=False)
+    _picture: Callable[[], str] = field(compare=False)
+    """Draws the array and the touched chunks."""
 
     def __iter__(self) -> Iterator[Fetch]:
         return self._fetches()
 
     def __str__(self) -> str:
-        ratio = f" ({self.bytes_moved / self.bytes_used:.3g} moved for each)" if self.bytes_used else ""
-        absent = f", of which {self.absent} absent" if self.absent else ""
-        indexes = f", of which {self.index_requests} for indexes of shards" if self.index_requests else ""
+        from xzarr3.display import text
+
         lines = [
             f"read of shape {self.shape} from array '{printable(self.name)}'",
-            f"{'keys':<13}{self.units}{absent}",
-            f"{'chunks':<13}{self.chunks} decoded",
-            f"{'requests':<13}{self.requests}{indexes}",
-            f"{'bytes moved':<13}{self.bytes_moved}",
-            f"{'bytes used':<13}{self.bytes_used}{ratio}",
+            text.rows(self._facts(), width=13),
             *(f"  {fetch}" for fetch in self.first),
         ]
         if self.units > len(self.first):
-            lines.append(f"  and {self.units - len(self.first)} more")
+            lines.append(f"  and {self.units - len(self.first):,} more")
         return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _facts(self) -> list[tuple[str, str]]:
+        from xzarr3.display.units import size
+
+        ratio = f" ({self.bytes_moved / self.bytes_used:.3g} moved for each)" if self.bytes_used else ""
+        absent = f", of which {self.absent:,} absent" if self.absent else ""
+        indexes = f", of which {self.index_requests:,} for indexes of shards" if self.index_requests else ""
+        return [
+            ("keys", f"{self.units:,}{absent}"),
+            ("chunks", f"{self.chunks:,} decoded"),
+            ("requests", f"{self.requests:,}{indexes}"),
+            ("bytes moved", size(self.bytes_moved)),
+            ("bytes used", f"{size(self.bytes_used)}{ratio}"),
+        ]
+
+    def _describe(self) -> Description:
+        return Description(str(self), self._html)
+
+    def _html(self) -> str:
+        from xzarr3.display import html
+
+        units = [(fetch.key, fetch.summary) for fetch in self.first]
+        if self.units > len(units):
+            units.append(("…", f"and {self.units - len(units):,} more"))
+        return html.box(
+            html.title("read of", self.name, f"of shape {self.shape}"),
+            html.beside(html.facts(self._facts()), self._picture()),
+            html.folded(f'Keys <span class="xz-dim">({self.units:,})</span>', html.facts(units)),
+        )
 
     def to_json(self) -> dict[str, JSON]:
         """The summary, and all units with their ranges."""
@@ -222,7 +259,14 @@ def explain(
         bytes_used=number * used,
         first=tuple(first),
         _fetches=fetches,
+        _picture=partial(_picture, array.metadata, plan),
     )
+
+
+def _picture(meta: ArrayMetadata, plan: ReadPlan) -> str:
+    from xzarr3.io.picture import picture
+
+    return picture(meta, plan)
 
 
 def _all_fetches(engine: Engine, plan: ReadPlan, threads: int | None) -> Iterator[Fetch]:

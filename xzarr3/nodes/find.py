@@ -380,6 +380,7 @@ def load_below(
     *,
     max_depth: int | None = None,
     leave_out: Collection[str] = (),
+    choose: Callable[[str, list[str]], list[str]] | None = None,
 ) -> dict[str, Held | MetadataError]:
     """The documents of the nodes below a group by relative path, or why they cannot be read.
 
@@ -395,6 +396,8 @@ def load_below(
         How many levels below the first to go down; None for all.
     leave_out : collection of str
         Names directly below the group to skip.
+    choose : callable, optional
+        Gets the relative path of a group and the names below it, and returns those to read.
 
     Raises
     ------
@@ -417,7 +420,8 @@ def load_below(
         wanted: dict[str, tuple[str, ...]] = {}
         for above, (keys, prefixes) in zip(level, listings, strict=True):
             sure, possible = format.child_names(keys, prefixes, above)
-            for name in sorted(sure | possible):
+            names = sorted(sure | possible)
+            for name in names if choose is None else choose(above[skipped:], names):
                 if depth or name not in leave_out:
                     child = node_prefix(above) + name
                     wanted[child] = format.reading_keys(child, consolidated=False, listed=keys)

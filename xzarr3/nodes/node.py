@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from xzarr3.display.shown import Shown
 from xzarr3.errors import InvalidKeyError, ReadOnlyError
 from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.base import MAX_NAMES
@@ -31,7 +32,7 @@ def document_lock(store: Store) -> AbstractContextManager[object]:
     return key_lock(store.identity, "\0documents")
 
 
-class Node(ABC):
+class Node(Shown, ABC):
     """What arrays and groups have in common.
 
     Parameters

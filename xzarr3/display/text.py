@@ -1,0 +1,39 @@
+"""Aligned rows and tables of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from xzarr3.errors import printable
+
+
+def rows(facts: Iterable[tuple[str, str]], width: int = 12) -> str:
+    """Labels and texts, one line each; control characters are made visible.
+
+    Examples
+    --------
+    >>> print(rows([("name", "/sst"), ("shape", "(3,)")], width=8))
+    name    /sst
+    shape   (3,)
+    """
+    return "\n".join(f"{label:<{width}}{printable(text)}".rstrip() for label, text in facts)
+
+
+def table(cells: Sequence[Sequence[str]]) -> str:
+    """Rows of a table: the first column to the left, the others to the right.
+
+    Examples
+    --------
+    >>> print(table([["array", "requests"], ["/sst", "2"]]))
+    array  requests
+    /sst          2
+    """
+    cells = [[printable(text) for text in row] for row in cells]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if at == 0 else text.rjust(width)
+            for at, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
