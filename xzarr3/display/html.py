@@ -55,6 +55,8 @@ color:inherit;background:none;padding:0}
 .xz .xz-both{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}
 .xz .xz-both>div{min-width:0;max-width:100%}
 .xz .xz-both>div:first-child{flex:1 1 340px}
+.xz .xz-row{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-end;margin-top:6px}
+.xz .xz-row>div{min-width:0;max-width:100%}
 .xz .xz-table{margin-bottom:5px}
 .xz table{border-collapse:collapse;border:0;margin:0;font-size:13px;color:inherit;background:none;
 table-layout:auto;max-width:100%}
@@ -137,6 +139,11 @@ def box(*parts: str) -> str:
 def beside(*parts: str) -> str:
     """Parts beside each other, as far as there is room."""
     return '<div class="xz-both">' + "".join(f"<div>{part}</div>" for part in parts if part) + "</div>"
+
+
+def row(*parts: str) -> str:
+    """Parts of equal rank beside each other, as far as there is room."""
+    return '<div class="xz-row">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
 
 
 def facts(found: Iterable[tuple[str, str]]) -> str:

@@ -6,7 +6,7 @@ An array of more than three dimensions is drawn by its last three.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -31,13 +31,13 @@ _Run: TypeAlias = "tuple[int, int]"
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
-def picture(meta: ArrayMetadata, plan: ReadPlan | None = None) -> str:
-    """The array as SVG, with the chunks that ``plan`` touches in another color; empty if it has no elements.
+def picture(meta: ArrayMetadata, plans: Iterable[ReadPlan] = ()) -> str:
+    """The array as SVG, with the chunks that plans touch in another color; empty if it has no elements.
 
     Parameters
     ----------
     meta : ArrayMetadata
-    plan : ReadPlan, optional
+    plans : iterable of ReadPlan
     """
     if not meta.shape or 0 in meta.shape:
         return ""
@@ -48,7 +48,8 @@ def picture(meta: ArrayMetadata, plan: ReadPlan | None = None) -> str:
         _axis(meta.shape[at], names[at], meta.chunk_grid.axes[at], inner[at])
         for at in range(first, len(meta.shape))
     ]
-    boxes = [] if plan is None else list(itertools.islice(_touched(meta, plan, first), _MOST_BOXES))
+    touched = itertools.chain.from_iterable(_touched(meta, plan, first) for plan in plans)
+    boxes = list(itertools.islice(touched, _MOST_BOXES))
     left_out = "" if not first else f"<div>the last {len(axes)} of {len(meta.shape)} dimensions</div>"
     return drawing(axes, boxes) + left_out
 

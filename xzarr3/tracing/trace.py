@@ -38,7 +38,8 @@ def trace() -> Trace:
     processes started by this one, such as those of the scheduler ``"processes"``. Traces may be nested; each
     one counts everything.
 
-    For most stores a request is one call of an operation that the store implements. For object stores it is a
+    For most stores a request is one call of an operation that the store implements, or one of the byte ranges
+    that a call asks for. For object stores it is a
     request that is really sent, failed attempts included, but not what obstore itself repeats, nor each page
     of a list or each part of an upload. For fsspec it is a call to the file system, which may repeat it or
     answer it from a cache. For stores around other stores the inner store counts.
