@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from xzarr3.display import html, text
 from xzarr3.display.attributes import folded_attributes
 from xzarr3.display.shown import Description
-from xzarr3.display.units import counted, share, size
+from xzarr3.display.units import counted, ratio, share, size
 from xzarr3.errors import MetadataError, Xzarr3Error, printable, shorten
 from xzarr3.grid import Edges
 from xzarr3.io.picture import picture
@@ -41,12 +41,9 @@ def describe_array(array: Array) -> Description:
 def array_line(array: Array) -> str:
     """The array in one line."""
     line = f"<xzarr3.Array {printable(array.name)} shape={array.shape} dtype={array.dtype}"
-    try:
-        line += f" chunks={units_text(array) if array.shards is None else array.chunks}"
-        line += "" if array.shards is None else f" shards={units_text(array)}"
-    except Xzarr3Error:  # A codec is not known: the chunks cannot be read, but the rest can be shown.
-        pass
-    return f"{line}>"
+    if array.shards is None:
+        return f"{line} chunks={units_text(array)}>"
+    return f"{line} chunks={array.chunks} shards={units_text(array)}>"
 
 
 def _array_rows(array: Array) -> list[tuple[str, str]]:
@@ -90,13 +87,13 @@ def _stored_text(array: Array) -> str:
     if stored is None:
         return ""
     what = "chunk" if array.shards is None else "shard"
-    ratio = f", ratio {array.nbytes / stored.nbytes:.3g}" if stored.nbytes else ""
+    times = f", ratio {ratio(array.nbytes, stored.nbytes)}" if stored.nbytes else ""
     there = f"{stored.number:,} of {counted(total, what)} ({share(stored.number, total)})"
-    return f"{size(stored.nbytes)} in {there}{ratio}; at the last count"
+    return f"{size(stored.nbytes)} in {there}{times}, when counted"
 
 
 def _array_html(array: Array) -> str:
-    dims = f"{_dims(array)} {array.dtype}"
+    dims = f"{_dims(array)} {array.zdtype.name}"
     try:
         body = html.beside(_grid_table(array) + html.facts(_array_facts(array)), picture(array.metadata))
     except Xzarr3Error as error:
@@ -115,13 +112,22 @@ def _dims(array: Array) -> str:
     return f"({', '.join(along)})"
 
 
+def _size(array: Array) -> str:
+    return "" if array.zdtype.is_variable else f", {size(array.nbytes)}"
+
+
 def _grid_table(array: Array) -> str:
     """Sizes, shapes and numbers of the array, its shards and its chunks."""
     itemsize, grid, shard = array.dtype.itemsize, array.metadata.chunk_grid, array.metadata.chain.shard
     most = "" if grid.is_regular else "up to "
-    columns = [("Array", size(array.nbytes), str(array.shape), "")]
+    varies = array.zdtype.is_variable
+
+    def nbytes(shape: tuple[int, ...]) -> str:
+        return "varies" if varies else size(math.prod(shape) * itemsize)
+
+    columns = [("Array", nbytes(array.shape), str(array.shape), "")]
     unit = (
-        f"{most}{size(math.prod(grid.largest) * itemsize)}",
+        nbytes(grid.largest) if varies else f"{most}{nbytes(grid.largest)}",
         f"{most}{grid.largest}",
         f"{_units(array):,}",
     )
@@ -130,7 +136,7 @@ def _grid_table(array: Array) -> str:
         inner = shard.grid.largest
         number = math.prod(-(-length // chunk) for length, chunk in zip(array.shape, inner, strict=True))
         number = number if grid.is_regular else _units(array) * shard.number
-        columns.append(("Chunk", size(math.prod(inner) * itemsize), str(inner), f"{number:,}"))
+        columns.append(("Chunk", nbytes(inner), str(inner), f"{number:,}"))
     labels = ("", "Bytes", "Shape", "Count")
     return html.table([*map(list, zip(labels, *columns, strict=True))])
 
@@ -155,8 +161,8 @@ def _codec(codec: Any) -> str:
 
 # Groups
 
-_MOST_NODES = 250  # That are shown of a hierarchy,
-_MOST_EACH = 100  # and of one group.
+_MOST_NODES = 400  # That are shown of a hierarchy,
+_MOST_EACH, _FEWEST_EACH = 100, 3  # and of one group, if there are any left.
 _MOST_LINES = 60  # Of text, where HTML is shown beside it.
 
 
@@ -168,9 +174,10 @@ class Limit:
         self.left_out: Counter[str] = Counter()
         """By group, how many of its nodes are not chosen."""
 
-    def __call__(self, above: str, names: list[str]) -> list[str]:
-        """The chosen ones of the names directly below a group."""
-        number = min(len(names), _MOST_EACH, self._left)
+    def __call__(self, above: str, names: list[str], groups: int) -> list[str]:
+        """The chosen ones of the names directly below a group, which is one of ``groups`` on its level."""
+        share = max(_FEWEST_EACH, self._left // groups)
+        number = min(len(names), _MOST_EACH, self._left, share)
         self._left -= number
         if number < len(names):
             self.left_out[above] += len(names) - number
@@ -234,7 +241,7 @@ def limited(paths: Iterable[str], limit: Limit) -> Iterator[str]:
         level = [
             f"{above}/{name}" if above else name
             for above in level
-            for name in (limit(above, below[above]) if above in below else ())
+            for name in (limit(above, below[above], len(level)) if above in below else ())
         ]
         yield from level
 
@@ -252,10 +259,7 @@ def _line(path: str, node: _Node) -> tuple[str, str]:
         return name, f"cannot be read: {node}"
     if not _is_array(node):
         return name, ""
-    try:
-        return name, f"{node.shape} {node.dtype}"
-    except Xzarr3Error as error:
-        return name, f"cannot be read: {error}"
+    return name, f"{node.shape} {node.dtype}"
 
 
 def _group_html(group: Group, nodes: Mapping[str, _Node], left_out: Mapping[str, int]) -> str:
@@ -289,6 +293,6 @@ def _group_box(group: Group, *parts: str) -> str:
 
 def _html_line(path: str, node: _Node) -> tuple[str, str]:
     label, detail = _line(path, node)
-    if _is_array(node) and not detail.startswith("cannot"):
-        detail = f"{_dims(node)} {node.dtype}, {size(node.nbytes)}"
+    if _is_array(node):
+        detail = f"{_dims(node)} {node.zdtype.name}{_size(node)}"
     return label, detail

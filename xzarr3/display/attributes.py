@@ -11,7 +11,7 @@ from xzarr3.display.shown import Description
 from xzarr3.errors import printable, shorten
 
 _MOST = 100  # Attributes that are shown.
-_LONGEST = 300  # Characters of a value.
+_LONGEST, _LONGEST_NAME = 300, 100  # Characters of a value and of a name.
 
 
 def describe_attributes(attributes: Mapping[str, Any]) -> Description:
@@ -36,10 +36,13 @@ def folded_attributes(attributes: Mapping[str, Any]) -> str:
 
 def _table(attributes: Mapping[str, Any]) -> str:
     left = len(attributes) - _MOST
-    rows = [(name, _value(value)) for name, value in islice(attributes.items(), _MOST)]
-    return html.facts(rows) + (html.note(f"and {left:,} more, not shown") if left > 0 else "")
+    rows = [(_cut(name, _LONGEST_NAME), _value(value)) for name, value in islice(attributes.items(), _MOST)]
+    return html.tall(html.facts(rows)) + (html.note(f"and {left:,} more, not shown") if left > 0 else "")
 
 
 def _value(value: object) -> str:
-    is_short = isinstance(value, str) and len(value) <= _LONGEST
-    return str(value) if is_short else shorten(value, _LONGEST)
+    return _cut(value, _LONGEST) if isinstance(value, str) else shorten(value, _LONGEST)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"

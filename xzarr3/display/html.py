@@ -7,7 +7,7 @@ dark of the browser. The box has a ground of its own, so that it can be read on 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xzarr3.errors import printable
@@ -70,7 +70,7 @@ font-weight:400;white-space:normal;max-width:none}
 .xz .xz-table{overflow-x:auto}
 .xz .xz-table th,.xz .xz-table td{text-align:right;white-space:nowrap;padding:2px 10px 2px 0;
 font-variant-numeric:tabular-nums}
-.xz .xz-table th:first-child,.xz .xz-table td:first-child{text-align:left;white-space:normal;min-width:7em}
+.xz .xz-table .xz-text{text-align:left;white-space:normal;min-width:5em}
 .xz .xz-table thead th{border-bottom:1px solid var(--xz-line)}
 .xz .xz-table tbody tr:nth-child(even){background:var(--xz-band)}
 .xz details{margin:5px 0}
@@ -78,7 +78,9 @@ font-variant-numeric:tabular-nums}
 .xz summary:hover{background:var(--xz-band)}
 .xz .xz-in{padding-left:18px;margin-left:4px;border-left:1px solid var(--xz-line)}
 .xz .xz-leaf{padding-left:14px}
+.xz .xz-tall{max-height:420px;overflow-y:auto}
 .xz details details,.xz .xz-tree details{margin:0}
+.xz progress{width:100%;max-width:420px;height:12px;accent-color:var(--xz-shard)}
 .xz svg{display:block;max-width:100%;height:auto}
 .xz svg text{fill:var(--xz-text);font:11px system-ui,sans-serif}
 .xz .xz-face{fill:var(--xz-face)}
@@ -152,13 +154,28 @@ def facts(found: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="xz-facts">{"".join(lines)}</dl>'
 
 
-def table(cells: Sequence[Sequence[str]]) -> str:
-    """Rows of a table, the first of which has the titles of the columns."""
-    head = "".join(f"<th>{escape(text)}</th>" for text in cells[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in cells[1:]
-    )
+def tall(part: str) -> str:
+    """A part that scrolls where it would take too much of the page."""
+    return f'<div class="xz-tall">{part}</div>'
+
+
+def progress(text: str, done: int, total: int, details: Iterable[str]) -> str:
+    """The progress of some work."""
+    line = f"<div>{escape(text)}</div>" + f'<progress max="{max(total, 1)}" value="{done or 0}"></progress>'
+    return box(line, note(" · ".join(details)))
+
+
+def table(cells: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Rows of a table, the first of which has the titles; the first ``left`` columns hold text."""
+    head, *rows = ("".join(_cells(row, "td" if at else "th", left)) for at, row in enumerate(cells))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="xz-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cells(row: Sequence[str], tag: str, left: int) -> Iterator[str]:
+    for at, text in enumerate(row):
+        kind = ' class="xz-text"' if at < left else ""
+        yield f"<{tag}{kind}>{escape(text)}</{tag}>"
 
 
 def folded(summary: str, *parts: str, is_open: bool = False) -> str:
@@ -184,26 +201,32 @@ class Branch:
     """How many nodes directly below are not among them."""
 
 
-_OPEN = 20  # A group is unfolded if it has at most so many nodes.
+_MOST_OPEN = 40  # Nodes of a hierarchy whose groups are shown unfolded.
 
 
 def tree(branches: Sequence[Branch], left_out: int = 0) -> str:
     """The nodes of a hierarchy as a list that folds."""
-    return f'<div class="xz-tree">{_list(branches, left_out, 0)}</div>'
+    depth = 2 if _count(branches) <= _MOST_OPEN else 0
+    return tall(f'<div class="xz-tree">{_list(branches, left_out, depth)}</div>')
+
+
+def _count(branches: Sequence[Branch]) -> int:
+    return len(branches) + sum(_count(branch.below or ()) for branch in branches)
 
 
 def _list(branches: Sequence[Branch], left_out: int, depth: int) -> str:
+    """The nodes of a group; groups below it are unfolded to a depth."""
     parts = [_node(branch, depth) for branch in branches]
     if left_out:
-        parts.append(note(f"and {left_out:,} more, not shown"))
+        parts.append(f'<div class="xz-leaf">{note(f"and {left_out:,} more, not shown")}</div>')
     return "".join(parts) or note("empty")
 
 
 def _node(branch: Branch, depth: int) -> str:
     if branch.below is None:
         return f'<div class="xz-leaf">{branch.label}</div>'
-    is_open = depth < 2 and len(branch.below) <= _OPEN
-    return folded(branch.label, _list(branch.below, branch.left_out, depth + 1), is_open=is_open)
+    is_open = depth > 0 and bool(branch.below)
+    return folded(branch.label, _list(branch.below, branch.left_out, depth - 1), is_open=is_open)
 
 
 def note(text: str) -> str:

@@ -36,6 +36,18 @@ def share(part: float, whole: float) -> str:
     return f"{percent:.0f} %" if 1 <= percent < 99 else f"{percent:.1f} %"
 
 
+def ratio(one: float, other: float) -> str:
+    """How many times as large one number is as the other one.
+
+    Examples
+    --------
+    >>> ratio(10, 3), ratio(123_456, 1)
+    ('3.33', '123,456')
+    """
+    found = one / other
+    return f"{found:.3g}" if found < 100 else f"{found:,.0f}"
+
+
 def counted(number: int, thing: str) -> str:
     """A number of things.
 

@@ -160,9 +160,10 @@ class Explanation(Shown):
     __repr__ = __str__
 
     def _facts(self) -> list[tuple[str, str]]:
-        from xzarr3.display.units import size
+        from xzarr3.display.units import ratio, size
 
-        ratio = f" ({self.bytes_moved / self.bytes_used:.3g} moved for each)" if self.bytes_used else ""
+        used = self.bytes_used
+        each = f" ({ratio(self.bytes_moved, used)} moved for each)" if used else ""
         absent = f", of which {self.absent:,} absent" if self.absent else ""
         indexes = f", of which {self.index_requests:,} for indexes of shards" if self.index_requests else ""
         return [
@@ -170,7 +171,7 @@ class Explanation(Shown):
             ("chunks", f"{self.chunks:,} decoded"),
             ("requests", f"{self.requests:,}{indexes}"),
             ("bytes moved", size(self.bytes_moved)),
-            ("bytes used", f"{size(self.bytes_used)}{ratio}"),
+            ("bytes used", f"{size(used)}{each}"),
         ]
 
     def _describe(self) -> Description:

@@ -160,7 +160,7 @@ class LazyExplanation(Shown):
             pictures = [html.code(_names(each.variables)) + each.picture() for each in self.arrays[:6]]
             rest_there = [html.note(rest)] if rest else []
             title = html.title("xzarr3 explanation", after="what loading or computing this reads")
-            return html.box(title, html.table(rows), *rest_there, html.row(*pictures))
+            return html.box(title, html.table(rows, left=2), *rest_there, html.row(*pictures))
 
         return Description(found, shown)
 
