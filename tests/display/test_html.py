@@ -145,7 +145,11 @@ def test_progress() -> None:
     Page(html.progress("nothing", 0, 0, []))
 
 
-def test_examples_are_of_every_kind(shown: dict[str, Any], tmp_path: Path) -> None:
+def test_the_picture_in_the_readme_is_small() -> None:
+    assert (Path(__file__).parents[2] / "ci" / "pictures" / "array.png").stat().st_size < 60_000
+
+
+def test_examples_are_of_every_kind(shown: dict[str, Any]) -> None:
     kinds = {type(each).__name__ for each in shown.values()}
     assert {"Array", "Group", "Attributes", "LocalStore", "CacheStore", "LoggingStore"} <= kinds
     assert {"Explanation", "LazyExplanation", "Trace", "Summary", "Description", "Indexer"} <= kinds

@@ -519,7 +519,7 @@ def test_report(store: Store) -> None:
     assert lines[-1].startswith("total ")
     assert repr(t) == str(t)
     shown = t._repr_html_()
-    assert "<td>/&lt;air&gt;</td>" in shown
+    assert '<td class="xz-text">/&lt;air&gt;</td>' in shown
     assert "<air>" not in shown
     found = json.loads(json.dumps(t.to_dict()))
     assert set(found["total"]) == set(counters.FIELDS)

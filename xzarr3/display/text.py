@@ -19,8 +19,8 @@ def rows(facts: Iterable[tuple[str, str]], width: int = 12) -> str:
     return "\n".join(f"{label:<{width}}{printable(text)}".rstrip() for label, text in facts)
 
 
-def table(cells: Sequence[Sequence[str]]) -> str:
-    """Rows of a table: the first column to the left, the others to the right.
+def table(cells: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Rows of a table: the first ``left`` columns to the left, the others to the right.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def table(cells: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  ".join(
-            text.ljust(width) if at == 0 else text.rjust(width)
+            text.ljust(width) if at < left else text.rjust(width)
             for at, (text, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in cells

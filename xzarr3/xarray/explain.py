@@ -154,7 +154,7 @@ class LazyExplanation(Shown):
         from xzarr3.display import html, text
 
         rows, rest = self._rows(), self._rest()
-        found = "\n".join(filter(None, (text.table(rows), printable(rest))))
+        found = "\n".join(filter(None, (text.table(rows, left=2), printable(rest))))
 
         def shown() -> str:
             pictures = [html.code(_names(each.variables)) + each.picture() for each in self.arrays[:6]]
