@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
@@ -153,6 +154,17 @@ def test_loaded_values_are_not_read_again(place: xzarr3.Store) -> None:
     ds.t2m.load()
     assert "t2m" in ds.xzarr3.explain().in_memory
     assert xr.Dataset({"a": ("x", [1, 2])}).xzarr3.explain().requests == 0
+
+
+def test_what_others_read_is_told_apart(tmp_path: Path) -> None:
+    zeros = xr.Dataset({"made": ("x", da.zeros(6, chunks=3)), "loaded": ("x", np.ones(6))})
+    zeros.to_netcdf(tmp_path / "other.nc", engine="scipy")
+    with xr.open_dataset(tmp_path / "other.nc", engine="scipy") as other:
+        ds = zeros.assign(other=other.loaded.variable)
+        found = ds.xzarr3.explain()
+    assert (found.in_memory, found.elsewhere) == (("loaded",), ("made", "other"))
+    assert str(found).splitlines()[-1] == "not read by xzarr3: made, other"
+    assert found["made"]["requests"] == 0
 
 
 def test_a_tree_is_explained_by_paths(place: xzarr3.Store) -> None:

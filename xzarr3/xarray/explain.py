@@ -84,11 +84,14 @@ class LazyExplanation(Shown):
     arrays : tuple of ArrayReads
         By stored array.
     in_memory : tuple
-        Names of the variables that read nothing from a store of this package.
+        Names of the variables whose values are in memory.
+    elsewhere : tuple
+        Names of the variables that are made or read by something else than this package.
     """
 
     arrays: tuple[ArrayReads, ...]
     in_memory: tuple[Hashable, ...]
+    elsewhere: tuple[Hashable, ...]
 
     def __getitem__(self, variable: Hashable) -> dict[str, int]:
         """The numbers of the arrays that a variable comes from.
@@ -99,7 +102,7 @@ class LazyExplanation(Shown):
             If there is no such variable.
         """
         found = [each for each in self.arrays if variable in each.variables]
-        if not found and variable not in self.in_memory:
+        if not found and variable not in (*self.in_memory, *self.elsewhere):
             raise KeyError(variable)
         return _sums(found)
 
@@ -137,6 +140,7 @@ class LazyExplanation(Shown):
             "arrays": arrays,
             "total": dict(self.total),
             "in_memory": [str(name) for name in self.in_memory],
+            "elsewhere": [str(name) for name in self.elsewhere],
         }
 
     def _rows(self) -> list[list[str]]:
@@ -147,20 +151,21 @@ class LazyExplanation(Shown):
         ]
         return [["variable", "array", *columns], *rows, ["total", "", *_cells(self.total)]]
 
-    def _rest(self) -> str:
-        return f"in memory: {_names(self.in_memory)}" if self.in_memory else ""
+    def _rest(self) -> list[str]:
+        """What is said of the variables that read nothing from a store of this package."""
+        told = (("in memory", self.in_memory), ("not read by xzarr3", self.elsewhere))
+        return [f"{what}: {_names(names)}" for what, names in told if names]
 
     def _describe(self) -> Description:
         from xzarr3.display import html, text
 
         rows, rest = self._rows(), self._rest()
-        found = "\n".join(filter(None, (text.table(rows, left=2), printable(rest))))
+        found = "\n".join((text.table(rows, left=2), *map(printable, rest)))
 
         def shown() -> str:
             pictures = [html.code(_names(each.variables)) + each.picture() for each in self.arrays[:6]]
-            rest_there = [html.note(rest)] if rest else []
             title = html.title("xzarr3 explanation", after="what loading or computing this reads")
-            return html.box(title, html.table(rows, left=2), *rest_there, html.row(*pictures))
+            return html.box(title, html.table(rows, left=2), *map(html.note, rest), html.row(*pictures))
 
         return Description(found, shown)
 
@@ -210,7 +215,9 @@ def explain_lazy(variables: Mapping[Hashable, Variable]) -> LazyExplanation:
         )
     )
     are_read = {name for each in arrays for name in each.variables}
-    return LazyExplanation(arrays, tuple(name for name in variables if name not in are_read))
+    others = {name: variable for name, variable in variables.items() if name not in are_read}
+    in_memory = tuple(name for name, variable in others.items() if variable._in_memory)
+    return LazyExplanation(arrays, in_memory, tuple(name for name in others if name not in in_memory))
 
 
 _Found: TypeAlias = "dict[object, tuple[list[Read], dict[Hashable, None]]]"
