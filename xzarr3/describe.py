@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from xzarr3.group import Group
 
 _FEW_RUNS = 64  # Most runs of chunks of one length that a description lists.
-_LONGEST_CODEC = 200  # Characters
+_LONGEST_NAME = 100  # Characters
 
 
 # Arrays
@@ -93,20 +93,15 @@ def _stored_text(array: Array) -> str:
 
 
 def _array_html(array: Array) -> str:
-    dims = f"{_dims(array)} {array.zdtype.name}"
-    try:
-        body = html.beside(_grid_table(array) + html.facts(_array_facts(array)), picture(array.metadata))
-    except Xzarr3Error as error:
-        body = html.note(f"cannot be described: {error}")
-    return html.box(
-        html.title("xzarr3.Array", array.name, dims), body, folded_attributes(array.metadata.attributes)
-    )
+    title = html.title("xzarr3.Array", array.name, f"{_dims(array)} {array.zdtype.name}")
+    body = html.beside(_grid_table(array) + html.facts(_array_facts(array)), picture(array.metadata))
+    return html.box(title, body, folded_attributes(array.metadata.attributes))
 
 
 def _dims(array: Array) -> str:
     names = array.dimension_names or (None,) * array.ndim
     along = (
-        f"{length:,}" if name is None else f"{name}: {length:,}"
+        f"{length:,}" if name is None else f"{text.cut(name, _LONGEST_NAME)}: {length:,}"
         for name, length in zip(names, array.shape, strict=True)
     )
     return f"({', '.join(along)})"
@@ -145,7 +140,8 @@ def _array_facts(array: Array) -> Iterator[tuple[str, str]]:
     yield "Data type", array.zdtype.name
     if not array.metadata.chunk_grid.is_regular:
         yield "Grid", units_text(array)
-    yield "Fill value", shorten(array.fill_value, 60) if array.dtype.kind in "OTV" else f"{array.fill_value}"
+    fill = array.fill_value
+    yield "Fill value", f"{fill}" if array.dtype.kind in "biufcmM" else shorten(fill, _LONGEST_NAME)
     yield "Codecs", " → ".join(map(_codec, array._codecs))
     if stored := _stored_text(array):
         yield "Stored", stored
@@ -155,14 +151,14 @@ def _array_facts(array: Array) -> Iterator[tuple[str, str]]:
 
 def _codec(codec: Any) -> str:
     configuration = ", ".join(f"{name}={value}" for name, value in (codec.configuration() or {}).items())
-    found = f"{codec.name}({configuration})" if configuration else codec.name
-    return found if len(found) <= _LONGEST_CODEC else f"{found[:_LONGEST_CODEC]}…"
+    return f"{codec.name}({configuration})" if configuration else str(codec.name)
 
 
 # Groups
 
 _MOST_NODES = 400  # That are shown of a hierarchy,
 _MOST_EACH, _FEWEST_EACH = 100, 3  # and of one group, if there are any left.
+_DEEPEST = 20  # Levels
 _MOST_LINES = 60  # Of text, where HTML is shown beside it.
 
 
@@ -177,7 +173,8 @@ class Limit:
     def __call__(self, above: str, names: list[str], groups: int) -> list[str]:
         """The chosen ones of the names directly below a group, which is one of ``groups`` on its level."""
         share = max(_FEWEST_EACH, self._left // groups)
-        number = min(len(names), _MOST_EACH, self._left, share)
+        is_deep = above.count("/") >= _DEEPEST - 2
+        number = 0 if is_deep else min(len(names), _MOST_EACH, self._left, share)
         self._left -= number
         if number < len(names):
             self.left_out[above] += len(names) - number
@@ -274,7 +271,7 @@ def _group_html(group: Group, nodes: Mapping[str, _Node], left_out: Mapping[str,
         is_group = not (isinstance(node, MetadataError) or _is_array(node))
         if is_group:
             detail = f"({len(found) + left_out.get(path, 0):,})"
-        label = html.code(name) + (f' <span class="xz-dim">{html.escape(detail)}</span>' if detail else "")
+        label = f"{html.code(name)} {html.dim(detail)}" if detail else html.code(name)
         return html.Branch(label, found, left_out.get(path, 0)) if is_group else html.Branch(label)
 
     def branches(path: str) -> tuple[html.Branch, ...]:

@@ -96,6 +96,25 @@ def test_a_group_that_cannot_be_listed_says_so() -> None:
     assert "cannot list" in page.text
 
 
+def test_a_hierarchy_of_very_many_levels() -> None:
+    store = xzarr3.MemoryStore()
+    root = xzarr3.create_group(store)
+    root.create_array("/".join(["deep"] * 200), shape=3, dtype="int8")
+    for group in (root, xzarr3.consolidate_metadata(store)):
+        page = Page(group._repr_html_())
+        assert page.texts.count("deep") == 19
+        assert "and 1 more, not shown" in page.text
+
+
+def test_very_long_names() -> None:
+    root = xzarr3.create_group(xzarr3.MemoryStore())
+    array = root.create_array(
+        "n" * 50_000, shape=(4, 5), dtype="U9000", fill_value="f" * 9000, dimension_names=["x" * 50_000, "y"]
+    )
+    for each in (array, root, array.explain(0), array.oindex, root.tree()):
+        assert len(each._repr_html_()) < 20_000
+
+
 @settings(max_examples=60)
 @given(names, st.lists(names, min_size=2, max_size=2), st.dictionaries(names, json_values, max_size=4))
 def test_any_name_and_attribute_is_text(name: str, dims: list[str], attributes: dict[str, Any]) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from xzarr3.display import html
 from xzarr3.display.shown import Description
+from xzarr3.display.text import cut
 from xzarr3.errors import printable, shorten
 
 _MOST = 100  # Attributes that are shown.
-_LONGEST, _LONGEST_NAME = 300, 100  # Characters of a value and of a name.
+_LONGEST = 300  # Characters of a value.
 
 
 def describe_attributes(attributes: Mapping[str, Any]) -> Description:
@@ -30,19 +31,14 @@ def folded_attributes(attributes: Mapping[str, Any]) -> str:
     """The attributes as a table that folds; empty without attributes."""
     if not attributes:
         return ""
-    label = f'Attributes <span class="xz-dim">({len(attributes):,})</span>'
-    return html.folded(label, _table(attributes))
+    return html.folded(f"Attributes {html.dim(f'({len(attributes):,})')}", _table(attributes))
 
 
 def _table(attributes: Mapping[str, Any]) -> str:
     left = len(attributes) - _MOST
-    rows = [(_cut(name, _LONGEST_NAME), _value(value)) for name, value in islice(attributes.items(), _MOST)]
+    rows = [(name, _value(value)) for name, value in islice(attributes.items(), _MOST)]
     return html.tall(html.facts(rows)) + (html.note(f"and {left:,} more, not shown") if left > 0 else "")
 
 
 def _value(value: object) -> str:
-    return _cut(value, _LONGEST) if isinstance(value, str) else shorten(value, _LONGEST)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
+    return cut(value, _LONGEST) if isinstance(value, str) else shorten(value, _LONGEST)

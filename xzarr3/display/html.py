@@ -10,7 +10,10 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from xzarr3.display.text import cut
 from xzarr3.errors import printable
+
+_LONGEST, _LONGEST_NAME = 400, 100  # Characters of a text and of a name.
 
 _LIGHT = {
     "text": "var(--jp-content-font-color0,var(--vscode-editor-foreground,#1f2328))",
@@ -107,27 +110,34 @@ STYLE = (
 """The style of all boxes; each one brings it, as a notebook may show any of them alone."""
 
 
-def escape(text: str) -> str:
+def escape(text: str, most: int = _LONGEST) -> str:
     """Text to put into HTML: nothing in it is markup, and control characters are made visible.
+
+    Of longer text than ``most`` characters the rest is left out.
 
     Examples
     --------
     >>> escape("<script>\\x07")
     '&lt;script&gt;\\\\x07'
     """
-    return html.escape(printable(text))
+    return html.escape(printable(cut(text, most)))
 
 
 def code(text: str) -> str:
     """Text in the type of code."""
-    return f"<code>{escape(text)}</code>"
+    return f"<code>{escape(text, _LONGEST_NAME)}</code>"
+
+
+def dim(text: str) -> str:
+    """Text of less weight."""
+    return f'<span class="xz-dim">{escape(text)}</span>'
 
 
 def title(kind: str, name: str = "", after: str = "") -> str:
     """The first line of a box: what the object is, its name, and more about it."""
     parts = [f'<span class="xz-kind">{escape(kind)}</span>']
     if name:
-        parts.append(f'<span class="xz-name">{escape(name)}</span>')
+        parts.append(f'<span class="xz-name">{escape(name, _LONGEST_NAME)}</span>')
     if after:
         parts.append(f'<span class="xz-dim"> {escape(after)}</span>')
     return f'<div class="xz-title">{"".join(parts)}</div>'
@@ -150,7 +160,7 @@ def row(*parts: str) -> str:
 
 def facts(found: Iterable[tuple[str, str]]) -> str:
     """Labels and texts in two columns."""
-    lines = (f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in found)
+    lines = (f"<dt>{escape(label, _LONGEST_NAME)}</dt><dd>{escape(text)}</dd>" for label, text in found)
     return f'<dl class="xz-facts">{"".join(lines)}</dl>'
 
 
@@ -175,7 +185,7 @@ def table(cells: Sequence[Sequence[str]], left: int = 1) -> str:
 def _cells(row: Sequence[str], tag: str, left: int) -> Iterator[str]:
     for at, text in enumerate(row):
         kind = ' class="xz-text"' if at < left else ""
-        yield f"<{tag}{kind}>{escape(text)}</{tag}>"
+        yield f"<{tag}{kind}>{escape(text, _LONGEST_NAME)}</{tag}>"
 
 
 def folded(summary: str, *parts: str, is_open: bool = False) -> str:

@@ -7,6 +7,17 @@ from collections.abc import Iterable, Sequence
 from xzarr3.errors import printable
 
 
+def cut(text: str, most: int) -> str:
+    """The text, or its first ``most`` characters and a sign that there are more.
+
+    Examples
+    --------
+    >>> cut("temperature", 4)
+    'temp…'
+    """
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def rows(facts: Iterable[tuple[str, str]], width: int = 12) -> str:
     """Labels and texts, one line each; control characters are made visible.
 

@@ -186,7 +186,7 @@ class Explanation(Shown):
         return html.box(
             html.title("read of", self.name, f"of shape {self.shape}"),
             html.beside(html.facts(self._facts()), self._picture()),
-            html.folded(f'Keys <span class="xz-dim">({self.units:,})</span>', html.facts(units)),
+            html.folded(f"Keys {html.dim(f'({self.units:,})')}", html.facts(units)),
         )
 
     def to_json(self) -> dict[str, JSON]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3.display.svg import Axis, Box, drawing
+from xzarr3.display.text import cut
 from xzarr3.grid import Edges, Steps
 from xzarr3.io.selection import DimChoice, DimSelection, Points
 
@@ -25,7 +26,7 @@ _MOST_EDGES, _MOST_FINE = 30, 40  # Along one dimension; of more, every second o
 _MOST_RUNS = 24  # Touched runs of chunks along one dimension; closer ones are joined.
 _MOST_BOXES = 600
 _MOST_ELEMENTS = 10**5  # Steps longer than a chunk are looked at one by one, up to so many.
-_LONGEST_LABEL = 24
+_LONGEST_LABEL = 23
 
 _Run: TypeAlias = "tuple[int, int]"
 _Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -69,12 +70,8 @@ def _axis(size: int, name: str | None, grid: Steps | Edges, inner: int | None) -
         step = inner * -(-size // (inner * _MOST_FINE))
         for begin, end in itertools.pairwise([0, *starts, size]):
             fine += range(begin + step, end, step)
-    label = f"{size:,}" if name is None else f"{_cut(name)}: {size:,}"
+    label = f"{size:,}" if name is None else f"{cut(name, _LONGEST_LABEL)}: {size:,}"
     return Axis(size=size, label=label, edges=tuple(starts), fine=tuple(fine))
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_LABEL else f"{name[: _LONGEST_LABEL - 1]}…"
 
 
 def _touched(meta: ArrayMetadata, plan: ReadPlan, first: int) -> Iterator[Box]:
