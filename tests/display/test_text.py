@@ -62,9 +62,12 @@ def test_array(root: xzarr3.Group) -> None:
         "shards=(100, 90, 180)>"
     )
     assert sst.info == INFO
-    assert f"{sst.oindex}" == f"<oindex of {sst}: each index selects along its own dimension>"
-    assert f"{sst.vindex}" == f"<vindex of {sst}: arrays select points together, or a mask does>"
-    assert f"{sst.blocks}" == f"<blocks of {sst}: selects chunks, or shards, by their coordinates>"
+    for name, meaning in (
+        ("oindex", "each index selects along its own dimension"),
+        ("vindex", "arrays select points together, or a mask does"),
+        ("blocks", "selects chunks, or shards, by their coordinates"),
+    ):
+        assert repr(getattr(sst, name)) == f"<{name} of xzarr3.Array /surface/sst: {meaning}>"
     assert repr(sst.attrs) == "{'units': 'degC'}"
     assert str(sst.explain((slice(0, 2), 3, [5, 6, 7]))) == EXPLANATION
 

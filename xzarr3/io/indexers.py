@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.display.shown import Description, Shown
+from xzarr3.errors import printable
 from xzarr3.io.explain import Explanation, explain
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import DimChoice, Points, Selection
@@ -56,7 +57,7 @@ class Indexer(Shown):
         self._name = name
 
     def __repr__(self) -> str:
-        return f"<{self._name} of {self._array!r}: {_MEANINGS[self._name]}>"
+        return f"<{self._name} of xzarr3.Array {printable(self._array.name)}: {_MEANINGS[self._name]}>"
 
     def _describe(self) -> Description:
         from xzarr3.display import html

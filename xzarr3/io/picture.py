@@ -127,7 +127,7 @@ def _runs(chosen: DimChoice, size: int, grid: Steps | Edges, inner: int | None) 
     low, high = _cells(elements, size, grid, inner)
     gaps = low[1:] - high[:-1]
     widest = np.sort(gaps)[::-1][_MOST_RUNS - 1 : _MOST_RUNS]
-    apart = gaps > max(0, *widest.tolist())
+    apart = gaps > max([0, *widest.tolist()])
     begins = np.concatenate([low[:1], low[1:][apart]])
     ends = np.concatenate([high[:-1][apart], high[-1:]])
     return list(zip(begins.tolist(), ends.tolist(), strict=True))
