@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import deepcopy
 from typing import Any
 
+from xzarr3.display.shown import Description, Shown
 
-class Attributes(MutableMapping[str, Any]):
+
+class Attributes(Shown, MutableMapping[str, Any]):
     """The user attributes of an array or a group.
 
     Each change rewrites the metadata document; :meth:`update` and :meth:`put` make several changes in one
@@ -50,6 +52,11 @@ class Attributes(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self._read()))
+
+    def _describe(self) -> Description:
+        from xzarr3.display.attributes import describe_attributes
+
+        return describe_attributes(self._read())
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._change(lambda stored: {**stored, key: value})
