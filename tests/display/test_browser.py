@@ -25,7 +25,7 @@ HEIGHT = 7600
 # Tells what is wider than its box, which texts leave their drawing, and the colors.
 MEASURE = """
 <script>
-for (const details of document.querySelectorAll("details")) details.open = OPEN;
+if (OPEN) for (const details of document.querySelectorAll("details")) details.open = true;
 const found = [...document.querySelectorAll("section")].map(section => {
   const box = section.querySelector(".xz"), room = box.getBoundingClientRect().right;
   const parts = [...box.querySelectorAll("*")].filter(part => !part.closest("style,.xz-table"));
@@ -46,6 +46,7 @@ const found = [...document.querySelectorAll("section")].map(section => {
 });
 const result = document.createElement("pre");
 result.id = "result";
+result.hidden = true;
 result.textContent = JSON.stringify(found);
 document.body.append(result);
 </script>
@@ -89,7 +90,9 @@ def run(browser: str, file: Path, *options: str, dark: bool = False) -> str:
 
 
 def measured(browser: str, file: Path, *, dark: bool = False) -> list[dict[str, Any]]:
-    found = re.search('<pre id="result">(.*?)</pre>', run(browser, file, "--dump-dom", dark=dark), re.DOTALL)
+    found = re.search(
+        '<pre id="result"[^>]*>(.*?)</pre>', run(browser, file, "--dump-dom", dark=dark), re.DOTALL
+    )
     assert found is not None
     result: list[dict[str, Any]] = json.loads(standard.unescape(found[1]))
     return result

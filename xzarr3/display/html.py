@@ -73,8 +73,10 @@ font-weight:400;white-space:normal;max-width:none}
 .xz .xz-table{overflow-x:auto}
 .xz .xz-table th,.xz .xz-table td{text-align:right;white-space:nowrap;padding:2px 10px 2px 0;
 font-variant-numeric:tabular-nums}
-.xz .xz-table .xz-text{text-align:left;white-space:normal;min-width:5em}
-.xz .xz-table thead th{border-bottom:1px solid var(--xz-line)}
+.xz .xz-table .xz-text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:8em}
+.xz .xz-table thead th{border-bottom:1px solid var(--xz-line);white-space:normal;vertical-align:bottom;
+overflow-wrap:normal}
+.xz .xz-facts+.xz-table,.xz .xz-table+.xz-table,.xz .xz-tall+.xz-facts{margin-top:6px}
 .xz .xz-table tbody tr:nth-child(even){background:var(--xz-band)}
 .xz details{margin:5px 0}
 .xz summary{cursor:pointer}

@@ -64,7 +64,7 @@ class Indexer(Shown):
 
         array, meaning = self._array, _MEANINGS[self._name]
         title = html.title("xzarr3 indexer", f"{array.name}.{self._name}", meaning)
-        return Description(repr(self), lambda: html.box(title, html.code(repr(array))))
+        return Description(repr(self), lambda: html.box(title, html.facts([("Array", repr(array))])))
 
     def get(
         self, selection: Selection = ..., *, out: AnyArray | None = None, threads: int | None = None
