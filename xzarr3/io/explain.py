@@ -256,15 +256,8 @@ def explain(
     kept : KeptIndexes, optional
         The indexes that earlier reads have kept.
     """
-    engine = array.engine
-    number, shape, used = math.prod(plan.shape), plan.shape, array.dtype.itemsize
-    if fields is not None:
-        part = np.empty(0, array.dtype)[fields]
-        shape += part.shape[1:]
-        several = [*map(part.dtype.__getitem__, part.dtype.names or ())] if isinstance(fields, list) else []
-        used = sum(each.itemsize for each in several or [part.dtype]) * math.prod(part.shape[1:])
-
-    fetches = partial(_all_fetches, engine, plan, asked_threads(threads), kept)
+    shape, used = _result(array, plan, fields)
+    fetches = partial(_all_fetches, array.engine, plan, asked_threads(threads), kept)
     first: list[Fetch] = []
     units = chunks = absent = requests = indexes = moved = 0
     for fetch in fetches():
@@ -285,11 +278,22 @@ def explain(
         requests=requests,
         index_requests=indexes,
         bytes_moved=moved,
-        bytes_used=number * used,
+        bytes_used=used,
         first=tuple(first),
         _fetches=fetches,
         _picture=partial(_picture, array.metadata, plan),
     )
+
+
+def _result(array: Array, plan: ReadPlan, fields: Fields | None) -> tuple[tuple[int, ...], int]:
+    """Shape and number of bytes of the result."""
+    number = math.prod(plan.shape)
+    if fields is None:
+        return plan.shape, number * array.dtype.itemsize
+    part = np.empty(0, array.dtype)[fields]
+    several = [*map(part.dtype.__getitem__, part.dtype.names or ())] if isinstance(fields, list) else []
+    used = sum(each.itemsize for each in several or [part.dtype]) * math.prod(part.shape[1:])
+    return plan.shape + part.shape[1:], number * used
 
 
 def _picture(meta: ArrayMetadata, plan: ReadPlan) -> str:
