@@ -39,6 +39,7 @@ LAYERS: list[dict[str, str]] = [
         "arrays": "`Array`: reading, writing, attributes",
         "array_selections": "the ways to select elements of an `Array`",
         "array_properties": "what the metadata of an `Array` say",
+        "describe": "what arrays and groups say of themselves",
         "copying": "`copy`, also between formats",
         "progress": "progress bars",
         "versions": "`show_versions`",
@@ -57,6 +58,7 @@ LAYERS: list[dict[str, str]] = [
     {"grid": "how an array is divided into chunks", "dtypes": "data types and fill values"},
     {"parallel": "pools of threads"},
     {"tracing": "one event a request; counters and `trace`, also on workers"},
+    {"display": "text, HTML and drawings from small data: units, tables, trees, grids"},
     {"extensions": "names and configurations as documents have them"},
     {
         "errors": "every exception",

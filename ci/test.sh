@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes an environment in .venv-test, then checks lint, format and types and runs the default tests.
-# `bash ci/test.sh --all` runs every test: those with servers (installed in .servers), clusters, other
+# `bash ci/test.sh --all` runs every test: those with servers (installed in .servers), a browser, clusters, other
 # libraries and killed processes as well. Other arguments go to pytest (`bash ci/test.sh --all -k demo`).
 # VENV names another directory for the environment, JOBS another number of processes than there are cores.
 set -euo pipefail
@@ -26,8 +26,9 @@ if ! "$all"; then
     echo "== pytest: the default tests (--all adds those with servers, clusters, other libraries and kills)"
     exec "${run[@]}" "$@"
 fi
-echo "== servers"
+echo "== servers and a browser"
 bash ci/servers.sh || true
+bash ci/browser.sh || true
 echo "== pytest: every test"
 "${run[@]}" -m "slow or not slow" "$@"
 if [ $# -eq 0 ]; then

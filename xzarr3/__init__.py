@@ -7,6 +7,7 @@ Chunks become dask tasks (:func:`from_zarr`, :func:`store`) and stores open in x
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -228,6 +229,11 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
+
+if hasattr(
+    sys.modules.get("xarray"), "register_dataset_accessor"
+):  # xarray was imported before: add `.xzarr3`.
+    import_module("xzarr3.xarray.accessor")
 
 if "XZARR3_TRACE" in os.environ:  # A process with a trace has started this one: add to its counts.
     import_module("xzarr3.tracing.counters").inherit()

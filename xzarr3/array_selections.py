@@ -67,7 +67,7 @@ class ArraySelections(ArrayProperties):
 
     @property
     def _indexer(self) -> Indexer:
-        return Indexer(self, numpy_selection)
+        return Indexer(self, numpy_selection, "")
 
     @property
     def oindex(self) -> Indexer:
@@ -81,7 +81,7 @@ class ArraySelections(ArrayProperties):
         array([[ 3,  1],
                [11,  9]])
         """
-        return Indexer(self, orthogonal_selection)
+        return Indexer(self, orthogonal_selection, "oindex")
 
     @property
     def vindex(self) -> Indexer:
@@ -96,7 +96,7 @@ class ArraySelections(ArrayProperties):
         >>> array.vindex[[0, 2], [3, 1]]
         array([3, 9])
         """
-        return Indexer(self, vectorized_selection)
+        return Indexer(self, vectorized_selection, "vindex")
 
     @property
     def blocks(self) -> Indexer:
@@ -109,7 +109,7 @@ class ArraySelections(ArrayProperties):
         >>> array.blocks[1, 0]
         array([[8, 9]])
         """
-        return Indexer(self, self._block_selection)
+        return Indexer(self, self._block_selection, "blocks")
 
     def _block_selection(self, selection: object, shape: tuple[int, ...]) -> tuple[DimChoice, ...]:
         return block_selection(selection, shape, self.metadata.chunk_grid)
@@ -365,11 +365,11 @@ class ArraySelections(ArrayProperties):
         self._set(self._block_selection, selection, value, fields)
 
     def _get(self, parse: Parse, selection: Any, out: AnyArray | None, fields: Fields | None) -> Any:
-        result = Indexer(self, parse).get(_with_fields(selection, fields), out=out)
+        result = Indexer(self, parse, "").get(_with_fields(selection, fields), out=out)
         return result[()] if result.ndim == 0 and out is None else result
 
     def _set(self, parse: Parse, selection: Any, value: npt.ArrayLike, fields: Fields | None) -> None:
-        Indexer(self, parse).set(_with_fields(selection, fields), value)
+        Indexer(self, parse, "").set(_with_fields(selection, fields), value)
 
 
 def _with_fields(selection: Any, fields: Fields | None) -> Any:

@@ -6,7 +6,6 @@ Owns the public interface of an array. Reads and writes go to :mod:`xzarr3.io`, 
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +19,12 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.array_selections import ArraySelections
 from xzarr3.commit.length import Length
+from xzarr3.display.shown import Description
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
-from xzarr3.errors import MetadataError, SelectionError, one_of, printable, short_traceback, shorten
+from xzarr3.errors import MetadataError, SelectionError, one_of, short_traceback
 from xzarr3.formats import Format, parse_format
-from xzarr3.grid import Edges, Grid, as_lengths
+from xzarr3.grid import Grid, as_lengths
 from xzarr3.io.executor import Engine
 from xzarr3.io.missing import Describe, report
 from xzarr3.io.selection import (
@@ -35,7 +35,7 @@ from xzarr3.io.selection import (
     Selection,
     split_fields,
 )
-from xzarr3.io.stored_units import FEW, stored_units
+from xzarr3.io.stored_units import Stored, count_stored, stored_units
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.names import explain_absent
 from xzarr3.nodes import freshness, pickling
@@ -47,8 +47,6 @@ from xzarr3.nodes.pickling import Known
 from xzarr3.options import Missing, check_missing
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import Store
-
-_FEW_RUNS = 64  # Most runs of chunks of one length that a description lists.
 
 
 @dataclass(frozen=True)
@@ -130,6 +128,8 @@ class Array(ArraySelections):
     """Whether values are decoded with the attributes that the documents had when the array was opened."""
     has_document: bool = True
     """Whether there is or will be a document; False for values that are stored only for a while."""
+    _stored: Stored | None = None
+    """How much of the array was stored when it was last counted."""
     _bounded: Array | None = None
     """The array whose bounds (CF conventions) this array holds; its attribute ``units`` applies here, too."""
 
@@ -158,50 +158,23 @@ class Array(ArraySelections):
         return self._known.metadata
 
     @property
-    def info(self) -> str:
-        """A description of the array, one line for each property."""
-        units = self._described_units()
-        chunks = units if self._shard is None else shorten(self.chunks)
-        shard = [] if self._shard is None else [("shards", units)]
-        rows = [
-            ("name", self.name),
-            ("format", f"{self.zarr_format}"),
-            ("shape", f"{self.shape}"),
-            ("data type", self.zdtype.name),
-            ("dimensions", f"{self.dimension_names}"),
-            ("chunks", chunks),
-            *shard,
-            ("fill value", f"{self.fill_value}"),
-            ("codecs", ", ".join(codec.name for codec in self._codecs)),
-            ("size", f"{self.nbytes} bytes in {self.nshards} stored units"),
-            ("store", f"{self.store}"),
-        ]
-        return "\n".join(f"{label:<12}{printable(text)}" for label, text in rows)
+    def info(self) -> Description:
+        """A description of the array, one line for each property; a notebook shows it with a drawing.
 
-    def _described_units(self) -> str:
-        """The shape of the stored units; if very many differ, the runs of equal lengths."""
-        grid = self.metadata.chunk_grid
-        if grid.is_regular or sum(self.shard_grid_shape) <= FEW:
-            return shorten(self.write_chunks)
-        axes = (Edges(axis.runs[:_FEW_RUNS]) if isinstance(axis, Edges) else axis for axis in grid.axes)
-        return shorten([axis.to_json() for axis in axes])
+        How much of the array is stored is among them once it was counted: see :meth:`info_complete`.
+        """
+        return self._describe()
 
     @short_traceback
-    def info_complete(self) -> str:
+    def info_complete(self) -> Description:
         """:attr:`info`, and how much of the array is stored. Asks the store for the size of every unit."""
-        sizes = self._unit_sizes()
-        return f"{self.info}\n{'stored':<12}{sum(sizes)} bytes in {len(sizes)} stored units"
+        self._stored = count_stored(self)
+        return self.info
 
-    def _unit_sizes(self) -> list[int]:
-        """The sizes in bytes of the units that exist in the store."""
-        store = self.engine.store
+    def _describe(self) -> Description:
+        from xzarr3.describe import describe_array
 
-        def size_of(coords: tuple[int, ...]) -> int | None:
-            return store.getsize(self.engine.key(coords))
-
-        few = self.nshards <= FEW
-        units = itertools.product(*map(range, self.shard_grid_shape)) if few else self.stored_units()
-        return [found for found in parallel_map(size_of, units, store.concurrency) if found is not None]
+        return describe_array(self)
 
     def nbytes_stored(self) -> int:
         """Bytes that the array takes in the store, its documents included. Asks for the size of every unit.
@@ -217,7 +190,8 @@ class Array(ArraySelections):
         """
         keys = self.format.document_keys(self.path)
         documents = parallel_map(self.store.getsize, keys, self.store.concurrency)
-        return sum(self._unit_sizes()) + sum(size for size in documents if size is not None)
+        self._stored = count_stored(self)
+        return self._stored.nbytes + sum(size for size in documents if size is not None)
 
     @property
     def nchunks_initialized(self) -> int:
@@ -244,7 +218,9 @@ class Array(ArraySelections):
         )
 
     def __repr__(self) -> str:
-        return f"<xzarr3.Array {printable(self.name)} shape={self.shape} dtype={self.dtype}>"
+        from xzarr3.describe import array_line
+
+        return array_line(self)
 
     def __getstate__(self) -> tuple[object, ...]:
         return pickling.state_of(self)
@@ -433,21 +409,22 @@ class Array(ArraySelections):
         plan = self.engine.plan(selection)
         names: tuple[str, ...] = ()
         if fields is None:
-            parallel_map = self.fitted(values, plan.shape)
+            fitted = self.fitted(values, plan.shape)
         else:
             names = (fields,) if isinstance(fields, str) else tuple(fields)
-            parallel_map = self._fitted_fields(values, plan.shape, fields)
+            fitted = self._fitted_fields(values, plan.shape, fields)
         threads = asked_threads(threads)
         try:
             self.engine.write(
                 plan,
-                plan.source(parallel_map),
+                plan.source(fitted),
                 threads,
                 keep_empty=self._keeps_empty,
                 fields=names,
                 left_out=left_out,
             )
         finally:
+            self._stored = None
             note_values(self)
 
     def _fitted_fields(self, values: npt.ArrayLike, shape: tuple[int, ...], fields: Fields) -> AnyArray:
@@ -590,6 +567,7 @@ class Array(ArraySelections):
     ) -> None:
         changed = change_document(self.store, self.format, self.path, key, change, **options)
         self.metadata = cast("ArrayMetadata", changed)
+        self._stored = None
         self._known = Known(self.store, self.path, self.format, self.metadata)
         self._known_at = time.monotonic()
         self.__dict__.pop("engine", None)

@@ -216,7 +216,7 @@ def open_consolidated(
     >>> _ = xzarr3.create_array(store, "sst", shape=4, dtype="int16")
     >>> _ = xzarr3.consolidate_metadata(store)
     >>> xzarr3.open_consolidated(store)["sst"]
-    <xzarr3.Array /sst shape=(4,) dtype=int16>
+    <xzarr3.Array /sst shape=(4,) dtype=int16 chunks=(4,)>
     """
     if use_consolidated is not True:
         raise ArgumentTypeError(f"use_consolidated={use_consolidated!r}; accepted: True, or use open_group()")

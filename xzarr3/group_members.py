@@ -7,7 +7,8 @@ from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
-from xzarr3.errors import MetadataError, NodeTypeError, StoreCapabilityError, printable, short_traceback
+from xzarr3.display.shown import Description
+from xzarr3.errors import MetadataError, NodeTypeError, StoreCapabilityError, short_traceback
 from xzarr3.formats.base import Held
 from xzarr3.nodes.node import Node
 
@@ -52,7 +53,7 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
         >>> root = xzarr3.create_group(xzarr3.MemoryStore())
         >>> _ = root.create_array("sst", shape=4, dtype="int16"), root.create_group("ice")
         >>> dict(root.load(leave_out=["ice"]))
-        {'sst': <xzarr3.Array /sst shape=(4,) dtype=int16>}
+        {'sst': <xzarr3.Array /sst shape=(4,) dtype=int16 chunks=(4,)>}
         """
         for path, held in self._held(max_depth, leave_out):
             yield path, self._node_or_error(path, held)
@@ -229,7 +230,7 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
         return sum(1 for _ in self._held(max_depth))
 
     @property
-    def info(self) -> str:
+    def info(self) -> Description:
         """A description of the group, one line for each property.
 
         Examples
@@ -243,6 +244,8 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
         read-only   False
         store       <MemoryStore, 1 keys>
         """
+        from xzarr3.display import html, text
+
         try:
             held = [each for _, each in self._held()]
         except StoreCapabilityError:
@@ -258,7 +261,8 @@ class GroupMembers(Node, Mapping[str, "Array | Group"]):
             ("read-only", f"{self.read_only}"),
             ("store", f"{self.store}"),
         ]
-        return "\n".join(f"{label:<12}{printable(text)}" for label, text in rows)
+        title = html.title("xzarr3.Group", self.name)
+        return Description(text.rows(rows), lambda: html.box(title, html.facts(rows)))
 
     def _ipython_key_completions_(self) -> list[str]:
         """Names that IPython proposes after ``group["``: of the nodes directly below."""

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, cast
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
+from xzarr3.display.shown import Description
 from xzarr3.errors import (
     InvalidKeyError,
     MetadataError,
@@ -93,7 +94,7 @@ class Group(GroupArrays):
     >>> root = xzarr3.create_group(xzarr3.MemoryStore())
     >>> _ = root.create_array("ocean/sst", shape=(4, 6), dtype="float32")
     >>> list(root), root["ocean/sst"]
-    (['ocean'], <xzarr3.Array /ocean/sst shape=(4, 6) dtype=float32>)
+    (['ocean'], <xzarr3.Array /ocean/sst shape=(4, 6) dtype=float32 chunks=(4, 6)>)
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class Group(GroupArrays):
         >>> root = xzarr3.create_group(xzarr3.MemoryStore())
         >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16")
         >>> root.loaded()["ocean"]["sst"]
-        <xzarr3.Array /ocean/sst shape=(4,) dtype=int16>
+        <xzarr3.Array /ocean/sst shape=(4,) dtype=int16 chunks=(4,)>
         """
         if self._documents is not None:
             return self
@@ -273,17 +274,19 @@ class Group(GroupArrays):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def tree(self) -> str:
-        """A line for each node below: name, shape and data type, or the error if it cannot be read."""
-        lines = [printable(self.name)]
-        for path, node in self.load(max_depth=None):
-            line = "    " * (path.count("/") + 1) + printable(path.rpartition("/")[2])
-            if isinstance(node, MetadataError):
-                line += f" cannot be read: {node}"
-            elif isinstance(node, Array):
-                line += f" {node.shape} {node.dtype}"
-            lines.append(line)
-        return "\n".join(lines)
+    def tree(self) -> Description:
+        """A line for each node below: name, shape and data type, or the error if it cannot be read.
+
+        The text has all nodes. A notebook shows a tree that folds, with the first nodes of each group.
+        """
+        from xzarr3.describe import describe_tree
+
+        return describe_tree(self, dict(self.load(max_depth=None)))
+
+    def _describe(self) -> Description:
+        from xzarr3.describe import describe_group
+
+        return describe_group(self)
 
     # Changing nodes
 
@@ -340,7 +343,7 @@ class Group(GroupArrays):
         >>> _ = root.create_array("sst", shape=4, dtype="int16")
         >>> root.move("sst", "ocean/temperature")
         >>> root["ocean/temperature"]
-        <xzarr3.Array /ocean/temperature shape=(4,) dtype=int16>
+        <xzarr3.Array /ocean/temperature shape=(4,) dtype=int16 chunks=(4,)>
         """
         self._check_writable()
         full, to = self._existing_path(source), self._new_path(dest)

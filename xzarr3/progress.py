@@ -1,4 +1,4 @@
-"""Progress of long work: shows a bar of tqdm, or calls a function.
+"""Progress of long work: shows a bar, or calls a function.
 
 Work with dask is measured by the tasks that have ended. Local schedulers call back for each task; the
 scheduler of a cluster is asked at intervals. This starts no thread and keeps no result. Knows nothing of
@@ -8,7 +8,6 @@ arrays and stores.
 from __future__ import annotations
 
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -54,11 +53,9 @@ class Progress:
     asked : bool or callable
         Show a bar, nothing, or call ``asked(done, total)``. An exception from the function ends the work.
     total : int
-        Total amount of work, in bytes unless ``unit`` differs.
+        Total amount of work, in bytes.
     text : str
         Description of the work, shown before the bar.
-    unit : str
-        Unit of the total.
 
     Examples
     --------
@@ -68,12 +65,11 @@ class Progress:
     20 of 20
     """
 
-    def __init__(self, asked: Asked, total: int, text: str, unit: str = "B") -> None:
+    def __init__(self, asked: Asked, total: int, text: str) -> None:
         check_asked(asked)
         self._asked = asked
         self._total = total
         self._text = printable(text)
-        self._unit = unit
         self._done = 0.0
         self._told = -1
         self._when = 0.0
@@ -81,7 +77,9 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._asked is True:
-            self._bar = _bar()(total=self._total, desc=self._text, unit=self._unit, unit_scale=True)
+            from xzarr3.display.bars import bar
+
+            self._bar = bar(self._total, self._text)
         self._show(now=True)
         return self
 
@@ -301,17 +299,3 @@ def _futures(packed: Any) -> Iterable[Any]:
             yield from _futures(each)
     elif hasattr(packed, "release"):
         yield packed
-
-
-def _bar() -> Any:
-    """The class of the bar: a widget in notebooks that support widgets, text elsewhere."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tqdm warns in notebooks without widgets.
-        from tqdm.auto import tqdm
-
-    class Bar(tqdm):  # type: ignore[misc]
-        """A bar without a thread of its own."""
-
-        monitor_interval = 0
-
-    return Bar

@@ -414,9 +414,9 @@ def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: p
     assert shared.requests == 2 + shared.chunks
 
 
-def test_text_and_json() -> None:
+def test_text_and_json(tmp_path: Path) -> None:
     array = xzarr3.create_array(
-        xzarr3.MemoryStore(),
+        tmp_path / "s.zarr",
         "a/b",
         data=np.arange(1, 101, dtype="i2"),
         chunks=10,
@@ -431,8 +431,8 @@ def test_text_and_json() -> None:
         "keys         2, of which 1 absent",
         "chunks       2 decoded",
         "requests     2, of which 1 for indexes of shards",
-        f"bytes moved  {found.bytes_moved}",
-        f"bytes used   22 ({found.bytes_moved / 22:.3g} moved for each)",
+        f"bytes moved  {found.bytes_moved} B",
+        f"bytes used   22 B ({found.bytes_moved / 22:.3g} moved for each)",
     ]
     assert text[6] == "  a/b/c/0: absent, the fill value"
     assert text[7].startswith("  a/b/c/1: ")
@@ -444,6 +444,29 @@ def test_text_and_json() -> None:
     assert str(many).endswith("  and 30 more")
     assert len(many.first) == 20
     assert len(list(many)) == 50
+
+
+def test_a_shard_in_memory_is_opened_by_reading_all_of_it() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(1, 101), chunks=10, shards=50)
+    whole = array.store.getsize("c/0")
+    for threads in (1, 4):
+        found = array.explain(slice(0, 3), threads=threads)
+        with xzarr3.trace() as t:
+            array.get(slice(0, 3), threads=threads)
+        assert (found.chunks, found.requests, found.bytes_moved, found.first[0].whole) == (1, 1, whole, True)
+        assert (t.arrays["/"]["requests"], t.arrays["/"]["bytes_read"]) == (1, whole)
+
+
+def test_to_explain_keeps_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SETTLED", 0)
+    array = xzarr3.create_array(tmp_path / "s.zarr", data=np.arange(100), chunks=10, shards=50)
+    _indexes.__init__()  # type: ignore[misc]
+    found = array.explain([3, 60])
+    with xzarr3.trace() as t:
+        array[[3, 60]]
+    counted = t.arrays["/"]
+    assert (counted["get_range"], counted["bytes_read"]) == (found.requests, found.bytes_moved)
+    assert found.index_requests == counted["indexes_read"] == 2
 
 
 def test_nothing_is_fetched_for_nothing() -> None:

@@ -91,7 +91,7 @@ def test_a_changed_shard_is_seen(how: str, tmp_path: Path, decoded: Decoded) -> 
 
 
 def test_what_is_kept_is_bounded(tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_MAX_INDEXES", 4000)  # Bytes: three indexes and their overhead.
+    monkeypatch.setattr(shards, "MOST_KEPT", 4000)  # Bytes: three indexes and their overhead.
     data = np.arange(10 * 64, dtype="int32").reshape(80, 8)
     array = xzarr3.open_array(sharded(tmp_path / "a", data).store)
     for _ in range(2):

@@ -212,9 +212,12 @@ def test_a_complete_description_asks_for_all_units_at_once() -> None:
     store.erase("c/7")
     with store.counted() as count:
         found = array.info_complete()
-    assert found.splitlines()[-1].split() == f"stored {8 * 98} bytes in 98 stored units".split()
+    assert found.splitlines()[-1] == "stored      784 B in 98 of 100 chunks (98 %), ratio 1.02, when counted"
     assert len(count.requests) <= 200
     assert count.rounds <= 2
+    assert array.info == found
+    array[3] = 5  # What is stored may be more now.
+    assert not array.info.splitlines()[-1].startswith("stored")
 
 
 def test_a_shrunk_array_is_found_out(place: xzarr3.Store) -> None:

@@ -496,9 +496,9 @@ def test_summary_is_a_table() -> None:
     store.get("b")
     store.set("c", b"123")
     lines = str(store.summary()).splitlines()
-    assert lines[0] == "operation  requests       bytes   seconds  absent  failed"
+    assert lines[0] == "operation  requests      bytes  seconds  absent  failed"
     assert [line.split()[:2] for line in lines[1:]] == [["get", "2"], ["set", "1"], ["total", "3"]]
-    assert "12.3 MB" in lines[1]
+    assert "11.77 MiB" in lines[1]
     assert " 3 B" in lines[2]
     assert len({len(line) for line in lines}) == 1
     assert repr(store.summary()) == str(store.summary())
@@ -515,9 +515,9 @@ def test_messages_name_keys_and_numbers_but_no_values(caplog: pytest.LogCaptureF
         store.get("x")
     messages = [record.getMessage() for record in caplog.records]
     assert [record.levelno for record in caplog.records] == [logging.INFO] * 3
-    assert messages[0].startswith(r"set 'a/line\nbreak': 12 bytes in ")
-    assert messages[1].startswith(r"get 'a/line\nbreak' from 2, 4 bytes asked for: 4 bytes in ")
-    assert messages[2].startswith("get 'x': 0 bytes in ")
+    assert messages[0].startswith(r"set 'a/line\nbreak': 12 B in ")
+    assert messages[1].startswith(r"get 'a/line\nbreak' from 2, 4 B asked for: 4 B in ")
+    assert messages[2].startswith("get 'x': 0 B in ")
     assert messages[2].endswith(" s, absent")
     text = f"{messages}{store.records}{store.summary()}{store}"
     assert "secret" not in text

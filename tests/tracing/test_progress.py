@@ -118,7 +118,7 @@ def test_bar(capsys: pytest.CaptureFixture[str], scheduler: str) -> None:
     assert said.out == ""
     lines = said.err.split("\r")
     assert lines[-1].startswith("writing 2 variables to <a store>: 100%|")
-    assert "2.80k/2.80k" in lines[-1]
+    assert "2.73 kiB of 2.73 kiB [" in lines[-1]
     assert "B/s]" in lines[-1]
     assert lines[-1].endswith("\n"), "closed"
     assert any("<" in line and "%" in line for line in lines), "says how long it will take"

@@ -515,11 +515,11 @@ def test_report(store: Store) -> None:
     assert "still" not in lines[0]
     row = next(line for line in lines if line.startswith("/<air>")).split()
     assert row[:2] == ["/<air>", "4"]
-    assert "2.0 MiB" in " ".join(row)
+    assert "2.00 MiB" in " ".join(row)
     assert lines[-1].startswith("total ")
     assert repr(t) == str(t)
     shown = t._repr_html_()
-    assert "<td>/&lt;air&gt;</td>" in shown
+    assert '<td class="xz-text">/&lt;air&gt;</td>' in shown
     assert "<air>" not in shown
     found = json.loads(json.dumps(t.to_dict()))
     assert set(found["total"]) == set(counters.FIELDS)

@@ -25,7 +25,6 @@ from dask.base import get_scheduler
 from dask.blockwise import blockwise
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
-from dask.utils import format_bytes
 
 from xzarr3.arrays import Array
 from xzarr3.dask.array import read_block, read_in_chunks
@@ -45,6 +44,7 @@ from xzarr3.dask.tasks import (
 )
 from xzarr3.dask.tiles import AxisTiles, chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
+from xzarr3.display.units import size
 from xzarr3.errors import (
     AlignmentError,
     ArgumentError,
@@ -519,8 +519,8 @@ class _TiledWrite:
         self.slabs = None
         warnings.warn(
             f"blocks of {shorten(source.chunksize)} for array '{printable(target.name)}', which is stored in "
-            f"units of {shorten(target.write_chunks)}, would take up to {format_bytes(self.live)} of memory "
-            f"while they wait for others; the limit is {format_bytes(int(most))}; they go through {way}. "
+            f"units of {shorten(target.write_chunks)}, would take up to {size(self.live)} of memory "
+            f"while they wait for others; the limit is {size(int(most))}; they go through {way}. "
             "Raise memory_limit or rechunk the source to make the write faster",
             LargeWriteWarning,
             stacklevel=levels_to_caller(),
@@ -608,8 +608,8 @@ class _TiledWrite:
     def reading(self) -> da.Array:
         """A dask array that reads the written values tile by tile, without writing."""
         chunks, region = [], []
-        for chosen, size, along in zip(self.selected, self.target.shape, chunks_of(self.axes), strict=True):
-            ends = [(length,) if length else () for length in (chosen.start, size - chosen.stop)]
+        for chosen, length, along in zip(self.selected, self.target.shape, chunks_of(self.axes), strict=True):
+            ends = [(rest,) if rest else () for rest in (chosen.start, length - chosen.stop)]
             chunks.append((*ends[0], *along, *ends[1]))
             region.append(slice(chosen.start, chosen.stop))
         target, prefix = self.target, f"read-zarr-{label(self.target)}"

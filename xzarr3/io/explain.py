@@ -18,19 +18,22 @@ import numpy as np
 from xzarr3._types import JSON
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
+from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import ChunkError, printable
 from xzarr3.io.byte_ranges import windows
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ChunkProjection, Inner
-from xzarr3.io.shards import Index, Within, shard_index
+from xzarr3.io.shards import MOST_KEPT, Index, Within, shard_index
 from xzarr3.io.threads import to_read
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import ValueReader
+from xzarr3.stores.readers import BytesReader
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
     from xzarr3.io.executor import Engine
     from xzarr3.io.selection import Fields
+    from xzarr3.model.metadata import ArrayMetadata
 
 _SHOWN = 20  # Most values, and most ranges of a value, that are printed.
 
@@ -70,19 +73,26 @@ class Fetch:
         return sum(length for _, length in self.ranges)
 
     def __str__(self) -> str:
-        key = printable(self.key)
-        if self.size is None:
-            return f"{key}: absent, the fill value"
-        if self.whole:
-            return f"{key}: all {self.size} bytes"
         shown = ", ".join(f"{start}+{length}" for start, length in self.ranges[:_SHOWN])
         more = f", {len(self.ranges) - _SHOWN} more" if len(self.ranges) > _SHOWN else ""
-        moved = f"{self.bytes_moved} of {self.size} bytes"
-        return f"{key}: {moved} in {len(self.ranges)} requests: {shown}{more}"
+        ranges = "" if self.whole or self.size is None else f": {shown}{more}"
+        return f"{printable(self.key)}: {self.summary}{ranges}"
+
+    @property
+    def summary(self) -> str:
+        """How much is fetched, in words."""
+        from xzarr3.display.units import counted, size
+
+        if self.size is None:
+            return "absent, the fill value"
+        if self.whole:
+            return f"all {size(self.size)}"
+        requests = counted(len(self.ranges), "request")
+        return f"{size(self.bytes_moved)} of {size(self.size)} in {requests}"
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Shown):
     """What a read of a selection fetches.
 
     Printing it shows a summary and the first stored units. Iterating over it gives a :class:`Fetch` for each
@@ -92,7 +102,8 @@ class Explanation:
     a value has changed, as directories do, reads keep the indexes of shards, and the next read makes
     ``index_requests`` fewer requests. An absent unit counts as no request and no bytes. Requests that ask
     whether a unit exists, or that look at the document of the array, do not count. If the store cannot tell
-    the size of a value, the explanation reads the whole value.
+    the size of a value, the explanation reads the whole value. A store that opens a value by reading it, as
+    a :class:`~xzarr3.MemoryStore` does, moves whole shards.
 
     Parameters
     ----------
@@ -128,27 +139,56 @@ class Explanation:
     bytes_moved: int
     bytes_used: int
     first: tuple[Fetch, ...]
-    _fetches: Callable[[], Iterator[Fetch]] = field(repr=False, compare=False)
+    _fetches: Callable[[], Iterator[Fetch]] = field(compare=False)
+    _picture: Callable[[], str] = field(compare=False)
+    """Draws the array and the touched chunks."""
 
     def __iter__(self) -> Iterator[Fetch]:
         return self._fetches()
 
     def __str__(self) -> str:
-        ratio = f" ({self.bytes_moved / self.bytes_used:.3g} moved for each)" if self.bytes_used else ""
-        absent = f", of which {self.absent} absent" if self.absent else ""
-        indexes = f", of which {self.index_requests} for indexes of shards" if self.index_requests else ""
+        from xzarr3.display import text
+
         lines = [
             f"read of shape {self.shape} from array '{printable(self.name)}'",
-            f"{'keys':<13}{self.units}{absent}",
-            f"{'chunks':<13}{self.chunks} decoded",
-            f"{'requests':<13}{self.requests}{indexes}",
-            f"{'bytes moved':<13}{self.bytes_moved}",
-            f"{'bytes used':<13}{self.bytes_used}{ratio}",
+            text.rows(self._facts(), width=13),
             *(f"  {fetch}" for fetch in self.first),
         ]
         if self.units > len(self.first):
-            lines.append(f"  and {self.units - len(self.first)} more")
+            lines.append(f"  and {self.units - len(self.first):,} more")
         return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _facts(self) -> list[tuple[str, str]]:
+        from xzarr3.display.units import ratio, size
+
+        used = self.bytes_used
+        each = f" ({ratio(self.bytes_moved, used)} moved for each)" if used else ""
+        absent = f", of which {self.absent:,} absent" if self.absent else ""
+        indexes = f", of which {self.index_requests:,} for indexes of shards" if self.index_requests else ""
+        return [
+            ("keys", f"{self.units:,}{absent}"),
+            ("chunks", f"{self.chunks:,} decoded"),
+            ("requests", f"{self.requests:,}{indexes}"),
+            ("bytes moved", size(self.bytes_moved)),
+            ("bytes used", f"{size(used)}{each}"),
+        ]
+
+    def _describe(self) -> Description:
+        return Description(str(self), self._html)
+
+    def _html(self) -> str:
+        from xzarr3.display import html
+
+        units = [(fetch.key, fetch.summary) for fetch in self.first]
+        if self.units > len(units):
+            units.append(("…", f"and {self.units - len(units):,} more"))
+        return html.box(
+            html.title("read of", self.name, f"of shape {self.shape}"),
+            html.beside(html.facts(self._facts()), self._picture()),
+            html.folded(f"Keys {html.dim(f'({self.units:,})')}", html.facts(units)),
+        )
 
     def to_json(self) -> dict[str, JSON]:
         """The summary, and all units with their ranges."""
@@ -177,8 +217,32 @@ class Explanation:
         }
 
 
+class KeptIndexes:
+    """The shard indexes that reads keep, for the explanation of several reads of one array."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, ...], tuple[object, Index]] = {}
+        self._left = MOST_KEPT
+
+    def get(self, coords: tuple[int, ...], version: object | None) -> Index | None:
+        """The index of a shard, if an earlier read has kept it."""
+        found = self._found.get(coords)
+        return None if found is None or version is None or found[0] != version else found[1]
+
+    def keep(self, coords: tuple[int, ...], version: object | None, index: Index) -> None:
+        """Keep an index. Where the store tells no versions, reads keep none."""
+        if version is not None and self._left >= index.nbytes:
+            self._left -= index.nbytes
+            self._found[coords] = version, index
+
+
 def explain(
-    array: Array, plan: ReadPlan, fields: Fields | None = None, threads: int | None = None
+    array: Array,
+    plan: ReadPlan,
+    fields: Fields | None = None,
+    threads: int | None = None,
+    *,
+    kept: KeptIndexes | None = None,
 ) -> Explanation:
     """Tell what carrying out a plan fetches.
 
@@ -190,16 +254,11 @@ def explain(
         The wanted fields of the elements. All fields are fetched; only these count as used.
     threads : int, optional
         The number of threads that the read would use.
+    kept : KeptIndexes, optional
+        The indexes that earlier reads have kept.
     """
-    engine = array.engine
-    number, shape, used = math.prod(plan.shape), plan.shape, array.dtype.itemsize
-    if fields is not None:
-        part = np.empty(0, array.dtype)[fields]
-        shape += part.shape[1:]
-        several = [*map(part.dtype.__getitem__, part.dtype.names or ())] if isinstance(fields, list) else []
-        used = sum(each.itemsize for each in several or [part.dtype]) * math.prod(part.shape[1:])
-
-    fetches = partial(_all_fetches, engine, plan, asked_threads(threads))
+    shape, used = _result(array, plan, fields)
+    fetches = partial(_all_fetches, array.engine, plan, asked_threads(threads), kept)
     first: list[Fetch] = []
     units = chunks = absent = requests = indexes = moved = 0
     for fetch in fetches():
@@ -220,23 +279,43 @@ def explain(
         requests=requests,
         index_requests=indexes,
         bytes_moved=moved,
-        bytes_used=number * used,
+        bytes_used=used,
         first=tuple(first),
         _fetches=fetches,
+        _picture=partial(_picture, array.metadata, plan),
     )
 
 
-def _all_fetches(engine: Engine, plan: ReadPlan, threads: int | None) -> Iterator[Fetch]:
+def _result(array: Array, plan: ReadPlan, fields: Fields | None) -> tuple[tuple[int, ...], int]:
+    """Shape and number of bytes of the result."""
+    number = math.prod(plan.shape)
+    if fields is None:
+        return plan.shape, number * array.dtype.itemsize
+    part = np.empty(0, array.dtype)[fields]
+    several = [*map(part.dtype.__getitem__, part.dtype.names or ())] if isinstance(fields, list) else []
+    used = sum(each.itemsize for each in several or [part.dtype]) * math.prod(part.shape[1:])
+    return plan.shape + part.shape[1:], number * used
+
+
+def _picture(meta: ArrayMetadata, plan: ReadPlan) -> str:
+    from xzarr3.io.picture import picture
+
+    return picture(meta, [plan])
+
+
+def _all_fetches(
+    engine: Engine, plan: ReadPlan, threads: int | None, kept: KeptIndexes | None
+) -> Iterator[Fetch]:
     if math.prod(plan.shape) == 0:
         return iter(())
     _, pieces = to_read(engine, plan, threads)
-    return _fetches(engine, plan) if pieces == 1 else _joined(engine, plan, pieces)
+    return _fetches(engine, plan, kept) if pieces == 1 else _joined(engine, plan, kept, pieces)
 
 
-def _joined(engine: Engine, plan: ReadPlan, pieces: int) -> Iterator[Fetch]:
+def _joined(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None, pieces: int) -> Iterator[Fetch]:
     """The fetches of threads that share a few shards, with the pieces of each shard in one Fetch."""
     found: dict[tuple[int, ...], Fetch] = {}
-    for fetch in _fetches(engine, plan, pieces):
+    for fetch in _fetches(engine, plan, kept, pieces):
         before = found.get(fetch.coords)
         if before is None or fetch.size is None:
             found[fetch.coords] = fetch
@@ -245,17 +324,18 @@ def _joined(engine: Engine, plan: ReadPlan, pieces: int) -> Iterator[Fetch]:
                 fetch,
                 chunks=before.chunks + fetch.chunks,
                 ranges=before.ranges + fetch.ranges,
-                whole=False,
+                whole=before.whole and not fetch.ranges,
                 indexes=before.indexes + fetch.indexes,
             )
     return iter(found.values())
 
 
-def _fetches(engine: Engine, plan: ReadPlan, pieces: int = 1) -> Iterator[Fetch]:
-    known: dict[tuple[int, ...], Index] = {}  # Indexes that were read for an earlier piece of the shard.
+def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None, pieces: int = 1) -> Iterator[Fetch]:
+    # Indexes that were read for an earlier piece of the shard.
+    opened: dict[tuple[int, ...], Index] | None = {} if pieces > 1 else None
     at_once = max(engine.waiting, 1)
     for chain, units in plan.batches(pieces):
-        one = partial(_fetch_unit, engine, plan, chain, known if pieces > 1 else None)
+        one = partial(_fetch_unit, engine, plan, chain, opened, kept)
         while some := list(itertools.islice(units, at_once)):
             yield from parallel_map(one, some, at_once)
 
@@ -264,7 +344,8 @@ def _fetch_unit(
     engine: Engine,
     plan: ReadPlan,
     chain: CodecChain,
-    known: dict[tuple[int, ...], Index] | None,
+    opened: dict[tuple[int, ...], Index] | None,
+    kept: KeptIndexes | None,
     unit: ChunkProjection,
 ) -> Fetch:
     coords = unit.coords
@@ -274,7 +355,7 @@ def _fetch_unit(
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
         try:
-            return _fetch(engine, plan, chain, unit.inner, reader, coords, known)
+            return _fetch(engine, plan, chain, unit.inner, reader, coords, opened, kept)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise
@@ -287,29 +368,39 @@ def _fetch(
     inner: Inner,
     reader: ValueReader,
     coords: tuple[int, ...],
-    known: dict[tuple[int, ...], Index] | None,
+    opened: dict[tuple[int, ...], Index] | None,
+    kept: KeptIndexes | None,
 ) -> Fetch:
     key = engine.key(coords)
     size = len(reader.read(0)) if reader.size is None else reader.size
     ranges: list[tuple[int, int]] | None
     chunks, indexes = 1, 0
     if chain.shard is not None:
-        before = None if known is None else known.get(coords)
+        before = None if opened is None else opened.get(coords)
         index = before
+        if index is None and kept is not None:
+            index = kept.get(coords, reader.version)
+        is_known = index is not None
         if index is None:
-            index = shard_index(chain.shard, reader, engine.store_identity, key)
+            index = shard_index(chain.shard, reader, engine.store_identity, key, keeps=False)
         chunks, ranges = _of_shard(plan, chain.shard, Within(reader, 0, size), index, inner)
         if ranges is not None:
-            indexes = 1 if before is None else 0
-            ranges = ranges[1 - indexes :]
-            if known is not None:
-                known[coords] = index
+            if isinstance(reader, BytesReader):  # The store opens a value by reading all of it.
+                ranges = [(0, size)] if before is None else []
+            else:
+                indexes = 0 if is_known else 1
+                ranges = ranges[1 - indexes :]
+            if opened is not None:
+                opened[coords] = index
+            if kept is not None:
+                kept.keep(coords, reader.version, index)
     else:
         found = plan.elements(chain, inner) if chain.is_plain else None
         ranges = None if found is None else [*zip(found.starts, found.lengths, strict=True)]
     if ranges is None:
         return Fetch(key, coords, chunks, ((0, size),), size, whole=True)
-    return Fetch(key, coords, chunks, tuple(ranges), size, whole=False, indexes=indexes)
+    whole = not indexes and ranges == [(0, size)] and chain.shard is not None
+    return Fetch(key, coords, chunks, tuple(ranges), size, whole=whole, indexes=indexes)
 
 
 def _of_shard(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
-from xzarr3.errors import Xzarr3Error, shorten_traceback
+from xzarr3.display.shown import Description, Shown
+from xzarr3.errors import Xzarr3Error, printable, shorten_traceback
 from xzarr3.io.explain import Explanation, explain
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import DimChoice, Points, Selection
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
 Parse: TypeAlias = Callable[[object, tuple[int, ...]], "tuple[DimChoice, ...] | Points"]
 
 
-class Indexer:
+_MEANINGS = {
+    "": "selections as in numpy",
+    "oindex": "each index selects along its own dimension",
+    "vindex": "arrays select points together, or a mask does",
+    "blocks": "selects chunks, or shards, by their coordinates",
+}
+
+
+class Indexer(Shown):
     """Reads and writes an array with selections of one kind.
 
     Examples
@@ -38,11 +47,24 @@ class Indexer:
     array : Array
     parse : callable
         Turns an index and the shape of the array into a selection.
+    name : str
+        The attribute of the array; empty for selections of the array itself.
     """
 
-    def __init__(self, array: Any, parse: Parse) -> None:
+    def __init__(self, array: Any, parse: Parse, name: str) -> None:
         self._array: Array = array  # Not annotated above: a base class of Array passes itself.
         self._parse = parse
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<{self._name} of xzarr3.Array {printable(self._array.name)}: {_MEANINGS[self._name]}>"
+
+    def _describe(self) -> Description:
+        from xzarr3.display import html
+
+        array, meaning = self._array, _MEANINGS[self._name]
+        title = html.title("xzarr3 indexer", f"{array.name}.{self._name}", meaning)
+        return Description(repr(self), lambda: html.box(title, html.facts([("Array", repr(array))])))
 
     def get(
         self, selection: Selection = ..., *, out: AnyArray | None = None, threads: int | None = None

@@ -22,7 +22,8 @@ from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.readers import BytesReader
 from xzarr3.tracing.counters import add, process
 
-_MAX_INDEXES = 2**25  # Bytes
+MOST_KEPT = 2**25
+"""Bytes of the indexes that are kept at most."""
 _ENTRY = 1024  # Bytes that a kept index takes besides its numbers.
 
 Index: TypeAlias = npt.NDArray[np.uint64]
@@ -63,7 +64,7 @@ class _Indexes:
             old = self._kept.pop(key, None)
             self._size += (0 if old else _ENTRY) + index.nbytes - (old[1].nbytes if old else 0)
             self._kept[key] = version, index
-            while self._size > _MAX_INDEXES:
+            while self._size > MOST_KEPT:
                 _, (_, dropped) = self._kept.popitem(last=False)
                 self._size -= dropped.nbytes + _ENTRY
 
@@ -119,10 +120,11 @@ class Within(ValueReader):
         return self._reader.read(self._offset + start, left if length is None else min(length, left))
 
 
-def shard_index(shard: Shard, reader: ValueReader, store: object, key: str) -> Index:
+def shard_index(shard: Shard, reader: ValueReader, store: object, key: str, *, keeps: bool = True) -> Index:
     """The index of a shard. It is kept and read again only after the version of the shard has changed.
 
-    ``store`` is the identity of the store. Where the store tells no versions, the index is always read.
+    ``store`` is the identity of the store. Where the store tells no versions, the index is always read. With
+    ``keeps=False`` an index that is read is not kept, so that reads go on as if nobody had looked.
     """
     version = reader.version
     if version is None:
@@ -132,7 +134,8 @@ def shard_index(shard: Shard, reader: ValueReader, store: object, key: str) -> I
     if index is None:
         index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
         index.flags.writeable = False
-        _indexes.keep(name, version, index)
+        if keeps:
+            _indexes.keep(name, version, index)
     return index
 
 

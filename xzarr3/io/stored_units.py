@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from xzarr3.grid import Grid
@@ -39,6 +40,31 @@ def stored_units(
         found = keys.coords(key[len(prefix) :], array.ndim)
         if found is not None and all(at in bound for at, bound in zip(found, bounds, strict=True)):
             yield found
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How much of an array was stored when it was counted."""
+
+    number: int
+    """Number of stored units."""
+    nbytes: int
+    """Bytes of all of them."""
+
+
+def count_stored(array: Array) -> Stored:
+    """Count the units that exist in the store. Asks the store for the size of every unit."""
+    engine = array.engine
+    counts = engine.meta.chunk_grid.counts(array.shape)
+
+    def size_of(coords: tuple[int, ...]) -> int | None:
+        return engine.store.getsize(engine.key(coords))
+
+    few = math.prod(counts) <= FEW
+    units = itertools.product(*map(range, counts)) if few else stored_units(array)
+    found = parallel_map(size_of, units, engine.store.concurrency)
+    sizes = [size for size in found if size is not None]
+    return Stored(len(sizes), sum(sizes))
 
 
 def unit_bounds(region: BasicSelection, shape: tuple[int, ...], grid: Grid) -> list[range]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import deepcopy
 from typing import Any
 
+from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import short_traceback
 
 
-class Attributes(MutableMapping[str, Any]):
+class Attributes(Shown, MutableMapping[str, Any]):
     """The user attributes of an array or a group.
 
     Each change rewrites the metadata document; :meth:`update` and :meth:`put` make several changes in one
@@ -52,6 +53,11 @@ class Attributes(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self._read()))
+
+    def _describe(self) -> Description:
+        from xzarr3.display.attributes import describe_attributes
+
+        return describe_attributes(self._read())
 
     @short_traceback
     def __setitem__(self, key: str, value: Any) -> None:

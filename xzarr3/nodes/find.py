@@ -380,6 +380,7 @@ def load_below(
     *,
     max_depth: int | None = None,
     leave_out: Collection[str] = (),
+    choose: Callable[[str, list[str], int], list[str]] | None = None,
 ) -> dict[str, Held | MetadataError]:
     """The documents of the nodes below a group by relative path, or why they cannot be read.
 
@@ -395,6 +396,9 @@ def load_below(
         How many levels below the first to go down; None for all.
     leave_out : collection of str
         Names directly below the group to skip.
+    choose : callable, optional
+        Gets the relative path of a group, the names below it and the number of groups on its level, and
+        returns the names to read.
 
     Raises
     ------
@@ -417,7 +421,8 @@ def load_below(
         wanted: dict[str, tuple[str, ...]] = {}
         for above, (keys, prefixes) in zip(level, listings, strict=True):
             sure, possible = format.child_names(keys, prefixes, above)
-            for name in sorted(sure | possible):
+            names = sorted(sure | possible)
+            for name in names if choose is None else choose(above[skipped:], names, len(level)):
                 if depth or name not in leave_out:
                     child = node_prefix(above) + name
                     wanted[child] = format.reading_keys(child, consolidated=False, listed=keys)

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from xzarr3.display.shown import Shown
 from xzarr3.errors import ArgumentTypeError, InvalidKeyError, ReadOnlyError
 from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.base import MAX_NAMES
@@ -54,7 +55,7 @@ class StorePath:
         return StorePath(self.store, normal_path(f"{self.path}/{name}"))
 
 
-class Node(ABC):
+class Node(Shown, ABC):
     """What arrays and groups have in common.
 
     Parameters

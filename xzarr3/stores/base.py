@@ -22,6 +22,7 @@ from operator import index
 from typing import Any, ClassVar, Final, NoReturn, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import (
     InvalidKeyError,
     InvalidRangeError,
@@ -174,7 +175,7 @@ def _hook(operation: str) -> str:
     return operation if operation in _FACTS else f"_{operation}"
 
 
-class Store(Closing):
+class Store(Shown, Closing):
     """Keys and values.
 
     The public methods are the operations of the specification, :meth:`compare_and_set` and :meth:`update`.
@@ -338,6 +339,27 @@ class Store(Closing):
     def __init__(self, *, read_only: bool = False) -> None:
         self.read_only = read_only
         self._identity = uuid.uuid4().hex
+
+    def _describe(self) -> Description:
+        from xzarr3.display import html
+
+        title = html.title("xzarr3 store", repr(self))
+        return Description(repr(self), lambda: html.box(title, html.facts(self._facts())))
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What notebooks show of the store: labels and texts. Makes no requests."""
+        found = {
+            "read": self.readable,
+            "write": self.writeable,
+            "erase": self.erasable,
+            "list": self.listable,
+        }
+        facts = [("Operations", ", ".join(name for name, is_able in found.items() if is_able) or "none")]
+        if self.read_only:
+            facts.append(("Read-only", "yes"))
+        if self.concurrency > 1:
+            facts.append(("Requests at a time", f"{self.concurrency}"))
+        return facts
 
     @property
     def identity(self) -> object:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
+from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import shorten
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.open import StoreLike
@@ -55,37 +56,38 @@ class Total(NamedTuple):
     failed: int
 
 
-class Summary(tuple[Total, ...]):
+class Summary(Shown, tuple[Total, ...]):
     """The totals of all operations; prints as a table."""
 
     __slots__ = ()
 
-    def __str__(self) -> str:
+    def _describe(self) -> Description:
+        from xzarr3.display import html, text
+
+        rows = self._rows()
+        title = html.title("requests to a store")
+        return Description(text.table(rows), lambda: html.box(title, html.table(rows)))
+
+    def _rows(self) -> list[list[str]]:
+        from xzarr3.display.units import size
+
         columns = zip(*(row[1:] for row in self), strict=True) if self else ((0,),) * 5
         everything = Total("total", *(sum(column) for column in columns))
-        width = max(len(row.operation) for row in (*self, everything, _TITLE))
-        lines = [f"{'operation':<{width}}  requests       bytes   seconds  absent  failed"]
-        lines += [
-            f"{row.operation:<{width}}  {row.requests:8}  {_bytes(row.size):>10}  {row.seconds:8.3f}  "
-            f"{row.absent:6}  {row.failed:6}"
-            for row in (*self, everything)
-        ]
-        return "\n".join(lines)
+        return [
+            ["operation", "requests", "bytes", "seconds", "absent", "failed"],
+            *(
+                [
+                    row.operation, f"{row.requests:,}", size(row.size), f"{row.seconds:.3f}",
+                    f"{row.absent:,}", f"{row.failed:,}",
+                ]
+                for row in (*self, everything)
+            ),
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return str(self._describe())
 
     __repr__ = __str__
-
-
-_TITLE = Total("operation", 0, 0, 0.0, 0, 0)
-
-
-def _bytes(number: int) -> str:
-    amount, units = float(number), ["PB", "TB", "GB", "MB", "kB"]
-    if number < 1000:
-        return f"{number} B"
-    while amount >= 999.95 and units:
-        amount /= 1000
-        unit = units.pop()
-    return f"{amount:.1f} {unit}"
 
 
 class LoggingStore(WrapperStore):
@@ -152,6 +154,13 @@ class LoggingStore(WrapperStore):
         self.__dict__.update(state)
         self._begin()
 
+    def _describe(self) -> Description:
+        from xzarr3.display import html
+
+        title, summary = html.title("xzarr3 store", repr(self)), self.summary()
+        table = html.table(summary._rows())
+        return Description(repr(self), lambda: html.box(title, html.facts(self._facts()), table))
+
     @property
     def records(self) -> tuple[Request, ...]:
         """The latest requests, oldest first."""
@@ -191,10 +200,12 @@ class LoggingStore(WrapperStore):
                 if outcome != "ok":
                     total[3 if outcome == "absent" else 4] += outcome != "changed"
         if self.logger.isEnabledFor(self.level):
+            from xzarr3.display.units import size
+
             where = "" if asked.start is None else f" from {asked.start}"
-            where += "" if asked.length is None else f", {asked.length} bytes asked for"
+            where += "" if asked.length is None else f", {size(asked.length)} asked for"
             where += "" if asked.number == 1 else f", {asked.number} in all"
             self.logger.log(
-                self.level, "%s %s%s: %d bytes in %.6f s, %s",
-                asked.operation, shorten(asked.key, 1000), where, asked.size, asked.seconds, outcome,
+                self.level, "%s %s%s: %s in %.6f s, %s",
+                asked.operation, shorten(asked.key, 1000), where, size(asked.size), asked.seconds, outcome,
             )  # fmt: skip

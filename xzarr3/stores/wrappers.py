@@ -88,6 +88,9 @@ class WrapperStore(Store, hands_on=True):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.inner}>"
 
+    def _facts(self) -> list[tuple[str, str]]:
+        return [("Around", repr(self.inner)), *super()._facts()]
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__.copy()
 

@@ -238,6 +238,8 @@ _KINDS = {
 }
 _OF_VALUES = ("copy_values", "erase_values")
 """Operations on several values, each of which counts as a request."""
+_OF_RANGES = ("get_partial_values", "get_ranges", "read_ranges", "iter_ranges")
+"""Operations on several byte ranges, each of which counts as a request."""
 _ABSENT = ("absent", "NotFoundError", "FileNotFoundError")
 _NO_FAILURES = (
     *("ok", "changed", "erased", "kept"),
@@ -279,7 +281,8 @@ def _heard(request: Request) -> None:
             )
         kind = {"kept": "", "erased": "delete"}.get(outcome, kind)
     if kind:
-        number = request.number if operation in _OF_VALUES else 1
+        each = operation in _OF_VALUES or (operation in _OF_RANGES and outcome != "absent")
+        number = request.number if each else 1
         add(_request(kind, request.size, request.seconds, outcome, number), request.array)
 
 

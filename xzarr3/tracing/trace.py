@@ -5,7 +5,6 @@ This module owns the report. :mod:`xzarr3.tracing.counters` owns the counts of o
 
 from __future__ import annotations
 
-import html
 import os
 import shutil
 import sys
@@ -17,7 +16,9 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from xzarr3.errors import printable
+from xzarr3.display import html, text
+from xzarr3.display.shown import Description, Shown
+from xzarr3.display.units import size
 from xzarr3.tracing import counters
 from xzarr3.tracing.counters import FIELDS, FOLDERS, KINDS, Collector, Counts, Numbers, Snapshot
 
@@ -37,7 +38,8 @@ def trace() -> Trace:
     processes started by this one, such as those of the scheduler ``"processes"``. Traces may be nested; each
     one counts everything.
 
-    For most stores a request is one call of an operation that the store implements. For object stores it is a
+    For most stores a request is one call of an operation that the store implements, or one of the byte ranges
+    that a call asks for. For object stores it is a
     request that is really sent, failed attempts included, but not what obstore itself repeats, nor each page
     of a list or each part of an upload. For fsspec it is a call to the file system, which may repeat it or
     answer it from a cache. For stores around other stores the inner store counts.
@@ -62,7 +64,7 @@ def trace() -> Trace:
     return Trace()
 
 
-class Trace:
+class Trace(Shown):
     """The report of a :func:`trace`; prints as a table, also while the trace is still running.
 
     Attributes
@@ -203,7 +205,7 @@ class Trace:
         yield [
             ["array", *(title for title, _ in _COLUMNS)],
             *(
-                [printable(path) or "(no array)", *(_text(field, numbers[field]) for _, field in _COLUMNS)]
+                [path or "(no array)", *(_text(field, numbers[field]) for _, field in _COLUMNS)]
                 for path, numbers in arrays.items()
             ),
             ["total", *(_text(field, total[field]) for _, field in _COLUMNS)],
@@ -214,32 +216,17 @@ class Trace:
         still = ", still counting" if self._began is not None and self._ended is None else ""
         return f"{self.seconds:.3f} s, {number} process{'' if number == 1 else 'es'}{still}"
 
+    def _describe(self) -> Description:
+        title, tables = self._title(), list(self._tables())
+        return Description(
+            "\n\n".join([title, *map(text.table, tables)]),
+            lambda: html.box(html.title("xzarr3 trace", after=title), *map(html.table, tables)),
+        )
+
     def __str__(self) -> str:
-        parts = [self._title()]
-        for rows in self._tables():
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            parts.append(
-                "\n".join(
-                    "  ".join(
-                        text.ljust(width) if at == 0 else text.rjust(width)
-                        for at, (text, width) in enumerate(zip(row, widths, strict=True))
-                    ).rstrip()
-                    for row in rows
-                )
-            )
-        return "\n\n".join(parts)
+        return str(self._describe())
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        parts = [f"<p>{html.escape(self._title())}</p>"]
-        for titles, *rows in self._tables():
-            head = "".join(f"<th>{html.escape(text)}</th>" for text in titles)
-            body = "".join(
-                "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows
-            )
-            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-        return "".join(parts)
 
 
 _COLUMNS = (
@@ -276,8 +263,4 @@ def _text(field: str, number: float) -> str:
         return f"{number:.3f}"
     if not field.startswith("bytes"):
         return f"{number:,}"
-    amount, units = float(number), ["TiB", "GiB", "MiB", "KiB", "B"]
-    while amount >= 1024 and len(units) > 1:
-        amount /= 1024
-        units.pop()
-    return f"{number} B" if len(units) == 5 else f"{amount:.1f} {units[-1]}"
+    return size(number)

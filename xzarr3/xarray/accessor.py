@@ -1,17 +1,19 @@
-"""The accessor ``.xzarr3`` of xarray's objects: ``ds.xzarr3.to_zarr(...)`` instead of ``ds.to_zarr(...)``.
+"""The accessor ``.xzarr3`` of xarray's objects: ``ds.xzarr3.to_zarr(...)`` and ``ds.xzarr3.explain()``.
 
-The accessor exists after ``import xzarr3.xarray``, and after a dataset was opened or written with this
-package. ``import xzarr3`` alone does not add it, because importing xarray takes long.
+The accessor exists if xarray was imported before xzarr3, after ``import xzarr3.xarray``, and after a dataset
+was opened or written with this package. ``import xzarr3`` imports no xarray, because that takes long.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Literal
 
 from xarray import (
     DataArray,
     Dataset,
     DataTree,
+    Variable,
     register_dataarray_accessor,
     register_dataset_accessor,
     register_datatree_accessor,
@@ -23,6 +25,8 @@ from xzarr3.stores import StoreLike
 if TYPE_CHECKING:
     from dask.delayed import Delayed
 
+    from xzarr3.xarray.explain import LazyExplanation
+
 
 class _Accessor:
     """Base class of the accessors."""
@@ -31,7 +35,39 @@ class _Accessor:
         self._data = data
 
     def __repr__(self) -> str:
-        return f"<xzarr3 for this {type(self._data).__name__}: to_zarr()>"
+        return f"<xzarr3 for this {type(self._data).__name__}: explain(), to_zarr()>"
+
+    def _variables(self) -> dict[Hashable, Variable]:
+        data: Any = self._data
+        if isinstance(data, DataArray):
+            name = "this array" if data.name is None else data.name
+            return {name: data.variable, **{key: coord.variable for key, coord in data.coords.items()}}
+        return dict(data.variables)
+
+    def explain(self) -> LazyExplanation:
+        """Tell what loading or computing this reads: requests and bytes by variable.
+
+        Nothing is computed. For dask arrays the graph is optimized as for ``compute()``, so that selections
+        and blocks that several variables need count as they are read. Indexes of shards are read, and sizes
+        of values are asked for.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xzarr3.xarray
+        >>> ds = xr.Dataset({"t": (("time", "x"), np.ones((40, 50)))})
+        >>> store = xzarr3.MemoryStore()
+        >>> _ = ds.xzarr3.to_zarr(store, encoding={"t": {"chunks": (10, 50), "compressors": None}})
+        >>> found = xzarr3.open_dataset(store).isel(time=slice(5, 15)).xzarr3.explain()
+        >>> found
+        variable  array  reads  chunks  absent  requests     moved      used
+        t         /t         2       2       0         2  3.91 kiB  3.91 kiB
+        total                2       2       0         2  3.91 kiB  3.91 kiB
+        >>> found["t"]["bytes_moved"]
+        4000
+        """
+        from xzarr3.xarray.explain import explain_lazy
+
+        return explain_lazy(self._variables())
 
     def to_zarr(
         self,
@@ -71,6 +107,14 @@ class DataArrayAccessor(_Accessor):
 @register_datatree_accessor("xzarr3")  # type: ignore[no-untyped-call]
 class DataTreeAccessor(_Accessor):
     """``dt.xzarr3``"""
+
+    def _variables(self) -> dict[Hashable, Variable]:
+        tree: Any = self._data
+        return {
+            f"{path.strip('/')}/{name}".lstrip("/"): variable
+            for path, node in tree.subtree_with_keys
+            for name, variable in node.to_dataset(inherit=False).variables.items()
+        }
 
     def to_zarr(  # type: ignore[override]
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from xarray.backends.common import BackendArray
@@ -30,6 +30,10 @@ from xzarr3.xarray.unpack import Unpacking, read_unpacked
 
 if TYPE_CHECKING:
     from xzarr3.xarray.prefetch import Ahead, InTurn
+
+
+Chosen: TypeAlias = "tuple[DimChoice, ...] | Points"
+Arrange: TypeAlias = Callable[[AnyArray], AnyArray]
 
 
 class LazyArray(BackendArray):
@@ -79,19 +83,24 @@ class LazyArray(BackendArray):
 
     @short_traceback
     def __getitem__(self, key: indexing.ExplicitIndexer) -> AnyArray:
-        if isinstance(key, indexing.VectorizedIndexer):
-            return _read_points(self, key.tuple)
-        if isinstance(key, indexing.OuterIndexer):
-            return self._read(orthogonal_selection(key.tuple, self.shape))
-        return self._read(basic_selection(key.tuple, self.shape))
+        selection, arrange = self.selected(key)
+        return self._read(selection) if arrange is None else arrange(self.read_selected(selection))
 
-    def _read(self, selection: tuple[DimChoice, ...] | Points) -> AnyArray:
+    def selected(self, key: indexing.ExplicitIndexer) -> tuple[Chosen, Arrange | None]:
+        """What is read for an index, and the function that arranges the values, if they need that."""
+        if isinstance(key, indexing.VectorizedIndexer):
+            return _points(self.shape, key.tuple)
+        if isinstance(key, indexing.OuterIndexer):
+            return orthogonal_selection(key.tuple, self.shape), None
+        return basic_selection(key.tuple, self.shape), None
+
+    def _read(self, selection: Chosen) -> AnyArray:
         found = None if self.ahead is None else self.ahead.take(self, selection)
         if found is None and self.in_turn is not None:
             found = self.in_turn.take(self, selection)
         return self.read_selected(selection) if found is None else found
 
-    def read_selected(self, selection: tuple[DimChoice, ...] | Points) -> AnyArray:
+    def read_selected(self, selection: Chosen) -> AnyArray:
         """Read a normalized selection from the store."""
         if self.unpacking is not None:
             return read_unpacked(self.array, selection, self.unpacking, self.places)
@@ -113,8 +122,8 @@ class LazyArray(BackendArray):
         return await asyncio.get_running_loop().run_in_executor(waiters.get(), read)
 
 
-def _read_points(array: LazyArray, key: Sequence[Any]) -> AnyArray:
-    """Read a vectorized selection; the dimensions of the index arrays come first, then those of slices.
+def _points(shape: tuple[int, ...], key: Sequence[Any]) -> tuple[Chosen, Arrange]:
+    """A vectorized selection; in its result the dimensions of the index arrays come first, then the others.
 
     xarray turns slices into index arrays, too. So index arrays that vary along a dimension of their own are
     separated again and read as slices or orthogonally. Otherwise a few time series of a long record would be
@@ -123,7 +132,7 @@ def _read_points(array: LazyArray, key: Sequence[Any]) -> AnyArray:
     given = {axis: index for axis, index in enumerate(key) if isinstance(index, np.ndarray)}
     common = np.broadcast_shapes(*(index.shape for index in given.values()))
     if 0 in common:
-        return array.read_selected(vectorized_selection(tuple(key), array.shape))
+        return vectorized_selection(tuple(key), shape), lambda block: block
     chosen: list[Any] = list(key)
     # The axis of the result for each axis of the array.
     target = {axis: len(common) + at for at, axis in enumerate(a for a in range(len(key)) if a not in given)}
@@ -139,24 +148,30 @@ def _read_points(array: LazyArray, key: Sequence[Any]) -> AnyArray:
             chosen[axis] = index.ravel()
     if len(alone) == sum(map(bool, along.values())):
         target |= alone
-        block = array.read_selected(orthogonal_selection(tuple(chosen), array.shape))
+        selection: Chosen = orthogonal_selection(tuple(chosen), shape)
         order = [target[axis] for axis in sorted(target)]
     else:
         for axis, at in alone.items():
-            part = _as_slice(chosen[axis], array.shape[axis])
+            part = _as_slice(chosen[axis], shape[axis])
             if part is not None:
                 chosen[axis], target[axis] = part, at
         over = sorted({at for axis, varying in along.items() if axis not in target for at in varying})
         for axis, index in arrays.items():
             if axis not in target and along[axis]:
                 chosen[axis] = index.reshape([index.shape[at] for at in over])
-        block = array.read_selected(vectorized_selection(tuple(chosen), array.shape))
+        selection = vectorized_selection(tuple(chosen), shape)
         order = [*over, *(target[axis] for axis in sorted(target))]
-    shape = [*common, *(0,) * (len(key) - len(given))]
+    ndim = len(common) + len(key) - len(given)
+    return selection, partial(_arranged, common=common, order=order, ndim=ndim)
+
+
+def _arranged(block: AnyArray, common: tuple[int, ...], order: Sequence[int], ndim: int) -> AnyArray:
+    """The values with their dimensions in this order, repeated along those that no index varies along."""
+    shape = [*common, *(0,) * (ndim - len(common))]
     for at, length in zip(order, block.shape, strict=True):
         shape[at] = length
     block = block.transpose(np.argsort(order))
-    missing = tuple(at for at in range(len(shape)) if at not in order)
+    missing = tuple(at for at in range(ndim) if at not in order)
     if not missing:
         return block
     return np.broadcast_to(np.expand_dims(block, missing), shape).copy()

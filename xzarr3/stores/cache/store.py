@@ -159,6 +159,13 @@ class CacheStore(WrapperStore, hands_on=True):
         where = "" if self.directory is None else f" in '{printable(str(self.directory))}'"
         return f"<{type(self).__name__} {self.inner}{where}>"
 
+    def _facts(self) -> list[tuple[str, str]]:
+        from xzarr3.display.units import counted, size
+
+        kept = f"{size(self.size)} of at most {size(self.max_bytes)}"
+        asked = self.hits + self.misses
+        return [*super()._facts(), ("Kept", kept), ("Hits", f"{self.hits:,} of {counted(asked, 'request')}")]
+
     @property
     def hits(self) -> int:
         """How many requested values and parts were kept."""

@@ -1,0 +1,110 @@
+"""Objects of every kind that shows itself, also with hostile and with very many names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+import xzarr3
+import xzarr3.xarray
+
+HOSTILE = "<script>alert('1')</script> & \"quoted\" \x1b[2J\u202e end"
+"""A name of markup, quotes, a command for terminals and a mark that reverses the writing direction."""
+
+
+def examples(folder: Path) -> dict[str, Any]:
+    """Objects to show, by what they are."""
+    store = xzarr3.LocalStore(folder / "ocean.zarr")
+    root = xzarr3.create_group(store, attributes={"title": "Ocean model", "history": ["made", "changed"]})
+    sst = _sst(root)
+    daily = _small(root)
+    many = _many()
+    known = xzarr3.open_array(store, "surface/sst")
+    known.info_complete()
+    logged = xzarr3.LoggingStore(store)
+    with xzarr3.trace() as trace:
+        xzarr3.open_array(logged, "surface/sst")[:10, 0, 0]
+    lazy = xr.open_dataset(store, group="surface", engine="xzarr3")
+    part = lazy.isel(time=slice(20, 60), lat=slice(0, 30))
+    cached = xzarr3.CacheStore(store)
+    cached.get("zarr.json")
+    return {
+        "array": sst,
+        "array, counted": known,
+        "array of one dimension": root["time"],
+        "array of no dimension": root["level"],
+        "array of five dimensions": root["ensemble"],
+        "array of chunks that differ": daily,
+        "array of text": root["station"],
+        "hostile array": root["hostile"],
+        "group": xzarr3.open_group(store),
+        "group of 10,000 nodes": many,
+        "tree": root.tree(),
+        "attributes": root["hostile"].attrs,
+        "store": store,
+        "store around a store": cached,
+        "logging store": logged,
+        "requests": logged.summary(),
+        "explanation": sst.explain((slice(95, 230), slice(0, 100, 40), 7)),
+        "explanation of points": sst.vindex.explain(
+            ([0, 30, 260, 299], [9, 60, 120, 179], [1, 80, 200, 359])
+        ),
+        "explanation of a column": daily.explain((slice(None), 3)),
+        "explanation of a dataset": part.xzarr3.explain(),
+        "trace": trace,
+        "info": sst.info,
+        "indexer": sst.oindex,
+    }
+
+
+def _sst(root: xzarr3.Group) -> xzarr3.Array:
+    sst = root.create_array(
+        "surface/sst",
+        shape=(300, 180, 360),
+        chunks=(10, 45, 90),
+        shards=(100, 90, 180),
+        dtype="float32",
+        fill_value=np.nan,
+        dimension_names=("time", "lat", "lon"),
+        attributes={"units": "degC", "long_name": "sea surface temperature", "valid_range": [-2, 40]},
+    )
+    sst[:100] = np.random.default_rng(0).normal(15, 5, (100, 180, 360))
+    for name, size in (("time", 300), ("lat", 180), ("lon", 360)):
+        root.create_array(f"surface/{name}", data=np.arange(size), dimension_names=[name])
+    return sst
+
+
+def _small(root: xzarr3.Group) -> xzarr3.Array:
+    months = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+    daily = root.create_array(
+        "daily", shape=(365, 180), chunks=(months, 180), dtype="float32", compressors=None
+    )
+    daily[:100] = 1
+    root.create_array("time", data=np.arange(1000), chunks=60, dimension_names=["time"])
+    root.create_array("level", data=np.array(7.5))
+    root.create_array("ensemble", shape=(10, 2, 40, 50, 60), chunks=(1, 1, 10, 25, 60), dtype="int16")
+    root.create_array("station", data=np.array(["Oslo", "Vardø"]), dtype="string")
+    attributes = {HOSTILE: HOSTILE, "<b>": ["</div>", "\x00"], "long": "x" * 5000, "x" * 300: 1}
+    attributes |= {f"attribute {at}": at for at in range(300)}
+    names = ("<img src=x onerror=alert(1)>", HOSTILE)
+    root.create_array(
+        "hostile", shape=(20, 30), chunks=10, dtype="int8", dimension_names=names, attributes=attributes
+    )
+    return daily
+
+
+def _many() -> xzarr3.Group:
+    """A group of 10,000 arrays in groups, one of which is read."""
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(store, "model/a", shape=(4, 5), dtype="int8")
+    document, group = store.get("model/a/zarr.json"), store.get("model/zarr.json")
+    assert document is not None
+    assert group is not None
+    for at in range(99):
+        store.set(f"group {at:02}/zarr.json", group)
+        for number in range(100):
+            store.set(f"group {at:02}/array {number:02}/zarr.json", document)
+    return xzarr3.open_group(store)

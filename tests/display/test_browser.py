@@ -1,0 +1,184 @@
+"""All objects in a real browser, in light and dark: nothing is wider than its box, and pictures of the pages.
+
+The pictures are kept in ``.pictures/`` of the checkout, for people to look at. ``ci/browser.sh`` installs the
+browser, which is Debian's chromium.
+"""
+
+from __future__ import annotations
+
+import html as standard
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _examples import examples
+
+PICTURES = Path(__file__).parents[2] / ".pictures"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+HEIGHT = 7600
+
+# Tells what is wider than its box, which texts leave their drawing, and the colors.
+MEASURE = """
+<script>
+if (OPEN) for (const details of document.querySelectorAll("details")) details.open = true;
+const found = [...document.querySelectorAll("section")].map(section => {
+  const box = section.querySelector(".xz"), room = box.getBoundingClientRect().right;
+  const parts = [...box.querySelectorAll("*")].filter(part => !part.closest("style,.xz-table"));
+  const drawings = [...box.querySelectorAll("svg")];
+  return {
+    name: section.dataset.name,
+    wide: [box, ...box.querySelectorAll(".xz-facts,.xz-tall,.xz-both,.xz-row,.xz-title")]
+      .filter(part => part.scrollWidth > part.clientWidth).map(part => part.className),
+    outside: parts.filter(part => part.getBoundingClientRect().right > room + 1).map(part => part.tagName),
+    drawn: drawings.flatMap(svg => [...svg.querySelectorAll("text")].filter(text => {
+      const own = text.getBoundingClientRect(), around = svg.getBoundingClientRect();
+      return own.right > around.right + 1 || own.left < around.left - 1 || own.bottom > around.bottom + 1;
+    })).map(text => text.textContent),
+    colors: [getComputedStyle(box).color, getComputedStyle(box).backgroundColor],
+    face: drawings.slice(0, 1).map(svg => getComputedStyle(svg.querySelector(".xz-face")).fill),
+    scripts: box.querySelectorAll("script,img").length,
+  };
+});
+const result = document.createElement("pre");
+result.id = "result";
+result.hidden = true;
+result.textContent = JSON.stringify(found);
+document.body.append(result);
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("there is no chromium here; bash ci/browser.sh installs it")
+    return found
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {name: each._repr_html_() for name, each in examples(tmp_path_factory.mktemp("shown")).items()}
+
+
+def page(sources: dict[str, str], *, width: int, body: str = "", opened: bool = False) -> str:
+    """A page with all objects, and a script that measures them."""
+    sections = "".join(
+        f'<section data-name="{name}"><h4>{name}</h4>{source}</section>' for name, source in sources.items()
+    )
+    measure = MEASURE.replace("OPEN", str(opened).lower())
+    style = f"<style>body{{width:{width}px;font-family:sans-serif}}</style>"
+    return f'<!doctype html><meta charset="utf-8">{style}<body {body}>{sections}{measure}</body>'
+
+
+def run(browser: str, file: Path, *options: str, dark: bool = False) -> str:
+    """What the browser prints."""
+    command = [
+        browser, "--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions",
+        f"--user-data-dir={file.parent / 'profile'}",
+        f"--blink-settings=preferredColorScheme={int(not dark)}",
+        *(["--no-sandbox"] if os.name == "posix" and os.getuid() == 0 else []), *options, file.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def measured(browser: str, file: Path, *, dark: bool = False) -> list[dict[str, Any]]:
+    found = re.search(
+        '<pre id="result"[^>]*>(.*?)</pre>', run(browser, file, "--dump-dom", dark=dark), re.DOTALL
+    )
+    assert found is not None
+    result: list[dict[str, Any]] = json.loads(standard.unescape(found[1]))
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "opened"), [(880, False), (420, True)])
+def test_nothing_is_wider_than_its_box(
+    browser: str, sources: dict[str, str], tmp_path: Path, width: int, opened: bool
+) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page(sources, width=width, opened=opened), "utf-8")
+    found = measured(browser, file)
+    assert [each["name"] for each in found] == list(sources)
+    for each in found:
+        assert (each["wide"], each["outside"], each["drawn"], each["scripts"]) == ([], [], [], 0), each[
+            "name"
+        ]
+
+
+def brightness(color: str) -> float:
+    red, green, blue = map(float, re.findall(r"[\d.]+", color)[:3])
+    return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
+
+
+THEMES = {
+    "a plain page": ("", None),
+    "JupyterLab, light": (
+        'data-jp-theme-light="true" style="--jp-layout-color0:#fff;--jp-content-font-color0:#111"',
+        False,
+    ),
+    "JupyterLab, dark": (
+        'data-jp-theme-light="false" style="--jp-layout-color0:#111;--jp-content-font-color0:#eee"',
+        True,
+    ),
+    "VS Code, light": (
+        'class="vscode-light" style="--vscode-editor-background:#fff;--vscode-editor-foreground:#222"',
+        False,
+    ),
+    "VS Code, dark": (
+        'class="vscode-dark" style="--vscode-editor-background:#1e1e1e;--vscode-editor-foreground:#ddd"',
+        True,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark_system", [False, True])
+def test_light_and_dark(browser: str, sources: dict[str, str], tmp_path: Path, dark_system: bool) -> None:
+    """Each theme is a frame of one page; the frames write what they measure to the page."""
+    send = (
+        "<script>parent.result.textContent += document.getElementById('result').textContent + '\\n'</script>"
+    )
+    frames = (
+        page({name: sources["array"]}, width=880, body=body) + send for name, (body, _) in THEMES.items()
+    )
+    file = tmp_path / "page.html"
+    file.write_text(
+        '<meta charset="utf-8"><pre id="result"></pre>'
+        + "".join(f'<iframe srcdoc="{standard.escape(frame)}"></iframe>' for frame in frames),
+        "utf-8",
+    )
+    printed = run(browser, file, "--dump-dom", "--virtual-time-budget=5000", dark=dark_system)
+    found = re.search('<pre id="result">(.*?)</pre>', printed, re.DOTALL)
+    assert found is not None
+    measured = [json.loads(standard.unescape(line))[0] for line in found[1].split("\n") if line]
+    assert {each["name"] for each in measured} == set(THEMES)
+    for each in measured:
+        is_dark = THEMES[each["name"]][1]
+        text, ground = map(brightness, each["colors"])
+        face = brightness(each["face"][0])
+        if dark_system if is_dark is None else is_dark:
+            assert (ground < 0.2, text > 0.8, face < 0.4) == (True, True, True), each["name"]
+        else:
+            assert (ground > 0.9, text < 0.3, face > 0.8) == (True, True, True), each["name"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_pictures_are_kept(browser: str, sources: dict[str, str], tmp_path: Path, dark: bool) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(
+        page(sources, width=880, body='style="background:#111;color:#eee"' if dark else ""), "utf-8"
+    )
+    PICTURES.mkdir(exist_ok=True)
+    picture = PICTURES / f"shown-{'dark' if dark else 'light'}.png"
+    picture.unlink(missing_ok=True)
+    run(browser, file, f"--window-size=920,{HEIGHT}", f"--screenshot={picture}", dark=dark)
+    assert picture.stat().st_size > 50_000

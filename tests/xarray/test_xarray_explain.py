@@ -1,0 +1,222 @@
+"""``ds.xzarr3.explain()`` says beforehand what a trace counts when the same is loaded or computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+
+import xzarr3
+import xzarr3.xarray
+from xzarr3.io import executor
+from xzarr3.io.shards import _indexes
+from xzarr3.stores.local import files
+from xzarr3.xarray.explain import LazyExplanation
+
+pytestmark = pytest.mark.filterwarnings("ignore:The specified chunks separate:UserWarning")
+
+KINDS = ["local", "memory", "object"]
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain": {"chunks": (30, 20, 15), "compressors": None},
+    "zstd": {"chunks": (30, 20, 15)},
+    "shards": {"chunks": (30, 20, 15), "shards": (60, 20, 45)},
+    "plain shards": {"chunks": (30, 20, 15), "shards": (60, 20, 45), "compressors": None},
+}
+SELECTIONS: dict[str, Callable[[Any], Any]] = {
+    "all": lambda ds: ds,
+    "slices": lambda ds: ds.isel(time=slice(5, 50), lon=slice(3, 40, 7)),
+    "integer": lambda ds: ds.isel(lat=-1),
+    "labels": lambda ds: ds.sel(time=slice("2001-01-10", "2001-02-09"), lat=4, method=None),
+    "chained": lambda ds: ds.isel(time=slice(10, 110)).isel(time=slice(0, None, 30)).sel(lon=[3.0, 44.0]),
+    "backwards": lambda ds: ds.isel(time=slice(None, None, -40)),
+    "points": lambda ds: ds.sel(
+        lat=xr.DataArray([1, 30, 12], dims="place"), lon=xr.DataArray([0, 44, 7], dims="place")
+    ),
+    "transposed": lambda ds: ds.isel(lat=slice(0, 12)).transpose("lon", ...),
+    "nothing": lambda ds: ds.isel(time=slice(0, 0)),
+}
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
+    if request.param == "local":
+        return xzarr3.LocalStore(tmp_path / "a.zarr")
+    if request.param == "memory":
+        return xzarr3.MemoryStore()
+    return xzarr3.ObjectStore(pytest.importorskip("obstore").store.MemoryStore())
+
+
+def written(store: xzarr3.Store, layout: str, **attributes: Any) -> xzarr3.Store:
+    """A dataset with a plain variable, a packed one and one of times; of each, a part is absent."""
+    dims, shape = ("time", "lat", "lon"), (120, 40, 45)
+    values = np.random.default_rng(0).integers(1, 99, shape).astype("i4")
+    values[60:, :20] = 0
+    encoding = LAYOUTS[layout]
+    root = xzarr3.create_group(store)
+    for name, more in (
+        ("t2m", {}),
+        ("packed", {"scale_factor": 0.5, "add_offset": 3.0}),
+        ("when", {"units": "days since 1999-01-01"}),
+    ):
+        root.create_array(name, data=values, dimension_names=dims, fill_value=0, attributes=more, **encoding)
+    days = {"units": "days since 2001-01-01", "calendar": "standard"}
+    root.create_array("time", data=np.arange(120), dimension_names=["time"], attributes=days)
+    root.create_array("lat", data=np.arange(40), dimension_names=["lat"])
+    root.create_array("lon", data=np.arange(45.0), dimension_names=["lon"])
+    root.create_array("area", data=np.ones((40, 45)), chunks=(20, 45), dimension_names=["lat", "lon"])
+    return store
+
+
+def check(lazy: Any, load: Callable[[], Any]) -> LazyExplanation:
+    """Compare what is explained with what a trace counts, array by array."""
+    _indexes.__init__()  # type: ignore[misc]
+    found: LazyExplanation = lazy.xzarr3.explain()
+    with xzarr3.trace() as t, dask.config.set(scheduler="sync"):  # Threads may ask for an index together.
+        load()
+    asked = {path: numbers for path, numbers in t.arrays.items() if path and numbers["requests"]}
+    touched = {each.array: each for each in found.arrays if each.units}
+    assert touched.keys() == asked.keys()
+    for path, numbers in asked.items():
+        each = touched[path]
+        data = numbers["get"] + numbers["get_range"]
+        absent = max(numbers["absent"] - numbers["head"], 0) if numbers["head"] else numbers["absent"]
+        if not (numbers["head"] and each.absent):  # An absent value may be found by looking for it.
+            assert each.requests == data - absent
+        assert each.requests <= data
+        assert each.bytes_moved == numbers["bytes_read"]
+        assert bool(each.absent) == bool(numbers["chunks_absent"])
+        assert each.index_requests <= numbers["indexes_read"]
+    assert found.bytes_moved == sum(numbers["bytes_read"] for numbers in asked.values())
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("chunks", [None, {}, {"time": 30, "lat": 40}])
+def test_what_is_explained_is_what_is_read(place: xzarr3.Store, layout: str, chunks: Any) -> None:
+    written(place, layout)
+    for name, select in SELECTIONS.items():
+        ds = select(xr.open_dataset(place, engine="xzarr3", chunks=chunks, decode_timedelta=False))
+        found = check(ds, ds.compute)
+        assert set(found.in_memory) >= set(ds.indexes), name
+        used = sum(variable.size * 4 for variable in (ds.t2m, ds.packed, ds.when)) if chunks is None else 0
+        assert not used or found.bytes_used == used + (ds.area.nbytes if ds.area.size else 0), name
+
+
+@pytest.mark.parametrize("layout", ["zstd", "plain shards"])
+def test_what_tasks_of_dask_read(place: xzarr3.Store, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SETTLED", 0)  # So that the indexes of new files are kept, too.
+    written(place, layout)
+    ds = xr.open_dataset(place, engine="xzarr3", chunks={})
+    grouped = xzarr3.open_dataset(place)
+    for lazy in (
+        ds[["t2m"]] * 2 + 1,
+        grouped.isel(time=slice(7, 90)).mean("time"),
+        ds[["t2m", "packed"]].isel(lat=[1, 3, 39]).sum(),
+        ds.assign(double=ds.t2m * 2, part=ds.t2m.isel(time=slice(0, 3)).max("time"))[["double", "part"]],
+        ds[["packed"]].chunk(time=120),
+        xr.open_dataset(place, engine="xzarr3")[["packed", "when"]].chunk(time=50).isel(time=slice(3, 60)),
+        ds[["t2m"]].coarsen(time=4).mean().sel(lat=slice(3, 9)),
+    ):
+        check(lazy, lazy.compute)
+
+
+def test_a_variable_by_itself_and_several_that_share_an_array(place: xzarr3.Store) -> None:
+    written(place, "zstd")
+    ds = xr.open_dataset(place, engine="xzarr3")
+    array = ds.t2m.isel(time=3)
+    found = check(array, array.compute)
+    assert [each.variables for each in found.arrays] == [("t2m",), ("area",)] or "area" not in array.coords
+    shared = ds[["t2m"]].assign(again=ds.t2m.variable)
+    found = check(shared, shared.load)
+    (each,) = found.arrays
+    assert each.variables == ("t2m", "again")
+    assert found["again"] == found["t2m"] == found.total
+    lazy = xr.open_dataset(place, engine="xzarr3", chunks={})
+    both = xr.Dataset({"more": lazy.t2m + 1, "less": lazy.t2m - 1, "other": lazy.packed * 2})
+    found = check(both, both.compute)
+    assert [each.variables for each in found.arrays] == [("more", "less"), ("other",)]
+    assert found["more"]["requests"] + found["other"]["requests"] == found.requests
+    assert found["time"]["requests"] == 0
+    with pytest.raises(KeyError, match="nothing"):
+        found["nothing"]
+
+
+def test_loaded_values_are_not_read_again(place: xzarr3.Store) -> None:
+    written(place, "zstd")
+    ds = xr.open_dataset(place, engine="xzarr3")
+    ds.t2m.load()
+    assert "t2m" in ds.xzarr3.explain().in_memory
+    assert xr.Dataset({"a": ("x", [1, 2])}).xzarr3.explain().requests == 0
+
+
+def test_what_others_read_is_told_apart(tmp_path: Path) -> None:
+    zeros = xr.Dataset({"made": ("x", da.zeros(6, chunks=3)), "loaded": ("x", np.ones(6))})
+    zeros.to_netcdf(tmp_path / "other.nc", engine="scipy")
+    with xr.open_dataset(tmp_path / "other.nc", engine="scipy") as other:
+        ds = zeros.assign(other=other.loaded.variable)
+        found = ds.xzarr3.explain()
+    assert (found.in_memory, found.elsewhere) == (("loaded",), ("made", "other"))
+    assert str(found).splitlines()[-1] == "not read by xzarr3: made, other"
+    assert found["made"]["requests"] == 0
+
+
+def test_a_tree_is_explained_by_paths(place: xzarr3.Store) -> None:
+    written(place, "zstd")
+    xzarr3.to_zarr(xr.Dataset({"ice": ("x", np.ones(9))}), place, group="sea", mode="a", consolidated=False)
+    for chunks in (None, {}):
+        tree = xr.open_datatree(place, engine="xzarr3", chunks=chunks)
+        found = check(tree, tree.load)
+        assert found["sea/ice"]["bytes_used"] == 72
+
+
+def test_explaining_decodes_nothing_and_computes_nothing(
+    place: xzarr3.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(place, "zstd")
+    datasets = [
+        xr.open_dataset(place, engine="xzarr3", chunks=chunks, decode_timedelta=False)
+        for chunks in (None, {})
+    ]
+    with xzarr3.trace() as t, dask.config.set(scheduler=_refuse):
+        for ds in datasets:
+            assert ds.isel(time=slice(0, 70)).xzarr3.explain().requests > 0
+    assert t.total["chunks_decoded"] == 0
+    np.testing.assert_array_equal(datasets[0].t2m.values, datasets[1].t2m.values)
+
+
+def _refuse(*args: Any, **options: Any) -> Any:
+    raise AssertionError("dask computes")
+
+
+def test_threads_that_share_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_SMALL", 0)
+    monkeypatch.setattr(executor, "_READ_LOCKED", 1e-9)
+    monkeypatch.setattr(files, "_SETTLED", 0)
+    store = written(xzarr3.LocalStore(tmp_path / "a.zarr"), "shards")
+    for chunks in (None, {}):
+        ds = xr.open_dataset(store, engine="xzarr3", chunks=chunks)[["t2m"]].isel(lat=slice(0, 3))
+        check(ds, ds.compute)
+
+
+def test_text_html_and_json(tmp_path: Path) -> None:
+    store = written(xzarr3.LocalStore(tmp_path / "a.zarr"), "zstd")
+    found = xr.open_dataset(store, engine="xzarr3")[["t2m"]].isel(time=slice(0, 30)).xzarr3.explain()
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["variable", "array", "reads", "chunks", "absent", "requests", "moved", "used"]
+    assert lines[1].split()[:6] == ["t2m", "/t2m", "1", "6", "0", "6"]
+    assert lines[2].startswith("total ")
+    assert lines[3].startswith("in memory: ")
+    assert repr(found) == str(found)
+    shown = found._repr_html_()
+    assert "<svg" in shown
+    assert 'class="xz-read"' in shown
+    document = json.loads(json.dumps(found.to_json()))
+    assert document["total"]["requests"] == document["arrays"][0]["requests"] == 6
+    assert document["arrays"][0]["variables"] == ["t2m"]

@@ -1,0 +1,295 @@
+"""What arrays and groups say of themselves: ``info``, ``tree()``, reprs, and HTML for notebooks.
+
+Collects the facts; :mod:`xzarr3.display` turns them into text and HTML. Arrays are described from their
+metadata. Only :func:`outline` reads from a store, and only a limited number of documents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+
+from xzarr3.display import html, text
+from xzarr3.display.attributes import folded_attributes
+from xzarr3.display.shown import Description
+from xzarr3.display.units import counted, ratio, share, size
+from xzarr3.errors import MetadataError, Xzarr3Error, printable, shorten
+from xzarr3.grid import Edges
+from xzarr3.io.picture import picture
+from xzarr3.io.stored_units import FEW
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.find import depth_first, load_below
+
+if TYPE_CHECKING:
+    from xzarr3.arrays import Array
+    from xzarr3.groups import Group
+
+_FEW_RUNS = 64  # Most runs of chunks of one length that a description lists.
+_LONGEST_NAME = 100  # Characters
+
+
+# Arrays
+
+
+def describe_array(array: Array) -> Description:
+    """``array.info``, and what a notebook shows of the array."""
+    return Description(text.rows(_array_rows(array)), lambda: _array_html(array))
+
+
+def array_line(array: Array) -> str:
+    """The array in one line."""
+    line = f"<xzarr3.Array {printable(array.name)} shape={array.shape} dtype={array.dtype}"
+    if array.shards is None:
+        return f"{line} chunks={units_text(array)}>"
+    return f"{line} chunks={array.chunks} shards={units_text(array)}>"
+
+
+def _array_rows(array: Array) -> list[tuple[str, str]]:
+    units = units_text(array)
+    is_sharded = array.shards is not None
+    what = "shard" if is_sharded else "chunk"
+    stored = _stored_text(array)
+    return [
+        ("name", array.name),
+        ("format", f"{array.zarr_format}"),
+        ("shape", f"{array.shape}"),
+        ("data type", array.zdtype.name),
+        ("dimensions", f"{array.dimension_names}"),
+        ("chunks", shorten(array.chunks) if is_sharded else units),
+        *([("shards", units)] if is_sharded else []),
+        ("fill value", f"{array.fill_value}"),
+        ("codecs", ", ".join(codec.name for codec in array._codecs)),
+        ("size", f"{size(array.nbytes)} in {counted(_units(array), what)}"),
+        ("store", f"{array.store}"),
+        *([("stored", stored)] if stored else []),
+    ]
+
+
+def _units(array: Array) -> int:
+    """Number of stored units of the grid."""
+    return math.prod(array.metadata.chunk_grid.counts(array.shape))
+
+
+def units_text(array: Array) -> str:
+    """The shape of the stored units; if very many differ, the runs of equal lengths."""
+    grid = array.metadata.chunk_grid
+    if grid.is_regular or sum(grid.counts(array.shape)) <= FEW:
+        return shorten(array.write_chunks)
+    axes = (Edges(axis.runs[:_FEW_RUNS]) if isinstance(axis, Edges) else axis for axis in grid.axes)
+    return shorten([axis.to_json() for axis in axes])
+
+
+def _stored_text(array: Array) -> str:
+    """How much was stored when it was last counted; empty if nobody has counted."""
+    stored, total = array._stored, _units(array)
+    if stored is None:
+        return ""
+    what = "chunk" if array.shards is None else "shard"
+    times = f", ratio {ratio(array.nbytes, stored.nbytes)}" if stored.nbytes else ""
+    there = f"{stored.number:,} of {counted(total, what)} ({share(stored.number, total)})"
+    return f"{size(stored.nbytes)} in {there}{times}, when counted"
+
+
+def _array_html(array: Array) -> str:
+    title = html.title("xzarr3.Array", array.name, f"{_dims(array)} {array.zdtype.name}")
+    body = html.beside(_grid_table(array) + html.facts(_array_facts(array)), picture(array.metadata))
+    return html.box(title, body, folded_attributes(array.metadata.attributes))
+
+
+def _dims(array: Array) -> str:
+    names = array.dimension_names or (None,) * array.ndim
+    along = (
+        f"{length:,}" if name is None else f"{text.cut(name, _LONGEST_NAME)}: {length:,}"
+        for name, length in zip(names, array.shape, strict=True)
+    )
+    return f"({', '.join(along)})"
+
+
+def _size(array: Array) -> str:
+    return "" if array.zdtype.is_variable else f", {size(array.nbytes)}"
+
+
+def _grid_table(array: Array) -> str:
+    """Sizes, shapes and numbers of the array, its shards and its chunks."""
+    itemsize, grid, shard = array.dtype.itemsize, array.metadata.chunk_grid, array.metadata.chain.shard
+    most = "" if grid.is_regular else "up to "
+    varies = array.zdtype.is_variable
+
+    def nbytes(shape: tuple[int, ...]) -> str:
+        return "varies" if varies else size(math.prod(shape) * itemsize)
+
+    columns = [("Array", nbytes(array.shape), str(array.shape), "")]
+    unit = (
+        nbytes(grid.largest) if varies else f"{most}{nbytes(grid.largest)}",
+        f"{most}{grid.largest}",
+        f"{_units(array):,}",
+    )
+    columns.append(("Chunk" if shard is None else "Shard", *unit))
+    if shard is not None:
+        inner = shard.grid.largest
+        number = math.prod(-(-length // chunk) for length, chunk in zip(array.shape, inner, strict=True))
+        number = number if grid.is_regular else _units(array) * shard.number
+        columns.append(("Chunk", nbytes(inner), str(inner), f"{number:,}"))
+    labels = ("", "Bytes", "Shape", "Count")
+    return html.table([*map(list, zip(labels, *columns, strict=True))])
+
+
+def _array_facts(array: Array) -> Iterator[tuple[str, str]]:
+    yield "Data type", array.zdtype.name
+    if not array.metadata.chunk_grid.is_regular:
+        yield "Grid", units_text(array)
+    fill = array.fill_value
+    yield "Fill value", f"{fill}" if array.dtype.kind in "biufcmM" else shorten(fill, _LONGEST_NAME)
+    yield "Codecs", " → ".join(map(_codec, array._codecs))
+    if stored := _stored_text(array):
+        yield "Stored", stored
+    yield "Format", f"Zarr {array.zarr_format}"
+    yield "Store", f"{array.store}"
+
+
+def _codec(codec: Any) -> str:
+    configuration = ", ".join(f"{name}={value}" for name, value in (codec.configuration() or {}).items())
+    return f"{codec.name}({configuration})" if configuration else str(codec.name)
+
+
+# Groups
+
+_MOST_NODES = 400  # That are shown of a hierarchy,
+_MOST_EACH, _FEWEST_EACH = 100, 3  # and of one group, if there are any left.
+_DEEPEST = 20  # Levels
+_MOST_LINES = 60  # Of text, where HTML is shown beside it.
+
+
+class Limit:
+    """Chooses the nodes of a hierarchy to show: not too many in all, and not too many of one group."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_NODES
+        self.left_out: Counter[str] = Counter()
+        """By group, how many of its nodes are not chosen."""
+
+    def __call__(self, above: str, names: list[str], groups: int) -> list[str]:
+        """The chosen ones of the names directly below a group, which is one of ``groups`` on its level."""
+        share = max(_FEWEST_EACH, self._left // groups)
+        is_deep = above.count("/") >= _DEEPEST - 2
+        number = 0 if is_deep else min(len(names), _MOST_EACH, self._left, share)
+        self._left -= number
+        if number < len(names):
+            self.left_out[above] += len(names) - number
+        return names[:number]
+
+
+_Node: TypeAlias = "Array | Group | MetadataError"
+
+
+def describe_group(group: Group) -> Description:
+    """What a notebook shows of a group: a limited number of the nodes below it."""
+    limit = Limit()
+    try:
+        nodes = _few(group, limit)
+    except (Xzarr3Error, OSError) as error:
+        remark = f"its nodes cannot be read: {error}"
+        told = f"{group!r}\n{printable(remark)}"
+        return Description(told, lambda: _group_box(group, html.note(remark)))
+    lines = [repr(group), *_tree_lines(nodes)]
+    left = len(lines) - 1 - _MOST_LINES
+    more = sum(limit.left_out.values()) + max(left, 0)
+    if more:
+        lines = [*lines[: 1 + _MOST_LINES], f"    and {more:,} more, not shown"]
+    return Description("\n".join(lines), lambda: _group_html(group, nodes, limit.left_out))
+
+
+def describe_tree(group: Group, nodes: Mapping[str, _Node]) -> Description:
+    """``group.tree()``: all nodes as text, and a limited number as HTML."""
+    found = "\n".join([printable(group.name), *_tree_lines(nodes)])
+
+    def shown() -> str:
+        limit = Limit()
+        few = {path: nodes[path] for path in limited(nodes, limit)}
+        return _group_html(group, few, limit.left_out)
+
+    return Description(found, shown)
+
+
+def _few(group: Group, limit: Limit) -> dict[str, _Node]:
+    """Some of the nodes below a group, depth first; of those in a store no others are read."""
+    held: Mapping[str, Any]
+    if group._documents is None:
+        held = load_below(group.store, group.format, group.path, choose=limit)
+    else:
+        held = {path: group._documents[path] for path in limited(group._documents, limit)}
+    return {path: group._node_or_error(path, held[path]) for path in depth_first(held)}
+
+
+def _is_array(node: _Node) -> TypeGuard[Array]:
+    return not isinstance(node, MetadataError) and isinstance(node.metadata, ArrayMetadata)
+
+
+def limited(paths: Iterable[str], limit: Limit) -> Iterator[str]:
+    """The paths to show, groups before what is below them; each level before the next one."""
+    below: dict[str, list[str]] = {}
+    for path in paths:
+        above, _, name = path.rpartition("/")
+        below.setdefault(above, []).append(name)
+    level = [""]
+    while level:
+        level = [
+            f"{above}/{name}" if above else name
+            for above in level
+            for name in (limit(above, below[above], len(level)) if above in below else ())
+        ]
+        yield from level
+
+
+def _tree_lines(nodes: Mapping[str, _Node]) -> Iterator[str]:
+    for path, node in nodes.items():
+        label, detail = _line(path, node)
+        yield "    " * (path.count("/") + 1) + printable(f"{label} {detail}".rstrip())
+
+
+def _line(path: str, node: _Node) -> tuple[str, str]:
+    """The name of a node, and what is told beside it."""
+    name = path.rpartition("/")[2]
+    if isinstance(node, MetadataError):
+        return name, f"cannot be read: {node}"
+    if not _is_array(node):
+        return name, ""
+    return name, f"{node.shape} {node.dtype}"
+
+
+def _group_html(group: Group, nodes: Mapping[str, _Node], left_out: Mapping[str, int]) -> str:
+    below: dict[str, list[str]] = {}
+    for path in nodes:
+        below.setdefault(path.rpartition("/")[0], []).append(path)
+
+    def branch(path: str) -> html.Branch:
+        node = nodes[path]
+        name, detail = _html_line(path, node)
+        found = branches(path)
+        is_group = not (isinstance(node, MetadataError) or _is_array(node))
+        if is_group:
+            detail = f"({len(found) + left_out.get(path, 0):,})"
+        label = f"{html.code(name)} {html.dim(detail)}" if detail else html.code(name)
+        return html.Branch(label, found, left_out.get(path, 0)) if is_group else html.Branch(label)
+
+    def branches(path: str) -> tuple[html.Branch, ...]:
+        return tuple(branch(each) for each in below.get(path, ()))
+
+    return _group_box(group, html.tree(branches(""), left_out.get("", 0)))
+
+
+def _group_box(group: Group, *parts: str) -> str:
+    facts = [("Format", f"Zarr {group.zarr_format}"), ("Store", f"{group.store}")]
+    if group.consolidated:
+        facts.append(("Metadata", "consolidated"))
+    attributes = folded_attributes(group.metadata.attributes)
+    return html.box(html.title("xzarr3.Group", group.name), *parts, attributes, html.facts(facts))
+
+
+def _html_line(path: str, node: _Node) -> tuple[str, str]:
+    label, detail = _line(path, node)
+    if _is_array(node):
+        detail = f"{_dims(node)} {node.zdtype.name}{_size(node)}"
+    return label, detail

@@ -1,0 +1,5 @@
+"""What objects show of themselves: text, HTML and drawings, made from small data.
+
+The functions here get strings and numbers and return strings. They know nothing of arrays, groups and stores,
+which collect what they show themselves.
+"""
