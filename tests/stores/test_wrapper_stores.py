@@ -422,7 +422,7 @@ def logged(**values: bytes) -> LoggingStore:
 
 TOLD = {
     "list_sizes": ["list"],
-    "leftovers": [],
+    "leftovers": ["list"],
     **{key: ["open", "read"] for key in ("open", "open part")},
     **{key: ["get"] for key in ("reader", "scratch")},
     "get_values": ["get", "get"],

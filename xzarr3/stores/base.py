@@ -196,8 +196,8 @@ class Store(Closing):
     Every other operation has a default made from these four. A class may override these hooks too:
     ``_get_partial_values``, ``_exists``, ``_getsize``, ``_set_partial_values``, ``_erase_values``,
     ``_erase_prefix``, ``_list_dir``, ``_list_sizes``, ``_get_versioned``, ``_compare_and_set``,
-    ``_copy_values``, ``_sweep``, ``_leftovers``, and ``_reader`` and ``_writer``, which return the object with
-    which a thread reads or writes many values.
+    ``_copy_values``, ``_sweep``, ``_leftovers``, and ``_reader`` and ``_writer``, which return the object
+    with which a thread reads or writes many values.
     Where a derived class overrides a hook, the operations made from that hook return to their defaults, so
     that they call the override. An operation that cannot be made raises
     :class:`~xzarr3.StoreCapabilityError`. A class may also override a public method. The override must then
@@ -833,7 +833,9 @@ class Store(Closing):
             The name, in the form of a key, and whether :meth:`sweep` removes it, because its writer has been
             silent for long.
         """
-        return iter(self._leftovers(check_prefix(prefix)))
+        listeners = self._listening("leftovers")
+        found = iter(self._leftovers(check_prefix(prefix)))
+        return told(Request(self, listeners, "list", prefix, number=0), found) if listeners else found
 
     def _leftovers(self, prefix: str) -> Iterable[tuple[str, bool]]:
         return ()

@@ -430,9 +430,7 @@ class LocalStore(Store):
             self._fail("list", key, error)
         return True
 
-    def _list_dir(
-        self, prefix: str, sizes: dict[str, int | None] | None = None
-    ) -> tuple[KeySet, KeySet]:
+    def _list_dir(self, prefix: str, sizes: dict[str, int | None] | None = None) -> tuple[KeySet, KeySet]:
         """The keys and prefixes directly below a prefix; ``sizes`` gets the sizes of the values."""
         self._check_prefix(prefix)
         if self.follow_links:
