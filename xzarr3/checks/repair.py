@@ -20,10 +20,10 @@ from functools import partial
 from xzarr3.checks.documents import Scope
 from xzarr3.checks.report import Finding, Repair
 from xzarr3.checks.writes import code_of, find_writes
-from xzarr3.commit.lease import Lease
+from xzarr3.commit.lease import SWAPS, Lease
 from xzarr3.commit.leftovers import ABANDONED
 from xzarr3.commit.length import Length
-from xzarr3.commit.swap import recover_swaps
+from xzarr3.commit.swap import finish_swap, recover_swaps
 from xzarr3.errors import StoreError, Xzarr3Error
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.case_folding import _root_of
@@ -110,7 +110,9 @@ def _end_writes(store: Store, path: str, keys: Sequence[str]) -> None:
     for key in keys:
         lease = Lease(store, key, "replace")
         holder = lease.there()
-        if holder.owner and holder.is_dead and not holder.state and holder.plan is None and lease.take():
+        if holder.state in SWAPS and holder.is_dead:  # nothing is left to do but to release it
+            finish_swap(store, key, path)
+        elif holder.owner and holder.is_dead and not holder.state and holder.plan is None and lease.take():
             lease.release()
     left = [write for write in find_writes(store, path, keys) if write.key in keys]
     if left:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from xzarr3.checks.report import Findings
 from xzarr3.commit.lease import ERASING, IN_PLACE, SWAPS, Holder, keys_above, lease_key
 from xzarr3.commit.leftovers import said_in
-from xzarr3.commit.stage import BEGUN, staged_prefixes, staging_folders
+from xzarr3.commit.resume import is_top
+from xzarr3.commit.stage import BEGUN, SWAP, staged_prefixes, staging_folders
 from xzarr3.errors import printable
 from xzarr3.stores import Store
 
@@ -32,12 +33,15 @@ class Write:
         Prefix of the staged values; empty without any.
     path : str
         Path of the node, as far as the key tells.
+    has_steps : bool
+        Whether the steps of a swap are listed beside the staged values, so that it can be finished.
     """
 
     key: str
     holder: Holder | None
     top: str
     path: str
+    has_steps: bool = False
 
 
 def check_writes(store: Store, path: str, leases: Iterable[str], findings: Findings) -> None:
@@ -67,7 +71,9 @@ def find_writes(store: Store, path: str, leases: Iterable[str]) -> Iterator[Writ
     for key, holder in holders.items():
         owns = [top for top in tops if holder.top == top or key == lease_key(top) or named[top] == key]
         seen.update(owns)
-        yield Write(key, holder, holder.top or next(iter(owns), ""), _path_of(key, named))
+        top = holder.top or next(iter(owns), "")
+        has_steps = bool(holder.state in SWAPS and is_top(top) and store.exists(f"{top}{SWAP}"))
+        yield Write(key, holder, top, _path_of(key, named), has_steps)
     if not path:
         yield from (Write(top, None, top, "") for top in tops if top not in seen)
 
@@ -94,7 +100,7 @@ def code_of(write: Write) -> str:
         return "write-leftover"
     if holder.is_dead is False:
         return "write-running"
-    if holder.state in SWAPS and holder.is_dead:
+    if holder.is_dead and write.has_steps:
         return "write-unfinished"
     if holder.is_dead is None:
         return "write-unknown"
