@@ -19,7 +19,9 @@ import xzarr3
 from xzarr3 import LocalStore, MemoryStore, Store
 from xzarr3.commit.lease import Holder, Lease, lease_key
 
-DEAD = Holder(owner="dead", host="far", boot="b", processes="p", pid=7, left=True, since="2026-01-01T00:00:00")
+DEAD = Holder(
+    owner="dead", host="far", boot="b", processes="p", pid=7, left=True, since="2026-01-01T00:00:00"
+)
 
 
 def dataset(number: int) -> xr.Dataset:
@@ -148,5 +150,3 @@ def test_replacement_in_a_directory_that_was_killed(tmp_path: Path) -> None:
 
 def tree(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-

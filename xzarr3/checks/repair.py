@@ -227,7 +227,7 @@ def _check_no_links(store: Store) -> None:
     while inner is not None:
         if isinstance(inner, FsspecStore):
             raise StoreError(
-                f"{store} cannot tell whether keys are links, so that nothing is erased; erase them"
+                f"{store} cannot tell links from files, so nothing is erased; open it by its path"
             )
         inner = getattr(inner, "inner", None)
 

@@ -152,12 +152,8 @@ def _nothing_at(store: Store, path: str) -> NodeNotFoundError:
             name = prefix[:-1]
             if any(exists(store, format, name) for format in (V3, V2)):
                 below.append(name)
-    hint = (
-        f"; below it are {listed(below[:_NAMED])}: check these paths"
-        if below
-        else "; correct the path or URL"
-    )
-    return NodeNotFoundError(f"no array or group '/{path}' in {store}{hint}")
+    advice = f"check the paths {listed(below[:_NAMED])} below it" if below else "correct the path or URL"
+    return NodeNotFoundError(f"no array or group '/{path}' in {store}; {advice}")
 
 
 def _summary(scope: Scope, listing: Listing, path: str, read: int) -> ArrayReport:
