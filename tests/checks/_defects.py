@@ -98,8 +98,8 @@ class Planter:
     def shards(self, **given: Any) -> str:
         """Add an array of one shard of 4 inner chunks without a compressor; returns the key of the shard."""
         array = xzarr3.create_array(
-            self.store, "shards", data=np.arange(1, 17, dtype="int16").reshape(4, 4), chunks=(2, 2), shards=(4, 4),
-            compressors=None, **given,
+            self.store, "shards", data=np.arange(1, 17, dtype="int16").reshape(4, 4), chunks=(2, 2),
+            shards=(4, 4), compressors=None, **given,
         )  # fmt: skip
         self.copy()
         return str(array.chunk_key((0, 0)))

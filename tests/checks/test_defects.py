@@ -57,6 +57,16 @@ def stale(plant: Planter) -> str:
     return str(plant.format.consolidated_key(""))
 
 
+def differing(plant: Planter) -> str:
+    """Change attributes beside their copy."""
+
+    def change(document: dict[str, Any]) -> None:
+        (document if plant.zarr_format == 2 else document["attributes"]).update(units="m")
+
+    plant.edit(plant.attributes("t2m"), change, copy=False)
+    return str(plant.format.consolidated_key(""))
+
+
 def lacks(plant: Planter) -> str:
     """Add an array beside the copies."""
     key = str(plant.format.consolidated_key(""))
@@ -83,8 +93,8 @@ def coordinate(plant: Planter, values: Any, **attributes: Any) -> str:
 def lat(plant: Planter, values: Any, fill_value: Any = None, **attributes: Any) -> str:
     """Add a coordinate of floats."""
     xzarr3.create_array(
-        plant.store, "lat", data=np.asarray(values, "float64"), dimension_names=("lat",), attributes=attributes,
-        fill_value=fill_value,
+        plant.store, "lat", data=np.asarray(values, "float64"), dimension_names=("lat",),
+        attributes=attributes, fill_value=fill_value,
     )  # fmt: skip
     plant.copy()
     return ""
@@ -214,8 +224,7 @@ DEFECTS: dict[str, tuple[str, tuple[Any, ...], str, Plant]] = {
     "copy lacks a node": ("consolidated-lacks", WITH_COPIES, "", lacks),
     "copy differs": (
         "consolidated-differs", WITH_COPIES, "",
-        lambda p: [p.edit(p.attributes("t2m"), lambda d: (d if p.zarr_format == 2 else d["attributes"]).update(
-            units="m"), copy=False), str(p.format.consolidated_key(""))][1],
+        differing,
     ),
     "name is reserved": ("name-reserved", (3, "3-draft"), "__mine", lambda p: group_named(p, "__mine")),
     "name Windows cannot have": ("name-unportable", ALL, "aux", lambda p: group_named(p, "aux")),
@@ -231,7 +240,9 @@ DEFECTS: dict[str, tuple[str, tuple[Any, ...], str, Plant]] = {
         lambda p: erase(p.store, p.chunk("deep/x", 0), p.chunk("deep/x", 1))[:0],
     ),
     "empty chunk": ("chunk-empty", ALL, "t2m", lambda p: cut(p.store, p.chunk("t2m", 0, 1), 0)),
-    "empty compressed chunk": ("chunk-empty", ALL, "packed", lambda p: cut(p.store, p.chunk("packed", 0, 1), 0)),
+    "empty compressed chunk": (
+        "chunk-empty", ALL, "packed", lambda p: cut(p.store, p.chunk("packed", 0, 1), 0),
+    ),
     "short chunk": ("chunk-size", ALL, "t2m", lambda p: cut(p.store, p.chunk("t2m", 0, 1), 5)),
     "huge compressed chunk": (
         "chunk-size", ALL, "packed", lambda p: put(p.store, p.chunk("packed", 0, 1), bytes(2**23)),
@@ -300,7 +311,7 @@ DEFECTS: dict[str, tuple[str, tuple[Any, ...], str, Plant]] = {
         "cf-reference", ALL, "t2m", lambda p: p.set_attributes("t2m", cell_measures="area: areacella"),
     ),
     "formula terms that do not exist": (
-        "cf-reference", ALL, "t2m", lambda p: p.set_attributes("t2m", formula_terms="a: time b: deep orog: o"),
+        "cf-reference", ALL, "t2m", lambda p: p.set_attributes("t2m", formula_terms="a: time b: o"),
     ),
     "grid mapping that does not exist": (
         "cf-reference", ALL, "t2m", lambda p: p.set_attributes("t2m", grid_mapping="crs"),

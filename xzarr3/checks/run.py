@@ -160,7 +160,7 @@ def _summary(scope: Scope, listing: Listing, path: str, read: int) -> ArrayRepor
     meta, units = scope.arrays[path], listing.units[path]
     sizes = units.sizes
     is_known = scope.is_listed and not units.others and (not sizes or min(sizes) >= 0)
-    readers, others = readable_by(scope.format, path, meta, scope.held[path])
+    readers, others = readable_by(meta, scope.held[path])
     return ArrayReport(
         path=path,
         zarr_format=meta.zarr_format,
