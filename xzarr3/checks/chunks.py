@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from xzarr3.array import Array
-from xzarr3.checks.keys import Listing, Units, positions, size_problem
+from xzarr3.checks.keys import Listing, Units, chosen, size_problem
 from xzarr3.checks.report import Findings
 from xzarr3.checks.shard_indexes import Problem, check_shard
 from xzarr3.errors import ChunkError, StoreError
@@ -23,6 +23,8 @@ _SAMPLE = 8
 """Stored units of an array that a sample reads, and inner chunks of a shard."""
 _AT_ONCE = 1024  # Units whose findings are collected together.
 _WHOLE = 2**26  # Bytes of a shard that is read with one request.
+_LARGEST = 2**31  # Bytes of a chunk that is decoded.
+_MOST_ASKED = 10**6  # Units that are asked for one by one where nothing is listed.
 _MEMORY = 2**29  # Bytes of chunks that threads hold together.
 
 
@@ -54,11 +56,11 @@ def check_chunks(
     """Read and decode stored units; returns how many of each array, by path."""
     asked_threads(threads)
     number = {"all": None, "sample": _SAMPLE, "none": 0}[decode]
-    chosen = {path: _chosen(listing, units, number) for path, units in listing.units.items()}
-    read = {path: len(units) for path, units in chosen.items()}
-    text = f"checking {len(chosen)} arrays"
+    wanted = {path: _chosen(listing, units, number, findings) for path, units in listing.units.items()}
+    read = {path: len(units) for path, units in wanted.items()}
+    text = f"checking {len(wanted)} arrays"
     with Progress(progress or False, sum(read.values()), text, unit=" chunks") as shown:
-        for path, units in chosen.items():
+        for path, units in wanted.items():
             handle = listing.units[path].handle
             at_once = _threads(handle, threads)
             check = partial(check_unit, most=None if decode == "all" else _SAMPLE)
@@ -73,34 +75,38 @@ def check_chunks(
 class _Chosen:
     """Units that are read, made one by one."""
 
-    def __init__(
-        self, units: Units, places: Iterable[int], number: int, sizes: dict[int, int] | None
-    ) -> None:
-        self._units, self._places, self._number, self._sizes = units, places, number, sizes
+    def __init__(self, units: Units, indices: Sequence[int], *, is_listed: bool) -> None:
+        self._units, self._indices, self._is_listed = units, indices, is_listed
 
     def __len__(self) -> int:
-        return self._number
+        return len(self._indices)
 
     def __iter__(self) -> Iterator[Unit]:
         units = self._units
-        sizes = self._sizes
-        for place in self._places:
-            size = -1 if sizes is None else sizes.get(int(place), -1)
-            yield Unit(units.handle, units.coords(int(place)), size)
+        for at in self._indices:
+            place, size = (units.places[at], units.sizes[at]) if self._is_listed else (at, -1)
+            yield Unit(units.handle, units.coords(place), size)
 
 
-def _chosen(listing: Listing, units: Units, number: int | None) -> _Chosen:
-    if not listing.scope.is_listed:
-        places = _spread(units.total, number)
-        return _Chosen(units, places, len(places), None)
-    found = positions(units, number)
-    sizes = dict(zip(units.places, units.sizes, strict=True)) if number is not None else None
-    return _Chosen(units, found, len(found), sizes)
+def is_too_large(handle: Array) -> bool:
+    """Whether one chunk takes so much memory that it is not decoded, whatever its document says it is."""
+    chain = handle.metadata.chain
+    return (chain.spec if chain.shard is None else chain.shard.inner.spec).nbytes > _LARGEST
+
+
+def _chosen(listing: Listing, units: Units, number: int | None, findings: Findings) -> _Chosen:
+    is_listed = listing.scope.is_listed
+    if number != 0 and is_too_large(units.handle):
+        findings.add("chunks-large", units.handle.path, "", f"chunks of more than {_LARGEST // 2**30} GiB")
+        number = 0
+    indices: Any = chosen(units, number) if is_listed else _spread(units.total, number)
+    return _Chosen(units, indices, is_listed=is_listed)
 
 
 def _spread(total: int, number: int | None) -> range | list[int]:
     """Positions in the grid of an array whose keys cannot be listed."""
-    if number is None or total <= number:
+    number = _MOST_ASKED if number is None else number
+    if total <= number:
         return range(total)
     return sorted({at * (total - 1) // max(number - 1, 1) for at in range(number)})
 

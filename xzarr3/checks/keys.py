@@ -6,6 +6,7 @@ size. No value is read.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from array import array
@@ -26,7 +27,9 @@ from xzarr3.formats.v3 import V3
 from xzarr3.stores.local.folders import STAGED, TEMPORARY
 
 _LARGEST_GRID = 2**63
-_MOST_PREFIXES = 10_000
+_MOST_PREFIXES = _MOST_LEASES = 10_000
+_MOST_LOOKED_AT = 1000  # Missing units of a coordinate; most grids are regular, so that one is enough.
+_ELSEWHERE = "\0"  # No prefix; stands for those that are too many to keep.
 _UNKNOWN = -1  # Size of a value that the listing does not tell.
 _LIKE_CHUNK = re.compile(r"(?:^|/)(?:c(?:[./]?\d+(?:[./]\d+)*)|\d+(?:[./]\d+)*)$")
 _TEMPORARY = re.compile(
@@ -145,7 +148,8 @@ class Listing:
     def _see(self, key: str, size: int | None) -> None:
         name = key[key.rfind("/") + 1 :]
         if is_lease(key):
-            self.leases.append(key)
+            if len(self.leases) < _MOST_LEASES:
+                self.leases.append(key)
         elif key.startswith(STAGED) or key in self._entries:
             return
         elif not (name.isdigit() or self._is_document(key)):
@@ -275,9 +279,10 @@ class Listing:
             )
         else:
             prefix = key[: match.start()]
-            if prefix in self._orphans or len(self._orphans) < _MOST_PREFIXES:
-                first, number = self._orphans.get(prefix, (key, 0))
-                self._orphans[prefix] = min(first, key), number + 1
+            if prefix not in self._orphans and len(self._orphans) >= _MOST_PREFIXES:
+                prefix = _ELSEWHERE
+            first, number = self._orphans.get(prefix, (key, 0))
+            self._orphans[prefix] = min(first, key), number + 1
 
     def _temporary(self, key: str, why: str = "") -> None:
         self.findings.add(
@@ -291,10 +296,10 @@ class Listing:
         """Note chunks without documents. Chunks of nodes that are noted as lost are not noted again."""
         for prefix, (first, number) in self._orphans.items():
             if self._below_root(prefix).rstrip("/") not in self._lost:
+                where = "elsewhere" if prefix == _ELSEWHERE else f"below '{prefix}'"
                 self.findings.add(
                     "chunks-orphan", self._node_of(first), first,
-                    f"{number} keys below '{prefix}' are like those of chunks, but no array is there",
-                    count=number,
+                    f"{number} keys {where} are like those of chunks, but no array is there", count=number,
                 )  # fmt: skip
 
     def _report_missing(self, path: str, units: Units) -> None:
@@ -316,7 +321,7 @@ class Listing:
     def _report_coordinate(self, path: str, units: Units) -> None:
         """Note a part of a coordinate that is not stored; one element may well be the fill value."""
         handle = units.handle
-        for place in units.missing():
+        for place in itertools.islice(units.missing(), _MOST_LOOKED_AT):
             (region,) = handle.metadata.chunk_grid.region((place,), handle.shape)
             if region.stop - region.start > 1:
                 self.findings.add(
@@ -349,11 +354,18 @@ def size_problem(handle: Array, coords: tuple[int, ...], size: int) -> tuple[str
     return None
 
 
-def positions(units: Units, number: int | None) -> npt.NDArray[np.int64]:
-    """Positions of stored units to read: all, or so many, spread evenly from the first to the last."""
-    places = np.frombuffer(units.places, np.int64) if units.places else np.zeros(0, np.int64)
-    if units.bad:
-        places = places[~np.isin(places, np.fromiter(units.bad, np.int64))]
-    if number is None or len(places) <= number:
-        return places
-    return places.take(np.linspace(0, len(places) - 1, number).astype(int))
+def chosen(units: Units, number: int | None) -> npt.NDArray[np.intp]:
+    """Which of the stored units to read: all, or so many, spread evenly from the first to the last.
+
+    Returns
+    -------
+    ndarray of int
+        Indices of ``units.places`` and ``units.sizes``.
+    """
+    if not units.places:
+        return np.zeros(0, np.intp)
+    places = np.frombuffer(units.places, np.int64)
+    found = np.flatnonzero(~np.isin(places, np.fromiter(units.bad, np.int64)))
+    if number is None or len(found) <= number:
+        return found
+    return found.take(np.linspace(0, len(found) - 1, number).astype(int))

@@ -87,6 +87,7 @@ CODES: dict[str, Kind] = {
     # Chunks
     "chunk-damaged": Kind("error", _AGAIN),
     "chunk-unreadable": Kind("error", "make the key readable, or read the error of the store"),
+    "chunks-large": Kind("note", "read them where there is memory for one of them; they were not decoded"),
     # Coordinates
     "coordinate-nan": Kind("error", "write the coordinate again without NaN"),
     "coordinate-fill": Kind("error", "write the coordinate again, all of it"),
@@ -345,6 +346,7 @@ class CheckReport:
             printable(f"check of '/{self.path}' in {self.store}"),
             f"{_number(len(self.arrays), 'array')}, {read}{of} stored units decoded: "
             + ", ".join(_number(self.count(each), each) for each in SEVERITIES),
+            *self._readers(),
             *(f"repair {repair}" for repair in self.repairs),
         ]
         remedies = dict.fromkeys(
@@ -352,6 +354,16 @@ class CheckReport:
         )
         advice = ["to do", *_cut(list(remedies), _SHOWN // 4)] if remedies else []
         return "\n".join([*_cut([*lines, *self._lines()], _SHOWN - len(advice)), *map(printable, advice)])
+
+    def _readers(self) -> Iterator[str]:
+        """How many of the arrays each library reads."""
+        readers: dict[str, int] = {}
+        for array in self.arrays.values():
+            for name in (*array.readable_by, *array.not_readable_by):
+                readers[name] = readers.get(name, 0) + (name in array.readable_by)
+        shown = ("all" if number == len(self.arrays) else str(number) for number in readers.values())
+        if readers:
+            yield "arrays read by " + ", ".join(map("{0}: {1}".format, readers, shown))
 
     def _lines(self) -> Iterator[str]:
         """The findings, grouped by node; the node with the worst finding first."""
