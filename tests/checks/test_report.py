@@ -45,8 +45,8 @@ def test_text_of_a_healthy_store() -> None:
     assert str(xzarr3.check(healthy(3))).splitlines() == [
         "check of '/' in <MemoryStore, 18 keys>",
         "4 arrays, 12 of 12 stored units decoded: 0 errors, 0 warnings, 0 notes",
-        "arrays read by zarr-python 3: all, zarr-python 2: 0, xarray: 3, tensorstore: all, GDAL: all, "
-        "zarrita.js: all",
+        "arrays read by zarr-python 3: all, tensorstore: all, GDAL: all, zarrita.js: all, xarray: 3, "
+        "zarr-python 2: 0",
     ]
 
 

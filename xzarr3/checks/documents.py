@@ -298,7 +298,8 @@ def _check_clashes(above: str, names: list[str], findings: Findings) -> None:
 
 def _check_dimension_names(path: str, meta: ArrayMetadata, format: Format, findings: Findings) -> None:
     key = format.attributes_key(path, array=True)
-    if meta.zarr_format != 3 and DIMENSIONS in meta.attributes and meta.dimension_names is None:
+    in_attributes = format.conventions_in_attributes and DIMENSIONS in meta.attributes
+    if in_attributes and meta.dimension_names is None:
         findings.add(
             "dimension-names-invalid", path, key,
             f"attribute '{DIMENSIONS}' of an array of {len(meta.shape)} dimensions is "

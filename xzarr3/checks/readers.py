@@ -57,11 +57,6 @@ class Features:
     codecs: tuple[str, ...]
 
     @property
-    def zarr_format(self) -> int | str:
-        """The format of the document."""
-        return self.meta.zarr_format
-
-    @property
     def fill_value(self) -> Any:
         """The fill value as the document has it."""
         return self.document.get("fill_value")
@@ -69,13 +64,24 @@ class Features:
     @classmethod
     def of(cls, meta: ArrayMetadata, held: Held) -> Features:
         """The features of an array, from its documents."""
-        if meta.zarr_format == 2:
-            document = held[ARRAY]
-            stages = [*(document.get("filters") or ()), document.get("compressor")]
-            return cls(meta, document, _kind(document["dtype"]), tuple(each["id"] for each in stages if each))
-        if meta.zarr_format != 3:
-            return cls(meta, {}, "", ())
-        return cls(meta, held, _name(held["data_type"]), tuple(_names(held["codecs"])))
+        read = _DOCUMENTS.get(meta.zarr_format)
+        return cls(meta, *(({}, "", ()) if read is None else read(held)))
+
+
+def _of_version_3(held: Held) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
+    return held, _name(held["data_type"]), tuple(_names(held["codecs"]))
+
+
+def _of_version_2(held: Held) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
+    document = held[ARRAY]
+    stages = [*(document.get("filters") or ()), document.get("compressor")]
+    return document, _kind(document["dtype"]), tuple(each["id"] for each in stages if each)
+
+
+_DOCUMENTS: dict[int | str, Callable[[Held], tuple[Mapping[str, Any], str, tuple[str, ...]]]] = {
+    3: _of_version_3,
+    2: _of_version_2,
+}
 
 
 def _name(extension: Any) -> str:
@@ -114,35 +120,35 @@ class Reader:
         The names of data types, by format. A format that is absent is not read.
     codecs : mapping
         The names of codecs, by format.
+    problems : mapping
+        By format, functions that return why it cannot read an array although it knows all names, or None.
     grids : frozenset of str
         The names of chunk grids.
-    problems : tuple of callable
-        Each returns why it cannot read an array although it knows all names, or None.
     """
 
     name: str
     data_types: Mapping[int, frozenset[str]]
     codecs: Mapping[int, frozenset[str]]
+    problems: Mapping[int, tuple[Problem, ...]] = field(default_factory=dict)
     grids: frozenset[str] = frozenset(("regular",))
-    problems: tuple[Problem, ...] = field(default=())
 
     def problem(self, array: Features) -> str | None:
         """Why the library cannot read an array; None if it can."""
-        if array.zarr_format not in self.data_types:
-            return f"does not read Zarr format {array.zarr_format}"
-        version = int(array.zarr_format)
-        data_type = array.data_type
-        known = self.data_types[version]
-        if data_type not in known and not ("r*" in known and _RAW(data_type)):
-            return f"does not know data type {data_type!r}"
-        unknown = [name for name in dict.fromkeys(array.codecs) if name not in self.codecs[version]]
+        version: Any = array.meta.zarr_format
+        data_types, codecs = self.data_types.get(version), self.codecs.get(version)
+        if data_types is None or codecs is None:
+            return f"does not read Zarr format {version}"
+        if array.data_type not in data_types and not ("r*" in data_types and _RAW(array.data_type)):
+            return f"does not know data type {array.data_type!r}"
+        unknown = [name for name in dict.fromkeys(array.codecs) if name not in codecs]
         if unknown:
             return f"does not know codec {listed(unknown)}"
         if array.meta.chunk_grid.name not in self.grids:
             return f"does not read chunk grid {array.meta.chunk_grid.name!r}"
         if array.meta.storage_transformers:
             return "does not know storage transformers"
-        return next((reason for check in self.problems if (reason := check(array)) is not None), None)
+        reasons = (check(array) for check in self.problems.get(version, ()))
+        return next((reason for reason in reasons if reason is not None), None)
 
 
 _RAW = re.compile(r"r\d+").fullmatch
@@ -174,17 +180,21 @@ _IN_V3 = _OF_NUMCODECS - _set("base64 categorize vlen-bytes vlen-utf8")
 # What is known by name and not read all the same.
 
 
-def _zarr_python_objects(array: Features) -> str | None:
-    if array.zarr_format == 2 and array.data_type in "SU" and {"vlen-utf8", "vlen-bytes"} & {*array.codecs}:
+def _text_as_objects(array: Features) -> str | None:
+    if array.data_type in "SU" and {"vlen-utf8", "vlen-bytes"} & {*array.codecs}:
         return "refuses text of fixed length with a codec of objects, as zarr-python 3.0 wrote it"
     if array.data_type == "O" and not {"vlen-utf8", "vlen-bytes", "categorize"} & {*array.codecs}:
         return "does not read these objects"
+    return None
+
+
+def _fill_of_bytes(array: Features) -> str | None:
     if "vlen-bytes" in array.codecs and not isinstance(array.fill_value, (str, type(None))):
         return f"refuses the fill value {array.fill_value!r} of bytes"
     return None
 
 
-def _zarr_python_dtypes(array: Features) -> str | None:
+def _odd_dtypes(array: Features) -> str | None:
     dtype = array.document.get("dtype")
     if array.data_type == "S" and str(dtype)[0] == ">":
         return f"refuses the dtype {dtype!r}"
@@ -196,16 +206,17 @@ def _zarr_python_dtypes(array: Features) -> str | None:
 
 
 def _shuffle_of_netcdf(array: Features) -> str | None:
-    filters = array.document.get("filters") if array.zarr_format == 2 else None
-    sizes = [each.get("elementsize") for each in filters or () if each["id"] == "shuffle"]
+    filters = array.document.get("filters") or ()
+    sizes = [each.get("elementsize") for each in filters if each["id"] == "shuffle"]
     return "does not read the elementsize 0 of shuffle, as netCDF-C writes it" if 0 in sizes else None
 
 
 def _dimension_names(array: Features) -> str | None:
-    names = array.meta.dimension_names
-    if names is None and (array.meta.shape or array.zarr_format == 2):
-        return "needs the names of the dimensions"
-    return None
+    return "needs the names of the dimensions" if array.meta.dimension_names is None else None
+
+
+def _dimension_names_unless_scalar(array: Features) -> str | None:
+    return _dimension_names(array) if array.meta.shape else None
 
 
 def _fields(array: Features) -> str | None:
@@ -213,13 +224,13 @@ def _fields(array: Features) -> str | None:
 
 
 def _bytes_as_dimension(array: Features) -> str | None:
-    if array.data_type in "SV" or array.data_type == "raw_bytes":
+    if array.data_type in ("S", "V", "raw_bytes"):
         return "reads the bytes of an element as one more dimension"
     return None
 
 
 def _no_filters(array: Features) -> str | None:
-    if array.zarr_format == 2 and array.document.get("filters"):
+    if array.document.get("filters"):
         return "does not read filters in version 2"
     compressor = array.document.get("compressor") or {}
     if compressor.get("id") == "zstd" and "checksum" in compressor:
@@ -228,21 +239,23 @@ def _no_filters(array: Features) -> str | None:
 
 
 def _codec_after_shards(array: Features) -> str | None:
-    codecs = [_name(codec) for codec in array.document.get("codecs") or ()]
-    if array.zarr_format == 3 and "sharding_indexed" in codecs and codecs[-1] != "sharding_indexed":
+    codecs = [_name(codec) for codec in array.document["codecs"]]
+    if "sharding_indexed" in codecs and codecs[-1] != "sharding_indexed":
         return "takes no codec behind sharding_indexed"
     return None
 
 
 def _gdal_fill_value(array: Features) -> str | None:
-    fill = array.fill_value
-    if array.meta.data_type.name == "uint64" and isinstance(fill, int) and fill >= 2**63:
+    fill, name = array.fill_value, array.meta.data_type.name
+    if name == "uint64" and isinstance(fill, int) and fill >= 2**63:
         return "reads fill values of uint64 as int64"
-    if array.zarr_format == 2 and isinstance(fill, list):
-        return "refuses complex fill values in version 2"
-    if array.meta.data_type.name == "float16" and isinstance(fill, str) and fill.startswith("0x"):
+    if name == "float16" and isinstance(fill, str) and fill.startswith("0x"):
         return "refuses hexadecimal fill values of float16"
     return None
+
+
+def _gdal_complex_fill_value(array: Features) -> str | None:
+    return "refuses complex fill values in version 2" if isinstance(array.fill_value, list) else None
 
 
 def _gdal_shape(array: Features) -> str | None:
@@ -250,8 +263,6 @@ def _gdal_shape(array: Features) -> str | None:
 
 
 def _gdal_filters(array: Features) -> str | None:
-    if array.zarr_format != 2:
-        return None
     for stage in (*(array.document.get("filters") or ()), array.document.get("compressor") or {}):
         name, dtype = stage.get("id"), stage.get("dtype")
         if name == "delta" and (stage.get("astype", dtype) != dtype or str(dtype).startswith(">")):
@@ -264,16 +275,12 @@ def _gdal_filters(array: Features) -> str | None:
 
 
 def _gdal_codecs(array: Features) -> str | None:
-    text = json.dumps(array.document.get("codecs") or ())
+    text = json.dumps(array.document["codecs"])
     if re.search(r'"level": -', text):
         return "refuses negative levels of zstd"
     if text.count('"sharding_indexed"') > 1 and '"index_location": "start"' in text:
         return "looks for the index of a shard within a shard at its end only"
-    return None
-
-
-def _gdal_order(array: Features) -> str | None:
-    for codec in array.document.get("codecs") or ():
+    for codec in array.document["codecs"]:
         order = codec.get("configuration", {}).get("order") if isinstance(codec, dict) else None
         if isinstance(order, list) and [order[at] for at in order] != list(range(len(order))):
             return "takes the order of transpose for its inverse"
@@ -285,7 +292,6 @@ def _json_literals(array: Features) -> str | None:
     return "cannot parse NaN in a document" if isinstance(fill, float) and fill != fill else None
 
 
-_ZARR_PYTHON = (_zarr_python_objects, _zarr_python_dtypes, _shuffle_of_netcdf)
 _IN_ZARR_PYTHON = {
     3: _NUMBERS | _TIMES | _TEXTS | _RECORDS | {"r*"},
     2: _set("b i u f c m M S U V O record"),
@@ -297,14 +303,22 @@ _CODECS_OF_ZARR_PYTHON = {
     2: _OF_NUMCODECS,
 }
 
+_PROBLEMS_OF_ZARR_PYTHON: dict[int, tuple[Problem, ...]] = {
+    3: (_fill_of_bytes,),
+    2: (_text_as_objects, _fill_of_bytes, _odd_dtypes, _shuffle_of_netcdf),
+}
+
 READERS: tuple[Reader, ...] = (
-    Reader("zarr-python 3", _IN_ZARR_PYTHON, _CODECS_OF_ZARR_PYTHON, problems=_ZARR_PYTHON),
+    Reader("zarr-python 3", _IN_ZARR_PYTHON, _CODECS_OF_ZARR_PYTHON, _PROBLEMS_OF_ZARR_PYTHON),
     Reader("zarr-python 2", {2: _set("b i u f c m M S U V O record")}, {2: _OF_NUMCODECS | {"json2"}}),
     Reader(
         "xarray",
         _IN_ZARR_PYTHON,
         _CODECS_OF_ZARR_PYTHON,
-        problems=(*_ZARR_PYTHON, _dimension_names),
+        {
+            3: (*_PROBLEMS_OF_ZARR_PYTHON[3], _dimension_names_unless_scalar),
+            2: (*_PROBLEMS_OF_ZARR_PYTHON[2], _dimension_names),
+        },
     ),
     Reader(
         "tensorstore",
@@ -313,7 +327,7 @@ READERS: tuple[Reader, ...] = (
             2: _set("b i u f c S V record int4") | _SMALL_FLOATS,
         },
         {3: _CORE, 2: _set("blosc bz2 gzip zlib zstd")},
-        problems=(_no_filters, _fields, _bytes_as_dimension, _codec_after_shards),
+        {3: (_bytes_as_dimension, _codec_after_shards), 2: (_no_filters, _fields, _bytes_as_dimension)},
     ),
     Reader(
         "GDAL",
@@ -322,16 +336,16 @@ READERS: tuple[Reader, ...] = (
             3: _CORE,
             2: _set("bitround blosc delta fixedscaleoffset gzip lzma quantize shuffle zlib zstd"),
         },
-        problems=(
-            *(_gdal_fill_value, _gdal_shape, _gdal_order, _gdal_filters, _gdal_codecs),
-            _shuffle_of_netcdf,
-        ),
+        {
+            3: (_gdal_fill_value, _gdal_shape, _gdal_codecs),
+            2: (_gdal_fill_value, _gdal_complex_fill_value, _gdal_shape, _gdal_filters, _shuffle_of_netcdf),
+        },
     ),
     Reader(
         "zarrita.js",
         {3: _REALS | _set("string"), 2: _set("b i u f S U O")},
         {3: _CORE | _set("vlen-utf8"), 2: _set("blosc gzip lz4 vlen-utf8 zlib zstd")},
-        problems=(_json_literals,),
+        {3: (_json_literals,), 2: (_json_literals,)},
     ),
 )
 """The table."""

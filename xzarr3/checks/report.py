@@ -361,9 +361,10 @@ class CheckReport:
         for array in self.arrays.values():
             for name in (*array.readable_by, *array.not_readable_by):
                 readers[name] = readers.get(name, 0) + (name in array.readable_by)
-        shown = ("all" if number == len(self.arrays) else str(number) for number in readers.values())
+        most_first = sorted(readers.items(), key=lambda item: -item[1])
+        shown = (f"{name}: {'all' if number == len(self.arrays) else number}" for name, number in most_first)
         if readers:
-            yield "arrays read by " + ", ".join(map("{0}: {1}".format, readers, shown))
+            yield f"arrays read by {', '.join(shown)}"
 
     def _lines(self) -> Iterator[str]:
         """The findings, grouped by node; the node with the worst finding first."""

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from operator import index
-from typing import Any, ClassVar, Final, NoReturn, TypeAlias
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
@@ -77,6 +77,7 @@ __all__ = [
 
 KeySet: TypeAlias = set[str]  # Inside the classes, `set` is the method.
 Parts: TypeAlias = list[tuple[int, memoryview]]
+Listed = TypeVar("Listed")
 
 ABSENT = "absent"
 """The version that this package's stores give a key without a value."""
@@ -833,9 +834,7 @@ class Store(Closing):
             The name, in the form of a key, and whether :meth:`sweep` removes it, because its writer has been
             silent for long.
         """
-        listeners = self._listening("leftovers")
-        found = iter(self._leftovers(check_prefix(prefix)))
-        return told(Request(self, listeners, "list", prefix, number=0), found) if listeners else found
+        return self._told_list("leftovers", prefix, iter(self._leftovers(check_prefix(prefix))))
 
     def _leftovers(self, prefix: str) -> Iterable[tuple[str, bool]]:
         return ()
@@ -868,11 +867,8 @@ class Store(Closing):
         """
         check_prefix(prefix)
         self._check_listable("list_sizes")
-        listeners = self._listening("list_sizes")
-        found: Iterator[tuple[str, int | None]] = iter(self._list_sizes(prefix))
-        if prefix:
-            found = (entry for entry in found if entry[0].startswith(prefix))
-        return told(Request(self, listeners, "list", prefix, number=0), found) if listeners else found
+        found = (entry for entry in self._list_sizes(prefix) if entry[0].startswith(prefix))
+        return self._told_list("list_sizes", prefix, found)
 
     def _list_sizes(self, prefix: str) -> Iterable[tuple[str, int | None]]:
         return ((key, None) for key in self.list_prefix(prefix))
@@ -880,11 +876,15 @@ class Store(Closing):
     def _keys_below(self, prefix: str, operation: str) -> Iterator[str]:
         check_prefix(prefix)
         self._check_listable(operation)
-        listeners = self._listening("list")
         keys: Iterator[str] = iter(self._list(prefix))
         if prefix:
             keys = (key for key in keys if key.startswith(prefix))
-        return told(Request(self, listeners, "list", prefix, number=0), keys) if listeners else keys
+        return self._told_list("list", prefix, keys)
+
+    def _told_list(self, operation: str, prefix: str, found: Iterator[Listed]) -> Iterator[Listed]:
+        """What a list finds; listeners learn how many entries were asked for."""
+        listeners = self._listening(operation)
+        return told(Request(self, listeners, "list", prefix, number=0), found) if listeners else found
 
     def _list(self, prefix: str) -> Iterable[str]:
         """The keys below ``prefix``, found by listing prefix by prefix."""
