@@ -18,6 +18,8 @@ from xzarr3 import LocalStore, ReadOnlyError, Store, ZipStore
 from xzarr3.checks.report import CODES
 from xzarr3.stores import FsspecStore, WrapperStore
 
+HEX = "0123456789abcdef" * 2
+
 
 @pytest.mark.parametrize(("name", "zarr_format"), CASES, ids=[f"{name}-{each}" for name, each in CASES])
 def test_a_repair_touches_only_what_is_repairable(name: str, zarr_format: Any) -> None:
@@ -61,7 +63,7 @@ def test_temporary_files_go_once_they_are_old(tmp_path: Path) -> None:
     healthy(3, LocalStore(tmp_path))
     names = {
         "t2m/c/0/.xzarr3-partial-1": 7200, "t2m/c/0/.xzarr3-partial-2": 10,
-        "t2m/c/0/0.abc.partial": 7200, "t2m/c/0/1.abc.partial": 10,
+        f"t2m/c/0/0.{HEX}.partial": 7200, f"t2m/c/0/1.{HEX}.partial": 10,
     }  # fmt: skip
     for name, age in names.items():
         (tmp_path / name).write_bytes(b"1")
@@ -71,6 +73,28 @@ def test_temporary_files_go_once_they_are_old(tmp_path: Path) -> None:
     found = {finding.key: finding.repaired for finding in report.findings}
     assert found == {name: age > 3600 for name, age in names.items()}
     assert {name: (tmp_path / name).exists() for name in names} == {n: age < 3600 for n, age in names.items()}
+
+
+def test_files_that_a_user_may_have_named_so_stay(tmp_path: Path) -> None:
+    healthy(3, LocalStore(tmp_path))
+    for name in ("notes.tmp", "t2m/draft.partial", "t2m/.zarr.json.aB3dE6"):
+        (tmp_path / name).write_bytes(b"1")
+        os.utime(tmp_path / name, (0, 0))
+    report = xzarr3.check(tmp_path, repair=True)
+    assert {finding.code for finding in report.findings} == {"key-temporary"}
+    assert (report.repairs, len(report.findings)) == ((), 3)
+    assert (tmp_path / "notes.tmp").exists()
+
+
+def test_chunks_outside_stay_while_documents_disagree(tmp_path: Path) -> None:
+    """The shape in a damaged document may be wrong: what is outside by it may be data."""
+    store = healthy(3, LocalStore(tmp_path))
+    Planter(store, 3).edit("t2m/zarr.json", lambda document: document.update(shape=[4, 6]), copy=False)
+    before = contents(store)
+    report = xzarr3.check(store, repair=True)
+    outcomes = {step.what: step.outcome for step in report.repairs}
+    assert "the shape may be wrong" in outcomes["erase chunks outside of the grid of '/t2m'"]
+    assert {key for key in before if before[key] != store.get(key)} == {"zarr.json"}
 
 
 def test_chunks_outside_stay_while_another_writer_changes_the_length(tmp_path: Path) -> None:

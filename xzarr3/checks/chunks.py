@@ -95,7 +95,8 @@ def is_too_large(handle: Array) -> bool:
 
 
 def _chosen(listing: Listing, units: Units, number: int | None, findings: Findings) -> _Chosen:
-    is_listed = listing.scope.is_listed
+    # Storage transformers may give units other keys than those that are listed.
+    is_listed = listing.scope.is_listed and not units.handle.metadata.storage_transformers
     if number != 0 and is_too_large(units.handle):
         findings.add("chunks-large", units.handle.path, "", f"chunks of more than {_LARGEST // 2**30} GiB")
         number = 0

@@ -37,9 +37,22 @@ _TEMPORARY = re.compile(
     r"|\.partial$"  # zarr-python, rclone
     r"|\.__lock$"  # tensorstore
     r"|^\.nfs[0-9a-f]{8,}$"  # NFS
-    r"|^\..+\.[A-Za-z0-9]{6}$"  # rsync
+    r"|^\.(?:[\d.]+|zarr\.json|\.z\w+)\.[A-Za-z0-9]{6}$"  # rsync
     r"|\.(?:tmp|temp|part|crdownload|swp)$|~$"
 )
+
+_SURELY_TEMPORARY = re.compile(rf"^{re.escape(TEMPORARY)}|\.[0-9a-f]{{32}}\.partial$")
+
+
+def is_surely_temporary(key: str) -> bool:
+    """Whether no user gives a file such a name: that of a temporary file of xzarr3 or zarr-python.
+
+    Examples
+    --------
+    >>> is_surely_temporary("a/c/0.0123456789abcdef0123456789abcdef.partial"), is_surely_temporary("a.tmp")
+    (True, False)
+    """
+    return _SURELY_TEMPORARY.search(key.rpartition("/")[2]) is not None
 
 
 @dataclass

@@ -16,7 +16,8 @@ GDAL
 zarr-python 2
     Arrays that 2.18.7 wrote and read back are kept in ``tests/data``. It reads version 2 only.
 zarrita.js
-    Not run: the row follows its list of data types and codecs. Try it before you rely on it.
+    Not run: the row follows the data types and codecs that its source registers. Try it before you rely on
+    it.
 
 The draft of May 2022 is read by none of them: zarr-python 2 had it as an experiment that was removed.
 Knows documents as JSON and no stores.
@@ -343,8 +344,15 @@ READERS: tuple[Reader, ...] = (
     ),
     Reader(
         "zarrita.js",
-        {3: _REALS | _set("string"), 2: _set("b i u f S U O")},
-        {3: _CORE | _set("vlen-utf8"), 2: _set("blosc gzip lz4 vlen-utf8 zlib zstd")},
+        {3: _REALS | _set("string fixed_length_utf32"), 2: _set("b i u f S U O")},
+        {
+            3: _CORE
+            | _set(
+                "vlen-utf8 bitround cast_value scale_offset numcodecs.blosc numcodecs.delta numcodecs.gzip"
+            )
+            | _set("numcodecs.lz4 numcodecs.shuffle numcodecs.zlib numcodecs.zstd"),
+            2: _set("blosc delta gzip lz4 shuffle vlen-utf8 zlib zstd"),
+        },
         {3: (_json_literals,), 2: (_json_literals,)},
     ),
 )

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from xzarr3.checks.documents import Scope
+from xzarr3.checks.keys import is_surely_temporary
 from xzarr3.checks.report import Finding, Repair
 from xzarr3.checks.writes import code_of, find_writes
 from xzarr3.commit.lease import SWAPS, Lease
@@ -69,7 +70,8 @@ def plan(store: Store, scope: Scope | None, findings: Iterable[Finding]) -> list
     steps = [*_plan_writes(store, scope, _of(found, *_WRITES))]
     if scope is not None:
         steps += _plan_temporary(scope, _of(found, "key-temporary"))
-        steps += _plan_outside(scope, _of(found, "chunk-outside"))
+        is_sure = not _of(found, "consolidated-differs")
+        steps += _plan_outside(scope, _of(found, "chunk-outside"), is_sure=is_sure)
         steps += _plan_copies(scope, _of(found, *_COPIES))
     return steps
 
@@ -133,7 +135,8 @@ def _plan_temporary(scope: Scope, found: Sequence[Finding]) -> Iterator[Step]:
     own = tuple(each for each in found if each.key in old)
     if own:
         yield Step("remove temporary files of writers that have ended", own, lambda: store.sweep())
-    others = tuple(each for each in found if TEMPORARY not in each.key and _is_old(store, each.key))
+    left = [each for each in found if each not in own and is_surely_temporary(each.key)]
+    others = tuple(each for each in left if TEMPORARY not in each.key and _is_old(store, each.key))
     if others:
         keys = [each.key for each in others]
         yield Step(
@@ -154,11 +157,19 @@ def _is_old(store: Store, key: str) -> bool:
     return time.time() - info.st_mtime > _HOUR
 
 
-def _plan_outside(scope: Scope, found: Sequence[Finding]) -> Iterator[Step]:
+def _plan_outside(scope: Scope, found: Sequence[Finding], *, is_sure: bool) -> Iterator[Step]:
+    """Erase chunks outside of grids, unless a consolidated copy may have another shape."""
     for path in dict.fromkeys(finding.path for finding in found):
         own = tuple(finding for finding in found if finding.path == path)
         what = f"erase chunks outside of the grid of '/{path}'"
-        yield Step(what, own, partial(_erase_outside, scope, path))
+        yield Step(what, own, partial(_erase_outside, scope, path) if is_sure else _refuse)
+
+
+def _refuse() -> None:
+    raise StoreError(
+        "a document and its consolidated copy differ, so the shape may be wrong; find out which one is "
+        "right, then repair again"
+    )
 
 
 def _erase_outside(scope: Scope, path: str) -> None:

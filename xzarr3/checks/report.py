@@ -169,7 +169,7 @@ class ArrayReport:
     units : int
         Number of stored units in the grid: shards, or chunks that are in no shard.
     stored : int or None
-        How many of them exist; None if the store cannot list keys.
+        How many of them exist; None if that cannot be listed.
     nbytes_stored : int or None
         Size in bytes of all stored units; None if the store does not tell sizes.
     read : int
