@@ -355,6 +355,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0 for success; 1 after an error, which is printed as one line on standard error; 130 after Ctrl-C.
+        ``check`` exits the process with 1 if it finds errors, and with 2 if the store cannot be checked.
         A command line that cannot be parsed exits the process with status 2.
     """
     arguments = parser().parse_args(argv)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from _fault_server import FaultServer
 
 import xzarr3
-from xzarr3 import MemoryStore, Store
+from xzarr3 import LocalStore, MemoryStore, Store
 from xzarr3.stores import LoggingStore
 
 LIMIT = 500 * 2**20  # bytes
@@ -146,3 +147,15 @@ def test_requests_to_s3(fault_server: FaultServer, number: int) -> None:
     assert report.arrays["a"].nbytes_stored == sum(len(held.get(k) or b"") for k in held.list() if "/c/" in k)
     log = fault_server.log()
     assert len(log) <= 25 + number // 1000
+
+
+def test_sample_of_a_large_shard_moves_its_index_and_few_inner_chunks(tmp_path: Path) -> None:
+    inner = LocalStore(tmp_path)
+    data = np.random.default_rng(0).integers(0, 255, 2**22, dtype="uint8")
+    xzarr3.create_array(inner, data=data, chunks=2**12, shards=2**22, compressors=None)
+    cases: tuple[tuple[Any, int, int], ...] = (("sample", 8 * 2**12, 9 * 2**12), ("all", 2**22, 2**22))
+    for decode, least, most in cases:
+        store = LoggingStore(inner)
+        assert xzarr3.check(store, decode=decode).findings == ()
+        moved = sum(record.size for record in store.records if record.key == "c/0")
+        assert least <= moved <= most + 1024 * 16 + 4  # the index

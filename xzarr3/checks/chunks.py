@@ -22,7 +22,8 @@ Decode: TypeAlias = Literal["sample", "all", "none"]
 _SAMPLE = 8
 """Stored units of an array that a sample reads, and inner chunks of a shard."""
 _AT_ONCE = 1024  # Units whose findings are collected together.
-_WHOLE = 2**26  # Bytes of a shard that is read with one request.
+_WHOLE, _SMALL = 2**26, 2**20
+"""Bytes of a shard that is read with one request, for all of its inner chunks or for a sample of them."""
 _LARGEST = 2**31  # Bytes of a chunk that is decoded.
 _MOST_ASKED = 10**6  # Units that are asked for one by one where nothing is listed.
 _MEMORY = 2**29  # Bytes of chunks that threads hold together.
@@ -155,7 +156,8 @@ def _problems(unit: Unit, most: int | None) -> Iterator[Problem]:
     chain = engine.chain_of(grid.chunk_shape_at(unit.coords))
     shard = chain.shard
     store = engine.store
-    if shard is not None and not 0 <= unit.size <= _WHOLE:
+    # Of a large shard, a sample takes the index and single inner chunks only.
+    if shard is not None and not 0 <= unit.size <= (_WHOLE if most is None else _SMALL):
         opened = store.reader().open(unit.key)
         if opened is None:
             return

@@ -55,7 +55,7 @@ class Step:
 
     what: str
     findings: tuple[Finding, ...]
-    act: Callable[[], None]
+    act: Callable[[], object]
 
     def described(self, outcome: str) -> Repair:
         """The step as a report has it."""
@@ -102,7 +102,7 @@ def _plan_writes(store: Store, scope: Scope | None, found: Sequence[Finding]) ->
     if found:
         keys = [finding.key for finding in found]
         path = "" if scope is None else scope.path
-        what = "finish or remove writes whose writers have ended, as xzarr3 recover does"
+        what = "finish or remove all writes whose writers have ended, as xzarr3 recover does"
         yield Step(what, tuple(found), lambda: _end_writes(store, path, keys))
 
 
@@ -131,10 +131,12 @@ def _end_writes(store: Store, path: str, keys: Sequence[str]) -> None:
 def _plan_temporary(scope: Scope, found: Sequence[Finding]) -> Iterator[Step]:
     """Remove temporary files that are an hour old: the store's own by its sweep, others by their keys."""
     store = scope.store
-    old = {name for name, is_old in store.leftovers() if is_old} if found else set()
+    prefixes = scope.format.prefixes(scope.path) if scope.path and found else ("",) * bool(found)
+    old = {name for prefix in prefixes for name, is_old in store.leftovers(prefix) if is_old}
     own = tuple(each for each in found if each.key in old)
     if own:
-        yield Step("remove temporary files of writers that have ended", own, lambda: store.sweep())
+        what = "remove temporary files of writers that have ended"
+        yield Step(what, own, lambda: [*map(store.sweep, prefixes)])
     left = [each for each in found if each not in own and is_surely_temporary(each.key)]
     others = tuple(each for each in left if TEMPORARY not in each.key and _is_old(store, each.key))
     if others:
