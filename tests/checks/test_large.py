@@ -159,3 +159,21 @@ def test_sample_of_a_large_shard_moves_its_index_and_few_inner_chunks(tmp_path: 
         assert xzarr3.check(store, decode=decode).findings == ()
         moved = sum(record.size for record in store.records if record.key == "c/0")
         assert least <= moved <= most + 1024 * 16 + 4  # the index
+
+
+def test_dataset_on_a_web_server_is_checked_by_its_consolidated_metadata(fault_server: FaultServer) -> None:
+    held = MemoryStore()
+    xzarr3.create_group(held).create_array("a", data=np.arange(1, 41), chunks=1)
+    xzarr3.consolidate_metadata(held)
+    place = f"bucket/{uuid.uuid4().hex}.zarr"
+    fault_server.put_all({f"/{place}/{key}": bytes(held.get(key) or b"") for key in held.list()})
+    url = f"{fault_server.url}/{place}"
+    report = xzarr3.check(url)
+    assert [finding.code for finding in report.findings] == ["keys-unlisted"]
+    assert (report.arrays["a"].read, report.arrays["a"].stored) == (8, None)
+    fault_server.put(f"/{place}/a/c/7", b"\xff damaged")
+    found = xzarr3.check(url, decode="all").findings
+    assert [(finding.code, finding.key) for finding in found] == [
+        ("chunk-damaged", "a/c/7"),
+        ("keys-unlisted", ""),
+    ]
