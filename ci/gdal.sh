@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of GDAL in tests/interop/test_interop.py with GDAL 3.13, the first that knows shards.
+# Runs the tests of GDAL, in tests/interop/test_interop.py and tests/checks/test_readers.py, with GDAL 3.13, the
+# first that knows shards.
 # The package index has no binary GDAL of its own. The wheel of pyramids-core holds one with its bindings;
 # these alone are used, so nothing that pyramids-core depends on is installed. Arguments go to pytest.
 set -euo pipefail
@@ -19,4 +20,4 @@ if [ "$(cat "$gdal/installed" 2>/dev/null)" != "$wheel" ]; then
 fi
 export PYTHONPATH="$gdal/pyramids/_vendor"
 "$venv/bin/python" -c 'from osgeo import gdal; print("== GDAL", gdal.__version__)'
-exec "$venv/bin/python" -m pytest -m "slow or not slow" tests/interop/test_interop.py -k gdal "$@"
+exec "$venv/bin/python" -m pytest -m "slow or not slow" tests/interop/test_interop.py tests/checks/test_readers.py -k gdal "$@"

@@ -26,7 +26,10 @@ END = "<!-- End of what ci/layers.py makes -->\n"
 LAYERS: list[dict[str, str]] = [
     {"cli": "the command line", "__main__": "`python -m xzarr3`"},
     {"__init__": "the public names"},
-    {"xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit"},
+    {
+        "xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit",
+        "checks": "`check`: what is wrong with a store, and its repair",
+    },
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
     {
         "api": "open and create",

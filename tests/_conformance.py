@@ -611,6 +611,16 @@ class StoreConformance:
                 assert store.list_dir(prefix) == level
             store.erase_values(keys.split())
 
+    def test_lists_tell_sizes_or_that_they_are_not_known(self, store: Store) -> None:
+        values = {"a/b": b"", "a/c/d": VALUE, "ab": b"x" * 5000, "e/f/g": b"1"}
+        for key, value in values.items():
+            store.set(key, value)
+        for prefix in ("", "a/", "e/f/", "no/"):
+            found = list(store.list_sizes(prefix))
+            assert sorted(key for key, _ in found) == [key for key in values if key.startswith(prefix)]
+            assert all(size in (None, len(values[key])) for key, size in found)
+        assert not [name for name, _ in store.leftovers()]
+
     def test_listing_while_keys_come_and_go(self, store: Store) -> None:
         given = {f"{at % 7}/{at}" for at in range(60)}
         fill(store, *given)

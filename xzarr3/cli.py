@@ -1,4 +1,4 @@
-"""The command ``xzarr3``: ``copy``, ``demo``, ``explain``, ``info`` and ``recover``.
+"""The command ``xzarr3``: ``check``, ``copy``, ``demo``, ``explain``, ``info`` and ``recover``.
 
 Parses arguments, calls the public interface and prints results and errors. It has no other logic.
 """
@@ -19,6 +19,7 @@ import xzarr3
 from xzarr3.errors import SelectionError, Xzarr3Error, printable, shorten
 
 FAILURE = 1
+UNCHECKED = 2
 INTERRUPTED = 128 + 2
 
 
@@ -42,6 +43,26 @@ def _info(arguments: argparse.Namespace) -> None:
         return
     node = xzarr3.open(arguments.store, arguments.path, storage_options=dict(arguments.option))
     print(node.info if isinstance(node, xzarr3.Array) else node.tree())
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    try:
+        report = xzarr3.check(
+            arguments.store,
+            arguments.path,
+            decode=arguments.decode,
+            repair=arguments.repair,
+            dry_run=arguments.dry_run,
+            threads=arguments.threads,
+            progress=sys.stderr.isatty(),
+            storage_options=dict(arguments.option),
+        )
+    except Xzarr3Error as error:
+        print("xzarr3: " + " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(UNCHECKED)
+    print(json.dumps(report.to_json(), indent=2) if arguments.json else report, flush=True)
+    if not report.ok:
+        sys.exit(FAILURE)
 
 
 def _recover(arguments: argparse.Namespace) -> None:
@@ -238,6 +259,38 @@ def parser() -> argparse.ArgumentParser:
     _takes_options(explain, "--option", "the store")
     explain.set_defaults(command=_explain)
 
+    check = commands.add_parser(
+        "check",
+        help="look for damage: in documents, keys, sizes, shards, chunks, coordinates, attributes, writes",
+        description="Look for damage and for what misleads readers, in an array or a group with all that is "
+        "below it: documents and their consolidated copies, names, keys and sizes of values, indexes of "
+        "shards, chunks, coordinates, CF attributes, and writes that have not ended.",
+        epilog="Exit status: 0 without errors, 1 with errors, 2 if the store cannot be checked.",
+    )
+    check.add_argument("store", metavar="STORE", help="path or URL of the store")
+    check.add_argument(
+        "path", metavar="PATH", nargs="?", default="", help="path of the node (default: the root)"
+    )
+    check.add_argument(
+        "--decode",
+        choices=("sample", "all", "none"),
+        default="sample",
+        help="which chunks are read and decoded: some of each array (default), all or none",
+    )
+    check.add_argument(
+        "--repair",
+        action="store_true",
+        help="repair what is safe: writes of dead writers, temporary files, chunks outside of the grid, "
+        "consolidated metadata; never chunks of the grid",
+    )
+    check.add_argument("--dry-run", action="store_true", help="only tell what a repair would do")
+    check.add_argument(
+        "--threads", metavar="N", type=_thread_count, help="threads that decode (default: all cores)"
+    )
+    check.add_argument("--json", action="store_true", help="print all of it as JSON")
+    _takes_options(check, "--option", "the store")
+    check.set_defaults(command=_check)
+
     copy = commands.add_parser(
         "copy",
         help="copy an array or a group, in the same format or another one",
@@ -302,6 +355,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0 for success; 1 after an error, which is printed as one line on standard error; 130 after Ctrl-C.
+        ``check`` exits the process with 1 if it finds errors, and with 2 if the store cannot be checked.
         A command line that cannot be parsed exits the process with status 2.
     """
     arguments = parser().parse_args(argv)

@@ -53,9 +53,11 @@ class Progress:
     asked : bool or callable
         Show a bar, nothing, or call ``asked(done, total)``. An exception from the function ends the work.
     total : int
-        Total amount of work, in bytes.
+        Total amount of work, in bytes if no unit is given.
     text : str
         Description of the work, shown before the bar.
+    unit : str, optional
+        What is counted, such as ``"chunks"``.
 
     Examples
     --------
@@ -65,11 +67,12 @@ class Progress:
     20 of 20
     """
 
-    def __init__(self, asked: Asked, total: int, text: str) -> None:
+    def __init__(self, asked: Asked, total: int, text: str, unit: str | None = None) -> None:
         check_asked(asked)
         self._asked = asked
         self._total = total
         self._text = printable(text)
+        self._unit = unit
         self._done = 0.0
         self._told = -1
         self._when = 0.0
@@ -79,7 +82,7 @@ class Progress:
         if self._asked is True:
             from xzarr3.display.bars import bar
 
-            self._bar = bar(self._total, self._text)
+            self._bar = bar(self._total, self._text, self._unit)
         self._show(now=True)
         return self
 

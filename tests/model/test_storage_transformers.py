@@ -213,3 +213,15 @@ def test_formats_without_them_refuse(zarr_format: Any) -> None:
     with pytest.raises(xzarr3.MetadataError, match="storage_transformers"):
         _make(store, Flip(), zarr_format=zarr_format)
     assert list(store.list()) == []
+
+
+def test_a_check_reads_through_it(store: Store) -> None:
+    xzarr3.create_group(store)
+    _make(store, Flip(255))
+    report = xzarr3.check(store, decode="all")
+    assert report.findings == ()
+    assert (report.arrays["a"].stored, report.arrays["a"].read) == (None, 2)
+    store.set("a/flipped/c/1/0", b"short")
+    store.set("a/c/9/9", b"")
+    found = {finding.code for finding in xzarr3.check(store, decode="all").findings}
+    assert found == {"chunk-size", "chunk-outside"}

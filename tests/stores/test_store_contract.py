@@ -173,7 +173,7 @@ def test_public_methods_are_few() -> None:
     }
     changes = {"get_versioned", "compare_and_set", "update"}
     threads = {"reader", "writer", "get_values", "set_values", "copy_values"}
-    facts = {"stamp", "version", "tag", "close", "sweep"}
+    facts = {"stamp", "version", "tag", "close", "sweep", "leftovers", "list_sizes"}
     assert public == specification | changes | threads | facts
 
 

@@ -135,6 +135,8 @@ OPERATIONS: dict[str, Callable[[Store], object]] = {
     "list": lambda store: sorted(store.list()),
     "list_prefix": lambda store: sorted(store.list_prefix("")),
     "list_dir": lambda store: store.list_dir(""),
+    "list_sizes": lambda store: sorted(store.list_sizes("")),
+    "leftovers": lambda store: list(store.leftovers()),
     "sweep": lambda store: store.sweep(),
 }
 
@@ -419,6 +421,8 @@ def logged(**values: bytes) -> LoggingStore:
 
 
 TOLD = {
+    "list_sizes": ["list"],
+    "leftovers": ["list"],
     **{key: ["open", "read"] for key in ("open", "open part")},
     **{key: ["get"] for key in ("reader", "scratch")},
     "get_values": ["get", "get"],

@@ -19,19 +19,22 @@ _FORMAT = "{l_bar}{bar}| {done} of {whole} [{elapsed}<{remaining}, {speed}{postf
 
 
 class Bar(tqdm):  # type: ignore[misc]
-    """A bar of bytes, without a thread of its own.
+    """A bar of bytes or other units, without a thread of its own.
 
     Parameters
     ----------
     total : int
-        Bytes.
+        Amount of work.
     text : str
         Description of the work.
+    unit : str, optional
+        What is counted, if it is not bytes.
     """
 
     monitor_interval = 0
 
-    def __init__(self, total: int, text: str, **options: Any) -> None:
+    def __init__(self, total: int, text: str, unit: str | None = None, **options: Any) -> None:
+        self._unit = unit
         super().__init__(total=total, desc=text, bar_format=_FORMAT, **options)
 
     @property
@@ -41,17 +44,21 @@ class Bar(tqdm):  # type: ignore[misc]
         rate = found["rate"]
         if rate is None and found["elapsed"]:
             rate = (found["n"] - found["initial"]) / found["elapsed"]
-        speed = f"{size(rate or 0)}/s"
-        return {**found, "done": size(found["n"]), "whole": size(found["total"] or 0), "speed": speed}
+        speed = f"{self._amount(rate or 0)}/s"
+        done, whole = self._amount(found["n"]), self._amount(found["total"] or 0)
+        return {**found, "done": done, "whole": whole, "speed": speed}
+
+    def _amount(self, number: float) -> str:
+        return size(number) if self._unit is None else f"{number:,.0f} {self._unit}"
 
 
 class NotebookBar(Bar):
     """A bar in the output of a notebook's cell."""
 
-    def __init__(self, total: int, text: str) -> None:
+    def __init__(self, total: int, text: str, unit: str | None = None) -> None:
         self._ipython: Any = import_module("IPython.display")
         self._output: Any = None
-        super().__init__(total, text, gui=True)
+        super().__init__(total, text, unit, gui=True)
         self._output = self._ipython.display(self._html(), display_id=True)
 
     def _html(self) -> Any:
@@ -78,8 +85,9 @@ class NotebookBar(Bar):
             self.display()
 
 
-def bar(total: int, text: str) -> Bar:
+def bar(total: int, text: str, unit: str | None = None) -> Bar:
     """A bar for where this process prints."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    return Bar(total, text) if getattr(shell, "kernel", None) is None else NotebookBar(total, text)
+    kind = Bar if getattr(shell, "kernel", None) is None else NotebookBar
+    return kind(total, text, unit)

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from operator import index
-from typing import Any, ClassVar, Final, NoReturn, TypeAlias
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.display.shown import Description, Shown
@@ -78,6 +78,7 @@ __all__ = [
 
 KeySet: TypeAlias = set[str]  # Inside the classes, `set` is the method.
 Parts: TypeAlias = list[tuple[int, memoryview]]
+Listed = TypeVar("Listed")
 
 ABSENT = "absent"
 """The version that this package's stores give a key without a value."""
@@ -164,6 +165,8 @@ _MADE_FROM: Final[dict[str, tuple[str, ...]]] = {
     "sweep": (),
     "list": ("list_dir",),
     "list_dir": ("list",),
+    "list_sizes": ("list", "list_dir", "getsize", *_READ, "reader"),
+    "leftovers": ("sweep",),
 }
 """Every operation, and the operations that its default implementation calls."""
 _FACTS = frozenset(("stamp", "version", "tag"))
@@ -194,8 +197,9 @@ class Store(Shown, Closing):
 
     Every other operation has a default made from these four. A class may override these hooks too:
     ``_get_partial_values``, ``_exists``, ``_getsize``, ``_set_partial_values``, ``_erase_values``,
-    ``_erase_prefix``, ``_list_dir``, ``_get_versioned``, ``_compare_and_set``, ``_copy_values``, ``_sweep``,
-    and ``_reader`` and ``_writer``, which return the object with which a thread reads or writes many values.
+    ``_erase_prefix``, ``_list_dir``, ``_list_sizes``, ``_get_versioned``, ``_compare_and_set``,
+    ``_copy_values``, ``_sweep``, ``_leftovers``, and ``_reader`` and ``_writer``, which return the object
+    with which a thread reads or writes many values.
     Where a derived class overrides a hook, the operations made from that hook return to their defaults, so
     that they call the override. An operation that cannot be made raises
     :class:`~xzarr3.StoreCapabilityError`. A class may also override a public method. The override must then
@@ -857,6 +861,20 @@ class Store(Shown, Closing):
     def _sweep(self, prefix: str) -> None:
         """Remove leftovers of killed writers."""
 
+    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        """Names of temporary files of writers below ``prefix``, which are no keys; most stores have none.
+
+        Yields
+        ------
+        (str, bool)
+            The name, in the form of a key, and whether :meth:`sweep` removes it, because its writer has been
+            silent for long.
+        """
+        return self._told_list("leftovers", prefix, iter(self._leftovers(check_prefix(prefix))))
+
+    def _leftovers(self, prefix: str) -> Iterable[tuple[str, bool]]:
+        return ()
+
     def _cannot_erase(self, operation: str) -> NoReturn:
         if not self.writeable:
             self._cannot_write()
@@ -872,14 +890,37 @@ class Store(Shown, Closing):
         """Every key that begins with ``prefix``."""
         return self._keys_below(prefix, "list_prefix")
 
+    def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
+        """Every key that begins with ``prefix``, and the size of its value in bytes; None if not known.
+
+        The sizes come with the listing: no key takes a request of its own.
+
+        Examples
+        --------
+        >>> from xzarr3 import MemoryStore
+        >>> sorted(MemoryStore({"a/b": b"value", "a/c": b"", "d": b"1"}).list_sizes("a/"))
+        [('a/b', 5), ('a/c', 0)]
+        """
+        check_prefix(prefix)
+        self._check_listable("list_sizes")
+        found = (entry for entry in self._list_sizes(prefix) if entry[0].startswith(prefix))
+        return self._told_list("list_sizes", prefix, found)
+
+    def _list_sizes(self, prefix: str) -> Iterable[tuple[str, int | None]]:
+        return ((key, None) for key in self.list_prefix(prefix))
+
     def _keys_below(self, prefix: str, operation: str) -> Iterator[str]:
         check_prefix(prefix)
         self._check_listable(operation)
-        listeners = self._listening("list")
         keys: Iterator[str] = iter(self._list(prefix))
         if prefix:
             keys = (key for key in keys if key.startswith(prefix))
-        return told(Request(self, listeners, "list", prefix, number=0), keys) if listeners else keys
+        return self._told_list("list", prefix, keys)
+
+    def _told_list(self, operation: str, prefix: str, found: Iterator[Listed]) -> Iterator[Listed]:
+        """What a list finds; listeners learn how many entries were asked for."""
+        listeners = self._listening(operation)
+        return told(Request(self, listeners, "list", prefix, number=0), found) if listeners else found
 
     def _list(self, prefix: str) -> Iterable[str]:
         """The keys below ``prefix``, found by listing prefix by prefix."""

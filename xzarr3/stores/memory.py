@@ -131,6 +131,10 @@ class MemoryStore(Store):
         with self._lock:
             return iter(list(self._values))
 
+    def _list_sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+        with self._lock:
+            return iter([(key, len(value)) for key, value in self._values.items()])
+
 
 class _MemoryReader(Reader):
     """Reads values that are in memory."""

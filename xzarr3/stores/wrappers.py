@@ -214,6 +214,12 @@ class WrapperStore(Store, hands_on=True):
     def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         return self.inner.list_dir(prefix)
 
+    def _list_sizes(self, prefix: str) -> Iterable[tuple[str, int | None]]:
+        return self.inner.list_sizes(prefix)
+
+    def _leftovers(self, prefix: str) -> Iterable[tuple[str, bool]]:
+        return self.inner.leftovers(prefix)
+
 
 class ReadOnlyStore(WrapperStore):
     """A store that neither writes to nor closes the store it wraps: a zip may have a writer elsewhere.

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from xzarr3.stores.local.folders import OTHER_KIND, STAGED, TEMPORARY, Folders
@@ -82,6 +82,24 @@ class Eraser(Folders):
             self._discard(folder, name)
         for folder in sorted({folder for folder, _ in leftovers}, key=len, reverse=True):
             self.prune(folder)
+
+    def temporary_files(self, prefix: str) -> Iterator[tuple[str, bool]]:
+        """Temporary files below ``prefix``, and whether :meth:`sweep` removes them; no locks."""
+        place = self._store._resolve(self, prefix[:-1], prefix, "list")
+        waiting = [] if place is None else [place]
+        while waiting:
+            folder = waiting.pop()
+            below = f"{folder}/" if folder else ""
+            try:
+                for entry in self.scan(folder):
+                    if entry.name.startswith(TEMPORARY):
+                        if entry.name != LOCK_NAME:
+                            yield below + entry.name, _is_abandoned(entry)
+                    elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith(STAGED):
+                        waiting.append(below + entry.name)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    self._store._fail("list", folder, error)
 
     def sync_gone(self, places: Iterable[str], key: str) -> None:
         """Wait until removals are on the disk; for a removed directory, in the one above that remains."""

@@ -21,7 +21,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NoReturn, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
@@ -416,6 +416,19 @@ class LocalStore(Store):
             yield from keys
             waiting.extend(prefixes)
 
+    def _list_sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+        waiting = [prefix]
+        while waiting:
+            sizes: dict[str, int | None] = {}
+            keys, prefixes = self._list_dir(waiting.pop(), sizes)
+            yield from ((key, sizes[key]) for key in keys)
+            waiting.extend(prefixes)
+
+    def _leftovers(self, prefix: str) -> Iterator[tuple[str, bool]]:
+        self._check_prefix(prefix)
+        with Eraser(self) as folders:
+            yield from folders.temporary_files(prefix)
+
     def _is_circle(self, key: str, prefix: str) -> bool:
         """Whether a link in a directory leads to that directory or to a directory above it."""
         try:
@@ -431,22 +444,27 @@ class LocalStore(Store):
             self._fail("list", key, error)
         return True
 
-    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+    def _list_dir(self, prefix: str, sizes: dict[str, int | None] | None = None) -> tuple[KeySet, KeySet]:
+        """The keys and prefixes directly below a prefix; ``sizes`` gets the sizes of the values."""
         self._check_prefix(prefix)
         if self.follow_links:
-            return self._names(prefix, platform.scan_at(self._base + prefix))
+            return self._names(prefix, platform.scan_at(self._base + prefix), sizes)
         with Folders(self.root) as folders:
             place = self._resolve(folders, prefix[:-1], prefix, "list")
             if place is None:
                 return set(), set()
-            return self._names(
-                prefix, folders.scan(place), lambda name: folders.without_links(f"{place}/{name}".lstrip("/"))
-            )
+            check = partial(self._check_link, folders, place)
+            return self._names(prefix, folders.scan(place), sizes, check)
+
+    @staticmethod
+    def _check_link(folders: Folders, place: str, name: str) -> object:
+        return folders.without_links(f"{place}/{name}".lstrip("/"))
 
     def _names(
         self,
         prefix: str,
         entries: Generator[os.DirEntry[str]],
+        sizes: dict[str, int | None] | None = None,
         check_link: Callable[[str], object] | None = None,
     ) -> tuple[KeySet, KeySet]:
         keys: KeySet = set()
@@ -460,6 +478,8 @@ class LocalStore(Store):
                     check_link(entry.name)
                 if not self._is_folder(entry, prefix):
                     keys.add(key)
+                    if sizes is not None:
+                        sizes[key] = _size_of(entry)
                 elif not is_link or not self._is_circle(key, prefix):
                     prefixes.add(f"{key}/")
         except LeadsOutError as error:
@@ -478,6 +498,15 @@ class LocalStore(Store):
             if error.errno == errno.ELOOP:  # A link to itself; reading it raises the error.
                 return False
             self._fail("list", prefix + entry.name, error)
+
+
+def _size_of(entry: os.DirEntry[str]) -> int | None:
+    """The size of a file in bytes; None for anything else, and for links, which may lead anywhere."""
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except OSError:  # Just removed, or inaccessible; reading it tells which.
+        return None
+    return info.st_size if stat.S_ISREG(info.st_mode) else None
 
 
 def _is_hidden(entry: os.DirEntry[str]) -> bool:

@@ -673,16 +673,23 @@ class ObjectStore(Store):
     # Listable
 
     def _list(self, prefix: str) -> Iterator[str]:
+        return (key for key, _ in self._sizes(prefix))
+
+    def _list_sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+        return self._sizes(prefix)
+
+    def _sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
         within = self._prefix + prefix
         self._checked(within[:-1], prefix)
         return self._listed(within, prefix)
 
-    def _listed(self, within: str, prefix: str) -> Iterator[str]:
+    def _listed(self, within: str, prefix: str) -> Iterator[tuple[str, int]]:
         cut = len(self._prefix)
         for page in self._pages(within, prefix):
             self._use().place_is_known = True
-            for path in self._objects(within, dict(page)):
-                yield path[cut:]
+            sizes = dict(page)
+            for path in self._objects(within, sizes):
+                yield path[cut:], sizes[path]
 
     def _pages(self, within: str, prefix: str) -> Iterator[Sizes]:
         """Pages of the objects whose names begin with ``within``, and their sizes.

@@ -465,6 +465,11 @@ class ZipStore(Store):
         with self._lock:
             return self._opened().directly_below(prefix)
 
+    def _list_sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+        with self._lock:
+            view = self._opened()
+            return iter([(key, view.members[key].file_size) for key in view.below(prefix)])
+
 
 class _ZipReader(Reader):
     """Reads members of a zip."""

@@ -1,0 +1,118 @@
+"""Stores of each format to plant defects in, and ways to plant them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import xzarr3
+from xzarr3 import MemoryStore, Store
+from xzarr3.formats.base import node_prefix
+
+FORMATS: tuple[Any, ...] = (3, 2, "3-draft")
+TIME = {"units": "days since 2001-01-01", "calendar": "standard"}
+
+
+def healthy(zarr_format: Any, store: Store | None = None) -> Store:
+    """A store with two coordinates, an array on them, and a group below; consolidated where that exists."""
+    store = MemoryStore() if store is None else store
+    root = xzarr3.create_group(store, zarr_format=zarr_format)
+    time = np.arange(1, 9, dtype="int32")
+    root.create_array(
+        "time", data=time, chunks=4, attributes=TIME, compressors=None, dimension_names=("time",)
+    )
+    names = ("time", "lat")
+    data = np.arange(1, 49, dtype="int16").reshape(8, 6)
+    root.create_array(
+        "t2m", data=data, chunks=(4, 3), attributes={"units": "K"}, compressors=None, dimension_names=names
+    )
+    packed = data.astype("float32")
+    root.create_array("packed", data=packed, chunks=(4, 3), dimension_names=names)
+    root.create_group("deep").create_array("x", data=[1, 2, 3], chunks=2)
+    if zarr_format != "3-draft":
+        xzarr3.consolidate_metadata(store)
+    return store
+
+
+@dataclass
+class Planter:
+    """Plants defects in a store.
+
+    Parameters
+    ----------
+    store : Store
+    zarr_format : {3, 2, "3-draft"}
+    """
+
+    store: Any
+    zarr_format: Any
+    format: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.format = xzarr3.open_group(self.store, use_consolidated=False).format
+
+    def chunk(self, path: str, *coords: int) -> str:
+        """The key of a chunk."""
+        array = xzarr3.open_array(self.store, path)
+        return self.format.chunk_prefix(path) + array.metadata.chunk_key_encoding.key(coords)
+
+    def document(self, path: str, *, array: bool = True) -> str:
+        """The key of the document that defines a node."""
+        if array:
+            return str(self.format.array_key(path))
+        if self.zarr_format == 2:
+            return node_prefix(path) + ".zgroup"
+        return str(self.format.attributes_key(path, array=False))
+
+    def attributes(self, path: str, *, array: bool = True) -> str:
+        """The key of the document that has the attributes of a node."""
+        return str(self.format.attributes_key(path, array=array))
+
+    def edit(self, key: str, change: Callable[[dict[str, Any]], object], *, copy: bool = True) -> str:
+        """Change a document; with ``copy``, its consolidated copy follows."""
+        document = json.loads(bytes(self.store.get(key) or b"{}"))
+        change(document)
+        self.store.set(key, json.dumps(document).encode())
+        if copy:
+            self.copy()
+        return key
+
+    def copy(self) -> None:
+        """Bring the consolidated metadata up to date."""
+        if self.zarr_format != "3-draft":
+            xzarr3.consolidate_metadata(self.store)
+
+    def set_attributes(self, path: str, *, array: bool = True, **attributes: Any) -> str:
+        """Set attributes of a node, whatever they are."""
+
+        def change(document: dict[str, Any]) -> None:
+            place = document if self.zarr_format == 2 else document.setdefault("attributes", {})
+            place.update(attributes)
+
+        return self.edit(self.attributes(path, array=array), change)
+
+    def shards(self, **given: Any) -> str:
+        """Add an array of one shard of 4 inner chunks without a compressor; returns the key of the shard."""
+        array = xzarr3.create_array(
+            self.store, "shards", data=np.arange(1, 17, dtype="int16").reshape(4, 4), chunks=(2, 2),
+            shards=(4, 4), compressors=None, **given,
+        )  # fmt: skip
+        self.copy()
+        return str(array.chunk_key((0, 0)))
+
+    def edit_index(self, change: Callable[[Any], object], **given: Any) -> str:
+        """Change the index of a shard, with the checksum that it then has."""
+        key = self.shards(**given)
+        array = xzarr3.open_array(self.store, "shards")
+        shard = array.metadata.chain.shard
+        assert shard is not None
+        value = bytes(self.store.get(key))
+        index = np.array(shard.read_index(value))
+        change(index.reshape(-1, 2))
+        encoded = bytes(shard._index_chain.encode(index))
+        self.store.set(key, value[: -shard.index_size] + encoded)
+        return key

@@ -1,0 +1,179 @@
+"""Large stores: a check takes little memory, and few requests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _fault_server import FaultServer
+
+import xzarr3
+from xzarr3 import LocalStore, MemoryStore, Store
+from xzarr3.stores import LoggingStore
+
+LIMIT = 500 * 2**20  # bytes
+
+
+class Synthetic(Store):
+    """Holds the documents of an array, and lists as many keys as it is asked for.
+
+    Parameters
+    ----------
+    kind : {"whole", "holes", "outside", "foreign", "temporary", "orphans"}
+        What the keys are.
+    number : int
+        Number of keys.
+    """
+
+    def __init__(self, kind: str, number: int) -> None:
+        super().__init__(read_only=True)
+        self.kind, self.number = kind, number
+        held = MemoryStore()
+        root = xzarr3.create_group(held)
+        length = 2 * number if kind == "holes" else number
+        root.create_array("a", shape=(length, 4), chunks=(1, 4), dtype="int16", compressors=None)
+        self.documents = {key: bytes(held.get(key) or b"") for key in held.list()}
+        self.value = np.ones(4, "int16").tobytes()
+
+    def _get(self, key: str, byte_range: Any) -> Any:
+        if key in self.documents:
+            return self.documents[key]
+        return self.value if key.startswith("a/c/") else None
+
+    def _list(self, prefix: str) -> Iterator[str]:
+        return (key for key, _ in self._list_sizes(prefix))
+
+    def _list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+        return ({"zarr.json"}, {"a/"}) if not prefix else ({"a/zarr.json"}, {"a/c/"})
+
+    def _list_sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+        yield from ((key, len(value)) for key, value in self.documents.items())
+        for at in range(self.number):
+            match self.kind:
+                case "whole":
+                    yield f"a/c/{at}/0", 8
+                case "holes":
+                    yield f"a/c/{2 * at}/0", 8
+                case "outside":
+                    yield f"a/c/{at}/7", 8
+                case "foreign":
+                    yield f"a/notes-{at}.txt", 8
+                case "temporary":
+                    yield f"a/c/{at}.partial", 8
+                case _:
+                    yield f"lost-{at}/c/0", 8
+
+
+def child(kind: str, number: int) -> None:
+    """Check a synthetic store and print what it found, and the most memory that this process had."""
+    import resource
+
+    report = xzarr3.check(Synthetic(kind, number))
+    counts: dict[str, int] = {}
+    for finding in report.findings:
+        counts[finding.code] = counts.get(finding.code, 0) + finding.count
+    found: dict[str, Any] = {
+        "counts": counts,
+        "read": report.arrays["a"].read,
+        "findings": len(report.findings),
+    }
+    found["lines"] = len(str(report).splitlines())
+    found["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    sys.stdout.write(json.dumps(found))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("whole", {}),
+        ("holes", {"chunks-missing": 10**6}),
+        ("outside", {"chunks-missing": 10**6, "chunk-outside": 10**6}),
+        ("foreign", {"chunks-missing": 10**6, "key-foreign": 10**6}),
+        ("temporary", {"chunks-missing": 10**6, "key-temporary": 10**6}),
+        ("orphans", {"chunks-missing": 10**6, "chunks-orphan": 10**6}),
+    ],
+)
+def test_a_million_keys_take_less_than_500_mib(kind: str, expected: dict[str, int]) -> None:
+    program = f"import sys; sys.path[:0] = {sys.path!r}; from test_large import child; child({kind!r}, 10**6)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
+    )
+    found = json.loads(done.stdout)
+    assert found["counts"] == expected
+    assert found["read"] == (8 if kind in ("whole", "holes") else 0)
+    assert found["findings"] <= 110
+    assert found["lines"] <= 40
+    assert found["memory"] < LIMIT
+
+
+@pytest.mark.parametrize("number", [10, 400])
+def test_requests_do_not_grow_with_the_number_of_keys(number: int) -> None:
+    inner = MemoryStore()
+    root = xzarr3.create_group(inner)
+    for name in ("a", "b"):
+        root.create_array(name, data=np.arange(1, number + 1), chunks=1)
+    xzarr3.consolidate_metadata(inner)
+    store = LoggingStore(inner)
+    assert xzarr3.check(store).findings == ()
+    kinds: dict[str, int] = {}
+    for record in store.records:
+        kinds[record.operation] = kinds.get(record.operation, 0) + 1
+    assert kinds["list"] == 2  # of keys, and of temporary files
+    assert kinds["list_dir"] <= 3
+    assert sum(kinds.values()) <= 50, kinds
+
+
+@pytest.mark.parametrize("number", [5, 2500])
+def test_requests_to_s3(fault_server: FaultServer, number: int) -> None:
+    """One list of a thousand keys each, the documents once, and the sampled chunks."""
+    options = {"endpoint_url": fault_server.url, "key": "k", "secret": "s", "region": "us-east-1"}
+    held = MemoryStore()
+    xzarr3.create_group(held).create_array("a", data=np.arange(1, number + 1), chunks=1)
+    xzarr3.consolidate_metadata(held)
+    place = f"bucket/{uuid.uuid4().hex}.zarr"
+    fault_server.put_all({f"/{place}/{key}": bytes(held.get(key) or b"") for key in held.list()})
+    fault_server.clear_log()
+    report = xzarr3.check(f"s3://{place}", storage_options={**options, "allow_http": True})
+    assert report.findings == ()
+    assert report.arrays["a"].stored == number
+    assert report.arrays["a"].nbytes_stored == sum(len(held.get(k) or b"") for k in held.list() if "/c/" in k)
+    log = fault_server.log()
+    assert len(log) <= 25 + number // 1000
+
+
+def test_sample_of_a_large_shard_moves_its_index_and_few_inner_chunks(tmp_path: Path) -> None:
+    inner = LocalStore(tmp_path)
+    data = np.random.default_rng(0).integers(0, 255, 2**22, dtype="uint8")
+    xzarr3.create_array(inner, data=data, chunks=2**12, shards=2**22, compressors=None)
+    cases: tuple[tuple[Any, int, int], ...] = (("sample", 8 * 2**12, 9 * 2**12), ("all", 2**22, 2**22))
+    for decode, least, most in cases:
+        store = LoggingStore(inner)
+        assert xzarr3.check(store, decode=decode).findings == ()
+        moved = sum(record.size for record in store.records if record.key == "c/0")
+        assert least <= moved <= most + 1024 * 16 + 4  # the index
+
+
+def test_dataset_on_a_web_server_is_checked_by_its_consolidated_metadata(fault_server: FaultServer) -> None:
+    held = MemoryStore()
+    xzarr3.create_group(held).create_array("a", data=np.arange(1, 41), chunks=1)
+    xzarr3.consolidate_metadata(held)
+    place = f"bucket/{uuid.uuid4().hex}.zarr"
+    fault_server.put_all({f"/{place}/{key}": bytes(held.get(key) or b"") for key in held.list()})
+    url = f"{fault_server.url}/{place}"
+    report = xzarr3.check(url)
+    assert [finding.code for finding in report.findings] == ["keys-unlisted"]
+    assert (report.arrays["a"].read, report.arrays["a"].stored) == (8, None)
+    fault_server.put(f"/{place}/a/c/7", b"\xff damaged")
+    found = xzarr3.check(url, decode="all").findings
+    assert [(finding.code, finding.key) for finding in found] == [
+        ("chunk-damaged", "a/c/7"),
+        ("keys-unlisted", ""),
+    ]

@@ -1,0 +1,171 @@
+"""The table of what libraries read is compared with what the installed libraries do read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _defects import healthy
+from _peers import find_gdal
+
+import xzarr3
+from xzarr3.checks.readers import READERS
+
+DATA = Path(__file__).parents[1] / "data"
+STORES = sorted(path for path in DATA.glob("*/*") if path.is_dir() and path.name != "__pycache__")
+
+
+@cache
+def reports(store: Path) -> dict[str, Any]:
+    """What a check says of all arrays of a kept store, by path."""
+    found: dict[str, Any] = {}
+    names = ("zarr.json", ".zgroup", ".zarray")
+    tops = [""] if any((store / name).exists() for name in names) else sorted(
+        path.parent.relative_to(store).as_posix() for name in names for path in store.rglob(name)
+    )  # fmt: skip
+    for top in tops:
+        found |= xzarr3.check(xzarr3.LocalStore(store, read_only=True), top, decode="none").arrays
+    return found
+
+
+def alone(store: Path, path: str, tmp_path: Path) -> Path:
+    """A group with nothing but a copy of an array, ``array``."""
+    shutil.copytree(store / path, tmp_path / "g" / "array")
+    is_third = (tmp_path / "g" / "array" / "zarr.json").exists()
+    document = {"zarr_format": 3, "node_type": "group"} if is_third else {"zarr_format": 2}
+    (tmp_path / "g" / ("zarr.json" if is_third else ".zgroup")).write_text(json.dumps(document))
+    return tmp_path / "g"
+
+
+def by_zarr_python(store: Path, path: str, tmp_path: Path) -> Any:
+    return import_module("zarr").open_array(store, path=path or None, mode="r")[...]
+
+
+def by_xarray(store: Path, path: str, tmp_path: Path) -> Any:
+    xarray = import_module("xarray")
+    group = alone(store, path, tmp_path)
+    return xarray.open_dataset(group, engine="zarr", consolidated=False, decode_cf=False)["array"].values
+
+
+def by_tensorstore(store: Path, path: str, tmp_path: Path) -> Any:
+    driver = "zarr3" if (store / path / "zarr.json").exists() else "zarr"
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{store / path}/"}}
+    return import_module("tensorstore").open(spec, open=True).result().read().result()
+
+
+def by_gdal(store: Path, path: str, tmp_path: Path) -> Any:
+    gdal: Any = find_gdal()
+    return gdal.read(alone(store, path, tmp_path), "/array")
+
+
+Read = Callable[[Path, str, Path], Any]
+# A byte has bits that values of these types do not use.
+NARROW = ("int2", "int4", "float4_e2m1fn")
+INSTALLED: dict[str, Read] = {
+    "zarr-python 3": by_zarr_python,
+    "xarray": by_xarray,
+    "tensorstore": by_tensorstore,
+    "GDAL": by_gdal,
+}
+
+
+def is_read(read: Read, store: Path, path: str, tmp_path: Path) -> bool:
+    """Whether a library returns the values that xzarr3 does."""
+    expected = np.asarray(xzarr3.open_array(store, path)[...])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = np.asarray(read(store, path, tmp_path))
+        except Exception:  # noqa: BLE001 - whatever it raises, it does not read the array
+            return False
+        finally:
+            shutil.rmtree(tmp_path / "g", ignore_errors=True)
+    if read is by_gdal and found.size == expected.size:  # bands of two dimensions
+        found = found.reshape(expected.shape)
+    if found.shape != expected.shape:
+        return False
+    if {found.dtype.kind, expected.dtype.kind} & set("OTU"):
+        return [*map(str, found.ravel().tolist())] == [*map(str, expected.ravel().tolist())]
+    if expected.dtype.kind in "mM" and found.dtype.kind != expected.dtype.kind:
+        return False
+    if expected.dtype.name in NARROW:
+        return np.array_equal(found.astype("f4"), expected.astype("f4"))
+    if expected.dtype.kind in "fc":
+        return np.array_equal(found, expected, equal_nan=True)
+    return found.astype(expected.dtype).tobytes() == expected.tobytes()
+
+
+SINCE_3_13 = ("sharding_indexed", "crc32c", "bitround", "fixedscaleoffset")
+SLOW = ("xarray", "GDAL")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in INSTALLED]
+)
+@pytest.mark.parametrize("store", STORES, ids=[path.relative_to(DATA).as_posix() for path in STORES])
+def test_table_agrees_with_the_library(name: str, store: Path, tmp_path: Path) -> None:
+    """Of every array that is kept: what is said to be read is read, and nothing else is."""
+    if name == "GDAL" and isinstance(find_gdal(), str):
+        pytest.skip(str(find_gdal()))
+    wrong = {
+        path: report.not_readable_by.get(name, "is said to be read")
+        for path, report in reports(store).items()
+        if not is_beyond(name, store, path, report)
+        and is_read(INSTALLED[name], store, path, tmp_path) != (name in report.readable_by)
+    }
+    assert wrong == {}
+
+
+def is_beyond(name: str, store: Path, path: str, report: Any) -> bool:
+    """Whether the binding of GDAL cannot show it: a raster has dimensions, and shards came with 3.13."""
+    if report.zarr_format == "3-draft":
+        return True
+    if name != "GDAL" or getattr(find_gdal(), "version", (0,)) >= (3, 13):
+        return False
+    names = [store / path / name for name in ("zarr.json", ".zarray")]
+    text = next(name.read_text() for name in names if name.exists())
+    return not report.shape or any(f'"{codec}"' in text for codec in SINCE_3_13)
+
+
+@pytest.mark.parametrize("store", [s for s in STORES if s.parent.name == "zarr-python-2.18.7"], ids=str)
+def test_zarr_python_2_reads_what_it_wrote(store: Path) -> None:
+    for path, report in reports(store).items():
+        assert "zarr-python 2" in report.readable_by, (path, report.not_readable_by)
+
+
+@pytest.mark.parametrize("store", STORES[::9], ids=str)
+def test_reasons_are_given_for_all_others(store: Path) -> None:
+    for report in reports(store).values():
+        assert {*report.readable_by, *report.not_readable_by} == {reader.name for reader in READERS}
+        assert not {*report.readable_by} & {*report.not_readable_by}
+        assert all(report.not_readable_by.values())
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "readers"),
+    [
+        (3, {"zarr-python 3", "xarray", "tensorstore", "GDAL", "zarrita.js"}),
+        (2, {"zarr-python 3", "zarr-python 2", "xarray", "GDAL", "zarrita.js"}),
+        ("3-draft", set()),
+    ],
+)
+def test_usual_arrays_are_read_by_all(zarr_format: Any, readers: set[str]) -> None:
+    report = xzarr3.check(healthy(zarr_format))
+    assert {*report.arrays["t2m"].readable_by} >= readers
+
+
+def test_what_few_libraries_read_is_said() -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(store, "a", shape=8, chunks=4, dtype="bfloat16")
+    arrays = xzarr3.check(store).arrays
+    assert "does not know data type 'bfloat16'" in arrays["a"].not_readable_by["zarr-python 3"]
+    assert "tensorstore" in arrays["a"].readable_by
+    assert "does not read Zarr format 3" in arrays["a"].not_readable_by["zarr-python 2"]

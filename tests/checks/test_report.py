@@ -1,0 +1,271 @@
+"""The report as text and JSON, the arguments of a check, and the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _defects import Planter, healthy
+
+import xzarr3
+from xzarr3 import LocalStore, MemoryStore, NodeNotFoundError, StoreError, cli
+from xzarr3.checks.report import CODES, SEVERITIES
+from xzarr3.stores import LoggingStore, WrapperStore
+
+Call = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs ``xzarr3 check`` in this process; gives its status and what it prints."""
+
+    def run(*arguments: object) -> tuple[object, str, str]:
+        try:
+            status: object = cli.main(["check", *map(str, arguments)])
+        except SystemExit as ended:
+            status = ended.code
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    healthy(3, LocalStore(tmp_path / "s.zarr"))
+    return tmp_path / "s.zarr"
+
+
+def test_text_of_a_healthy_store() -> None:
+    assert str(xzarr3.check(healthy(3))).splitlines() == [
+        "check of '/' in <MemoryStore, 18 keys>",
+        "4 arrays, 12 of 12 stored units decoded: 0 errors, 0 warnings, 0 notes",
+        "arrays read by zarr-python 3: all, tensorstore: all, GDAL: all, zarrita.js: all, xarray: 3, "
+        "zarr-python 2: 0",
+    ]
+
+
+def test_text_groups_findings_by_node_and_ends_with_what_to_do() -> None:
+    store = healthy(3)
+    store.set("t2m/c/0/0", b"")
+    store.set("t2m/c/7/7", b"1")
+    store.set("deep/x/c/0", b"")
+    lines = str(xzarr3.check(store)).splitlines()
+    assert lines[3:] == [
+        "/deep/x",
+        "  error    chunk-empty             deep/x/c/0: the stored value has no bytes; its writer was "
+        "probably cut off",
+        "/t2m",
+        "  error    chunk-empty             t2m/c/0/0: the stored value has no bytes; its writer was "
+        "probably cut off",
+        "  warning  chunk-outside           t2m/c/7/7: chunk (7, 7) is outside of the grid of (2, 2) chunks",
+        "to do",
+        f"  chunk-empty: {CODES['chunk-empty'].remedy}",
+        f"  chunk-outside: {CODES['chunk-outside'].remedy}",
+    ]
+
+
+@pytest.mark.parametrize("nodes", [1, 100])
+def test_text_fits_on_a_screen(nodes: int) -> None:
+    store = MemoryStore()
+    root = xzarr3.create_group(store)
+    for node in range(nodes):
+        root.create_array(f"a{node}", data=np.arange(1, 301), chunks=1)
+        for at in range(300 // nodes):
+            store.set(f"a{node}/c/{at}", b"")
+    report = xzarr3.check(store, decode="none")
+    assert report.count("error") == 300
+    lines = str(report).splitlines()
+    assert len(lines) <= 40
+    assert any(line.strip().startswith("and ") for line in lines)
+    assert lines[-2:] == ["to do", f"  chunk-empty: {CODES['chunk-empty'].remedy}"]
+
+
+def test_text_is_safe_to_print() -> None:
+    store = healthy(3)
+    store.set("t2m/c/\x1b[2J", b"1")
+    assert "\x1b" not in str(xzarr3.check(store))
+
+
+def test_json_has_everything() -> None:
+    store = healthy(3)
+    store.set("t2m/c/0/0", b"")
+    report = xzarr3.check(store, "t2m", dry_run=True)
+    found = json.loads(json.dumps(report.to_json()))
+    assert (found["path"], found["ok"], found["decode"], found["repairs"]) == ("t2m", False, "sample", [])
+    (finding,) = found["findings"]
+    assert finding == {
+        "path": "t2m", "key": "t2m/c/0/0", "code": "chunk-empty", "severity": "error", "count": 1,
+        "meaning": "the stored value has no bytes; its writer was probably cut off",
+        "remedy": CODES["chunk-empty"].remedy, "repairable": False, "repaired": False,
+    }  # fmt: skip
+    array = found["arrays"]["t2m"]
+    assert (array["shape"], array["units"], array["stored"], array["read"]) == ([8, 6], 4, 4, 3)
+    assert array["nbytes_stored"] == 72
+
+
+def test_codes_are_complete() -> None:
+    for code, kind in CODES.items():
+        assert kind.severity in SEVERITIES, code
+        assert kind.remedy, code
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"decode": "some"}, ValueError), ({"threads": 0}, ValueError), ({"progress": 5}, TypeError)],
+)
+def test_arguments_are_checked(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(options))):
+        xzarr3.check(healthy(3), **options)
+
+
+def test_nothing_there_is_an_error_that_names_what_is_below() -> None:
+    store = MemoryStore()
+    xzarr3.create_group(store, "sub")
+    store.erase("zarr.json")
+    with pytest.raises(NodeNotFoundError, match=r"check the paths 'sub' below it"):
+        xzarr3.check(store)
+    with pytest.raises(NodeNotFoundError, match="correct the path"):
+        xzarr3.check(store, "no/such")
+
+
+@pytest.mark.parametrize("decode", ["sample", "all", "none"])
+def test_decode_decides_what_is_read(decode: Any) -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.arange(1, 101), chunks=1)
+    store = LoggingStore(array.store)
+    seen: list[tuple[int, int]] = []
+    report = xzarr3.check(store, decode=decode, progress=lambda *numbers: seen.append(numbers), threads=3)
+    number = {"sample": 8, "all": 100, "none": 0}[decode]
+    assert report.arrays[""].read == number
+    read = {record.key for record in store.records if record.key.startswith("c/")}
+    assert len(read) == number
+    assert seen[0] == (0, number)
+    assert seen[-1] == (number, number)
+
+
+def test_sample_has_both_ends_and_finds_no_damage_elsewhere() -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, data=np.arange(1, 101), chunks=1)
+    for at in (0, 50, 99):
+        store.set(f"c/{at}", b"\xff damaged")
+    codes = {each: len(xzarr3.check(store, decode=each).errors) for each in ("none", "sample", "all")}
+    assert codes == {"none": 0, "sample": 2, "all": 3}
+
+
+def test_part_of_a_hierarchy_is_checked_alone() -> None:
+    store = healthy(3)
+    store.set("t2m/c/0/0", b"")
+    store.set("deep/x/c/1", b"")
+    assert [each.path for each in xzarr3.check(store, "deep").findings] == ["deep/x"]
+    report = xzarr3.check(store, "deep/x")
+    assert (list(report.arrays), len(report.findings)) == (["deep/x"], 1)
+    before = store.get("deep/x/zarr.json")
+    Planter(store, 3).edit("deep/x/zarr.json", lambda d: d["attributes"].update(a=1), copy=False)
+    assert [each.code for each in xzarr3.check(store, "deep").errors] == [
+        "consolidated-differs",
+        "chunk-empty",
+    ]
+    store.set("deep/x/zarr.json", before)
+
+
+class Unreadable(WrapperStore):
+    """A chunk of it cannot be read."""
+
+    def _reader(self, scratch: Any, limit: int) -> Any:
+        real = self.inner.reader(scratch, limit)
+        get = real.get
+
+        def failing(key: str) -> Any:
+            if key == "t2m/c/0/1":
+                raise StoreError("the disk has failed")
+            return get(key)
+
+        real.get = failing  # type: ignore[method-assign]
+        return real
+
+
+def test_value_that_cannot_be_read_is_a_finding() -> None:
+    report = xzarr3.check(Unreadable(healthy(3)), decode="all")
+    (finding,) = report.findings
+    assert (finding.code, finding.key) == ("chunk-unreadable", "t2m/c/0/1")
+    assert "the disk has failed" in finding.meaning
+
+
+class Unlisted(WrapperStore):
+    """Cannot list, as a web server."""
+
+    listable = False  # type: ignore[assignment]
+
+    def _check_listable(self, operation: str) -> Any:
+        raise xzarr3.StoreCapabilityError("it cannot list")
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_store_that_cannot_list_is_checked_by_its_consolidated_metadata(zarr_format: Any) -> None:
+    store = healthy(zarr_format)
+    plant = Planter(store, zarr_format)
+    report = xzarr3.check(Unlisted(store), decode="all")
+    assert [each.code for each in report.findings] == ["keys-unlisted"]
+    assert len(report.arrays) == 4
+    assert report.arrays["t2m"].stored is None
+    store.set(plant.chunk("t2m", 1, 1), b"")
+    store.set(plant.chunk("packed", 1, 1), b"\xff no chunk")
+    codes = {each.code for each in xzarr3.check(Unlisted(store), decode="all").errors}
+    assert codes == {"chunk-empty", "chunk-damaged"}
+
+
+# The command
+
+
+def test_command_of_a_healthy_store_exits_with_0(local: Path, call: Call) -> None:
+    status, out, err = call(local)
+    assert (status, err) == (0, "")
+    assert out == f"{xzarr3.check(local)}\n"
+
+
+def test_command_exits_with_1_after_errors_only(local: Path, call: Call) -> None:
+    LocalStore(local).set("t2m/c/7/7", b"1")
+    assert call(local)[0] == 0
+    LocalStore(local).set("t2m/c/0/0", b"")
+    status, out, _ = call(local, "t2m", "--decode", "none")
+    assert status == 1
+    assert "chunk-empty" in out
+    status, out, _ = call(local, "--json", "--decode=all", "--threads", 2)
+    assert (status, json.loads(out)["ok"]) == (1, False)
+    assert call(local, "deep")[0] == 0
+
+
+@pytest.mark.parametrize("arguments", [("no.zarr",), ("{}", "no/such"), ("{}", "--option", "no_such=1")])
+def test_command_exits_with_2_if_nothing_can_be_checked(
+    local: Path, call: Call, arguments: tuple[str, ...]
+) -> None:
+    status, out, err = call(*(str(local) if each == "{}" else each for each in arguments))
+    assert (status, out) == (2, "")
+    assert err.startswith("xzarr3: ")
+    assert err.count("\n") == 1
+
+
+def test_command_shows_a_repair_before_it_is_done(local: Path, call: Call) -> None:
+    store = LocalStore(local)
+    store.set("t2m/c/7/7", b"1")
+    for arguments, outcome in ((("--dry-run",), "planned"), (("--repair", "--dry-run"), "planned")):
+        _, out, _ = call(local, *arguments)
+        assert f"repair {outcome}: erase chunks outside of the grid of '/t2m': t2m/c/7/7" in out
+        assert store.exists("t2m/c/7/7")
+    _, out, _ = call(local, "--repair")
+    assert "repair done" in out
+    assert not store.exists("t2m/c/7/7")
+    assert "repair done" not in call(local, "--repair")[1]
+
+
+def test_command_as_a_process(local: Path) -> None:
+    (local / "t2m/c/0/0").write_bytes(b"")
+    command = [sys.executable, "-m", "xzarr3", "check", str(local)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "chunk-empty" in done.stdout

@@ -1,0 +1,152 @@
+"""Writers that run, may run or were killed: what a check says of them, and what a repair does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from _conformance import contents
+from _killed import MortalStore
+
+import xzarr3
+from xzarr3 import LocalStore, MemoryStore, Store
+from xzarr3.commit.lease import Holder, Lease, lease_key
+
+DEAD = Holder(
+    owner="dead", host="far", boot="b", processes="p", pid=7, left=True, since="2026-01-01T00:00:00"
+)
+
+
+def dataset(number: int) -> xr.Dataset:
+    return xr.Dataset({"a": ("x", np.arange(8.0) + number), "b": ("x", np.arange(8) + number)})
+
+
+def write(store: Any, number: int) -> None:
+    xzarr3.to_zarr(dataset(number), store, mode="w", encoding={"a": {"chunks": (4,)}})
+
+
+def codes(store: Any, path: str = "", **options: Any) -> list[str]:
+    """The codes of what a check finds, leaving out missing chunks."""
+    report = xzarr3.check(store, path, **options)
+    return [finding.code for finding in report.findings if not finding.repaired]
+
+
+def killed(number: int) -> tuple[Any, bool]:
+    """A store whose replacement was killed at a change, and whether it was."""
+    store = MortalStore()
+    write(store, 0)
+    was_killed = store.killed_at(number, lambda: write(store, 100), gone=True)
+    return MemoryStore(contents(store)), was_killed
+
+
+def test_every_killed_replacement_is_found_and_repaired() -> None:
+    """Whatever it left, a repair leaves the old or the new dataset and nothing else."""
+    seen: set[str] = set()
+    for number in range(200):
+        store, was_killed = killed(number)
+        found = codes(store)
+        assert all(code.startswith(("write-", "node-", "chunks-")) for code in found), found
+        seen.update(found)
+        left = [key for key in contents(store) if "xzarr3-" in key]
+        assert bool(left) == any(code.startswith("write-") for code in found)
+        planned = xzarr3.check(store, dry_run=True)
+        assert contents(store).keys() >= set(left)
+        xzarr3.check(store, repair=True)
+        assert codes(store) == [], (number, found, [str(step) for step in planned.repairs])
+        assert [key for key in contents(store) if "xzarr3-" in key] == []
+        values = xr.open_dataset(store, engine="xzarr3").load()
+        assert any(values.identical(dataset(each)) for each in (0, 100))
+        if not was_killed:
+            break
+    assert {"write-unfinished", "write-leftover"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({}, "write-leftover"),
+        ({"plan": "x"}, "write-resumable"),
+        ({"state": "in place"}, "write-lost"),
+        ({"state": "erasing"}, "write-lost"),
+        ({"left": False}, "write-unknown"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_lease_tells_whose_write_it_is(kind: str, said: dict[str, Any], code: str, tmp_path: Path) -> None:
+    store: Store = MemoryStore() if kind == "memory" else LocalStore(tmp_path)
+    xzarr3.create_array(store, "a", data=[1, 2])
+    store.set(lease_key("a/"), replace(DEAD, **said).text())
+    report = xzarr3.check(store)
+    (finding,) = report.findings
+    assert (finding.code, finding.path, finding.key) == (code, "a", "a/.xzarr3-lease")
+    assert all(part in finding.meaning for part in ("process 7", "'far'", "2026-01-01"))
+    assert report.ok == (code != "write-lost")
+
+
+def test_living_writer_is_a_note(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    xzarr3.create_array(store, "a", data=[1, 2])
+    lease = Lease(store, lease_key("a/"), "resize")
+    assert lease.take()
+    report = xzarr3.check(store, repair=True)
+    assert [(each.code, each.severity) for each in report.findings] == [("write-running", "note")]
+    assert str(os.getpid()) in report.findings[0].meaning
+    assert store.exists(lease.key)
+    lease.release()
+    assert codes(store) == []
+
+
+def test_lease_of_a_dead_process_is_removed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    xzarr3.create_array(store, "a", data=[1, 2])
+    program = (
+        "import os, sys, xzarr3; from xzarr3.commit.lease import Lease, lease_key\n"
+        "lease = Lease(xzarr3.LocalStore(sys.argv[1]), lease_key('a/'), 'resize')\n"
+        "assert lease.take(); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    assert codes(store) == ["write-leftover"]
+    report = xzarr3.check(store, dry_run=True)
+    assert [step.outcome for step in report.repairs] == ["planned"]
+    assert store.exists("a/.xzarr3-lease")
+    report = xzarr3.check(store, repair=True)
+    assert [step.outcome for step in report.repairs] == ["done"]
+    assert (codes(store), store.exists("a/.xzarr3-lease")) == ([], False)
+
+
+def test_replacement_in_a_directory_that_was_killed(tmp_path: Path) -> None:
+    """The process ends in the middle of the renames: the check says so, changes nothing, and repairs it."""
+    write(tmp_path / "s", 0)
+    program = (
+        "import os, sys, numpy as np, xarray as xr, xzarr3\n"
+        "from xzarr3.stores.local import platform\n"
+        "real, left = platform.rename_at, [int(sys.argv[2])]\n"
+        "def rename_at(*names):\n"
+        "    left[0] -= 1\n"
+        "    if left[0] < 0: os._exit(9)\n"
+        "    return real(*names)\n"
+        "platform.rename_at = rename_at\n"
+        "data = xr.Dataset({'a': ('x', np.arange(8.0) + 100), 'b': ('x', np.arange(8) + 100)})\n"
+        "xzarr3.to_zarr(data, sys.argv[1], mode='w', encoding={'a': {'chunks': (4,)}})\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "s"), "1"]
+    assert subprocess.run(command, check=False, timeout=120).returncode == 9
+    before = tree(tmp_path)
+    report = xzarr3.check(tmp_path / "s")
+    assert "write-unfinished" in [finding.code for finding in report.findings], report
+    assert not report.ok
+    assert tree(tmp_path) == before
+    assert not any(step.outcome != "done" for step in xzarr3.check(tmp_path / "s", repair=True).repairs)
+    assert codes(tmp_path / "s") == []
+    assert xr.open_dataset(tmp_path / "s", engine="xzarr3").a[0] in (0, 100)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,14 @@
+"""Checks a store: an fsck for Zarr. See :func:`xzarr3.check`.
+
+What is wrong with a store becomes a list of findings, each with its key, meaning, severity and remedy.
+:mod:`~xzarr3.checks.report` has the codes of all findings. The other modules look for them: in documents,
+keys and sizes, shard indexes, chunks, coordinates, conventions and unfinished writes. Only
+:mod:`~xzarr3.checks.repair` changes anything.
+"""
+
+from __future__ import annotations
+
+from xzarr3.checks.report import ArrayReport, CheckReport, Finding, Repair
+from xzarr3.checks.run import check
+
+__all__ = ["ArrayReport", "CheckReport", "Finding", "Repair", "check"]

@@ -1,0 +1,188 @@
+"""Checks chunks by decoding them: all of them, a sample or none, several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from xzarr3.arrays import Array
+from xzarr3.checks.keys import Listing, Units, chosen, size_problem
+from xzarr3.checks.report import Findings
+from xzarr3.checks.shard_indexes import Problem, check_shard
+from xzarr3.errors import ChunkError, StoreError
+from xzarr3.parallel import asked_threads, available_threads, parallel_map
+from xzarr3.progress import Asked, Progress
+from xzarr3.stores.base import OversizedError
+from xzarr3.stores.readers import BytesReader
+
+Decode: TypeAlias = Literal["sample", "all", "none"]
+
+_SAMPLE = 8
+"""Stored units of an array that a sample reads, and inner chunks of a shard."""
+_AT_ONCE = 1024  # Units whose findings are collected together.
+_WHOLE, _SMALL = 2**26, 2**20
+"""Bytes of a shard that is read with one request, for all of its inner chunks or for a sample of them."""
+_LARGEST = 2**31  # Bytes of a chunk that is decoded.
+_MOST_ASKED = 10**6  # Units that are asked for one by one where nothing is listed.
+_MEMORY = 2**29  # Bytes of chunks that threads hold together.
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A stored unit to read.
+
+    Parameters
+    ----------
+    handle : Array
+    coords : tuple of int
+    size : int
+        Size in bytes; negative if it is not known.
+    """
+
+    handle: Array
+    coords: tuple[int, ...]
+    size: int
+
+    @property
+    def key(self) -> str:
+        """The key of the unit."""
+        return self.handle.engine.key(self.coords)
+
+
+def check_chunks(
+    listing: Listing, decode: Decode, findings: Findings, threads: int | None, progress: Asked | None
+) -> dict[str, int]:
+    """Read and decode stored units; returns how many of each array, by path."""
+    asked_threads(threads)
+    number = {"all": None, "sample": _SAMPLE, "none": 0}[decode]
+    wanted = {path: _chosen(listing, units, number, findings) for path, units in listing.units.items()}
+    read = {path: len(units) for path, units in wanted.items()}
+    text = f"checking {len(wanted)} arrays"
+    with Progress(progress or False, sum(read.values()), text, unit="chunks") as shown:
+        for path, units in wanted.items():
+            handle = listing.units[path].handle
+            at_once = _threads(handle, threads)
+            check = partial(check_unit, most=None if decode == "all" else _SAMPLE)
+            for batch in _batches(units):
+                for unit, problems in zip(batch, parallel_map(check, batch, at_once), strict=True):
+                    for problem in problems:
+                        findings.add(problem.code, path, unit.key, problem.meaning)
+                shown.advance(len(batch))
+    return read
+
+
+class _Chosen:
+    """Units that are read, made one by one."""
+
+    def __init__(self, units: Units, indices: Sequence[int], *, is_listed: bool) -> None:
+        self._units, self._indices, self._is_listed = units, indices, is_listed
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[Unit]:
+        units = self._units
+        for at in self._indices:
+            place, size = (units.places[at], units.sizes[at]) if self._is_listed else (at, -1)
+            yield Unit(units.handle, units.coords(place), size)
+
+
+def is_too_large(handle: Array) -> bool:
+    """Whether one chunk takes so much memory that it is not decoded, whatever its document says it is."""
+    chain = handle.metadata.chain
+    return (chain.spec if chain.shard is None else chain.shard.inner.spec).nbytes > _LARGEST
+
+
+def _chosen(listing: Listing, units: Units, number: int | None, findings: Findings) -> _Chosen:
+    # Storage transformers may give units other keys than those that are listed.
+    is_listed = listing.scope.is_listed and not units.handle.metadata.storage_transformers
+    if number != 0 and is_too_large(units.handle):
+        findings.add("chunks-large", units.handle.path, "", f"chunks of more than {_LARGEST // 2**30} GiB")
+        number = 0
+    indices: Any = chosen(units, number) if is_listed else _spread(units.total, number)
+    return _Chosen(units, indices, is_listed=is_listed)
+
+
+def _spread(total: int, number: int | None) -> range | list[int]:
+    """Positions in the grid of an array whose keys cannot be listed."""
+    number = _MOST_ASKED if number is None else number
+    if total <= number:
+        return range(total)
+    return sorted({at * (total - 1) // max(number - 1, 1) for at in range(number)})
+
+
+def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
+    batch: list[Unit] = []
+    for unit in units:
+        batch.append(unit)
+        if len(batch) == _AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _threads(handle: Array, threads: int | None) -> int:
+    """How many units are read at a time: as many as their decoded chunks leave memory for."""
+    wanted = threads or max(available_threads(), handle.store.concurrency)
+    chain = handle.metadata.chain
+    spec = chain.spec if chain.shard is None else chain.shard.inner.spec
+    held = 2 * spec.nbytes + (0 if chain.shard is None else _WHOLE)
+    return max(1, min(wanted, _MEMORY // max(held, 1)))
+
+
+def check_unit(unit: Unit, most: int | None) -> list[Problem]:
+    """Read and decode one stored unit; returns what is wrong with it.
+
+    Parameters
+    ----------
+    unit : Unit
+    most : int, optional
+        How many inner chunks of a shard are decoded; None for all.
+    """
+    try:
+        return list(_problems(unit, most))
+    except StoreError as error:
+        return [Problem("chunk-unreadable", str(error))]
+    except ChunkError as error:
+        return [Problem("chunk-damaged", _reason(error))]
+
+
+def _problems(unit: Unit, most: int | None) -> Iterator[Problem]:
+    handle = unit.handle
+    engine, grid = handle.engine, handle.metadata.chunk_grid
+    chain = engine.chain_of(grid.chunk_shape_at(unit.coords))
+    shard = chain.shard
+    store = engine.store
+    # Of a large shard, a sample takes the index and single inner chunks only.
+    if shard is not None and not 0 <= unit.size <= (_WHOLE if most is None else _SMALL):
+        opened = store.reader().open(unit.key)
+        if opened is None:
+            return
+        with opened:
+            size = opened.size if opened.size is not None else store.getsize(unit.key) or 0
+            yield from check_shard(shard, opened, size, most)
+        return
+    try:
+        value = store.reader(limit=max(chain.largest_stored, _WHOLE)).get(unit.key)
+    except OversizedError as error:
+        yield Problem("chunk-size", f"has {error.size} bytes or more, which is more than a chunk can have")
+        return
+    if value is None:  # erased since it was listed, or absent where nothing is listed
+        return
+    problem = size_problem(handle, unit.coords, len(value)) if unit.size < 0 else None
+    if problem is not None:
+        yield Problem(*problem)
+    elif shard is not None:
+        yield from check_shard(shard, BytesReader(value), len(value), most)
+    else:
+        chain.decode(value)
+
+
+def _reason(error: ChunkError) -> str:
+    """The message of an error; the key and the chunk are named elsewhere."""
+    inner = f"inner chunk {error.inner_chunk}: " if error.inner_chunk else ""
+    codec = f"codec '{error.codec}': " if error.codec else ""
+    return f"cannot be decoded: {inner}{codec}{error.reason}"

@@ -1,0 +1,329 @@
+"""Checks documents: against the specification, against their consolidated copies, and the names in them.
+
+Finds the nodes that the other checks look at. Reads documents only, each once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from xzarr3.checks.report import Findings
+from xzarr3.errors import InvalidKeyError, MetadataError, UnknownExtensionError, listed, shorten
+from xzarr3.formats import Format
+from xzarr3.formats.base import Held, node_prefix
+from xzarr3.formats.v2 import DIMENSIONS, V2
+from xzarr3.formats.v3 import V3
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.nodes.case_folding import _folded
+from xzarr3.nodes.find import DocumentView, find_format, load_below, read_held
+from xzarr3.nodes.node import ancestors
+from xzarr3.stores import Store
+
+_UNPORTABLE = re.compile(r'[\x00-\x1f<>:"|?*\\]|[. ]$')
+_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?")
+
+
+@dataclass
+class Scope:
+    """The nodes that are checked.
+
+    Parameters
+    ----------
+    store : Store
+    view : DocumentView
+        Has read the documents.
+    path : str
+    format : Format
+    is_listed : bool
+        Whether the nodes come from listings, not from consolidated metadata.
+    """
+
+    store: Store
+    view: DocumentView
+    path: str
+    format: Format
+    is_listed: bool
+    held: dict[str, Held] = field(default_factory=dict)
+    """The documents of each node, by path, without consolidated copies."""
+    arrays: dict[str, ArrayMetadata] = field(default_factory=dict)
+    groups: dict[str, GroupMetadata] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    """Paths of nodes whose documents cannot be parsed."""
+
+    def nodes(self) -> set[str]:
+        """The paths of all nodes."""
+        return {*self.held, *self.unreadable}
+
+
+def find_nodes(store: Store, path: str, findings: Findings) -> Scope | None:
+    """Find and parse the documents of a node and of all nodes below it; None if there is no node."""
+    view = DocumentView.around(store, path)
+    format = _format_at(view, path, findings)
+    if format is None:
+        return None
+    scope = Scope(store, view, path, format, store.listable)
+    found: dict[str, Held | MetadataError | None] = {}
+    try:
+        found[path] = read_held(view, format, path)
+        if found[path] is None and format.implicit_groups:
+            found[path] = format.hold(GroupMetadata(zarr_format=format.zarr_format))
+    except MetadataError as error:
+        found[path] = error
+    own = found[path]
+    if isinstance(own, MetadataError) or own is None or not format.is_array(own):
+        found |= _below(scope, own, findings)
+    for each, held in found.items():
+        if held is not None:
+            _parse(scope, each, held, findings)
+    return scope
+
+
+def _format_at(view: DocumentView, path: str, findings: Findings) -> Format | None:
+    """The format of a node. A document that cannot be parsed counts as well."""
+    try:
+        return find_format(view, path)
+    except MetadataError as error:
+        del error  # reported when the document itself is read
+    return V3 if view.exists(node_prefix(path) + "zarr.json") else V2
+
+
+def _below(scope: Scope, own: object, findings: Findings) -> dict[str, Any]:
+    """The documents of the nodes below the top, by path."""
+    prefix = node_prefix(scope.path)
+    if scope.is_listed:
+        try:
+            below = load_below(scope.view, scope.format, scope.path)
+        except MetadataError as error:  # nested too deeply
+            findings.add("document-invalid", scope.path, "", str(error))
+            below = {}
+        return {prefix + relative: held for relative, held in below.items()}
+    meta = _parsed(scope.format, scope.path, own)
+    if not isinstance(meta, GroupMetadata) or meta.consolidated is None:
+        return {}
+    return {prefix + relative: held for relative, held in meta.consolidated.items()}
+
+
+def _parsed(format: Format, path: str, held: object) -> NodeMetadata | None:
+    try:
+        return None if held is None or isinstance(held, MetadataError) else format.parse_again(held, path)
+    except MetadataError:  # reported elsewhere
+        return None
+
+
+def _parse(scope: Scope, path: str, held: Held | MetadataError, findings: Findings) -> None:
+    """Parse the documents of a node and note what is wrong with them."""
+    format = scope.format
+    try:
+        if isinstance(held, MetadataError):
+            raise held
+        held = format.without_consolidated(held)
+        meta = format.parse_again(held, path)
+    except MetadataError as error:
+        scope.unreadable.add(path)
+        code = "extension-unknown" if isinstance(error, UnknownExtensionError) else "document-invalid"
+        findings.add(code, path, _blamed(scope, path, held, error), str(error))
+        return
+    scope.held[path] = held
+    if isinstance(meta, ArrayMetadata):
+        scope.arrays[path] = meta
+    else:
+        scope.groups[path] = meta
+    _check_literals(scope, path, findings)
+
+
+def _blamed(scope: Scope, path: str, held: object, error: MetadataError) -> str:
+    """The key of the document that an error is about."""
+    keys = scope.format.document_keys(path)
+    named = [key for key in keys if error.field and key.endswith(f"/{error.field}".lstrip("/"))]
+    there = [key for key in keys if scope.view.exists(key)]
+    return (named or there or list(keys))[0]
+
+
+def _check_literals(scope: Scope, path: str, findings: Findings) -> None:
+    """Note documents with NaN or infinities, which JSON lacks."""
+    for key in scope.format.reading_keys(path, consolidated=False):
+        value = scope.view._found.get(key, (None, None))[0]
+        if value is None:
+            continue
+        try:
+            msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            findings.add(
+                "document-literals", path, key,
+                "has NaN or Infinity, which JSON lacks; libraries in JavaScript cannot read it",
+            )  # fmt: skip
+
+
+# Consolidated copies
+
+
+def check_copies(scope: Scope, findings: Findings) -> None:
+    """Compare documents with their copies in the groups at and above them."""
+    for holder in [*ancestors(scope.path), *scope.groups, *(scope.unreadable & {scope.path})]:
+        key = scope.format.consolidated_key(holder)
+        if key is None or not _may_hold(scope, holder, key):
+            continue
+        try:
+            held = read_held(scope.view, scope.format, holder)
+            if held is None or scope.format.is_array(held):
+                continue
+            meta = scope.format.parse_again(held, holder)
+        except MetadataError as error:
+            if holder not in scope.unreadable:
+                findings.add("consolidated-invalid", holder, key, str(error))
+            continue
+        if isinstance(meta, GroupMetadata) and meta.consolidated is not None and scope.is_listed:
+            _compare(scope, holder, key, meta.consolidated, findings)
+
+
+def _may_hold(scope: Scope, holder: str, key: str) -> bool:
+    """Whether there may be copies, so that a request for them is worth it."""
+    if key in scope.view._found or not scope.is_listed:
+        return True
+    return key in scope.view.list_dir(scope.format.listing_prefix(holder))[0]
+
+
+def _compare(scope: Scope, holder: str, key: str, copies: Mapping[str, Held], findings: Findings) -> None:
+    prefix, format = node_prefix(holder), scope.format
+    inside = node_prefix(scope.path)
+    copied = {prefix + relative: held for relative, held in copies.items()}
+    known = scope.nodes()
+    for path, held in copied.items():
+        if path != scope.path and not path.startswith(inside):
+            continue
+        if path not in known:
+            findings.add("consolidated-stale", holder, key, f"has a copy of '/{path}', which does not exist")
+            continue
+        copy, own = format.without_consolidated(held), scope.held.get(path)
+        if own is not None and not _is_same(format, path, copy, own):
+            what = _difference(copy, own)
+            findings.add(
+                "consolidated-differs", holder, key, f"the copy of '/{path}' differs from its document{what}"
+            )
+    for path in scope.held:
+        if path != holder and path.startswith(prefix) and path not in copied:
+            findings.add("consolidated-lacks", holder, key, f"has no copy of '/{path}'")
+
+
+def _is_same(format: Format, path: str, one: Held, other: Held) -> bool:
+    """Whether documents are equal, or mean the same."""
+    if _text(one) == _text(other):
+        return True
+    try:
+        return _meaning(format, path, one) == _meaning(format, path, other)
+    except MetadataError:
+        return False
+
+
+def _meaning(format: Format, path: str, held: Held) -> str:
+    return _text(format.hold(format.parse_again(held, path), path))
+
+
+def _text(held: Held) -> str:
+    return json.dumps(held, sort_keys=True, default=repr)
+
+
+def _difference(one: Held, other: Held) -> str:
+    """The first field in which two documents differ."""
+    one, other = _flat(one), _flat(other)
+    for name in sorted({*one, *other}):
+        if one.get(name) != other.get(name):
+            found, before = (shorten(each.get(name, "absent"), 60) for each in (one, other))
+            return f" in '{name}': {found} in the copy, {before} in the document"
+    return ""
+
+
+def _flat(held: Held) -> dict[str, Any]:
+    """The fields of all documents of a node."""
+    nested = all(isinstance(each, dict) for each in held.values())
+    return {k: v for each in held.values() for k, v in each.items()} if nested else dict(held)
+
+
+# Names
+
+
+def check_names(scope: Scope, findings: Findings) -> None:
+    """Check the names of nodes, and the names and lengths of dimensions."""
+    siblings: dict[str, list[str]] = {}
+    for path in sorted(scope.nodes()):
+        above, _, name = path.rpartition("/")
+        if path != scope.path:
+            siblings.setdefault(above, []).append(name)
+            _check_name(scope, path, name, findings)
+    for above, names in siblings.items():
+        _check_clashes(above, names, findings)
+    for path, meta in scope.arrays.items():
+        _check_dimension_names(path, meta, scope.format, findings)
+    for group, arrays in in_groups(scope):
+        _check_lengths(group, arrays, findings)
+
+
+def in_groups(scope: Scope) -> Iterator[tuple[str, dict[str, ArrayMetadata]]]:
+    """The groups that have arrays, each with its arrays by name."""
+    groups: dict[str, dict[str, ArrayMetadata]] = {}
+    for path, meta in scope.arrays.items():
+        above, _, name = path.rpartition("/")
+        groups.setdefault(above, {})[name] = meta
+    yield from groups.items()
+
+
+def _check_name(scope: Scope, path: str, name: str, findings: Findings) -> None:
+    try:
+        scope.format.check_name(name, path)
+    except InvalidKeyError as error:
+        findings.add("name-reserved", path, "", str(error))
+    if _UNPORTABLE.search(name) or _DEVICES.fullmatch(name):
+        findings.add("name-unportable", path, "", f"Windows cannot have a file with the name {shorten(name)}")
+
+
+def _check_clashes(above: str, names: list[str], findings: Findings) -> None:
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(_folded(name), []).append(name)
+    for same in alike.values():
+        if len(same) > 1:
+            findings.add(
+                "names-clash", above, "",
+                f"{listed(same)} are one name on file systems that ignore case or the form of letters, as "
+                "most on macOS and Windows do",
+            )  # fmt: skip
+
+
+def _check_dimension_names(path: str, meta: ArrayMetadata, format: Format, findings: Findings) -> None:
+    key = format.attributes_key(path, array=True)
+    in_attributes = format.conventions_in_attributes and DIMENSIONS in meta.attributes
+    if in_attributes and meta.dimension_names is None:
+        findings.add(
+            "dimension-names-invalid", path, key,
+            f"attribute '{DIMENSIONS}' of an array of {len(meta.shape)} dimensions is "
+            f"{shorten(meta.attributes[DIMENSIONS])}",
+        )  # fmt: skip
+    repeated = [name for name, number in Counter(meta.dimension_names or ()).items() if number > 1 and name]
+    if repeated:
+        findings.add("dimension-repeated", path, key, f"{listed(repeated)} names several dimensions")
+
+
+def _check_lengths(group: str, arrays: Mapping[str, ArrayMetadata], findings: Findings) -> None:
+    """Compare the lengths of dimensions of one name in a group."""
+    lengths: dict[str, dict[int, str]] = {}
+    for name, meta in arrays.items():
+        names = meta.dimension_names or ()
+        for dim, length in zip(names, meta.shape, strict=False):
+            if dim and names.count(dim) == 1:
+                lengths.setdefault(dim, {}).setdefault(length, name)
+    for dim, found in lengths.items():
+        if len(found) < 2:
+            continue
+        said = ", ".join(f"{length} in '{name}'" for length, name in found.items())
+        coordinate = arrays.get(dim)
+        is_coordinate = coordinate is not None and coordinate.dimension_names == (dim,)
+        code = "coordinate-length" if is_coordinate else "dimension-lengths"
+        path = node_prefix(group) + dim if is_coordinate else group
+        findings.add(code, path, "", f"dimension '{dim}' has length {said}")

@@ -1,0 +1,384 @@
+"""Checks keys and sizes: one listing of the store tells what is missing, and what is there for nothing.
+
+The listing is a stream. An array keeps 16 bytes for each of its stored units: its place in the grid and its
+size. No value is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from xzarr3.arrays import Array
+from xzarr3.checks.documents import Scope
+from xzarr3.checks.report import Findings
+from xzarr3.commit.lease import is_lease
+from xzarr3.errors import shorten
+from xzarr3.formats import Format
+from xzarr3.formats.v2 import V2
+from xzarr3.formats.v3 import V3
+from xzarr3.stores.local.folders import STAGED, TEMPORARY
+
+_LARGEST_GRID = 2**63
+_MOST_PREFIXES = _MOST_LEASES = 10_000
+_MOST_LOOKED_AT = 1000  # Missing units of a coordinate; most grids are regular, so that one is enough.
+_ELSEWHERE = "\0"  # No prefix; stands for those that are too many to keep.
+_UNKNOWN = -1  # Size of a value that the listing does not tell.
+_LIKE_CHUNK = re.compile(r"(?:^|/)(?:c(?:[./]?\d+(?:[./]\d+)*)|\d+(?:[./]\d+)*)$")
+_TEMPORARY = re.compile(
+    rf"^{re.escape(TEMPORARY)}"  # xzarr3
+    r"|\.partial$"  # zarr-python, rclone
+    r"|\.__lock$"  # tensorstore
+    r"|^\.nfs[0-9a-f]{8,}$"  # NFS
+    r"|^\.(?:[\d.]+|zarr\.json|\.z\w+)\.[A-Za-z0-9]{6}$"  # rsync
+    r"|\.(?:tmp|temp|part|crdownload|swp)$|~$"
+)
+
+_SURELY_TEMPORARY = re.compile(rf"^{re.escape(TEMPORARY)}|\.[0-9a-f]{{32}}\.partial$")
+
+
+def is_surely_temporary(key: str) -> bool:
+    """Whether no user gives a file such a name: that of a temporary file of xzarr3 or zarr-python.
+
+    Examples
+    --------
+    >>> is_surely_temporary("a/c/0.0123456789abcdef0123456789abcdef.partial"), is_surely_temporary("a.tmp")
+    (True, False)
+    """
+    return _SURELY_TEMPORARY.search(key.rpartition("/")[2]) is not None
+
+
+@dataclass
+class Units:
+    """The stored units of an array that a listing found within the grid."""
+
+    handle: Array
+    counts: tuple[int, ...]
+    """Number of units along each dimension."""
+    places: array[int] = field(default_factory=lambda: array("q"))
+    """Positions of the stored units in the grid, in C order; empty where the grid is too large for that."""
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    bad: set[int] = field(default_factory=set)
+    """Positions of units that need not be read, because their size is wrong."""
+    others: int = 0
+    """Number of stored units that have no position here."""
+
+    @property
+    def total(self) -> int:
+        """Number of units in the grid."""
+        return math.prod(self.counts)
+
+    @property
+    def stored(self) -> int:
+        """Number of stored units."""
+        return len(self.places) + self.others
+
+    def coords(self, place: int) -> tuple[int, ...]:
+        """The coordinates of a position."""
+        coords = []
+        for count in reversed(self.counts):
+            place, at = divmod(place, count)
+            coords.append(at)
+        return tuple(reversed(coords))
+
+    def place(self, coords: tuple[int, ...]) -> int:
+        """The position of coordinates."""
+        place = 0
+        for at, count in zip(coords, self.counts, strict=True):
+            place = place * count + at
+        return place
+
+    def sort(self) -> None:
+        """Order the units by position; a key that was listed twice counts once."""
+        places, first = np.unique(np.frombuffer(self.places, np.int64), return_index=True)
+        self.sizes = array("q", np.frombuffer(self.sizes, np.int64)[first].tobytes())
+        self.places = array("q", places.tobytes())
+
+    def missing(self) -> Iterator[int]:
+        """The positions without a stored unit, in order."""
+        expected = 0
+        for place in self.places:
+            yield from range(expected, place)
+            expected = place + 1
+        yield from range(expected, self.total)
+
+
+@dataclass
+class Listing:
+    """What one listing of the store found.
+
+    Parameters
+    ----------
+    scope : Scope
+    findings : Findings
+    """
+
+    scope: Scope
+    findings: Findings
+    units: dict[str, Units] = field(default_factory=dict)
+    """The stored units of each array, by path."""
+    leases: list[str] = field(default_factory=list)
+    """Keys of leases."""
+
+    def __post_init__(self) -> None:
+        scope = self.scope
+        self._owners: dict[str, Units | None] = {}
+        for path, meta in scope.arrays.items():
+            handle = Array(scope.store, path, meta, format=scope.format, read_only=True)
+            units = self.units[path] = Units(handle, meta.chunk_grid.counts(meta.shape))
+            self._owners[scope.format.chunk_prefix(path)] = units
+        for path in scope.unreadable:
+            self._owners.setdefault(scope.format.chunk_prefix(path), None)
+        self._paths = scope.nodes()
+        self._entries = frozenset(scope.format.hierarchy_documents())
+        self._foreign: tuple[Format, ...] = tuple(each for each in (V3, V2) if each != scope.format)
+        self._orphans: dict[str, tuple[str, int]] = {}
+        self._lost: set[str] = set()
+
+    def run(self) -> None:
+        """List the keys, and note what is wrong with them."""
+        for prefix in self.prefixes():
+            for key, size in self.scope.store.list_sizes(prefix):
+                self._see(key, size)
+            for name, is_old in self.scope.store.leftovers(prefix):
+                self._temporary(name, "" if is_old else "it is not yet an hour old, so it may be in use")
+        self._report_orphans()
+        for path, units in self.units.items():
+            units.sort()
+            self._report_missing(path, units)
+
+    def prefixes(self) -> tuple[str, ...]:
+        """The prefixes that are listed."""
+        return self.scope.format.prefixes(self.scope.path) if self.scope.path else ("",)
+
+    def _see(self, key: str, size: int | None) -> None:
+        name = key[key.rfind("/") + 1 :]
+        if is_lease(key):
+            if len(self.leases) < _MOST_LEASES:
+                self.leases.append(key)
+        elif key.startswith(STAGED) or key in self._entries:
+            return
+        elif not (name.isdigit() or self._is_document(key)):
+            if not self._owned(key, size):
+                self._stray(key, name)
+        elif name.isdigit() and not self._owned(key, size):
+            self._stray(key, name)
+
+    # Documents
+
+    def _is_document(self, key: str) -> bool:
+        """Whether a key is that of a document; notes documents that no listing of nodes finds."""
+        place = self.scope.format.place(key)
+        if place is not None:
+            if place.path not in self._paths:
+                self._lose(key, place.path, is_node=place.kind != "other")
+            return True
+        for format in self._foreign:
+            place = format.place(key)
+            if place is not None and key not in self._entries:
+                self._other_format(key, place.path, place.kind != "other", format)
+                return True
+        return False
+
+    def _lose(self, key: str, path: str, *, is_node: bool) -> None:
+        if not is_node:
+            self.findings.add("document-orphan", path, key, f"belongs to no node: '/{path}' does not exist")
+            return
+        self._lost.add(path)
+        above = path.rpartition("/")[0]
+        while above and above not in self._paths:
+            above = above.rpartition("/")[0]
+        if above in self.scope.arrays:
+            why = f"'/{above}' above it is an array"
+        else:
+            missing = path[len(above) :].strip("/").partition("/")[0]
+            why = f"'/{above}/{missing}'".replace("//", "/") + " above it has no document"
+        self.findings.add("node-lost", path, key, f"no listing finds this node: {why}")
+
+    def _other_format(self, key: str, path: str, is_node: bool, format: Format) -> None:
+        if not is_node:
+            return
+        if path in self._paths:
+            self.findings.add(
+                "document-double", path, key,
+                f"the node has documents of format {self.scope.format.zarr_format} as well, which are read",
+            )  # fmt: skip
+        else:
+            self._lost.add(path)
+            self.findings.add(
+                "node-other-format", path, key,
+                f"is in format {format.zarr_format}; the groups above it are in format "
+                f"{self.scope.format.zarr_format}, so that they do not list it",
+            )  # fmt: skip
+
+    # Chunks
+
+    def _owned(self, key: str, size: int | None) -> bool:
+        """Whether a key lies below an array, whose unit it then is, or something is wrong with it."""
+        end = 0
+        while end <= len(key):
+            prefix = key[:end]
+            if prefix in self._owners:
+                units = self._owners[prefix]
+                if units is not None:
+                    return self._unit(units, key, key[end:], size)
+                return True
+            slash = key.find("/", end)
+            end = slash + 1 if slash >= 0 else len(key) + 1
+        return False
+
+    def _unit(self, units: Units, key: str, relative: str, size: int | None) -> bool:
+        handle = units.handle
+        meta = handle.metadata
+        coords = meta.chunk_key_encoding.coords(relative, len(meta.shape))
+        if coords is None:
+            return any(each.owns(relative) for each in meta.storage_transformers)
+        if any(at >= count for at, count in zip(coords, units.counts, strict=True)):
+            self.findings.add(
+                "chunk-outside", handle.path, key,
+                f"chunk {coords} is outside of the grid of {units.counts} chunks",
+            )  # fmt: skip
+            return True
+        if units.total >= _LARGEST_GRID:
+            units.others += 1
+            return True
+        place = units.place(coords)
+        units.places.append(place)
+        units.sizes.append(_UNKNOWN if size is None else size)
+        if size is not None:
+            problem = size_problem(handle, coords, size)
+            if problem is not None:
+                units.bad.add(place)
+                self.findings.add(problem[0], handle.path, key, problem[1])
+        return True
+
+    # Everything else
+
+    def _node_of(self, key: str) -> str:
+        """The path of the lowest node above a key."""
+        path = self._below_root(key.rpartition("/")[0])
+        while path and path not in self._paths:
+            path = path.rpartition("/")[0]
+        return path
+
+    def _below_root(self, key: str) -> str:
+        """A key without the prefix that keys of all nodes have."""
+        prefix = next((each for each in self.scope.format.prefixes("") if key.startswith(each)), "")
+        return key[len(prefix) :]
+
+    def _stray(self, key: str, name: str) -> None:
+        if _TEMPORARY.search(name):
+            self._temporary(key)
+            return
+        match = _LIKE_CHUNK.search(key)
+        node = self._node_of(key)
+        if match is None:
+            self.findings.add("key-foreign", node, key, "belongs to no node")
+        elif node in self.scope.arrays:
+            encoding = self.scope.arrays[node].chunk_key_encoding
+            example = encoding.key((0,) * len(self.scope.arrays[node].shape))
+            self.findings.add(
+                "chunk-misnamed",
+                node,
+                key,
+                f"is like the key of a chunk; chunks have keys such as '{example}'",
+            )
+        else:
+            prefix = key[: match.start()]
+            if prefix not in self._orphans and len(self._orphans) >= _MOST_PREFIXES:
+                prefix = _ELSEWHERE
+            first, number = self._orphans.get(prefix, (key, 0))
+            self._orphans[prefix] = min(first, key), number + 1
+
+    def _temporary(self, key: str, why: str = "") -> None:
+        self.findings.add(
+            "key-temporary",
+            self._node_of(key),
+            key,
+            "is the temporary file of a writer" + (why and f"; {why}"),
+        )
+
+    def _report_orphans(self) -> None:
+        """Note chunks without documents. Chunks of nodes that are noted as lost are not noted again."""
+        for prefix, (first, number) in self._orphans.items():
+            if self._below_root(prefix).rstrip("/") not in self._lost:
+                where = "elsewhere" if prefix == _ELSEWHERE else f"below '{prefix}'"
+                self.findings.add(
+                    "chunks-orphan", self._node_of(first), first,
+                    f"{number} keys {where} are like those of chunks, but no array is there", count=number,
+                )  # fmt: skip
+
+    def _report_missing(self, path: str, units: Units) -> None:
+        missing = units.total - units.stored
+        if missing <= 0 or units.handle.metadata.storage_transformers:
+            return
+        handle = units.handle
+        first = next(units.missing()) if not units.others else 0
+        key = handle.engine.key(units.coords(first))
+        if is_coordinate(handle):
+            self._report_coordinate(path, units)
+            return
+        shards = "shards" if handle.shards else "chunks"
+        self.findings.add(
+            "chunks-missing", path, key if units.stored else "",
+            f"{missing} of {units.total} {shards} are not stored", count=missing,
+        )  # fmt: skip
+
+    def _report_coordinate(self, path: str, units: Units) -> None:
+        """Note a part of a coordinate that is not stored; one element may well be the fill value."""
+        handle = units.handle
+        for place in itertools.islice(units.missing(), _MOST_LOOKED_AT):
+            (region,) = handle.metadata.chunk_grid.region((place,), handle.shape)
+            if region.stop - region.start > 1:
+                self.findings.add(
+                    "coordinate-fill", path, handle.engine.key((place,)),
+                    f"is not stored, so that elements {region.start} to {region.stop - 1} read as the fill "
+                    f"value {shorten(np.asarray(handle.fill_value).item(), 40)}",
+                )  # fmt: skip
+                return
+
+
+def is_coordinate(handle: Array) -> bool:
+    """Whether an array is a coordinate: of one dimension that has its name."""
+    return len(handle.shape) == 1 and handle.dimension_names == (handle.basename,)
+
+
+def size_problem(handle: Array, coords: tuple[int, ...], size: int) -> tuple[str, str] | None:
+    """The code and the meaning of a finding, if a stored unit cannot have this size in bytes."""
+    meta = handle.metadata
+    grid = meta.chunk_grid
+    chain = meta.chain if grid.is_regular else meta.chain_of(grid.chunk_shape_at(coords))
+    exact = chain.encoded_size
+    if size == 0 and exact != 0:
+        return "chunk-empty", "the stored value has no bytes; its writer was probably cut off"
+    if exact is not None and size != exact:
+        return "chunk-size", f"has {size} bytes; a chunk of this array has {exact}"
+    if chain.shard is not None and size < chain.shard.index_size:
+        return "shard-small", f"has {size} bytes; the index of a shard alone has {chain.shard.index_size}"
+    if size > chain.largest_stored:
+        return "chunk-size", f"has {size} bytes; a chunk of this array has at most {chain.largest_stored}"
+    return None
+
+
+def chosen(units: Units, number: int | None) -> npt.NDArray[np.intp]:
+    """Which of the stored units to read: all, or so many, spread evenly from the first to the last.
+
+    Returns
+    -------
+    ndarray of int
+        Indices of ``units.places`` and ``units.sizes``.
+    """
+    if not units.places:
+        return np.zeros(0, np.intp)
+    places = np.frombuffer(units.places, np.int64)
+    found = np.flatnonzero(~np.isin(places, np.fromiter(units.bad, np.int64)))
+    if number is None or len(found) <= number:
+        return found
+    return found.take(np.linspace(0, len(found) - 1, number).astype(int))

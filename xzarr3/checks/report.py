@@ -1,0 +1,390 @@
+"""What a check found: findings, a summary of each array, and their text and JSON.
+
+:data:`CODES` has every kind of finding, with its severity and what to do about it. This module knows no
+stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from xzarr3.errors import printable
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+_KEPT = 100  # Findings of one code and node that are kept one by one.
+_SHOWN = 40  # Lines of a printed report.
+_OF_NODE = 8  # Lines of one node, as long as others have findings too.
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of finding.
+
+    Parameters
+    ----------
+    severity : {"error", "warning", "note"}
+        ``error``: data cannot be read, or readers get wrong values or other metadata than they should.
+        ``warning``: some readers or tools will fail or be misled. ``note``: permitted, and worth knowing.
+    remedy : str
+        What to do about it.
+    repairable : bool
+        Whether ``repair=True`` mends it.
+    """
+
+    severity: Severity
+    remedy: str
+    repairable: bool = False
+
+
+_AGAIN = "write the chunk again from its source, or erase its key to read the fill value there"
+_RECOVER = "run xzarr3 recover STORE, or check with repair=True"
+
+CODES: dict[str, Kind] = {
+    # Documents
+    "document-invalid": Kind("error", "correct the field, or restore the document from a copy"),
+    "document-literals": Kind(
+        "note", "write the attributes again with numbers or strings in place of NaN and infinity"
+    ),
+    "extension-unknown": Kind("warning", "install the codec or data type; the array was not checked further"),
+    "document-double": Kind("warning", "remove the documents of the format that is not used"),
+    "document-orphan": Kind("warning", "remove the document, or restore the document of its node"),
+    "node-lost": Kind("error", "create the group above it, or move the node to where a listing finds it"),
+    "node-other-format": Kind("warning", "convert the node with xzarr3.copy(), or open it by its path"),
+    "consolidated-invalid": Kind("error", "run xzarr3.consolidate_metadata(store)", repairable=True),
+    "consolidated-differs": Kind("error", "run xzarr3.consolidate_metadata(store)", repairable=True),
+    "consolidated-stale": Kind("error", "run xzarr3.consolidate_metadata(store)", repairable=True),
+    "consolidated-lacks": Kind("error", "run xzarr3.consolidate_metadata(store)", repairable=True),
+    # Names
+    "name-reserved": Kind("note", "rename the node"),
+    "name-unportable": Kind("note", "rename the node before the store is copied to such a system"),
+    "names-clash": Kind("note", "rename one of the nodes before the store is copied to such a system"),
+    "dimension-names-invalid": Kind("error", "give one name for each dimension"),
+    "dimension-repeated": Kind("warning", "give each dimension a name of its own"),
+    "dimension-lengths": Kind("note", "use other names, or groups of their own, for grids of other lengths"),
+    # Keys
+    "chunks-missing": Kind(
+        "note",
+        "nothing if they hold only the fill value; else write them again (missing='error' names them)",
+    ),
+    "chunk-empty": Kind("error", _AGAIN),
+    "chunk-size": Kind("error", _AGAIN),
+    "chunk-outside": Kind("warning", "erase the key: it would come back if the array grew", repairable=True),
+    "chunk-misnamed": Kind("warning", "rename the key to the key of a chunk, or erase it"),
+    "chunks-orphan": Kind("warning", "restore the document of the array, or erase the keys"),
+    "key-temporary": Kind("warning", "remove it once its writer has ended", repairable=True),
+    "key-foreign": Kind("note", "nothing: xzarr3 neither reads nor erases it"),
+    "keys-unlisted": Kind("note", "check the store where its keys can be listed"),
+    # Shards
+    "shard-small": Kind("error", _AGAIN),
+    "shard-index": Kind("error", _AGAIN),
+    "shard-bounds": Kind("error", _AGAIN),
+    "shard-overlap": Kind("error", _AGAIN),
+    "shard-gaps": Kind("note", "nothing, or write the shard again to use less space"),
+    # Chunks
+    "chunk-damaged": Kind("error", _AGAIN),
+    "chunk-unreadable": Kind("error", "make the key readable, or read the error of the store"),
+    "chunks-large": Kind("note", "read them where there is memory for one of them; they were not decoded"),
+    # Coordinates
+    "coordinate-nan": Kind("error", "write the coordinate again without NaN"),
+    "coordinate-fill": Kind("error", "write the coordinate again, all of it"),
+    "coordinate-order": Kind("warning", "sort the data along the coordinate; slices by label need that"),
+    "coordinate-duplicates": Kind("warning", "remove the duplicates; selections by label are ambiguous"),
+    "coordinate-length": Kind("error", "resize the coordinate or the data, so that their lengths are equal"),
+    # Conventions
+    "cf-undecodable": Kind("error", "correct the attribute, or open with decode_cf=False"),
+    "cf-reference": Kind("warning", "write the variable, or remove its name from the attribute"),
+    "cf-unchecked": Kind("note", "install xarray"),
+    # Writers
+    "write-running": Kind("note", "wait until the writer has ended"),
+    "write-unknown": Kind("warning", f"make sure that the writer has ended, then {_RECOVER[4:]}"),
+    "write-resumable": Kind("warning", "repeat the same call with resume=True; it is removed after a day"),
+    "write-unfinished": Kind("error", _RECOVER, repairable=True),
+    "write-lost": Kind("error", "write all of it again with mode='w'"),
+    "write-leftover": Kind("warning", _RECOVER, repairable=True),
+}
+"""Every code of a finding."""
+
+_WIDTH = max(map(len, CODES))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding.
+
+    Parameters
+    ----------
+    path : str
+        Path of the node, empty for the root.
+    key : str
+        Key of the value or document; empty where none is to blame.
+    code : str
+        One of :data:`CODES`.
+    meaning : str
+        What was found.
+    severity : {"error", "warning", "note"}
+    remedy : str
+        What to do about it.
+    count : int
+        How many such findings this one stands for.
+    repairable : bool
+        Whether ``repair=True`` mends it.
+    repaired : bool
+        Whether it was mended.
+    """
+
+    path: str
+    key: str
+    code: str
+    meaning: str
+    severity: Severity
+    remedy: str
+    count: int = 1
+    repairable: bool = False
+    repaired: bool = False
+
+    def __str__(self) -> str:
+        done = "repaired" if self.repaired else self.severity
+        key = f"{self.key}: " if self.key else ""
+        return printable(f"{done:8} {self.code:{_WIDTH}} {key}{self.meaning}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class ArrayReport:
+    """What a check saw of one array.
+
+    Parameters
+    ----------
+    path : str
+    zarr_format : {3, 2, "3-draft"}
+    shape : tuple of int
+    data_type : str
+    units : int
+        Number of stored units in the grid: shards, or chunks that are in no shard.
+    stored : int or None
+        How many of them exist; None if that cannot be listed.
+    nbytes_stored : int or None
+        Size in bytes of all stored units; None if the store does not tell sizes.
+    read : int
+        How many units were read and decoded.
+    readable_by : tuple of str
+        Libraries that read the array; see :mod:`xzarr3.checks.readers`.
+    not_readable_by : mapping of str to str
+        The other libraries, with the reason.
+    """
+
+    path: str
+    zarr_format: int | str
+    shape: tuple[int, ...]
+    data_type: str
+    units: int
+    stored: int | None
+    nbytes_stored: int | None
+    read: int
+    readable_by: tuple[str, ...] = ()
+    not_readable_by: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        lists = {"shape": list(self.shape), "readable_by": list(self.readable_by)}
+        return {**vars(self), **lists, "not_readable_by": dict(self.not_readable_by)}
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One step of a repair.
+
+    Parameters
+    ----------
+    what : str
+        What is done.
+    keys : tuple of str
+        The first keys that are erased or written.
+    count : int
+        Number of all keys.
+    outcome : str
+        ``planned``, ``done``, or why it was not done.
+    """
+
+    what: str
+    keys: tuple[str, ...]
+    count: int
+    outcome: str = "planned"
+
+    def __str__(self) -> str:
+        more = f" and {self.count - len(self.keys)} more" if self.count > len(self.keys) else ""
+        keys = f": {', '.join(self.keys)}{more}" if self.keys else ""
+        return printable(f"{self.outcome}: {self.what}{keys}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        return {**vars(self), "keys": list(self.keys)}
+
+
+class Findings:
+    """Collects findings; keeps the first hundred of a code and node, and counts the others."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], list[Finding]] = {}
+        self._more: dict[tuple[str, str], int] = {}
+
+    def add(
+        self, code: str, path: str, key: str, meaning: str, *, count: int = 1, remedy: str = "",
+        severity: Severity | None = None,
+    ) -> None:  # fmt: skip
+        """Add a finding; ``remedy`` and ``severity`` replace those of its kind."""
+        kept = self._kept.setdefault((path, code), [])
+        if len(kept) >= _KEPT:
+            self._more[path, code] = self._more.get((path, code), 0) + count
+            return
+        kind = CODES[code]
+        kept.append(
+            Finding(
+                path,
+                key,
+                code,
+                meaning,
+                severity or kind.severity,
+                remedy or kind.remedy,
+                count,
+                kind.repairable,
+            )
+        )
+
+    def any(self, code: str, path: str) -> bool:
+        """Whether there is a finding of this code at a node."""
+        return (path, code) in self._kept
+
+    def has(self, code: str, path: str, key: str) -> bool:
+        """Whether there is such a finding among those that are kept."""
+        return key in (each.key for each in self._kept.get((path, code), ()))
+
+    def all(self) -> tuple[Finding, ...]:
+        """All findings, the worst first, then by path."""
+        found = [each for kept in self._kept.values() for each in kept]
+        for (path, code), number in self._more.items():
+            last = self._kept[path, code][-1]
+            found.append(replace(last, key="", meaning=f"{number} more of this kind", count=number))
+        return tuple(sorted(found, key=lambda each: (SEVERITIES.index(each.severity), each.path)))
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What :func:`xzarr3.check` found.
+
+    Parameters
+    ----------
+    store : str
+        The store, as messages name it.
+    path : str
+        Path of the checked node.
+    findings : tuple of Finding
+        The worst first. At most a hundred of a code and node; one more counts the others.
+    arrays : mapping of str to ArrayReport
+        The arrays by path.
+    decode : {"sample", "all", "none"}
+        Which stored units were read and decoded.
+    repairs : tuple of Repair
+        What a repair did, or would do.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> array = xzarr3.create_array(store, data=[1, 2, 3], chunks=2)
+    >>> store.set("c/1", b"")
+    >>> report = xzarr3.check(store)
+    >>> report.ok, [(finding.code, finding.key) for finding in report.findings]
+    (False, [('chunk-empty', 'c/1')])
+    """
+
+    store: str
+    path: str
+    findings: tuple[Finding, ...]
+    arrays: Mapping[str, ArrayReport]
+    decode: str
+    repairs: tuple[Repair, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether no error was found, or all errors were repaired."""
+        return not self.errors
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings of severity ``error`` that were not repaired."""
+        return tuple(each for each in self.findings if each.severity == "error" and not each.repaired)
+
+    def count(self, severity: Severity) -> int:
+        """Number of findings of a severity that were not repaired."""
+        return sum(each.count for each in self.findings if each.severity == severity and not each.repaired)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {
+            "store": self.store,
+            "path": self.path,
+            "ok": self.ok,
+            "decode": self.decode,
+            "findings": [finding.to_json() for finding in self.findings],
+            "arrays": {path: array.to_json() for path, array in self.arrays.items()},
+            "repairs": [repair.to_json() for repair in self.repairs],
+        }
+
+    def __str__(self) -> str:
+        read = sum(array.read for array in self.arrays.values())
+        stored = [array.stored for array in self.arrays.values()]
+        of = "" if None in stored else f" of {sum(filter(None, stored))}"
+        lines = [
+            printable(f"check of '/{self.path}' in {self.store}"),
+            f"{_number(len(self.arrays), 'array')}, {read}{of} stored units decoded: "
+            + ", ".join(_number(self.count(each), each) for each in SEVERITIES),
+            *self._readers(),
+            *(f"repair {repair}" for repair in self.repairs),
+        ]
+        remedies = dict.fromkeys(
+            f"  {each.code}: {each.remedy}" for each in self.findings if not each.repaired
+        )
+        advice = ["to do", *_cut(list(remedies), _SHOWN // 4)] if remedies else []
+        return "\n".join([*_cut([*lines, *self._lines()], _SHOWN - len(advice)), *map(printable, advice)])
+
+    def _readers(self) -> Iterator[str]:
+        """How many of the arrays each library reads."""
+        readers: dict[str, int] = {}
+        for array in self.arrays.values():
+            for name in (*array.readable_by, *array.not_readable_by):
+                readers[name] = readers.get(name, 0) + (name in array.readable_by)
+        most_first = sorted(readers.items(), key=lambda item: -item[1])
+        shown = (f"{name}: {'all' if number == len(self.arrays) else number}" for name, number in most_first)
+        if readers:
+            yield f"arrays read by {', '.join(shown)}"
+
+    def _lines(self) -> Iterator[str]:
+        """The findings, grouped by node; the node with the worst finding first."""
+        by_node: dict[str, list[Finding]] = {}
+        for finding in self.findings:
+            by_node.setdefault(finding.path, []).append(finding)
+        for path, found in by_node.items():
+            yield printable(f"/{path}")
+            most = len(found) if len(by_node) == 1 else _OF_NODE
+            yield from (f"  {finding}" for finding in found[:most])
+            if len(found) > most:
+                yield f"  and {len(found) - most} more"
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _cut(lines: list[str], most: int) -> list[str]:
+    """At most so many lines; the last one counts the others."""
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], f"and {len(lines) - most + 1} more lines; to_json() has all of them"]

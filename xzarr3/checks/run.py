@@ -1,0 +1,176 @@
+"""Runs all checks of a store in turn, and the repair that is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, get_args
+
+from xzarr3.checks import repair as repairing
+from xzarr3.checks.chunks import Decode, check_chunks
+from xzarr3.checks.conventions import check_conventions
+from xzarr3.checks.coordinates import check_coordinates
+from xzarr3.checks.documents import Scope, check_copies, check_names, find_nodes
+from xzarr3.checks.keys import Listing
+from xzarr3.checks.readers import readable_by
+from xzarr3.checks.report import ArrayReport, CheckReport, Findings
+from xzarr3.checks.writes import check_writes
+from xzarr3.errors import NodeNotFoundError, listed, one_of
+from xzarr3.formats.v2 import V2
+from xzarr3.formats.v3 import V3
+from xzarr3.nodes.find import exists
+from xzarr3.nodes.node import normal_path
+from xzarr3.progress import Asked, check_asked
+from xzarr3.stores import Store
+from xzarr3.stores.open import StoreLike, open_store
+
+_NAMED = 5  # Nodes that a message names.
+
+
+def check(
+    store: StoreLike,
+    path: str = "",
+    *,
+    decode: Decode = "sample",
+    repair: bool = False,
+    dry_run: bool = False,
+    threads: int | None = None,
+    progress: Asked | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> CheckReport:
+    """Check an array, or a group with all that is below it, for damage and for what misleads readers.
+
+    Looks at documents and their consolidated copies, names, keys and sizes of values, indexes of shards,
+    chunks, coordinates, attributes of the CF conventions, and writes that have not ended. The keys are
+    listed once, whatever their number; memory is about 16 bytes for each stored unit. Each finding has a
+    code, a key, a meaning, a severity and a remedy; :data:`xzarr3.checks.report.CODES` lists all of them.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+    path : str
+        Path of the array or group; by default the root.
+    decode : {"sample", "all", "none"}
+        Which stored units are read, checked and decoded: of each array 8 that are spread evenly, with 8
+        inner chunks of a shard; all; or none, and then no values of coordinates either.
+    repair : bool
+        Repair what is safe to repair: finish or remove writes of dead writers, remove temporary files that
+        are at least an hour old, erase chunks outside of the grid, write consolidated metadata again. Chunks
+        within the grid are not touched, and no link is followed.
+    dry_run : bool
+        Only tell what a repair would do.
+    threads : int, optional
+        Most chunks that are decoded at a time; by default as many as there are cores, and as the store has
+        requests in flight. Fewer, if their chunks would take more than 512 MiB.
+    progress : bool or callable, optional
+        Show a bar of the units read, or call ``progress(done, total)``.
+    storage_options : mapping, optional
+        Further options of the store; see :func:`xzarr3.open_store`.
+
+    Returns
+    -------
+    CheckReport
+        Its ``ok`` tells whether there is no error; printing it shows the findings by node.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no array or group at the path, and no trace of one.
+    ReadOnlyError
+        If a repair is asked for and the store cannot be written.
+    StoreError
+        If the store cannot be read or listed.
+    ValueError
+        If an argument has no meaning.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> array = xzarr3.create_array(store, "sst", data=[[1, 2], [3, 4]], chunks=(1, 2))
+    >>> store.set("sst/c/7/0", b"left by an array that was longer")
+    >>> report = xzarr3.check(store)
+    >>> report.ok, report.findings[0].code, report.findings[0].key
+    (True, 'chunk-outside', 'sst/c/7/0')
+    >>> repaired = xzarr3.check(store, repair=True)
+    >>> store.exists("sst/c/7/0"), repaired.findings[0].repaired, xzarr3.check(store).findings
+    (False, True, ())
+    """
+    if decode not in get_args(Decode):
+        raise ValueError(f"decode={decode!r}; {one_of(decode, get_args(Decode))}")
+    check_asked(progress or False)
+    path = normal_path(path)
+    changes = repair and not dry_run
+    opened = open_store(store, storage_options, mode="r+" if changes else "r")
+    with contextlib.nullcontext() if opened is store else opened:
+        if changes:
+            opened._check_writable()
+        report, scope = _look(opened, path, decode, threads, progress)
+        if not repair and not dry_run:
+            return report
+        steps = repairing.plan(opened, scope, report.findings)
+        if dry_run:
+            return replace(report, repairs=tuple(step.described("planned") for step in steps))
+        repairs, findings = repairing.carry_out(steps, report.findings)
+        return replace(report, repairs=tuple(repairs), findings=tuple(findings))
+
+
+def _look(
+    store: Store, path: str, decode: Decode, threads: int | None, progress: Asked | None
+) -> tuple[CheckReport, Scope | None]:
+    """The report without repairs, and the nodes it is about."""
+    findings = Findings()
+    scope = find_nodes(store, path, findings)
+    if scope is None:
+        if store.listable:
+            check_writes(store, path, (), findings)
+        if not findings.all():
+            raise _nothing_at(store, path)
+        return CheckReport(str(store), path, findings.all(), {}, decode), None
+    check_copies(scope, findings)
+    check_names(scope, findings)
+    listing = Listing(scope, findings)
+    if scope.is_listed:
+        listing.run()
+        check_writes(store, path, listing.leases, findings)
+    else:
+        findings.add("keys-unlisted", path, "", "the store cannot list its keys")
+    read = check_chunks(listing, decode, findings, threads, progress)
+    if decode != "none":
+        check_coordinates(listing, findings)
+    check_conventions(listing, findings, values=decode != "none")
+    arrays = {each: _summary(scope, listing, each, read[each]) for each in scope.arrays}
+    return CheckReport(str(store), path, findings.all(), arrays, decode), scope
+
+
+def _nothing_at(store: Store, path: str) -> NodeNotFoundError:
+    """The error for a path without a node; names nodes directly below."""
+    below: list[str] = []
+    if store.listable:
+        for prefix in sorted(store.list_dir(f"{path}/" if path else "")[1])[: 4 * _NAMED]:
+            name = prefix[:-1]
+            if any(exists(store, format, name) for format in (V3, V2)):
+                below.append(name)
+    advice = f"check the paths {listed(below[:_NAMED])} below it" if below else "correct the path or URL"
+    return NodeNotFoundError(f"no array or group '/{path}' in {store}; {advice}")
+
+
+def _summary(scope: Scope, listing: Listing, path: str, read: int) -> ArrayReport:
+    meta, units = scope.arrays[path], listing.units[path]
+    sizes = units.sizes
+    is_listed = scope.is_listed and not meta.storage_transformers
+    is_known = is_listed and not units.others and (not sizes or min(sizes) >= 0)
+    readers, others = readable_by(meta, scope.held[path])
+    return ArrayReport(
+        path=path,
+        zarr_format=meta.zarr_format,
+        shape=meta.shape,
+        data_type=meta.data_type.name,
+        units=units.total,
+        stored=units.stored if is_listed else None,
+        nbytes_stored=sum(sizes) if is_known else None,
+        read=read,
+        readable_by=readers,
+        not_readable_by=others,
+    )

@@ -1,0 +1,183 @@
+"""Checks the index of a shard: that it is intact, and that inner chunks lie within the shard and apart.
+
+Works on one open value and knows no stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from xzarr3.codecs.sharding import EMPTY, Shard
+from xzarr3.errors import ChunkError
+from xzarr3.io.shards import within
+from xzarr3.stores import ValueReader
+from xzarr3.stores.readers import BytesReader
+
+_MOST_READ = 2**26  # Bytes of inner chunks that are read at once.
+
+
+class Problem(NamedTuple):
+    """The code and the meaning of a finding."""
+
+    code: str
+    meaning: str
+
+
+def check_shard(
+    shard: Shard, reader: ValueReader, size: int, most: int | None, above: tuple[int, ...] = ()
+) -> Iterator[Problem]:
+    """Check the index of a shard, then decode inner chunks; shards within shards are checked in the same way.
+
+    Parameters
+    ----------
+    shard : Shard
+    reader : ValueReader
+        The open shard.
+    size : int
+        Size of the shard in bytes.
+    most : int, optional
+        How many inner chunks to decode at most, spread evenly; None for all.
+    above : tuple of int
+        Coordinates of the shard within the shards around it.
+    """
+    if size < shard.index_size:
+        yield Problem("shard-small", f"has {size} bytes; the index of a shard alone has {shard.index_size}")
+        return
+    start = shard.index_start if shard.index_start >= 0 else size - shard.index_size
+    try:
+        index = shard.decode_index(reader.read(start, shard.index_size))
+    except ChunkError as error:
+        yield Problem("shard-index", _at(above) + error.reason)
+        return
+    entries = index.reshape(-1, 2)
+    there = np.flatnonzero((entries != EMPTY).any(axis=1))
+    good, problems = _within(shard, entries, there, size, start, above)
+    yield from problems
+    if not problems:
+        yield from _apart(shard, entries, good, size - shard.index_size, above)
+    chosen = (
+        good if most is None or len(good) <= most else good[np.linspace(0, len(good) - 1, most).astype(int)]
+    )
+    yield from _decoded(shard, reader, entries, chosen, most, above)
+
+
+def _within(
+    shard: Shard,
+    entries: npt.NDArray[np.uint64],
+    there: npt.NDArray[np.intp],
+    size: int,
+    index_at: int,
+    above: tuple[int, ...],
+) -> tuple[npt.NDArray[np.intp], list[Problem]]:
+    """The inner chunks whose places are possible, and what is wrong with the others."""
+    offsets, lengths = entries[there, 0], entries[there, 1]
+    whole = np.uint64(size)
+    beyond = (offsets > whole) | (lengths > whole - np.minimum(offsets, whole))
+    ends = offsets + np.where(beyond, np.uint64(0), lengths)
+    in_index = ~beyond & (ends > np.uint64(index_at)) & (offsets < np.uint64(index_at + shard.index_size))
+    exact = shard.inner.encoded_size
+    empty = ~beyond & (lengths == 0) & (exact != 0)
+    odd = ~beyond & ~empty & (lengths > np.uint64(min(shard.max_inner_size, EMPTY - 1)))
+    if exact is not None:
+        odd |= ~beyond & ~empty & (lengths != np.uint64(exact))
+    of = "" if exact is None else f"; each has {exact} bytes"
+    kinds = (
+        ("shard-bounds", beyond, "lies beyond the end of the shard"),
+        ("shard-bounds", in_index & ~empty, "lies in the index of the shard"),
+        ("chunk-empty", empty, "has no bytes"),
+        ("chunk-size", odd, f"has a size that no inner chunk has{of}"),
+    )
+    problems = []
+    bad = np.zeros(len(there), np.bool_)
+    for code, wrong, what in kinds:
+        wrong = wrong & ~bad
+        if wrong.any():
+            bad |= wrong
+            first = int(np.argmax(wrong))
+            offset, length = int(offsets[first]), int(lengths[first])
+            number = int(wrong.sum())
+            more = f", and {number - 1} others" if number > 1 else ""
+            coords = _coords(shard, int(there[first]), above)
+            meaning = f"inner chunk {coords} at offset {offset} with {length} bytes {what}{more}"
+            problems.append(Problem(code, meaning))
+    return there[~bad], problems
+
+
+def _apart(
+    shard: Shard,
+    index: npt.NDArray[np.uint64],
+    good: npt.NDArray[np.intp],
+    data: int,
+    above: tuple[int, ...],
+) -> Iterator[Problem]:
+    """Check that inner chunks do not overlap, and how many bytes of the shard belong to none."""
+    entries = index[good]
+    order = np.lexsort((entries[:, 1], entries[:, 0]))
+    offsets = entries[order, 0]
+    ends = np.maximum.accumulate(offsets + entries[order, 1])
+    overlaps = np.flatnonzero(offsets[1:] < ends[:-1])
+    if len(overlaps):
+        at = int(overlaps[0])
+        one, other = (_coords(shard, int(good[order[each]]), above) for each in (at, at + 1))
+        meaning = f"inner chunks {one} and {other} share bytes; {len(overlaps)} such pairs"
+        yield Problem("shard-overlap", meaning)
+        return
+    unused = data - int(entries[:, 1].sum())
+    if unused:
+        yield Problem("shard-gaps", f"{unused} bytes belong to no inner chunk")
+
+
+def _decoded(
+    shard: Shard,
+    reader: ValueReader,
+    entries: npt.NDArray[np.uint64],
+    chosen: npt.NDArray[np.intp],
+    most: int | None,
+    above: tuple[int, ...],
+) -> Iterator[Problem]:
+    """Decode inner chunks; those that are close are read together."""
+    inner = shard.inner
+    order = chosen[np.argsort(entries[chosen, 0], kind="stable")]
+    for span in _spans(entries, order.tolist()):
+        first, last = int(entries[span[0], 0]), int(entries[span[-1]].sum())
+        part = within(reader, first, last - first)
+        value = memoryview(part.read(0, last - first))
+        for at in span:
+            offset, length = (int(each) for each in entries[at])
+            data = value[offset - first : offset - first + length]
+            coords = _coords(shard, at, above)
+            if inner.shard is not None:
+                yield from check_shard(inner.shard, BytesReader(data), length, most, coords)
+                continue
+            try:
+                inner.decode(data)
+            except ChunkError as error:
+                yield Problem("chunk-damaged", f"inner chunk {coords}: {error}")
+
+
+def _spans(entries: npt.NDArray[np.uint64], order: list[int]) -> Iterator[list[int]]:
+    """Inner chunks that are read together: adjacent ones, up to a number of bytes."""
+    span: list[int] = []
+    for at in order:
+        offset, length = (int(each) for each in entries[at])
+        if span:
+            begin, end = int(entries[span[0], 0]), int(entries[span[-1]].sum())
+            if offset != end or offset + length - begin > _MOST_READ:
+                yield span
+                span = []
+        span.append(at)
+    if span:
+        yield span
+
+
+def _coords(shard: Shard, at: int, above: tuple[int, ...]) -> tuple[int, ...]:
+    """The coordinates of an inner chunk, after those of the shards around its shard."""
+    return (*above, *(int(each) for each in np.unravel_index(at, shard.counts))) if shard.counts else above
+
+
+def _at(above: tuple[int, ...]) -> str:
+    return f"inner shard {above}: " if above else ""
