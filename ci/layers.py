@@ -27,6 +27,7 @@ LAYERS: list[dict[str, str]] = [
     {"cli": "the command line", "__main__": "`python -m xzarr3`"},
     {"__init__": "the public names"},
     {"xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit"},
+    {"advice": "`advise`: layouts compared for the ways in which data are read"},
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
     {
         "api": "open, create, consolidate",

@@ -57,6 +57,7 @@ from xzarr3.options import set_options
 from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
+    from xzarr3.advice import advise
     from xzarr3.commit.replace import recover
     from xzarr3.dask import from_zarr, store
     from xzarr3.stores import (
@@ -117,6 +118,7 @@ __all__ = [
     "Xzarr3Error",
     "ZarrFormat",
     "ZipStore",
+    "advise",
     "consolidate_metadata",
     "copy",
     "create_array",
@@ -147,6 +149,7 @@ _LAZY = {
         "xzarr3.stores",
     ),
     "from_zarr": "xzarr3.dask",
+    "advise": "xzarr3.advice.advice",
     "recover": "xzarr3.commit.replace",
     "open_dataset": "xzarr3.xarray",
     "store": "xzarr3.dask",
