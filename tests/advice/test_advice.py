@@ -40,11 +40,13 @@ def test_where_times_are_appended_no_shard_holds_more_of_them_than_a_chunk() -> 
     sharded = [each for each in found if each.shards]
     assert sharded
     assert all(each.shards is not None and each.shards[0] == each.chunks[0] for each in sharded)
-    one, many = (
-        next(e for e in found if e.chunks[0] == times) for times in sorted({e.chunks[0] for e in found})[::9]
-    )
-    of = {each.access: each for each in one.predictions}["append"]
-    assert of.bytes_moved < {each.access: each for each in many.predictions}["append"].bytes_moved
+    moved = {
+        each.chunks[0]: one.bytes_moved
+        for each in found
+        for one in each.predictions
+        if one.access == "append"
+    }
+    assert moved[min(moved)] < moved[max(moved)]
 
 
 def by_hand(candidate: Candidate, selection: tuple[Any, ...], server: FaultServer, where: str) -> int:
@@ -161,7 +163,7 @@ def test_it_shows_what_it_found() -> None:
     assert said["candidates"][0]["chunks"] == list(found.best.chunks)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (10**9,), (5, 0, 3), (2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("shape", [(1,), (10**9,), (5, 1, 3), (2, 3, 4, 5, 6)])
 @pytest.mark.parametrize("dtype", ["int8", "complex128", "S7"])
 def test_any_shape(shape: tuple[int, ...], dtype: str) -> None:
     found = advise(shape=shape, dtype=dtype, access=dict.fromkeys(PATTERNS, 1))
@@ -175,7 +177,9 @@ def test_any_shape(shape: tuple[int, ...], dtype: str) -> None:
         ({"access": {"maps": 1}}, xzarr3.SelectionError, "did you mean 'map'?"),
         ({"access": {"map": -1}}, xzarr3.SelectionError, "positive number"),
         ({"access": {}}, xzarr3.SelectionError, "names no pattern"),
-        ({"target": "s4"}, ValueError, "did you mean 's3'?"),
+        ({"target": "disc"}, ValueError, "did you mean 'disk'?"),
+        ({"shape": ()}, ValueError, "has no values to divide"),
+        ({"shape": (5, 0, 3)}, ValueError, "has no values to divide"),
         ({"shape": None}, TypeError, "give an array or a dataset"),
         ({"data": "store.zarr"}, TypeError, "cannot advise on str"),
     ],

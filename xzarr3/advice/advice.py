@@ -249,7 +249,7 @@ def advise(
     >>> found = xzarr3.advise(
     ...     shape=(8760, 721, 1440), dtype="float32", access={"series": 0.9, "map": 0.1}, target="s3"
     ... )
-    >>> found.best.chunks[0] > 100
+    >>> found.best.chunks[0] > 10
     True
     """
     given = _given(data, shape, dtype, dims)
@@ -299,6 +299,8 @@ def _given(data: Any, shape: Sequence[int] | None, dtype: Any, dims: Sequence[st
         largest = data[max(sizes, key=sizes.__getitem__)]
         variables = tuple(name for name in sizes if data[name].dims == largest.dims)
         data = largest
+    elif isinstance(data, Array):
+        variables = (data.path.rpartition("/")[2],) if data.path else ()
     elif hasattr(data, "name") and hasattr(data, "dims"):
         variables = (data.name,) if data.name else ()
     if not (hasattr(data, "shape") and hasattr(data, "dtype")):
