@@ -60,6 +60,7 @@ from xzarr3.options import config, set_options
 from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
+    from xzarr3.advice import advise
     from xzarr3.checks import check
     from xzarr3.commit.replace import recover
     from xzarr3.convenience import (
@@ -146,6 +147,7 @@ __all__ = [
     "Xzarr3Error",
     "ZarrFormat",
     "ZipStore",
+    "advise",
     "array",
     "check",
     "config",
@@ -199,6 +201,7 @@ _FROM = {
         "save_group",
         "tree",
     ),
+    "xzarr3.advice.advice": ("advise",),
     "xzarr3.checks": ("check",),
     "xzarr3.creation": (
         *("array", "empty", "empty_like", "from_array", "full", "full_like", "group"),

@@ -1,4 +1,4 @@
-"""The command ``xzarr3``: ``check``, ``copy``, ``demo``, ``explain``, ``info`` and ``recover``.
+"""The command ``xzarr3``: ``advise``, ``check``, ``copy``, ``demo``, ``explain``, ``info`` and ``recover``.
 
 Parses arguments, calls the public interface and prints results and errors. It has no other logic.
 """
@@ -79,6 +79,26 @@ def _explain(arguments: argparse.Namespace) -> None:
         print(json.dumps(explanation.to_json(), indent=2).replace("\x7f", "\\u007f"))
     else:
         print(explanation)
+
+
+def _advise(arguments: argparse.Namespace) -> None:
+    node = xzarr3.open(arguments.store, arguments.node, storage_options=dict(arguments.option))
+    if isinstance(node, xzarr3.Group):
+        arrays = [each for _, each in node.members(max_depth=None) if isinstance(each, xzarr3.Array)]
+        if not arrays:
+            raise Xzarr3Error(f"{node!r} has no array to advise on; name another group with --node")
+        node = max(arrays, key=lambda array: array.nbytes)
+    found = xzarr3.advise(node, access=dict(arguments.access) or None, target=arguments.target)
+    print(json.dumps(found.to_json(), indent=2) if arguments.json else found)
+
+
+def _access(text: str) -> tuple[str, float]:
+    """A pattern of access and how often it happens, for argparse: ``map=0.6``."""
+    name, equals, weight = text.partition("=")
+    try:
+        return name, float(weight) if equals else 1.0
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not a pattern: {text!r}; accepted: NAME or NAME=NUMBER") from error
 
 
 def _thread_count(text: str) -> int:
@@ -330,6 +350,32 @@ def parser() -> argparse.ArgumentParser:
     _takes_options(copy, "--source-option", "the store to copy from")
     _takes_options(copy, "--target-option", "the store to copy to")
     copy.set_defaults(command=_copy)
+
+    advise = commands.add_parser(
+        "advise",
+        help="compare layouts for the ways in which data are read",
+        description="Compare chunks, shards and compressors of an array, or of the largest array of a "
+        "group, for the ways in which it is read. A sample of the data is read and compressed.",
+    )
+    advise.add_argument("store", metavar="STORE", help="path or URL of the store")
+    advise.add_argument(
+        "--node", metavar="PATH", default="", help="path of the array or group (default: the root)"
+    )
+    advise.add_argument(
+        "--access",
+        metavar="NAME=WEIGHT",
+        type=_access,
+        action="append",
+        default=[],
+        help="a pattern, map, series, region, scan, sample or append, and how often it happens; may be "
+        "repeated (default: maps and series equally often)",
+    )
+    advise.add_argument(
+        "--target", default="s3", choices=("s3", "disk"), help="where the data are kept (default: s3)"
+    )
+    advise.add_argument("--json", action="store_true", help="print all of it as JSON")
+    _takes_options(advise, "--option", "the store")
+    advise.set_defaults(command=_advise)
 
     recover = commands.add_parser(
         "recover",

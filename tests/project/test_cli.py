@@ -179,6 +179,18 @@ def test_explain(
     assert document["array"] == "/ocean/sst"
 
 
+def test_advise(store: Path, call: Call) -> None:
+    status, out, _ = call("advise", str(store), "--access", "map=3", "--access", "series", "--target", "disk")
+    assert status == 0
+    assert "present" in out
+    assert "series" in out
+    status, out, _ = call("advise", str(store), "--json")
+    assert json.loads(out)["target"] == "s3"
+    status, _, err = call("advise", str(store), "--access", "mop")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "did you mean 'map'?" in err
+
+
 def test_options_may_stand_anywhere(store: Path, call: Call) -> None:
     for arguments in ((store, "--node", "ocean/sst", "..."), (store / "ocean" / "sst", "...")):
         status, out, _ = call("explain", *arguments)

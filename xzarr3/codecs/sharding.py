@@ -344,7 +344,7 @@ class Shard:
                 error.inner_chunk = coords + (error.inner_chunk or ())
                 raise
         sizes = np.array([EMPTY if data is None else len(data) for data in encoded], np.uint64)
-        return self._with_index(sizes, [data for data in encoded if data is not None])
+        return self.with_index(sizes, [data for data in encoded if data is not None])
 
     def rewritten(
         self, value: Buffer | None, changes: Mapping[tuple[int, ...], Buffer | None]
@@ -396,9 +396,9 @@ class Shard:
         first, last = np.flatnonzero(begins), np.flatnonzero(np.concatenate([~follows, [True]]))
         spans = zip(offsets[left[first]].tolist(), ends[last].tolist(), left[first].tolist(), strict=True)
         pieces = [new[at] if at in new else view[start:stop] for start, stop, at in spans]
-        return self._with_index(sizes, pieces)
+        return self.with_index(sizes, pieces)
 
-    def _with_index(self, sizes: npt.NDArray[np.uint64], pieces: list[Buffer]) -> list[Buffer]:
+    def with_index(self, sizes: npt.NDArray[np.uint64], pieces: list[Buffer]) -> list[Buffer]:
         """Add the index to pieces of consecutive inner chunks, at the start or the end."""
         there = sizes != EMPTY
         index = np.full((self.number, 2), EMPTY, np.uint64)

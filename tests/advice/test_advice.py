@@ -1,0 +1,197 @@
+"""``advise``: its requests are those of a server, and it prefers what suits the accesses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from _fault_server import FaultServer
+
+import xzarr3
+from xzarr3.advice import TARGETS, Advice, Candidate, Target
+from xzarr3.advice.imagined import imagined
+from xzarr3.advice.patterns import PATTERNS, accesses, roles
+
+YEARS = (8760, 721, 1440)
+SMALL = (24, 40, 60)
+
+
+def advise(**options: Any) -> Advice:
+    return xzarr3.advise(**{"shape": YEARS, "dtype": "float32", **options})
+
+
+def chunks_of(access: dict[str, Any], **options: Any) -> tuple[int, ...]:
+    return advise(access=access, **options).best.chunks
+
+
+def test_what_is_read_decides_the_chunks() -> None:
+    maps, both, series = (
+        chunks_of(access) for access in ({"map": 1}, {"map": 1, "series": 1}, {"series": 1})
+    )
+    assert maps[0] < both[0] < series[0]
+    assert maps[1] * maps[2] > both[1] * both[2] > series[1] * series[2]
+
+
+def test_where_times_are_appended_no_shard_holds_more_of_them_than_a_chunk() -> None:
+    found = advise(access={"map": 1, "append": 5}).candidates
+    sharded = [each for each in found if each.shards]
+    assert sharded
+    assert all(each.shards is not None and each.shards[0] == each.chunks[0] for each in sharded)
+    moved = {
+        each.chunks[0]: one.bytes_moved
+        for each in found
+        for one in each.predictions
+        if one.access == "append"
+    }
+    assert moved[min(moved)] < moved[max(moved)]
+
+
+def by_hand(candidate: Candidate, selection: tuple[Any, ...], server: FaultServer, where: str) -> int:
+    """The requests for chunks that a server gets when an array of this layout is read."""
+    options = {"key": "k", "secret": "s", "endpoint_url": server.url, "allow_http": True}
+    url = f"s3://bucket/{where}"
+    values = np.random.default_rng(0).random(SMALL, np.float32)
+    xzarr3.create_array(
+        url,
+        data=values,
+        chunks=candidate.chunks,
+        shards=candidate.shards,
+        compressors=None,
+        storage_options=options,
+    )
+    array = xzarr3.open_array(url, storage_options=options)
+    before = len(server.log("GET"))
+    assert np.array_equal(array.get(selection, threads=1), values[selection])
+    return sum("/c/" in entry["path"] for entry in server.log("GET")[before:])
+
+
+@pytest.mark.parametrize("name", ["map", "series", "region", "scan", "sample"])
+@pytest.mark.parametrize(
+    ("chunks", "shards"),
+    [((1, 40, 60), None), ((24, 4, 6), None), ((6, 10, 15), (12, 40, 60)), ((3, 8, 60), (24, 40, 60))],
+)
+def test_predicted_requests_are_those_of_a_server(
+    fault_server: FaultServer, name: str, chunks: tuple[int, ...], shards: tuple[int, ...] | None
+) -> None:
+    data = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=SMALL, dtype="float32", chunks=chunks, shards=shards, compressors=None
+    )
+    target = Target("server", 0.01, 64, 1e8, 2**20, 2.0)
+    found = xzarr3.advise(data, access={name: 1}, target=target).present
+    assert found is not None
+    assert (found.chunks, found.shards) == (chunks, shards)
+    (access,) = accesses({name: 1}, SMALL, roles(SMALL, None))
+    assert access.selection is not None
+    made = by_hand(found, access.selection, fault_server, f"{name}-{chunks[0]}")
+    assert made == found.predictions[0].requests
+
+
+@pytest.mark.parametrize("shards", [None, (8, 40, 60)])
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+def test_an_imagined_array_is_explained_as_a_real_one(tmp_path: Path, compressors: Any, shards: Any) -> None:
+    values = np.random.default_rng(0).random(SMALL)
+    store = xzarr3.LocalStore(tmp_path / "real")
+    real = xzarr3.create_array(store, data=values, chunks=(4, 10, 15), shards=shards, compressors=compressors)
+    keys = [key for key in store.list() if key.startswith("c/")]
+    stored = sum(store.getsize(key) or 0 for key in keys)
+    target = Target("directory", 0, 1, 1e9, store.request_bytes, store.over_read)
+    made = imagined(real.metadata, target, values.nbytes / stored)
+    for selection in (..., (3,), (slice(None), 7, 9), (slice(2, 9), slice(0, 30), slice(20, 50))):
+        found, expected = made.explain(selection, threads=1), real.explain(selection, threads=1)
+        assert (found.requests, found.chunks, found.units) == (
+            expected.requests,
+            expected.chunks,
+            expected.units,
+        )
+        assert found.bytes_moved == pytest.approx(
+            expected.bytes_moved, rel=0 if compressors is None else 0.05
+        )
+
+
+def test_a_sample_of_the_data_is_compressed() -> None:
+    smooth = np.zeros((64, 64, 64), "float32")
+    noise = np.random.default_rng(0).random((64, 64, 64), np.float32)
+    ratios = []
+    for values in (smooth, noise):
+        data = xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=(8, 64, 64))
+        found = xzarr3.advise(data)
+        assert all(each.is_measured for each in found.compressions)
+        assert found.present is not None
+        ratios.append(max(each.ratio for each in found.compressions))
+    assert ratios[0] > 100
+    assert ratios[1] < 2
+
+
+def test_the_advice_is_what_to_zarr_takes(tmp_path: Any) -> None:
+    dataset = xr.Dataset(
+        {
+            "tas": (("time", "lat", "lon"), np.random.default_rng(0).random((40, 30, 50), np.float32)),
+            "pr": (("time", "lat", "lon"), np.zeros((40, 30, 50), "float32")),
+            "height": ("level", np.arange(4.0)),
+        }
+    )
+    found = xzarr3.advise(dataset, access={"series": 1})
+    assert found.variables == ("tas", "pr")
+    group = xzarr3.to_zarr(dataset, tmp_path / "a", encoding=found.encoding())
+    for name in found.variables:
+        array = group[name]
+        assert isinstance(array, xzarr3.Array)
+        assert array.chunks == found.best.chunks
+    xr.testing.assert_identical(xr.open_dataset(tmp_path / "a", engine="xzarr3").compute(), dataset)
+    one = xzarr3.advise(dataset["pr"], access={"series": 1})
+    assert one.variables == ("pr",)
+    xzarr3.create_array(xzarr3.MemoryStore(), data=dataset["pr"].values, **one.options())
+
+
+def test_a_store_is_a_target() -> None:
+    assert Target.of(xzarr3.MemoryStore()).at_once == TARGETS["disk"].at_once
+    assert advise(target=xzarr3.MemoryStore()).target.request_bytes == xzarr3.MemoryStore.request_bytes
+
+
+def test_it_shows_what_it_found() -> None:
+    found = advise(access={"map": 0.6, "series": 0.4}, target="disk")
+    text = str(found)
+    assert text.count("\n") < 12
+    assert max(map(len, text.splitlines())) < 200
+    for part in ("8760 x 721 x 1440", "map", "series", "requests", "assumed"):
+        assert part in text
+    said = json.loads(json.dumps(found.to_json()))
+    assert said["candidates"][0]["score"] <= said["candidates"][-1]["score"]
+    assert said["candidates"][0]["chunks"] == list(found.best.chunks)
+
+
+@pytest.mark.parametrize("shape", [(1,), (10**9,), (5, 1, 3), (2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("dtype", ["int8", "complex128", "S7"])
+def test_any_shape(shape: tuple[int, ...], dtype: str) -> None:
+    found = advise(shape=shape, dtype=dtype, access=dict.fromkeys(PATTERNS, 1))
+    assert len(found.best.chunks) == len(shape)
+    assert all(0 < chunk <= max(size, 1) for chunk, size in zip(found.best.chunks, shape, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"access": {"maps": 1}}, xzarr3.SelectionError, "did you mean 'map'?"),
+        ({"access": {"map": -1}}, xzarr3.SelectionError, "positive number"),
+        ({"access": {}}, xzarr3.SelectionError, "names no pattern"),
+        ({"target": "disc"}, ValueError, "did you mean 'disk'?"),
+        ({"shape": ()}, ValueError, "has no values to divide"),
+        ({"shape": (5, 0, 3)}, ValueError, "has no values to divide"),
+        ({"shape": None}, TypeError, "give an array or a dataset"),
+        ({"data": "store.zarr"}, TypeError, "cannot advise on str"),
+    ],
+)
+def test_what_cannot_be_advised_on(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as caught:
+        advise(**options)
+    assert said in str(caught.value)
+
+
+def test_a_pattern_of_ones_own() -> None:
+    found = advise(access={"week": (1.0, (slice(0, 168), slice(0, 90)))})
+    (only,) = found.best.predictions
+    assert (only.access, only.bytes_used) == ("week", 168 * 90 * 1440 * 4)
