@@ -374,11 +374,12 @@ def _present(given: _Given, wanted: Sequence[Access], found: Roles, target: Targ
     array = given.array
     if array is None or (array._shard is not None and array._shard.inner.shard is not None):
         return None
-    compressors = [codec.to_json() for codec in array.compressors]
+    compressors = list(array.compressors) or None
     name = "+".join(codec.name for codec in array.compressors) or "none"
-    compression = assumed(name, compressors or None)
-    if given.sample is not None and array.metadata.zarr_format == 3:
-        compression = measured(given.sample, name, compressors or None)
+    if given.sample is None:
+        compression = assumed(name, compressors)
+    else:
+        compression = measured(given.sample, name, compressors)
     return _judged("present", array.metadata, compression, wanted, found, target)
 
 
