@@ -19,7 +19,6 @@ from xzarr3.api import (
     open_group,
 )
 from xzarr3.arrays import Array, ChunkTask
-from xzarr3.copying import copy
 from xzarr3.errors import (
     AlignmentError,
     ArgumentError,
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
         save_group,
         tree,
     )
+    from xzarr3.copying import copy
     from xzarr3.creation import (
         array,
         empty,
@@ -207,6 +207,7 @@ _FROM = {
         *("array", "empty", "empty_like", "from_array", "full", "full_like", "group"),
         *("ones", "ones_like", "zeros", "zeros_like"),
     ),
+    "xzarr3.copying": ("copy",),
     "xzarr3.dask": ("from_zarr", "store"),
     "xzarr3.stores": (
         *("CacheStore", "FsspecStore", "LoggingStore", "ObjectStore", "ReadOnlyStore", "WrapperStore"),

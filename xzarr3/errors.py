@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -408,6 +407,8 @@ def _nearest(found: object, names: Sequence[Any], most: int) -> list[str]:
         found = found.get("name")
     if not isinstance(found, str) or not 0 < len(found) <= _LONGEST_NAME or len(names) > _MOST_COMPARED:
         return []
+    from difflib import get_close_matches  # Takes long to import.
+
     lower = {name.lower(): name for name in names if isinstance(name, str)}
     wanted = found.lower()
     ends = [name for name in lower if name.endswith(f".{wanted}")]  # 'zlib' stands for 'numcodecs.zlib'.

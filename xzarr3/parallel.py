@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3.options import most_threads
 from xzarr3.quantities import positive
 from xzarr3.tracing.events import here
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -71,6 +73,8 @@ class Pool:
     def get(self) -> ThreadPoolExecutor:
         """The executor of this process."""
         if self._executor is None or self._pid != os.getpid():
+            from concurrent.futures import ThreadPoolExecutor  # Takes long to import.
+
             self._executor = ThreadPoolExecutor(self._number, thread_name_prefix=self._name)
             self._pid = os.getpid()
         return self._executor

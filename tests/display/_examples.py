@@ -54,6 +54,8 @@ def examples(folder: Path) -> dict[str, Any]:
         ),
         "explanation of a column": daily.explain((slice(None), 3)),
         "explanation of a dataset": part.xzarr3.explain(),
+        "advice": xzarr3.advise(sst, access={"map": 0.5, "series": 0.3, HOSTILE: (0.2, (0, 0))}),
+        "report": xzarr3.check(store),
         "trace": trace,
         "info": sst.info,
         "indexer": sst.oindex,

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 from xzarr3.display import html
 
-_TAGS = "div style span code details summary dl dt dd table thead tbody tr th td svg path text progress"
+_TAGS = "div style span code details summary dl dt dd table thead tbody tr th td svg path rect text progress"
 _ATTRIBUTES = "class open xmlns width height viewbox role fill stroke stroke-width d x y text-anchor"
-TAGS, ATTRIBUTES = frozenset(_TAGS.split()), frozenset([*_ATTRIBUTES.split(), "max", "value"])
+TAGS, ATTRIBUTES = frozenset(_TAGS.split()), frozenset([*_ATTRIBUTES.split(), "fill-opacity", "max", "value"])
 
 
 class Page(HTMLParser):

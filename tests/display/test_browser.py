@@ -20,7 +20,7 @@ from _examples import examples
 
 PICTURES = Path(__file__).parents[2] / ".pictures"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-HEIGHT = 7600
+HEIGHT = 8800
 
 # Tells what is wider than its box, which texts leave their drawing, and the colors.
 MEASURE = """
@@ -40,7 +40,7 @@ const found = [...document.querySelectorAll("section")].map(section => {
       return own.right > around.right + 1 || own.left < around.left - 1 || own.bottom > around.bottom + 1;
     })).map(text => text.textContent),
     colors: [getComputedStyle(box).color, getComputedStyle(box).backgroundColor],
-    face: drawings.slice(0, 1).map(svg => getComputedStyle(svg.querySelector(".xz-face")).fill),
+    face: drawings.slice(0, 1).map(svg => getComputedStyle(svg.querySelector(".xz-face,.xz-bar")).fill),
     scripts: box.querySelectorAll("script,img").length,
   };
 });

@@ -16,6 +16,10 @@ from xzarr3.advice.layouts import Layout, layouts
 from xzarr3.advice.patterns import Access, Roles, accesses, roles
 from xzarr3.api import create_array
 from xzarr3.arrays import Array
+from xzarr3.display import html
+from xzarr3.display.chart import bars
+from xzarr3.display.shown import Description, Shown
+from xzarr3.display.units import size
 from xzarr3.errors import one_of, printable
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import available_threads
@@ -100,7 +104,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Shown):
     """Layouts of an array, the best first; made by :func:`xzarr3.advise`.
 
     Parameters
@@ -164,6 +168,25 @@ class Advice:
                 for each in self.compressions
             ],
         }
+
+    def _describe(self) -> Description:
+        return Description(str(self), self._html)
+
+    def _html(self) -> str:
+        shown = [*filter(None, [self.present]), *self.candidates[:_SHOWN]]
+        lengths = [
+            (f"{each.name} {_lengths(each.chunks)}", [one.weight * one.seconds for one in each.predictions])
+            for each in shown
+        ]
+        measured = [(each.name, _compressed(each)) for each in self.compressions]
+        return html.box(
+            html.title("xzarr3.Advice", ", ".join(self.variables), f"{_lengths(self.shape)} {self.dtype}"),
+            html.note(f"seconds of an average access on {self.target.name}"),
+            bars(lengths, [each.access for each in self.best.predictions]),
+            html.note("time and requests of each access"),
+            html.table([[cell.removesuffix(" requests") for cell in row] for row in self.rows()], left=4),
+            html.folded(html.dim("compression of a sample"), html.facts(measured)),
+        )
 
     def rows(self) -> list[tuple[str, ...]]:
         """The printed table: a heading, the present layout if there is one, then the best ones."""
@@ -482,6 +505,14 @@ def _seconds(requests: int, moved: int, coded: int, rate: float, target: Target)
     """How long an access takes: requests wait for answers together, bytes share the bandwidth."""
     waits = math.ceil(requests / target.at_once) * target.latency
     return waits + moved / target.bandwidth + coded / rate / available_threads()
+
+
+def _compressed(one: Compression) -> str:
+    """What a compressor does, for people to read."""
+    if not one.is_measured:
+        return f"{one.ratio:.3g} times smaller (assumed)"
+    speeds = f"decodes {size(round(one.decode))}/s, encodes {size(round(one.encode))}/s"
+    return f"{one.ratio:.3g} times smaller, {speeds}"
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from xzarr3.display import html
+from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import printable
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -17,6 +19,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 _KEPT = 100  # Findings of one code and node that are kept one by one.
 _SHOWN = 40  # Lines of a printed report.
+_MOST_ROWS = 300  # Findings in HTML.
 _OF_NODE = 8  # Lines of one node, as long as others have findings too.
 
 
@@ -276,7 +279,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Shown):
     """What :func:`xzarr3.check` found.
 
     Parameters
@@ -354,6 +357,30 @@ class CheckReport:
         )
         advice = ["to do", *_cut(list(remedies), _SHOWN // 4)] if remedies else []
         return "\n".join([*_cut([*lines, *self._lines()], _SHOWN - len(advice)), *map(printable, advice)])
+
+    def _describe(self) -> Description:
+        return Description(str(self), self._html)
+
+    def _html(self) -> str:
+        read = sum(array.read for array in self.arrays.values())
+        counts = ", ".join(_number(self.count(each), each) for each in SEVERITIES)
+        facts = [
+            ("Store", self.store),
+            ("Arrays", f"{len(self.arrays)}, of which {_number(read, 'stored unit')} decoded"),
+            ("Found", counts),
+            *(("Readers", text) for text in self._readers()),
+            *(("Repair", str(repair)) for repair in self.repairs),
+        ]
+        rows = [
+            (each.severity, f"/{each.path}", each.code, each.key, each.meaning, each.remedy)
+            for each in self.findings[:_MOST_ROWS]
+        ]
+        left = len(self.findings) - len(rows)
+        table = html.table([("severity", "node", "code", "key", "meaning", "remedy"), *rows], left=6)
+        parts = [html.tall(table)] if rows else []
+        if left:
+            parts.append(html.note(f"and {left} more; findings has all of them"))
+        return html.box(html.title("xzarr3.CheckReport", f"/{self.path}"), html.facts(facts), *parts)
 
     def _readers(self) -> Iterator[str]:
         """How many of the arrays each library reads."""

@@ -20,7 +20,6 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from xzarr3.errors import StoreError, listed, one_of
-from xzarr3.stores.object.errors import scrub
 
 OBJECT_SCHEMES: Final = frozenset(
     ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
@@ -218,7 +217,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Location:
     scheme = scheme.lower()
     if not mark or scheme not in OBJECT_SCHEMES:
         raise StoreError(
-            f"not a URL of an object store: {scrub(url)}; accepted: {', '.join(sorted(OBJECT_SCHEMES))}"
+            f"not a URL of an object store: {_scrubbed(url)}; accepted: {', '.join(sorted(OBJECT_SCHEMES))}"
         )
     kind = _KINDS.get(scheme, "az")
     login: dict[str, str] = {}
@@ -464,7 +463,14 @@ def _server(parts: SplitResult) -> str:
 def _public(rest: str) -> str:
     """The text after ``://``, without a possible user and password."""
     user, _, public = rest.rpartition("@")
-    return f"***@{scrub(public)}" if user else scrub(public)
+    return f"***@{_scrubbed(public)}" if user else _scrubbed(public)
+
+
+def _scrubbed(text: str) -> str:
+    """The text without secrets."""
+    from xzarr3.stores.object.errors import scrub  # Its patterns take long to compile.
+
+    return scrub(text)
 
 
 def _prefix(path: str, url: str) -> str:
