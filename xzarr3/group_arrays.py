@@ -32,7 +32,7 @@ class GroupArrays(GroupMembers):
         --------
         >>> import xzarr3
         >>> xzarr3.group().create_dataset("sst", (4, 6), "float32", chunks=2)
-        <xzarr3.Array /sst shape=(4, 6) dtype=float32>
+        <xzarr3.Array /sst shape=(4, 6) dtype=float32 chunks=(2, 2)>
         """
         return self.create_array(name, shape=shape, dtype=dtype, data=data, **options)
 

@@ -648,7 +648,7 @@ def test_engines_are_guessed_without_requests(url: str, monkeypatch: pytest.Monk
     def no_store(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("nothing is to be opened")
 
-    monkeypatch.setattr(backend_module, "open_store", no_store)
+    monkeypatch.setattr(backend_module, "locate_node", no_store)
     monkeypatch.setattr("os.path.isfile", no_store)
     assert not OURS().guess_can_open(url)  # zarr-python is installed.
     monkeypatch.setattr(backend_module, "find_spec", lambda name: None)

@@ -381,7 +381,7 @@ def test_descriptors_are_not_left_open(local_store: LocalStore) -> None:
         local_store.erase_prefix("none/")
         local_store.erase("a/none/x")
         local_store.sweep()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # Earlier tests may close something late.
 
 
 def test_only_whole_values_get_the_name(local_store: LocalStore) -> None:
