@@ -1167,8 +1167,15 @@ def test_requests_at_once_are_bounded(fault_server: FaultServer) -> None:
             assert list(pool.map(act, stores)) == [values] * 6
         counts = fault_server.counts()
         assert (counts["requests"], counts["most_at_once"]) == (360, 9)
+        # Where the machine is busy, some connections come back to the pool after the next request has begun,
+        # and that opens another one. Six pools would open 6 * 9.
         connections = {entry["connection"] for entry in fault_server.log()}
-        assert len(connections) <= 12, "copies share their connections"
+        assert len(connections) < 6 * 9 / 2, "copies share their connections"
+    fault_server.clear_log()
+    for _ in range(3):
+        assert [store.get("0") for store in stores] == [b"0"] * 6
+    connections = {entry["connection"] for entry in fault_server.log()}
+    assert len(connections) < 6, "one request after the other needs one connection, or one of each pool"
 
 
 def test_bytes_under_way_are_bounded(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
