@@ -1,0 +1,84 @@
+"""The stored notebooks: each has its outputs and a picture, and running it again gives the same texts."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+PICTURE_LIMIT = 300_000  # bytes
+TEXT_LIMIT = 1_500_000  # bytes
+each = pytest.mark.parametrize("name", NOTEBOOKS)
+
+
+def load(name: str) -> NotebookNode:
+    notebook: NotebookNode = nbformat.read(NOTEBOOKS[name], as_version=4)
+    return notebook
+
+
+def script() -> ModuleType:
+    """ci/notebooks.py, as a module."""
+    spec = importlib.util.spec_from_file_location("ci_notebooks", ROOT / "ci" / "notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def outputs(notebook: NotebookNode) -> list[NotebookNode]:
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def texts(notebook: NotebookNode) -> dict[int, str]:
+    """What each cell shows as plain text, by its number, without cells whose output varies and pictures."""
+    return {
+        number: "".join(
+            output.get("text", "") or output.get("data", {}).get("text/plain", "")
+            for output in cell.outputs
+            if output.get("name") != "stderr" and "image/png" not in output.get("data", {})
+        )
+        for number, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code" and "varies" not in cell.metadata.get("tags", [])
+    }
+
+
+@each
+def test_stored_notebook_was_run_from_top_to_bottom(name: str) -> None:
+    notebook = load(name)
+    nbformat.validate(notebook)
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+    assert not [output for output in outputs(notebook) if output.output_type == "error"]
+
+
+@each
+def test_stored_notebook_is_fit_to_publish(name: str) -> None:
+    text = NOTEBOOKS[name].read_text("utf-8")
+    assert len(text) < TEXT_LIMIT
+    for place in ("/home/", "/root/", "/tmp/", "/Users/", "/var/folders/", "site-packages", "tcp://"):
+        assert place not in text
+    data = [output.get("data", {}) for output in outputs(load(name))]
+    pictures = [base64.b64decode(each["image/png"]) for each in data if "image/png" in each]
+    assert pictures
+    assert max(map(len, pictures)) < PICTURE_LIMIT
+
+
+@pytest.mark.slow
+@each
+def test_notebook_runs_and_gives_the_stored_texts(name: str) -> None:
+    notebook, runner = load(name), script()
+    stored = texts(notebook)
+    runner.execute(notebook)
+    assert texts(notebook) == stored
+    assert not re.search("Traceback|Error|Warning", runner.said(notebook)), runner.said(notebook)
