@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import dask.graph_manipulation
 import numpy as np
 import pytest
 import xarray as xr
-from _graphs import calls_of, cluster, tick
+from _graphs import calls_of, tick
 from _recording import RecordingStore
 from _things import Thing
 from _unprivileged import run_child
@@ -674,18 +674,6 @@ def test_a_plugin_of_dask_gets_plain_arrays() -> None:
         lazy = from_zarr(array, chunks="units")
     assert seen == [da.Array]
     np.testing.assert_array_equal(lazy[3:5].compute(**SYNC), values[3:5])
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Any]:
-    with cluster() as client:
-        yield client
-
-
-@pytest.fixture
-def client(workers: Any) -> Iterator[Any]:
-    with workers.as_current():
-        yield workers
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from _graphs import blank, calls_of, cluster, numbers, sample, tasks
+from _graphs import blank, calls_of, numbers, sample, tasks
 from _recording import recording
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
@@ -984,18 +984,6 @@ def test_finished_tiles_are_left_out(blocks: tuple[int, int]) -> None:
 
 
 # Clusters
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Any]:
-    with cluster() as client:
-        yield client
-
-
-@pytest.fixture
-def client(workers: Any) -> Iterator[Any]:
-    with workers.as_current():
-        yield workers
 
 
 @pytest.mark.slow

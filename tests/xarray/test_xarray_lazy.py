@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from _clusters import cluster
 from _engines import QUIET, Stores, ours, theirs
 from _recording import recording
 from _waiting import Count, WaitingStore
@@ -403,13 +404,7 @@ def test_every_scheduler(written: dict[str, str], scheduler: str) -> None:
 
 @pytest.mark.slow
 def test_on_a_cluster(written: dict[str, str]) -> None:
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster),
-    ):
+    with cluster() as client, client.as_current():
         for name in ("packed", "calendars", "texts"):
             found = ours(written[name], chunks={})
             xr.testing.assert_identical(found.compute(), theirs(written[name]))
