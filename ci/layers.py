@@ -15,12 +15,12 @@ import sys
 from collections.abc import Container, Iterator
 from pathlib import Path
 
-from _marked import with_part
-
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "xzarr3"
 README = ROOT / "README.md"
 PICTURE = ROOT / "ci" / "layers.svg"
+BEGIN = "<!-- Made by ci/layers.py -->\n"
+END = "<!-- End of what ci/layers.py makes -->\n"
 
 # From the top down: rooms of one layer, each with its task.
 LAYERS: list[dict[str, str]] = [
@@ -183,12 +183,18 @@ def draw(file: Path) -> None:
         figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None, dpi=100)
 
 
+def readme_with(text: str, made: str) -> str:
+    """README with this table."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
+
+
 def main() -> int:
     """Check, or write what is made from the layers."""
     parser = argparse.ArgumentParser(description="Check the layers of the package.")
     parser.add_argument("--write", action="store_true", help="bring README.md and the picture up to date")
     if parser.parse_args().write:
-        README.write_text(with_part(README.read_text("utf-8"), "layers", table()), "utf-8")
+        README.write_text(readme_with(README.read_text("utf-8"), table()), "utf-8")
         draw(PICTURE)
     wrong = broken()
     print("\n".join(wrong) or "the layers hold")

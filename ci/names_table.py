@@ -13,12 +13,13 @@ import sys
 from pathlib import Path
 
 import zarr
-from _marked import with_part
 
 import xzarr3
 from xzarr3.names import ABSENT, DIFFERENT
 
 README = Path(__file__).resolve().parent.parent / "README.md"
+BEGIN = "<!-- Made by ci/names_table.py -->\n"
+END = "<!-- End of what ci/names_table.py makes -->\n"
 OWNERS = {
     "module": (zarr, xzarr3),
     "Array": (zarr.zeros(1), xzarr3.zeros(1)),
@@ -69,12 +70,18 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def readme_with(text: str, made: str) -> str:
+    """README with this table."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
+
+
 def main() -> int:
     """Check, or write the table."""
     parser = argparse.ArgumentParser(description="Compare the names of zarr-python with ours.")
     parser.add_argument("--write", action="store_true", help="bring README.md up to date")
     if parser.parse_args().write:
-        README.write_text(with_part(README.read_text("utf-8"), "names_table", table()), "utf-8")
+        README.write_text(readme_with(README.read_text("utf-8"), table()), "utf-8")
     wrong = problems()
     print("\n".join(wrong) or "every name has a place")
     return bool(wrong)

@@ -106,7 +106,7 @@ def made_by(name: str, *, compared: bool = True) -> Any:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     if compared:
-        assert script.with_part(README, name, script.table()) == README, f"run: python ci/{name}.py --write"
+        assert script.readme_with(README, script.table()) == README, f"run: python ci/{name}.py --write"
     return script
 
 
