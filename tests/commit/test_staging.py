@@ -603,7 +603,6 @@ def test_what_killed_writes_left_is_removed_a_day_later() -> None:
 
 def test_what_a_failed_write_stored_is_removed_from_a_file_system() -> None:
     """Erasing what is not there is no error while another one is handled."""
-    pytest.importorskip("fsspec")
     store = xzarr3.open_store(f"memory://{time.time_ns()}/store", mode="a")
     try:
         raise ValueError("unlike an absence")
