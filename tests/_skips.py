@@ -65,6 +65,6 @@ def fail_if_unknown(report: Any) -> None:
     if not is_known(reason):
         report.outcome = "failed"
         report.longrepr = (
-            f"{path}:{line}: {reason}\nNo skip without a known reason: make it a test, leave the case out of the "
-            "parameters, or add the reason to tests/_skips.py"
+            f"{path}:{line}: {reason}\nNo skip without a known reason: make it a test, leave the case out of "
+            "the parameters, or add the reason to tests/_skips.py"
         )
