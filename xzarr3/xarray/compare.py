@@ -43,7 +43,7 @@ from xzarr3.nodes.freshness import stored_metadata
 from xzarr3.nodes.resize import resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.xarray.encode import encode_attributes
+from xzarr3.xarray.encode_attributes import encode_attributes
 from xzarr3.xarray.plan import (
     DatasetNode,
     PlannedArray,
