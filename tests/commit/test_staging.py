@@ -27,7 +27,7 @@ from _processes import processes, run_processes
 from _unprivileged import run_unprivileged
 
 import xzarr3
-import xzarr3.xarray.commit
+import xzarr3.xarray.placement
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreError, to_zarr
 from xzarr3.commit import renames, swap
 from xzarr3.commit.lease import Lease, lease_key
@@ -77,11 +77,11 @@ def before_documents(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object])
     real = store_documents_of_nodes
 
     def store_documents(*args: Any, **options: Any) -> None:
-        monkeypatch.setattr(xzarr3.xarray.commit, "store_documents", real)
+        monkeypatch.setattr(xzarr3.xarray.placement, "store_documents", real)
         act()
         real(*args, **options)
 
-    monkeypatch.setattr(xzarr3.xarray.commit, "store_documents", store_documents)
+    monkeypatch.setattr(xzarr3.xarray.placement, "store_documents", store_documents)
 
 
 # What was staged is removed while its writer lives
