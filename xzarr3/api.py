@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
-from xzarr3.commit.swap import settle
+from xzarr3.commit.recover import settle
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import (
     ArgumentError,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.commit.swap import settle
+from xzarr3.commit.recover import settle
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, listed
 from xzarr3.formats import Format, ZarrFormat

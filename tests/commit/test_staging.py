@@ -29,7 +29,7 @@ from _unprivileged import run_unprivileged
 import xzarr3
 import xzarr3.xarray.placement
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreError, to_zarr
-from xzarr3.commit import renames, swap
+from xzarr3.commit import recover, renames
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.nodes.documents import store_documents as store_documents_of_nodes
 from xzarr3.stores.local.folders import Folders
@@ -1034,7 +1034,7 @@ def test_what_cannot_be_removed_after_a_swap_blocks_nobody(
     to_zarr(filled(1), tmp_path, group="g")
     without_group(tmp_path, "h")
     with monkeypatch.context() as patch:
-        patch.setattr(swap, "remove", busy)
+        patch.setattr(recover, "remove", busy)
         with pytest.warns(UserWarning, match="could not be removed.*busy"):
             to_zarr(filled(2), tmp_path, group="g", mode="w")
         with pytest.warns(UserWarning, match="could not be removed.*busy"):

@@ -21,9 +21,9 @@ from typing import Any, cast
 from xzarr3.api import open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import LeaseLostError, release_together
+from xzarr3.commit.recover import sweep
 from xzarr3.commit.resume import Settings
 from xzarr3.commit.stage import Attempt
-from xzarr3.commit.swap import sweep
 from xzarr3.dask.journal import Journal, WrittenArray, fingerprint
 from xzarr3.dask.write import BlockWrite
 from xzarr3.errors import (
