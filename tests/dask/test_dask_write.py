@@ -44,12 +44,12 @@ from xzarr3 import (
     store,
 )
 from xzarr3._types import Buffer
+from xzarr3.dask import plan as planning
 from xzarr3.dask import tiles
-from xzarr3.dask import write as writing
 from xzarr3.dask.memory import frontier, memory_limit
+from xzarr3.dask.plan import BlockWrite, plan_writes
 from xzarr3.dask.spill import Spill
 from xzarr3.dask.tiles import plan_axes
-from xzarr3.dask.write import BlockWrite, plan_writes
 from xzarr3.dask.write_layer import Tiles
 from xzarr3.grid import Steps
 
@@ -845,8 +845,8 @@ def test_what_vanishes_from_the_directory_is_no_fill_value(
             path.unlink()
         copied(*given)
 
-    copied = writing.copy_tile
-    monkeypatch.setattr(writing, "copy_tile", copy)
+    copied = planning.copy_tile
+    monkeypatch.setattr(planning, "copy_tile", copy)
     target = blank((30, 200), (1, 200))
     options = {"temporary-directory": str(tmp_path)}
     with dask.config.set(options), pytest.raises(StoreError), pytest.warns(LargeWriteWarning):

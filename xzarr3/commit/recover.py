@@ -1,6 +1,6 @@
 """Finishes swaps that killed writers left, takes leases after them, and removes what they had staged.
 
-:func:`take` does so for a writer of the same place, :func:`settle` for whoever opens a node, and
+:func:`take` does so for a writer of the same place, :func:`settle` where a node is opened, and
 :func:`recover_swaps` for a whole store. :func:`sweep` removes leftovers of writes that had replaced nothing.
 """
 

@@ -25,7 +25,7 @@ from xzarr3.commit.recover import sweep
 from xzarr3.commit.resume import Settings
 from xzarr3.commit.stage import Attempt
 from xzarr3.dask.journal import Journal, WrittenArray, fingerprint
-from xzarr3.dask.write import BlockWrite
+from xzarr3.dask.plan import BlockWrite
 from xzarr3.errors import (
     ArgumentError,
     ChangedError,
