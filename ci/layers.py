@@ -24,11 +24,13 @@ END = "<!-- End of what ci/layers.py makes -->\n"
 
 # From the top down: rooms of one layer, each with its task.
 LAYERS: list[dict[str, str]] = [
-    {"cli": "the command line", "__main__": "`python -m xzarr3`"},
+    {"cli": "the command line: a file for each family of commands", "__main__": "`python -m xzarr3`"},
     {"__init__": "the public names"},
     {
         "xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit",
         "checks": "`check`: what is wrong with a store, and its repair",
+        "differences": "`diff`: what two stores do not have in common",
+        "inventory": "`stats`: how much is stored, by array",
         "advice": "`advise`: layouts compared for the ways in which data are read",
     },
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
