@@ -46,7 +46,7 @@ LAYERS: list[dict[str, str]] = [
         "array_selections": "the ways to select elements of an `Array`",
         "array_properties": "what the metadata of an `Array` say",
         "describe": "what arrays and groups say of themselves",
-        "copying": "`copy`, also between formats",
+        "copying": "`copy`: between formats and chunk grids, resumable",
         "progress": "progress bars",
         "versions": "`show_versions`",
     },

@@ -137,7 +137,7 @@ def test_recoding_makes_it_sayable() -> None:
     assert again.compressors == (ZstdCodec(level=9),)
     np.testing.assert_array_equal(again[...], data)
     with pytest.raises(MetadataError, match="shards"):
-        xzarr3.copy(store, MemoryStore(), shards=(8, 8))
+        xzarr3.copy(store, MemoryStore(), shards=(3, 8))
 
 
 def test_what_xarray_masks_stays_masked(tmp_path: Path) -> None:
