@@ -65,8 +65,8 @@ def _copy_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @command(
     examples=[
-        "xzarr3 copy ocean.zarr copy.zarr",
-        "xzarr3 copy ocean.zarr v2.zarr --format 2 --compressor zstd",
+        "xzarr3 copy ocean.zarr backup.zarr",
+        "xzarr3 copy ocean.zarr old.zarr --format 2 --compressor zstd",
         "xzarr3 copy ocean.zarr sst.zarr --source-path sst",
         "xzarr3 copy ocean.zarr again.zarr --chunks time=4,lat=6 --resume",
         "xzarr3 copy ocean.zarr advised.zarr --advice --access series=0.9 --access map=0.1",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ _LARGEST = 2**25  # Bytes of a tile of one array, where its chunks permit that.
 _SMALLEST = 2**22  # Bytes of a tile; many small chunks are read together.
 _MEMORY = 2**29  # Bytes of tiles that threads hold together.
 _BATCH = 256  # Tiles that are handed to the threads together.
+_MOST_PROBLEMS = 20  # Chunks of an array that are named because they cannot be read.
 _EXACT = 2**53  # Integers up to this are exact as float64.
 
 
@@ -34,7 +35,7 @@ class Found:
     count: int = 0
     first: tuple[tuple[tuple[int, ...], Any, Any], ...] = ()
     largest: float | None = None
-    problem: str = ""
+    problems: tuple[str, ...] = ()
 
 
 def compare_values(
@@ -67,18 +68,16 @@ def compare_values(
     held = 2 * math.prod(lengths) * _itemsize(a, b)
     most = asked_threads(threads) or max(available_threads(), a.store.concurrency, b.store.concurrency)
     most = max(1, min(most, _MEMORY // max(held, 1)))
-    total, problems = Found(), []
+    total = Found()
     tiles = _tiles(chosen, lengths)
     while batch := list(itertools.islice(tiles, _BATCH)):
         for found in parallel_map(lambda tile: _compare_tile(a, b, tile, first), batch, most):
-            if found.problem:
-                problems.append(found.problem)
             total = _added(total, found, first)
         advance(sum(math.prod(part.count for part in tile) for tile in batch))
     difference = None
     if total.count:
         difference = ValueDifference(path, total.count, total.compared, total.first, total.largest)
-    return difference, total.compared, problems
+    return difference, total.compared, [*total.problems]
 
 
 def _added(one: Found, other: Found, first: int) -> Found:
@@ -89,6 +88,7 @@ def _added(one: Found, other: Found, first: int) -> Found:
         one.count + other.count,
         tuple(differences),
         max(largest, default=None),
+        tuple(dict.fromkeys((*one.problems, *other.problems)))[:_MOST_PROBLEMS],
     )
 
 
@@ -112,7 +112,7 @@ def tile_lengths(a: Array, b: Array) -> tuple[int, ...]:
     >>> maps = xzarr3.empty((1000, 500, 500), chunks=(1, 500, 500), dtype="f8")
     >>> series = xzarr3.empty((1000, 500, 500), chunks=(1000, 5, 5), dtype="f8")
     >>> tile_lengths(maps, maps), tile_lengths(maps, series)
-    ((2, 500, 500), (16, 500, 500))
+    ((2, 500, 500), (125, 63, 500))
     """
     axes = range(a.ndim)
     lengths = [min(_joint(_unit(a, at), _unit(b, at)), max(a.shape[at], b.shape[at], 1)) for at in axes]
@@ -145,7 +145,9 @@ def _joint(one: int, other: int) -> int:
 
 def _tiles(chosen: Sequence[DimSelection], lengths: Sequence[int]) -> Iterator[tuple[DimSelection, ...]]:
     """The chosen elements of each tile that has any."""
-    return _product([partial(_parts, each, length) for each, length in zip(chosen, lengths, strict=True)])
+    return _product(
+        [functools.partial(_parts, each, length) for each, length in zip(chosen, lengths, strict=True)]
+    )
 
 
 def _product(axes: Sequence[Callable[[], Iterator[DimSelection]]]) -> Iterator[tuple[DimSelection, ...]]:
@@ -169,12 +171,19 @@ def _parts(chosen: DimSelection, length: int) -> Iterator[DimSelection]:
         at, left = at + count * step, left - count
 
 
-def _compare_tile(a: Array, b: Array, tile: tuple[DimSelection, ...], first: int) -> Found:
+def _compare_tile(
+    a: Array, b: Array, tile: tuple[DimSelection, ...], first: int, *, is_whole: bool = True
+) -> Found:
+    """Compare a tile; if some of its chunks cannot be read, chunk by chunk."""
     region = tuple(slice(part.start, part.start + part.count * part.step, part.step) for part in tile)
     try:
         one, other = a.get(region, threads=1), b.get(region, threads=1)
     except ChunkError as error:
-        return Found(problem=str(error))
+        if not is_whole:
+            return Found(problems=(str(error),))
+        parts = _tiles(tile, [min(_unit(a, at), _unit(b, at)) for at in range(a.ndim)])
+        found = (_compare_tile(a, b, part, first, is_whole=False) for part in parts)
+        return functools.reduce(lambda one, other: _added(one, other, first), found, Found())
     same = equal(one, other)
     count = int(same.size - np.count_nonzero(same))
     if not count:
