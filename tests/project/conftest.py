@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,12 +19,11 @@ from xzarr3 import cli
 Call = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with the stores that the examples of the help texts name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    root = xzarr3.create_group("ocean.zarr", attributes={"title": "An ocean"})
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stores that the examples of the help texts name."""
+    place = tmp_path_factory.mktemp("stores")
+    root = xzarr3.create_group(place / "ocean.zarr", attributes={"title": "An ocean"})
     random = np.random.default_rng(0)
     units = {"units": "days since 2000-01-01"}
     root.create_array("time", data=np.arange(8), dimension_names=["time"], attributes=units)
@@ -34,8 +34,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )  # fmt: skip
     assert sst.nchunks == 8
     root.create_array("deep/salt", shape=(8, 6), dtype="f4", chunks=(2, 2), dimension_names=["time", "lat"])
-    xzarr3.copy("ocean.zarr", "copy.zarr")
-    xzarr3.copy("ocean.zarr", "v2.zarr", zarr_format=2)
+    xzarr3.copy(place / "ocean.zarr", place / "copy.zarr")
+    xzarr3.copy(place / "ocean.zarr", place / "v2.zarr", zarr_format=2)
+    return place
+
+
+@pytest.fixture
+def folder(stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with copies of these stores."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shutil.copytree(stores, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

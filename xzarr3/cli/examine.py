@@ -10,8 +10,7 @@ import click
 
 import xzarr3
 from xzarr3.cli import arguments, output
-from xzarr3.cli.running import FAILURE, UNCHECKED, HintedError, command, report
-from xzarr3.errors import Xzarr3Error
+from xzarr3.cli.running import FAILURE, UNCHECKED, HintedError, command
 
 
 @command(
@@ -21,6 +20,7 @@ from xzarr3.errors import Xzarr3Error
         "xzarr3 check ocean.zarr --repair --dry-run",
     ],
     status="0 without errors, 1 with errors, 2 if the store cannot be checked.",
+    failure=UNCHECKED,
 )
 @arguments.store_argument()
 @arguments.path_argument
@@ -49,20 +49,16 @@ def check(
     Looks, in a node and all that is below it, at documents and their consolidated copies, names, keys and
     sizes of values, indexes of shards, chunks, coordinates, CF attributes, and writes that have not ended.
     """
-    try:
-        found = xzarr3.check(
-            store,
-            path,
-            decode=decode,
-            repair=repair,
-            dry_run=dry_run,
-            threads=threads,
-            progress=sys.stderr.isatty(),
-            storage_options=option,
-        )
-    except Xzarr3Error as error:
-        report(error)
-        return UNCHECKED
+    found = xzarr3.check(
+        store,
+        path,
+        decode=decode,
+        repair=repair,
+        dry_run=dry_run,
+        threads=threads,
+        progress=sys.stderr.isatty(),
+        storage_options=option,
+    )
     if as_json:
         output.echo_json(found.to_json())
     else:
@@ -114,6 +110,7 @@ def advise(
         "xzarr3 diff ocean.zarr copy.zarr sst '0, :4' --first 10 --json",
     ],
     status="0 if nothing differs, 1 if something does, 2 if the stores cannot be compared.",
+    failure=UNCHECKED,
 )
 @arguments.store_argument("a")
 @arguments.store_argument("b")
@@ -142,25 +139,21 @@ def diff(
     The stores may have any formats, chunks and codecs. Values are compared exactly, as they are stored; NaN
     equals NaN. Memory is bounded.
     """
-    try:
-        found = xzarr3.diff(
-            a,
-            b,
-            path,
-            b_path=b_path,
-            selection=arguments.parse_selection(selection),
-            encoding=not no_encoding,
-            attributes=not no_attributes,
-            values=not no_values,
-            first=first,
-            threads=threads,
-            progress=sys.stderr.isatty(),
-            a_options={**option, **a_option},
-            b_options={**option, **b_option},
-        )
-    except Xzarr3Error as error:
-        report(error)
-        return UNCHECKED
+    found = xzarr3.diff(
+        a,
+        b,
+        path,
+        b_path=b_path,
+        selection=arguments.parse_selection(selection),
+        encoding=not no_encoding,
+        attributes=not no_attributes,
+        values=not no_values,
+        first=first,
+        threads=threads,
+        progress=sys.stderr.isatty(),
+        a_options={**option, **a_option},
+        b_options={**option, **b_option},
+    )
     if as_json:
         output.echo_json(found.to_json())
     else:

@@ -239,7 +239,8 @@ def tree(store: str, path: str, depth: int | None, as_json: bool, option: dict[s
         text = Text()
         for guide, name, detail in lines:
             style = "bold blue" if name.endswith("/") else "bold red" if detail.startswith("cannot") else ""
-            text.append(guide, "dim").append(name, style).append(f" {detail}\n", "dim")
+            text.append(guide, "dim").append(name, style)
+            text.append(f" {detail}\n" if detail else "\n", "dim")
         text.rstrip()
         output.echo_styled(text)
     else:

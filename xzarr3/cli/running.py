@@ -61,14 +61,17 @@ class HintedError(Xzarr3Error):
         self.hint = hint
 
 
-def report(error: BaseException, hint: str | None = None) -> None:
-    """Print an error as one line on standard error, and a line with a hint."""
+def report(error: BaseException, hint: str | bool = True) -> None:
+    """Print an error as one line on standard error, and a line with a hint, by default that of the error."""
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
     message = " ".join(message.split()) or type(error).__name__
     if not isinstance(error, Xzarr3Error | click.ClickException):
         message = f"{type(error).__name__}: {message}"
     _tell("xzarr3:", message, "red")
-    _tell("hint:", hint or getattr(error, "hint", None) or hint_for(error), "cyan")
+    if hint is True:
+        hint = getattr(error, "hint", None) or hint_for(error)
+    if hint:
+        _tell("hint:", hint, "cyan")
 
 
 def _tell(label: str, text: str, color: str) -> None:
@@ -76,16 +79,22 @@ def _tell(label: str, text: str, color: str) -> None:
     click.echo(line, err=True, color=is_colored(sys.stderr))
 
 
-def run_reporting(command: Callable[[], object], *, debug: Callable[[], bool] = bool) -> int:
-    """Run a command and return the exit status; an error is printed as one line and a hint.
+def run_reporting(
+    command: Callable[[], object], *, debug: Callable[[], bool] | None = None, failure: int = FAILURE
+) -> int:
+    """Run a command and return the exit status; an error is printed as one line on standard error.
 
     Parameters
     ----------
     command : callable
         Returns the exit status if that is not 0.
-    debug : callable
-        Tells after an error whether its traceback is printed.
+    debug : callable, optional
+        Tells after an error whether its traceback is printed. With it comes a line with a hint, which may
+        name options of the commands, and errors of other packages are one line, too.
+    failure : int
+        The exit status after an error.
     """
+    expected = (Xzarr3Error,) if debug is None else EXPECTED
     try:
         with warnings_as_lines():
             status = command()
@@ -99,11 +108,11 @@ def run_reporting(command: Callable[[], object], *, debug: Callable[[], bool] = 
         # The reader of the output has gone. Without this, the interpreter would print an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
-    except (*EXPECTED, click.ClickException) as error:
-        if debug():
+    except (*expected, click.ClickException) as error:
+        if debug is not None and debug():
             traceback.print_exception(error)
-        report(error)
-        return FAILURE
+        report(error, hint=debug is not None)
+        return failure
     except KeyboardInterrupt:
         _tell("xzarr3:", "interrupted", "red")
         return INTERRUPTED
@@ -144,13 +153,30 @@ class Command(click.Command):
         Command lines.
     status : str
         What the exit status means, if it can be 1 without an error.
+    failure : int
+        The exit status after an error.
     """
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), status: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[str] = (),
+        status: str = "",
+        failure: int = FAILURE,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
         self.examples = tuple(examples)
         self.status = status
+        self.failure = failure
         self.params.append(debug_option())
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Run the command; its exit status is that of the process."""
+        run = super().invoke
+        ctx.exit(
+            run_reporting(lambda: run(ctx), debug=lambda: bool(ctx.meta.get(_DEBUG)), failure=self.failure)
+        )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples as they are."""
@@ -168,17 +194,12 @@ def command(**options: Any) -> Callable[[Callable[..., Any]], Command]:
 
 
 class Commands(click.Group):
-    """The command ``xzarr3``: reports errors of all commands, and lists them by family."""
+    """The command ``xzarr3``, which lists its commands by family."""
 
     command_class = Command
 
     families: Mapping[str, Sequence[str]] = {}
     """The names of the commands, by the heading above them."""
-
-    def invoke(self, ctx: click.Context) -> None:
-        """Run the command; the exit status is that of the process."""
-        command = super().invoke
-        ctx.exit(run_reporting(lambda: command(ctx), debug=lambda: ctx.meta.get(_DEBUG, False)))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by family."""

@@ -174,14 +174,14 @@ class Diff(Shown):
         compared = f"{counted(self.nodes, 'node')} and {counted(self.compared, 'value')} compared"
         if self.ok:
             return f"{compared}: no difference"
-        numbers = [
-            (len(self.only_in_a), "only in a"),
-            (len(self.only_in_b), "only in b"),
-            (len(self.fields), "different fields"),
-            (len(self.values), "arrays with different values"),
-            (len(self.problems), "could not be compared"),
-        ]
-        return f"{compared}: " + ", ".join(f"{number:,} {what}" for number, what in numbers if number)
+        numbers = {
+            f"{len(self.only_in_a):,} only in a": self.only_in_a,
+            f"{len(self.only_in_b):,} only in b": self.only_in_b,
+            counted(len(self.fields), "different field"): self.fields,
+            f"{counted(len(self.values), 'array')} with other values": self.values,
+            f"{counted(len(self.problems), 'part')} that cannot be read": self.problems,
+        }
+        return f"{compared}: " + ", ".join(text for text, found in numbers.items() if found)
 
     def _lines(self) -> Iterator[str]:
         for path in self.only_in_a:
