@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import SWAPS, Lease
+from xzarr3.commit.lease import SWAPS, Holder, Lease
 from xzarr3.commit.leftovers import said_in
 from xzarr3.commit.resume import Resumption, is_top, may_be_lost
 from xzarr3.copying.tiles import Coords, Tiles
@@ -56,6 +56,7 @@ class CopyResumption(Resumption):
 
     has_swapped = False
     """Whether the interrupted copy had stored all values, and was being put in its place."""
+    _found = Holder()
 
     def find(self, key: str) -> None:
         """Look for an interrupted copy that held the lease with this key.
@@ -65,7 +66,7 @@ class CopyResumption(Resumption):
         NodeExistsError
             If the place holds an unfinished write that this copy would not continue.
         """
-        found = Lease(self._store, key, "replace").there()
+        self._found = found = Lease(self._store, key, "replace").there()
         self.has_swapped |= found.plan == self.plan and found.state in SWAPS
         if found.plan not in (None, self.plan) and is_top(found.top) and found.state not in SWAPS:
             raise NodeExistsError(
@@ -81,6 +82,22 @@ class CopyResumption(Resumption):
             )
             return  # Its values lie under another prefix, and are removed.
         super().find(key)
+
+    def clear(self, lease: Lease) -> None:
+        """Remove what a copy has left that was killed after its last document was stored.
+
+        Parameters
+        ----------
+        lease : Lease
+            The lease of the place.
+        """
+        if self._found.plan == self.plan and lease.there().plan == self.plan:
+            lease.reserve(self._path)
+            try:
+                if is_top(self._found.top):
+                    self._store.erase_prefix(self._found.top)
+            finally:
+                lease.release()
 
 
 class Finished:

@@ -15,6 +15,7 @@ from typing import Any
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
+from xzarr3.commit.lease import Lease
 from xzarr3.commit.replace import Replacement
 from xzarr3.commit.resume import check_resumable
 from xzarr3.commit.stage import NodeKeys, lease_at
@@ -227,6 +228,11 @@ class _Plan:
 
         return all(parallel_map(is_same, self.metadata.items(), self.store.concurrency))
 
+    @property
+    def lease(self) -> Lease:
+        """The lease of the place."""
+        return lease_at(self.store, NodeKeys.of(self.store, self.format, self.path))
+
     def opened(self) -> Array | Group:
         """The copy, once it is in its place; its consolidated metadata are made if it is to have any."""
         result = bind(self.store, self.format, self.path, self.metadata[""], read_only=False)
@@ -285,8 +291,10 @@ def _run(
     except NodeExistsError:
         if resumed is None or not plan.is_there:
             raise
+        resumed.clear(plan.lease)
         return plan.opened()
     if resumed is not None and resumed.has_swapped and plan.is_there:
+        resumed.clear(plan.lease)
         return plan.opened()
     if threads is None:
         threads = most_threads(node, store, plan.arrays.values())
@@ -317,7 +325,7 @@ def _resumption(plan: _Plan, encoded: Mapping[str, Mapping[str, bytes]]) -> Copy
     store, path = plan.store, plan.path
     check_resumable(store)
     resumed = CopyResumption(store, path, fingerprint(plan.nodes, encoded), encoded[path])
-    resumed.find(lease_at(store, NodeKeys.of(store, plan.format, path)).key)
+    resumed.find(plan.lease.key)
     return resumed
 
 
