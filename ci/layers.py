@@ -23,11 +23,13 @@ PICTURE = ROOT / "ci" / "layers.svg"
 
 # From the top down: rooms of one layer, each with its task.
 LAYERS: list[dict[str, str]] = [
-    {"cli": "the command line", "__main__": "`python -m xzarr3`"},
+    {"cli": "the command line: a file for each family of commands", "__main__": "`python -m xzarr3`"},
     {"__init__": "the public names"},
     {
         "xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit",
         "checks": "`check`: what is wrong with a store, and its repair",
+        "differences": "`diff`: what two stores do not have in common",
+        "inventory": "`stats`: how much is stored, by array",
         "advice": "`advise`: layouts compared for the ways in which data are read",
     },
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
@@ -43,7 +45,7 @@ LAYERS: list[dict[str, str]] = [
         "array_selections": "the ways to select elements of an `Array`",
         "array_properties": "what the metadata of an `Array` say",
         "describe": "what arrays and groups say of themselves",
-        "copying": "`copy`, also between formats",
+        "copying": "`copy`: between formats and chunk grids, resumable",
         "progress": "progress bars",
         "versions": "`show_versions`",
     },
