@@ -32,7 +32,10 @@ from pages import REFERENCE, ROOT, Make, dead, filled, pages, parts, slug
 from xzarr3.options import Config
 
 PACKAGE = "xzarr3"
-PUBLIC = (PACKAGE, *(f"{PACKAGE}.{name}" for name in ("stores", "codecs", "dtypes", "checks", "advice")))
+PUBLIC = (
+    PACKAGE,
+    *(f"{PACKAGE}.{name}" for name in ("stores", "codecs", "dtypes", "checks", "differences", "advice")),
+)
 """The modules whose ``__all__`` is public, the one to import from first."""
 
 
