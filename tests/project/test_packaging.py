@@ -19,6 +19,7 @@ from _skips import fail_if_unknown
 from packaging.requirements import Requirement
 
 import xzarr3
+from xzarr3.cli import about
 from xzarr3.io import compiled
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +130,26 @@ def test_installed_metadata_is_that_of_the_source() -> None:
     assert engine.load().__name__ == "Xzarr3BackendEntrypoint"
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="xzarr3")
     assert script.value == "xzarr3.cli:main"
+
+
+def test_floors_are_those_that_are_tested() -> None:
+    """``ci/floors.sh`` installs the oldest version that each requirement permits."""
+    lines = (ROOT / "ci" / "floors.txt").read_text(encoding="utf-8").splitlines()
+    tested = dict(line.split("==") for line in lines if line[:1] != "#")
+    for requirement in PROJECT["dependencies"]:
+        name, floor = re.split(r"(?:\[.*\])?>=", requirement)
+        assert re.fullmatch(rf"{re.escape(floor)}(\.0)*", tested[name]), requirement
+
+
+def test_the_wheel_has_the_demonstration() -> None:
+    """With all modules that it imports from its own folder."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    beside = {path.stem for path in (ROOT / "notebooks").glob("*.py")}
+    assert about.DEMOS == (ROOT / "notebooks" / "demo.py", ROOT / included["notebooks/demo.py"])
+    for source, target in included.items():
+        assert about.DEMOS[1].with_name(Path(source).name) == ROOT / target
+        assert {f"notebooks/{name}.py" for name in imported(ROOT / source) & beside} <= included.keys()
 
 
 def test_changelog_knows_the_version() -> None:
