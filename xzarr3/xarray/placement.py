@@ -13,8 +13,8 @@ from xzarr3.commit.lease import Lease
 from xzarr3.commit.replace import Replacement
 from xzarr3.commit.resume import Resumption
 from xzarr3.dask.journal import WrittenArray, fingerprint
-from xzarr3.dask.sources import reads_below
 from xzarr3.dask.plan import BlockWrite
+from xzarr3.dask.sources import reads_below
 from xzarr3.errors import ArgumentError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
