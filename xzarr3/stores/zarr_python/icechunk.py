@@ -72,9 +72,8 @@ class IcechunkStore(ZarrPythonStore):
         return self._snapshot or super().stamp(keys)
 
     def _is_around(self, store: object) -> bool:
-        return type(self.foreign) is type(store) and bool(
-            self.foreign == store
-        )  # A session makes a new store object each time.
+        # A session makes a new store object each time.
+        return type(self.foreign) is type(store) and bool(self.foreign == store)
 
     def _is_lost_in_copies(self) -> bool:
         return self._snapshot is None
