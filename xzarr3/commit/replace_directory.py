@@ -269,6 +269,7 @@ class Directories(Staged):
 
     def discard(self) -> None:
         super().discard()
-        for folder in (self._new, self._folder):
+        # Once this attempt was noted, an empty directory is one that a later attempt has just made.
+        for folder in (self._new, self._folder) if not self.room.id else ():
             with contextlib.suppress(OSError):  # not empty: in use by another attempt, or by a swap
                 os.rmdir(folder)
