@@ -39,6 +39,21 @@ def test_chunks_and_shards(
     assert found.ok, str(found)
 
 
+def test_resume_goes_on_and_keeps_what_is_finished(folder: Path, call: Call) -> None:
+    given = ("rechunk", "ocean.zarr", "r.zarr", "--chunks", "time=4")
+    path = Path("ocean.zarr/sst/c/3/1/0")
+    whole = path.read_bytes()
+    path.write_bytes(b"damaged")
+    assert call(*given, "--resume")[0] == 1
+    assert not Path("r.zarr/zarr.json").exists()
+    path.write_bytes(whole)
+    assert call(*given, "--resume", "-q") == (0, "", "")
+    assert call(*given, "--resume", "-q") == (0, "", "")
+    status, _, err = call(*given)
+    assert (status, "--resume" in err) == (1, True)
+    assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok
+
+
 def test_no_shards(folder: Path, call: Call) -> None:
     data = np.arange(100).reshape(10, 10)
     xzarr3.create_array("s.zarr", data=data, chunks=(2, 2), shards=(10, 10))

@@ -64,6 +64,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         ``check`` and ``diff`` if they found something; 2 for a command line without a meaning, and of
         ``check`` and ``diff`` if they could not look; 130 after Ctrl-C.
     """
-    return run_reporting(
-        lambda: commands.main(argv, prog_name="xzarr3", standalone_mode=False), debug=lambda: False
-    )
+    return run_reporting(lambda: commands.main(argv, prog_name="xzarr3", standalone_mode=False))

@@ -180,21 +180,15 @@ def together(*decorators: Callable[[Function], Function]) -> Callable[[Function]
 def _complete_path(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Paths of nodes that a shell proposes."""
     above, _, begun = incomplete.rpartition("/")
+    store = ctx.params.get("store") or ctx.params.get("a") or ""
+    if "://" in store:
+        return []  # A shell waits for the answer.
     try:
-        group = xzarr3.open_group(ctx.params[_store_of(ctx)], above, storage_options=options_of(ctx.params))
+        group = xzarr3.open_group(store, above, storage_options=dict(ctx.params.get("option") or ()))
         names = [name for name in group if name.startswith(begun)]
-    except (Xzarr3Error, OSError, KeyError):
+    except (Xzarr3Error, OSError):
         return []  # A shell has no place for an error.
     return [f"{above}/{name}".lstrip("/") for name in names]
-
-
-def _store_of(ctx: click.Context) -> str:
-    return "store" if "store" in ctx.params else "a"
-
-
-def options_of(params: dict[str, Any]) -> dict[str, Any]:
-    """The options of the store among the parameters of a command."""
-    return dict(params.get("option") or ())
 
 
 def store_option(name: str = "--option", of: str = "the store") -> Callable[[Function], Function]:

@@ -12,7 +12,15 @@ import xzarr3
 from xzarr3.cli import arguments, output
 from xzarr3.cli.look import node_to_json
 from xzarr3.cli.running import command
-from xzarr3.errors import Xzarr3Error, printable
+from xzarr3.errors import MetadataError, NodeExistsError, Xzarr3Error, printable
+
+_HINTS = [
+    (NodeExistsError, "--overwrite replaces what is there, --resume goes on with an interrupted copy"),
+    (
+        MetadataError,
+        "--help lists what can be chosen: chunks, shards, filters, serializer, compressors",
+    ),
+]
 
 
 def _copy_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,7 +78,8 @@ def _copy_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "xzarr3 copy ocean.zarr sst.zarr --source-path sst",
         "xzarr3 copy ocean.zarr again.zarr --chunks time=4,lat=6 --resume",
         "xzarr3 copy ocean.zarr advised.zarr --advice --access series=0.9 --access map=0.1",
-    ]
+    ],
+    hints=_HINTS,
 )
 @_copy_options
 def copy(**given: Any) -> None:
@@ -87,7 +96,8 @@ def copy(**given: Any) -> None:
         "xzarr3 rechunk ocean.zarr by_time.zarr --chunks time=-1,lat=3",
         "xzarr3 rechunk ocean.zarr sharded.zarr --chunks auto --shards auto",
         "xzarr3 rechunk ocean.zarr series.zarr --advice --access series",
-    ]
+    ],
+    hints=_HINTS,
 )
 @_copy_options
 def rechunk(**given: Any) -> None:

@@ -11,6 +11,7 @@ import click
 import xzarr3
 from xzarr3.cli import arguments, output
 from xzarr3.cli.running import FAILURE, UNCHECKED, HintedError, command
+from xzarr3.errors import SelectionError
 
 
 @command(
@@ -70,7 +71,8 @@ def check(
     examples=[
         "xzarr3 advise ocean.zarr sst --access map=0.6 --access series=0.4",
         "xzarr3 advise ocean.zarr --target disk --json",
-    ]
+    ],
+    hints=[(SelectionError, "xzarr3 advise --help tells what patterns of access there are")],
 )
 @arguments.store_argument()
 @arguments.path_argument

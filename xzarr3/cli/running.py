@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import click
 
@@ -25,9 +25,12 @@ INTERRUPTED = 128 + 2
 
 _DEBUG = "xzarr3.debug"
 
-_HINTS: tuple[tuple[type[Xzarr3Error], str], ...] = (
+Hints: TypeAlias = Sequence[tuple[type[Xzarr3Error], str]]
+"""Hints by the class of an error; the first one that fits is given."""
+
+_HINTS: Hints = (
     (errors.IncompleteWriteError, "xzarr3 recover STORE finishes or removes it"),
-    (errors.NodeNotFoundError, "xzarr3 tree STORE shows all arrays and groups"),
+    (errors.NodeNotFoundError, "check the spelling; xzarr3 tree STORE shows what a store holds"),
     (errors.NodeExistsError, "--overwrite replaces what is there"),
     (errors.NodeTypeError, "xzarr3 tree STORE shows which nodes are arrays"),
     (errors.SelectionError, "write it as between the brackets in Python, in quotes: '0, 10:20, ...'"),
@@ -43,9 +46,11 @@ EXPECTED = (Xzarr3Error, OSError, ValueError, TypeError, ImportError, MemoryErro
 """Errors of what a user gave. Others are defects, and keep their traceback."""
 
 
-def hint_for(error: BaseException) -> str:
-    """What to try after an error."""
-    return next((hint for kind, hint in _HINTS if isinstance(error, kind)), _OTHERWISE)
+def hint_for(error: BaseException, hints: Hints = ()) -> str:
+    """What to try after an error: its own hint, one of these, or the usual one."""
+    if isinstance(error, HintedError):
+        return error.hint
+    return next((hint for kind, hint in (*hints, *_HINTS) if isinstance(error, kind)), _OTHERWISE)
 
 
 class HintedError(Xzarr3Error):
@@ -61,15 +66,13 @@ class HintedError(Xzarr3Error):
         self.hint = hint
 
 
-def report(error: BaseException, hint: str | bool = True) -> None:
-    """Print an error as one line on standard error, and a line with a hint, by default that of the error."""
+def report(error: BaseException, hint: str = "") -> None:
+    """Print an error as one line on standard error, and a line with a hint if there is one."""
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
     message = " ".join(message.split()) or type(error).__name__
     if not isinstance(error, Xzarr3Error | click.ClickException):
         message = f"{type(error).__name__}: {message}"
     _tell("xzarr3:", message, "red")
-    if hint is True:
-        hint = getattr(error, "hint", None) or hint_for(error)
     if hint:
         _tell("hint:", hint, "cyan")
 
@@ -80,7 +83,11 @@ def _tell(label: str, text: str, color: str) -> None:
 
 
 def run_reporting(
-    command: Callable[[], object], *, debug: Callable[[], bool] | None = None, failure: int = FAILURE
+    command: Callable[[], object],
+    *,
+    hint: Callable[[BaseException], str] | None = None,
+    debug: Callable[[], bool] = bool,
+    failure: int = FAILURE,
 ) -> int:
     """Run a command and return the exit status; an error is printed as one line on standard error.
 
@@ -88,13 +95,15 @@ def run_reporting(
     ----------
     command : callable
         Returns the exit status if that is not 0.
-    debug : callable, optional
-        Tells after an error whether its traceback is printed. With it comes a line with a hint, which may
-        name options of the commands, and errors of other packages are one line, too.
+    hint : callable, optional
+        Returns a hint for an error, to be printed on a second line. With it, errors of other packages are one
+        line, too.
+    debug : callable
+        Tells after an error whether its traceback is printed.
     failure : int
         The exit status after an error.
     """
-    expected = (Xzarr3Error,) if debug is None else EXPECTED
+    expected = (Xzarr3Error,) if hint is None else EXPECTED
     try:
         with warnings_as_lines():
             status = command()
@@ -109,9 +118,9 @@ def run_reporting(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except (*expected, click.ClickException) as error:
-        if debug is not None and debug():
+        if debug():
             traceback.print_exception(error)
-        report(error, hint=debug is not None)
+        report(error, "" if hint is None else hint(error))
         return failure
     except KeyboardInterrupt:
         _tell("xzarr3:", "interrupted", "red")
@@ -155,6 +164,8 @@ class Command(click.Command):
         What the exit status means, if it can be 1 without an error.
     failure : int
         The exit status after an error.
+    hints : sequence
+        Hints that come before the usual ones.
     """
 
     def __init__(
@@ -163,19 +174,26 @@ class Command(click.Command):
         examples: Sequence[str] = (),
         status: str = "",
         failure: int = FAILURE,
+        hints: Hints = (),
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self.examples = tuple(examples)
         self.status = status
         self.failure = failure
+        self.hints = tuple(hints)
         self.params.append(debug_option())
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; its exit status is that of the process."""
         run = super().invoke
         ctx.exit(
-            run_reporting(lambda: run(ctx), debug=lambda: bool(ctx.meta.get(_DEBUG)), failure=self.failure)
+            run_reporting(
+                lambda: run(ctx),
+                hint=lambda error: hint_for(error, self.hints),
+                debug=lambda: bool(ctx.meta.get(_DEBUG)),
+                failure=self.failure,
+            )
         )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -200,6 +218,16 @@ class Commands(click.Group):
 
     families: Mapping[str, Sequence[str]] = {}
     """The names of the commands, by the heading above them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of this name; the error for an unknown one proposes the nearest name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = errors.did_you_mean(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"{error.format_message()} {near}".rstrip(), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by family."""
