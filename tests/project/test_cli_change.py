@@ -21,6 +21,7 @@ Call = Callable[..., tuple[int, str, str]]
         (("--chunks", "time=4,lat=6"), {"sst": ((4, 6, 12), None), "lat": ((6,), None)}),
         (("--chunks", "time=-1"), {"sst": ((8, 3, 12), None), "deep/salt": ((8, 2), None)}),
         (("--chunks", "4,3,12", "--source-path", "sst"), {"": ((4, 3, 12), None)}),
+        (("--chunks", "1kB"), {"lat": ((6,), None)}),
         (("--chunks", "auto"), {"sst": ((8, 6, 12), None)}),
         (("--chunks", "time=2,lat=2", "--shards", "time=8,lat=6"), {"deep/salt": ((2, 2), (8, 6))}),
     ],
