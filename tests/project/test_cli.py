@@ -391,10 +391,10 @@ def test_the_demo_of_an_installed_package_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(about, "DEMO", tmp_path / "demo.py")
+    monkeypatch.setattr(about, "DEMOS", (tmp_path / "no.py", tmp_path / "demo.py"))
     status, _, err = call("demo")
     assert status == 1
-    assert "bash ci/demo.sh in a checkout" in err
+    assert "the demonstration is not installed" in err
     program = "import sys; open('given', 'w').write(' '.join(sys.argv[1:])); sys.exit(3)"
     (tmp_path / "demo.py").write_text(program)
     assert call("demo", "--keep", "here")[0] == 3

@@ -14,25 +14,25 @@ from xzarr3.cli.running import command
 from xzarr3.errors import Xzarr3Error
 from xzarr3.versions import versions as found_versions
 
-DEMO = Path(__file__).resolve().parents[2] / "notebooks" / "demo.py"
+_PACKAGE = Path(__file__).resolve().parents[1]
+DEMOS = (_PACKAGE.parent / "notebooks" / "demo.py", _PACKAGE / "_demo" / "demo.py")
+"""Where the demonstration is: in a checkout, and in an installed package."""
 
 
 @command(status="that of the demonstration.")
 @click.option("--data", metavar="FILE", help="Another netCDF file than the sample data.")
 @click.option("--keep", metavar="DIR", help="Where the store is kept.")
 def demo(data: str | None, keep: str | None) -> int:
-    """Run the demonstration of a checkout.
+    """Run the demonstration.
 
-    bash ci/demo.sh in a checkout also installs what it needs.
+    It needs the extra "demo": pip install "xzarr3[demo]". In a checkout, bash ci/demo.sh installs that.
     """
-    if not DEMO.is_file():
-        raise Xzarr3Error(
-            f"the demonstration is part of a checkout, not of the installed package: no file {DEMO}; "
-            "run bash ci/demo.sh in a checkout"
-        )
+    script = next((path for path in DEMOS if path.is_file()), None)
+    if script is None:
+        raise Xzarr3Error(f"the demonstration is not installed: no file {DEMOS[1]}; install xzarr3 again")
     options = [("--data", data), ("--keep", keep)]
     given = [text for name, value in options if value is not None for text in (name, value)]
-    return subprocess.run([sys.executable, str(DEMO), *given], check=False).returncode
+    return subprocess.run([sys.executable, str(script), *given], check=False).returncode
 
 
 @command(examples=["xzarr3 versions", "xzarr3 versions --json"])
