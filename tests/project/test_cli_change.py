@@ -86,6 +86,9 @@ def test_codecs(folder: Path, call: Call) -> None:
     gzip = json.dumps({"name": "gzip", "configuration": {"level": 1}})
     assert call("copy", "ocean.zarr", "r.zarr", "-q", "--compressor", "crc32c", "--compressor", gzip)[0] == 0
     assert [each.name for each in xzarr3.open_array("r.zarr", "sst").compressors] == ["crc32c", "gzip"]
+    assert call("copy", "ocean.zarr", "n.zarr", "-q", "--no-compressor")[0] == 0
+    assert xzarr3.open_array("n.zarr", "sst").compressors == ()
+    assert call("copy", "ocean.zarr", "o.zarr", "--no-compressor", "--compressor", "gzip")[0] == 2
     assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok
 
 

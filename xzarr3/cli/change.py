@@ -70,6 +70,7 @@ def _codec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--compressor", metavar="CODEC", type=arguments.codec_of, multiple=True,
             help="Encode all chunks with this compressor, a name or JSON; may be repeated.",
         ),
+        click.option("--no-compressor", is_flag=True, help="Store all chunks without compression."),
         click.option(
             "--filter", "filters", metavar="CODEC", type=arguments.codec_of, multiple=True,
             help="Encode all chunks with this filter, a name or JSON, instead of theirs; may be repeated.",
@@ -151,11 +152,12 @@ def _copy(
 
 def _layout(
     *, chunks: Any, shards: Any, no_shards: bool, advice: bool, access: Mapping[str, float],
-    compressor: tuple[Any, ...], filters: tuple[Any, ...], no_filters: bool, serializer: Any, store: str,
-    source_path: str, options: Mapping[str, Any],
+    compressor: tuple[Any, ...], no_compressor: bool, filters: tuple[Any, ...], no_filters: bool,
+    serializer: Any, store: str, source_path: str, options: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """The options of :func:`xzarr3.copy` that say how the copy is stored; only those that are given."""
     _refuse_both(("--shards", shards), ("--no-shards", no_shards))
+    _refuse_both(("--compressor", compressor), ("--no-compressor", no_compressor))
     _refuse_both(("--filter", filters), ("--no-filters", no_filters))
     _refuse_both(("--chunks", chunks), ("--advice", advice))
     if access and not advice:
@@ -165,8 +167,8 @@ def _layout(
         layout["chunks"] = chunks
     if shards is not None or no_shards:
         layout["shards"] = shards
-    if compressor:
-        layout["compressors"] = compressor[0] if len(compressor) == 1 else list(compressor)
+    if compressor or no_compressor:
+        layout["compressors"] = list(compressor) or None
     if filters or no_filters:
         layout["filters"] = list(filters) or None
     if serializer is not None:
