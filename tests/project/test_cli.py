@@ -98,7 +98,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], int, str, str]] = {
     "path forgotten": (("read", "ocean.zarr", "0, :5"), 1, "0, :5", "ocean.zarr / '0, :5'"),
     "outside": (("explain", "ocean.zarr", "sst", "0, 9"), 1, "axis 1: index 9", "in quotes"),
     "group": (("read", "ocean.zarr", "deep"), 1, "group", "xzarr3 tree STORE"),
-    "too many values": (("read", "large.zarr"), 1, "at most 1,048,576", "--output"),
+    "too many values": (("read", "large.zarr"), 1, "most 1,048,576", "--output"),
     "exists": (("copy", "v2.zarr", "copy.zarr"), 1, "copy.zarr", "--overwrite"),
     "pattern": (("advise", "v2.zarr", "sst", "--access", "mop"), 1, "did you mean 'map'?", "advise --help"),
     "check": (("check", "missing.zarr"), 2, "missing.zarr", "xzarr3 tree STORE"),

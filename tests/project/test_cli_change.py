@@ -21,6 +21,7 @@ Call = Callable[..., tuple[int, str, str]]
         (("--chunks", "time=4,lat=6"), {"sst": ((4, 6, 12), None), "lat": ((6,), None)}),
         (("--chunks", "time=-1"), {"sst": ((8, 3, 12), None), "deep/salt": ((8, 2), None)}),
         (("--chunks", "4,3,12", "--source-path", "sst"), {"": ((4, 3, 12), None)}),
+        (("--chunks", "1kB"), {"lat": ((6,), None)}),
         (("--chunks", "auto"), {"sst": ((8, 6, 12), None)}),
         (("--chunks", "time=2,lat=2", "--shards", "time=8,lat=6"), {"deep/salt": ((2, 2), (8, 6))}),
     ],
@@ -85,6 +86,9 @@ def test_codecs(folder: Path, call: Call) -> None:
     gzip = json.dumps({"name": "gzip", "configuration": {"level": 1}})
     assert call("copy", "ocean.zarr", "r.zarr", "-q", "--compressor", "crc32c", "--compressor", gzip)[0] == 0
     assert [each.name for each in xzarr3.open_array("r.zarr", "sst").compressors] == ["crc32c", "gzip"]
+    assert call("copy", "ocean.zarr", "n.zarr", "-q", "--no-compressor")[0] == 0
+    assert xzarr3.open_array("n.zarr", "sst").compressors == ()
+    assert call("copy", "ocean.zarr", "o.zarr", "--no-compressor", "--compressor", "gzip")[0] == 2
     assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok
 
 

@@ -144,10 +144,10 @@ def lengths_of(text: str) -> Any:
 
     Examples
     --------
-    >>> [lengths_of(text) for text in ("auto", "100", "100,90", "time=100,lat=-1")]
-    ['auto', 100, (100, 90), {'time': 100, 'lat': -1}]
+    >>> [lengths_of(text) for text in ("auto", "4MiB", "100", "100,90", "time=100,lat=-1")]
+    ['auto', '4MiB', 100, (100, 90), {'time': 100, 'lat': -1}]
     """
-    if text == "auto":
+    if text == "auto" or re.fullmatch(r"\d+(\.\d+)? ?[kMGT]i?B", text):
         return text
     named = [part.strip().rpartition("=") for part in text.split(",")]
     names = [name.strip() for name, _, _ in named]
@@ -158,8 +158,8 @@ def lengths_of(text: str) -> Any:
         if all(names) and len(set(names)) == len(names):
             return dict(zip(names, lengths, strict=True))
     raise click.BadParameter(
-        f"not lengths: {text!r}; accepted: 'auto', an integer, integers such as '100,90,90', or dimensions "
-        "such as 'time=100,lat=90'; -1 is the whole dimension"
+        f"not lengths: {text!r}; accepted: 'auto', a size such as '4MiB', an integer, integers such as "
+        "'100,90,90', or dimensions such as 'time=100,lat=90'; -1 is the whole dimension"
     )
 
 

@@ -16,10 +16,7 @@ from xzarr3.errors import MetadataError, NodeExistsError, Xzarr3Error, printable
 
 _HINTS = [
     (NodeExistsError, "--overwrite replaces what is there, --resume goes on with an interrupted copy"),
-    (
-        MetadataError,
-        "--help lists what can be chosen: chunks, shards, filters, serializer, compressors",
-    ),
+    (MetadataError, "--help lists what can be chosen: chunks, shards, filters, serializer, compressors"),
 ]
 
 
@@ -30,14 +27,29 @@ def _copy_options(function: Callable[..., Any]) -> Callable[..., Any]:
         arguments.store_argument("target"),
         click.option("--source-path", metavar="PATH", default="", help="Node to copy (default: the root)."),
         click.option("--path", metavar="PATH", default="", help="Where to copy it to (default: the root)."),
+        _layout_options,
+        _codec_options,
+        click.option("--overwrite", is_flag=True, help="Replace a node that is there."),
+        click.option("--resume", is_flag=True, help="Go on with the same copy, which was interrupted."),
+        click.option("--no-progress", is_flag=True, help="Show no progress (default: on a terminal)."),
+        click.option("-q", "--quiet", is_flag=True, help="Show no progress and no description of the copy."),
+        arguments.json_option,
+        arguments.store_option("--source-option", "the store to copy from"),
+        arguments.store_option("--target-option", "the store to copy to"),
+    )(function)
+
+
+def _layout_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The format, the chunks and the shards of a copy."""
+    return arguments.together(
         click.option(
             "--format", "zarr_format", type=click.Choice(list(arguments.FORMATS)),
             help="Format of the copy (default: that of the source).",
         ),
         click.option(
             "--chunks", type=arguments.lengths_of, metavar="LENGTHS",
-            help="Chunks of the copy: time=100,lat=90 for all arrays that have these dimensions; 100,90,90; "
-            "or auto.",
+            help="Chunks of the copy: time=100,lat=90 for all arrays that have these dimensions (-1 is the "
+            "whole dimension); 100,90,90; auto; or a size such as 4MiB.",
         ),
         click.option(
             "--shards", type=arguments.lengths_of, metavar="LENGTHS", help="Shards of the copy, as --chunks."
@@ -48,10 +60,17 @@ def _copy_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Give each array the chunks, shards and compressor that xzarr3 advise puts first.",
         ),
         arguments.access_option,
+    )(function)  # fmt: skip
+
+
+def _codec_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The codecs of a copy."""
+    return arguments.together(
         click.option(
             "--compressor", metavar="CODEC", type=arguments.codec_of, multiple=True,
             help="Encode all chunks with this compressor, a name or JSON; may be repeated.",
         ),
+        click.option("--no-compressor", is_flag=True, help="Store all chunks without compression."),
         click.option(
             "--filter", "filters", metavar="CODEC", type=arguments.codec_of, multiple=True,
             help="Encode all chunks with this filter, a name or JSON, instead of theirs; may be repeated.",
@@ -61,13 +80,6 @@ def _copy_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--serializer", metavar="CODEC", type=arguments.codec_of,
             help="Encode all chunks with this serializer, a name or JSON; 'auto' for the usual one.",
         ),
-        click.option("--overwrite", is_flag=True, help="Replace a node that is there."),
-        click.option("--resume", is_flag=True, help="Go on with the same copy, which was interrupted."),
-        click.option("--no-progress", is_flag=True, help="Show no progress (default: on a terminal)."),
-        click.option("-q", "--quiet", is_flag=True, help="Show no progress and no description of the copy."),
-        arguments.json_option,
-        arguments.store_option("--source-option", "the store to copy from"),
-        arguments.store_option("--target-option", "the store to copy to"),
     )(function)  # fmt: skip
 
 
@@ -140,11 +152,12 @@ def _copy(
 
 def _layout(
     *, chunks: Any, shards: Any, no_shards: bool, advice: bool, access: Mapping[str, float],
-    compressor: tuple[Any, ...], filters: tuple[Any, ...], no_filters: bool, serializer: Any, store: str,
-    source_path: str, options: Mapping[str, Any],
+    compressor: tuple[Any, ...], no_compressor: bool, filters: tuple[Any, ...], no_filters: bool,
+    serializer: Any, store: str, source_path: str, options: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """The options of :func:`xzarr3.copy` that say how the copy is stored; only those that are given."""
     _refuse_both(("--shards", shards), ("--no-shards", no_shards))
+    _refuse_both(("--compressor", compressor), ("--no-compressor", no_compressor))
     _refuse_both(("--filter", filters), ("--no-filters", no_filters))
     _refuse_both(("--chunks", chunks), ("--advice", advice))
     if access and not advice:
@@ -154,8 +167,8 @@ def _layout(
         layout["chunks"] = chunks
     if shards is not None or no_shards:
         layout["shards"] = shards
-    if compressor:
-        layout["compressors"] = compressor[0] if len(compressor) == 1 else list(compressor)
+    if compressor or no_compressor:
+        layout["compressors"] = list(compressor) or None
     if filters or no_filters:
         layout["filters"] = list(filters) or None
     if serializer is not None:

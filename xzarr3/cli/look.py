@@ -20,6 +20,8 @@ from xzarr3.errors import MetadataError, NodeNotFoundError, printable, shorten
 
 _MOST_PRINTED = 2**20
 """Elements of a selection that are read to be printed."""
+_MOST_BYTES = 2**26
+"""Bytes of them."""
 _LONGEST = 300  # Characters of an attribute that are printed.
 
 Node = xzarr3.Array | xzarr3.Group
@@ -340,9 +342,11 @@ def read(
     if file is not None:
         _save(indexer, array, chosen, shape, file, overwrite, threads)
         return
-    if math.prod(shape) > _MOST_PRINTED:
+    number = math.prod(shape)
+    if number > _MOST_PRINTED or number * array.dtype.itemsize > _MOST_BYTES:
         raise HintedError(
-            f"the selection has {math.prod(shape):,} elements; at most {_MOST_PRINTED:,} are printed",
+            f"the selection has {number:,} elements of {array.dtype.itemsize} bytes; at most "
+            f"{_MOST_PRINTED:,} elements and {size(_MOST_BYTES)} are printed",
             "choose fewer, such as '0, :10, :10', or write them to a file with --output FILE",
         )
     values = indexer.get(chosen, threads=threads)
