@@ -25,19 +25,18 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+import coast
 import xzarr3
 from xzarr3.cli import run_reporting
 from xzarr3.errors import NodeExistsError, Xzarr3Error
 
 if TYPE_CHECKING:
     from distributed import Client
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MIB = 2**20
 DIMS = ("time", "latitude", "longitude")
 SAMPLE_FILES = ("A1B_north_america.nc", "E1_north_america.nc")
-OCEAN_FILE = "orca2_votemper.nc"
 
 
 @dataclass(frozen=True)
@@ -436,25 +435,6 @@ def _degrees(value: float, positive: str, negative: str) -> str:
     return f"{abs(value):g}°{positive if value > 0 else negative if value < 0 else ''}"
 
 
-def _draw_coast(axis: Axes, lon: np.ndarray, lat: np.ndarray) -> bool:
-    """Draw where the sea of a 2 degree ocean grid ends, if the sample data are there, and say whether."""
-    if find_spec("iris_sample_data") is None:
-        return False
-    import iris_sample_data
-
-    with xr.open_dataset(Path(iris_sample_data.path, OCEAN_FILE), engine="netcdf4") as ocean:
-        land = ocean["votemper"].isnull().values
-        land_lon, land_lat = ocean["nav_lon"].values, ocean["nav_lat"].values
-    centre = (lon[0] + lon[-1]) / 2
-    land_lon = (land_lon - centre + 180) % 360 - 180 + centre
-    # The cells across the seam on the far side of the globe would draw lines through the whole map.
-    near = np.abs(land_lon - centre) < 176
-    axis.contour(land_lon, land_lat, np.ma.masked_where(~near, land), [0.5], colors="0.2", linewidths=0.8)
-    axis.set_xlim(lon.min(), lon.max())
-    axis.set_ylim(lat.min(), lat.max())
-    return True
-
-
 def draw_map(maps: Mapping[str, xr.DataArray], path: Path, *, title: str, units: str) -> Figure:
     """Draw the last period's warming of each scenario, save it as PNG and return the figure.
 
@@ -497,7 +477,9 @@ def draw_map(maps: Mapping[str, xr.DataArray], path: Path, *, title: str, units:
             cmap="RdBu_r" if diverging else "YlOrRd",
             norm=BoundaryNorm(levels, 256, extend="min" if low < levels[0] else "neither"),
         )
-        coast = _draw_coast(axis, lon, lat)
+        axis.set_xlim(lon.min(), lon.max())
+        axis.set_ylim(lat.min(), lat.max())
+        coast.draw(axis, borders=True)
         axis.set_title(name, fontsize=11)
         axis.set_aspect(aspect if fits else "auto")
         axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 3, 5, 10]))
@@ -509,8 +491,7 @@ def draw_map(maps: Mapping[str, xr.DataArray], path: Path, *, title: str, units:
     ticks = levels[np.rint(levels / (levels[1] - levels[0])) % 2 == 0]
     figure.colorbar(image, ax=axes, ticks=ticks, pad=0.02).set_label(units)
     figure.suptitle(title, fontsize=13)
-    if coast:
-        figure.supxlabel("Line: coast of a 2° ocean grid", x=0.01, ha="left", fontsize=8, color="0.3")
+    figure.supxlabel(coast.credit(), x=0.01, ha="left", fontsize=8, color="0.3")
     figure.savefig(path)
     return figure
 

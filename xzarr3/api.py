@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
-from xzarr3.commit.swap import settle
+from xzarr3.commit.recover import settle
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import (
     ArgumentError,
@@ -398,12 +398,9 @@ def create_group(
         Path of the group in its hierarchy; the root by default.
     attributes : mapping, optional
     overwrite : bool
-        Replace the existing node and all nodes below it. This erases documents, chunks and any file that has
-        the name of a chunk of the new node. Other files, such as ``.DS_Store`` or a README, stay.
-    zarr_format : {3, 2, "3-draft"}, optional
-        By default the format of the groups above, or 3 if there are none.
-    storage_options : mapping, optional
-        Further options of the store; see :func:`xzarr3.open_store`.
+        Replace the existing node and all nodes below it; see :func:`create_array` for what is erased.
+    zarr_format, storage_options
+        As for :func:`create_array`.
 
     Raises
     ------

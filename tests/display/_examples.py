@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from pictures import SST
 
 import xzarr3
 import xzarr3.xarray
@@ -65,12 +66,7 @@ def examples(folder: Path) -> dict[str, Any]:
 def _sst(root: xzarr3.Group) -> xzarr3.Array:
     sst = root.create_array(
         "surface/sst",
-        shape=(300, 180, 360),
-        chunks=(10, 45, 90),
-        shards=(100, 90, 180),
-        dtype="float32",
-        fill_value=np.nan,
-        dimension_names=("time", "lat", "lon"),
+        **SST,
         attributes={"units": "degC", "long_name": "sea surface temperature", "valid_range": [-2, 40]},
     )
     sst[:100] = np.random.default_rng(0).normal(15, 5, (100, 180, 360))

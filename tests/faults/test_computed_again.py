@@ -18,6 +18,8 @@ import xarray as xr
 
 import xzarr3
 from xzarr3 import ConflictError, FsspecStore, LocalStore, NodeExistsError, Store, StoreError
+from xzarr3.commit import replace_directory
+from xzarr3.commit.renames import remove_at_once
 
 NEW = [float(value) for value in range(1, 5)]
 STORES: dict[str, Callable[[Path], Store]] = {
@@ -143,6 +145,24 @@ def test_cleaned_up_while_the_second_attempt_writes(write: Write, written: int) 
     second = write.begun(written)
     cleanup()
     write.end(second)
+
+
+@pytest.mark.parametrize("write", [("local", kind) for kind in OPTIONS], indirect=True, ids="-".join)
+def test_begun_again_as_soon_as_the_first_attempt_is_removed(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the late cleanup still does after its removal takes nothing from the second attempt."""
+    second: dict[Any, Any] = {}
+
+    def removed(*args: Any) -> None:
+        remove_at_once(*args)
+        second.update(write.begun())
+
+    cleanup = write.cleanup(write.begun())
+    monkeypatch.setattr(replace_directory, "remove_at_once", removed)
+    cleanup()
+    monkeypatch.undo()
+    assert write.end(second or write.begun())
 
 
 def test_cleaned_up_before_the_second_attempt_begins_again(write: Write) -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import cftime
-import demo
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
 
+import demo
 from xzarr3.errors import NodeExistsError, Xzarr3Error
 
 TREND = 0.02  # K per year

@@ -24,7 +24,7 @@ from xzarr3.checks.writes import code_of, find_writes
 from xzarr3.commit.lease import SWAPS, Lease
 from xzarr3.commit.leftovers import ABANDONED
 from xzarr3.commit.length import Length
-from xzarr3.commit.swap import finish_swap, recover_swaps
+from xzarr3.commit.recover import finish_swap, recover_swaps
 from xzarr3.errors import StoreError, Xzarr3Error
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.case_folding import root_of

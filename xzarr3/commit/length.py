@@ -42,15 +42,7 @@ from xzarr3.errors import (
     levels_to_caller,
 )
 from xzarr3.parallel import pause
-from xzarr3.stores.base import (
-    ABSENT,
-    Change,
-    Scratch,
-    Store,
-    Unchanged,
-    Writer,
-    joined,
-)
+from xzarr3.stores.base import ABSENT, Change, Scratch, Store, Unchanged, Writer, joined
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.wrappers import WrapperStore
 

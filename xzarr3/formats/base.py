@@ -124,21 +124,21 @@ class Format(ABC):
     def attributes_key(self, path: str, *, array: bool) -> str:
         """The key of the document that holds the attributes of a node."""
 
-    @abstractmethod
     def chunk_prefix(self, path: str) -> str:
         """Start of the keys of the chunks of an array."""
+        return node_prefix(path)
 
     @abstractmethod
     def place(self, key: str) -> DocumentKey | None:
         """The meaning of the key of a document; None for other keys."""
 
-    @abstractmethod
     def prefixes(self, path: str) -> tuple[str, ...]:
         """The prefixes of all keys below a node, and of the chunks of an array."""
+        return (node_prefix(path),)
 
-    @abstractmethod
     def listing_prefix(self, path: str) -> str:
         """The prefix to list to find the nodes directly below a group."""
+        return node_prefix(path)
 
     @abstractmethod
     def child_names(
