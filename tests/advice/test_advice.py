@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,11 @@ from _fault_server import FaultServer
 
 import xzarr3
 from xzarr3.advice import TARGETS, Advice, Candidate, Target
+from xzarr3.advice.advice import _present
 from xzarr3.advice.imagined import imagined
 from xzarr3.advice.patterns import PATTERNS, accesses, roles
+from xzarr3.advice.subject import subject_of
+from xzarr3.advice.time_steps import step_days
 
 YEARS = (8760, 721, 1440)
 SMALL = (24, 40, 60)
@@ -195,3 +201,94 @@ def test_a_pattern_of_ones_own() -> None:
     found = advise(access={"week": (1.0, (slice(0, 168), slice(0, 90)))})
     (only,) = found.best.predictions
     assert (only.access, only.bytes_used) == ("week", 168 * 90 * 1440 * 4)
+
+
+def _dataset(step: str, number: int) -> xr.Dataset:
+    times = np.datetime64("2001-01-01T00", "ns") + np.arange(number) * np.timedelta64(1, step)
+    return xr.Dataset(
+        {"t2m": (("time", "lat", "lon"), np.zeros((number, 16, 16), "f4"))}, coords={"time": times}
+    )
+
+
+@pytest.mark.parametrize(("step", "month", "day"), [("h", 730, 24), ("D", 30, 1), ("W", 4, 1)])
+@pytest.mark.parametrize("kind", ["dataset", "lazy", "cftime", "array", "undecoded"])
+def test_the_time_coordinate_tells_the_steps(
+    step: str, month: int, day: int, kind: str, tmp_path: Path
+) -> None:
+    data: Any = _dataset(step, 1000)
+    if kind == "cftime":
+        pytest.importorskip("cftime")
+        data = data.convert_calendar("proleptic_gregorian", use_cftime=True)
+    if kind in ("array", "undecoded", "lazy"):
+        xzarr3.to_zarr(data, tmp_path / "a")
+        data = xr.open_dataset(tmp_path / "a", engine="xzarr3", decode_times=kind != "undecoded")
+    if kind == "array":
+        data = xzarr3.open_array(tmp_path / "a", "t2m")
+    found = subject_of(data, None, None, None)
+    assert (found.steps_of_a_month, found.steps_of_a_day) == (month, day)
+    region, append = xzarr3.advise(data, access={"region": 1, "append": 1}).best.predictions
+    assert region.bytes_used == month * 4 * 4 * 4
+    assert append.bytes_used == day * 16 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("values", "attrs", "expected"),
+    [
+        (np.arange(8) * 6, {"units": "hours since 2000-01-01"}, 0.25),
+        (np.arange(8), {"units": "Days since 1-1-1"}, 1.0),
+        (np.arange(8) * 60, {"units": "min since 2000-01-01"}, 1 / 24),
+        (np.arange(8), {"units": "months since 2000-01-01"}, 365.2425 / 12),
+        (np.arange(8), {"units": "1"}, None),
+        (np.arange(8), {}, None),
+        (np.zeros(8), {"units": "days since 2000-01-01"}, None),
+        (np.arange(7), {"units": "days since 2000-01-01"}, None),
+        (np.array(list("abcdefgh")), {"units": "days since 2000-01-01"}, None),
+        (np.full(8, np.nan), {"units": "days since 2000-01-01"}, None),
+    ],
+    ids=range(10),
+)
+def test_units_of_times(values: Any, attrs: dict[str, str], expected: float | None) -> None:
+    store = xzarr3.MemoryStore()
+    data = xzarr3.create_array(store, "g/t2m", shape=(8, 4), dtype="f4", dimension_names=["time", "x"])
+    assert step_days(data, "time", 0) is None
+    xzarr3.create_array(store, "g/time", data=values, dimension_names=["time"], attributes=attrs)
+    assert step_days(data, "time", 0) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("length", [1, 3, 24, 30, 100])
+@pytest.mark.parametrize("steps", [1, 8, 24])
+def test_appends_are_counted(length: int, steps: int) -> None:
+    """The requests on average are those of many appends one after another."""
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(2400, 16, 16), dtype="f4", chunks=(length, 16, 4), compressors=None
+    )
+    subject = replace(subject_of(array, None, None, None), step_days=1 / steps)
+    assert subject.steps_of_a_day == steps
+    wanted = accesses({"append": 1}, array.shape, subject.roles, steps_of_a_day=steps)
+    present = _present(subject, wanted, subject.roles, TARGETS["s3"])
+    assert present is not None
+    made = 0
+    for start in range(0, length * steps, steps):
+        first, last = start // length, (start + steps - 1) // length
+        made += 4 * (last - first + 1 + (start % length > 0))
+    assert present.predictions[0].requests == round(made / length)
+
+
+def test_the_plot_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    data = xzarr3.create_array(xzarr3.MemoryStore(), data=np.zeros((40, 30, 50), "f4"), chunks=(1, 30, 50))
+    found = xzarr3.advise(data, access={"map": 1, "series": 1, "append": 1})
+    figure = found.plot()
+    for panel in figure.axes:
+        assert len(panel.patches) == len(found.shown) * 3
+        assert panel.get_xscale() == "log"
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [
+        each.predictions[at].requests for at in range(3) for each in found.shown
+    ]
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[0].startswith("present, score")
+    assert "1x30x50" in labels[0]
+    figure.savefig(io.BytesIO())
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        found.plot()

@@ -52,15 +52,27 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         def noting(self: Any, call: Callable[[Any], int] = kind.__call__, kind: Any = kind) -> int:
             size = call(self)
             units = [self.coords] if kind is _Move else self.tiling.tiles.units(self.coords)
-            found.append(frozenset(map(self.copy.target.engine.key, units)))
+            if self.copy.target.has_document:
+                found.append(frozenset(map(self.copy.target.engine.key, units)))
             return size
 
         monkeypatch.setattr(kind, "__call__", noting)
     return found
 
 
-@pytest.mark.parametrize("options", [{"threads": 1}, RECHUNKED, {"shards": {"time": 4}, "threads": 1}])
-def test_killed_at_every_change(options: dict[str, Any], worked: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("options", "memory"),
+    [
+        ({"threads": 1}, None),
+        (RECHUNKED, None),
+        ({"encoding": {"maps": {"chunks": (10, 1)}}, "threads": 1}, 64),  # By way of a temporary array.
+        ({"shards": {"time": 4}, "threads": 1}, None),
+    ],
+)
+def test_killed_at_every_change(
+    options: dict[str, Any], memory: int | None, worked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(xzarr3.options._values, "memory_limit", memory)
     before = source(MemoryStore())
     whole = MemoryStore()
     xzarr3.copy(before, whole, **options)
@@ -109,16 +121,21 @@ def _killed_at(call: int, act: Callable[[], object]) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_killed_at_random_points_in_a_directory(tmp_path: Path, worked: list[Any]) -> None:
+@pytest.mark.parametrize(("chunks", "memory"), [((5, 2), None), ((10, 1), 64)], ids=["direct", "between"])
+def test_killed_at_random_points_in_a_directory(
+    chunks: tuple[int, ...], memory: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(xzarr3.options._values, "memory_limit", memory)
+    options: dict[str, Any] = {"encoding": {"maps": {"chunks": chunks}}, "threads": 1}
     before = source(LocalStore(tmp_path / "source"))
-    xzarr3.copy(before, tmp_path / "whole", **RECHUNKED)
+    xzarr3.copy(before, tmp_path / "whole", **options)
     whole = contents(LocalStore(tmp_path / "whole"))
-    calls = _killed_at(-1, lambda: xzarr3.copy(before, tmp_path / "counted", resume=True, **RECHUNKED))
+    calls = _killed_at(-1, lambda: xzarr3.copy(before, tmp_path / "counted", resume=True, **options))
     chosen = random.Random(3)
-    for number in range(6):
+    for number in range(5):
         target = tmp_path / str(number)
         for _ in range(chosen.randint(1, 3)):
-            act = lambda target=target: xzarr3.copy(before, target, resume=True, **RECHUNKED)  # noqa: E731
+            act = lambda target=target: xzarr3.copy(before, target, resume=True, **options)  # noqa: E731
             _killed_at(chosen.randrange(calls), act)
             document = target / "zarr.json"
             if document.exists():  # Whoever finds it finds all.
@@ -126,7 +143,7 @@ def test_killed_at_random_points_in_a_directory(tmp_path: Path, worked: list[Any
         staged = {path.name: path.stat().st_ino for path in target.glob(".xzarr3-*/new/time/c/*")}
         if [*target.glob(".xzarr3-*/swap")]:  # Past the point where it is resumed.
             staged = {}
-        xzarr3.copy(before, target, resume=True, **RECHUNKED)
+        xzarr3.copy(before, target, resume=True, **options)
         assert contents(LocalStore(target)) == whole
         placed = {path.name: path.stat().st_ino for path in target.glob("time/c/*")}
         assert staged.items() <= placed.items(), "stored, and copied again"

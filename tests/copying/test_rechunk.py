@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import MemoryStore, MetadataError
+from xzarr3 import LocalStore, MemoryStore, MetadataError
 from xzarr3.copying.tiles import Tiles, tiles_for
+from xzarr3.copying.values import _Recode
 from xzarr3.grid import RegularGrid, grid_for
 
 FORMATS = (3, 2, "3-draft")
@@ -241,6 +243,10 @@ def _reads(shape: tuple[int, ...], old: Any, new: Any, memory: int, **options: A
         ((1, 20, 30), (60, 2, 2), 2**20, 1),  # all of it fits
         ((1, 20, 30), (60, 2, 2), 100_000, 2),
         ((60, 2, 2), (1, 20, 30), 100_000, 2),
+        ((1, 20, 30), (60, 2, 2), 20_000, 1),
+        ((60, 2, 2), (1, 20, 30), 20_000, 1),
+        ((1, 20, 30), (60, 2, 2), 10_000, 1),
+        ((7, 20, 30), (60, 3, 4), 60_000, 2),
         ((10, 20, 30), (20, 20, 30), 200_000, 1),
         ((10, 20, 30), (15, 20, 30), 400_000, 1),
     ],
@@ -250,6 +256,41 @@ def test_chunks_are_read_few_times(old: Any, new: Any, memory: int, most: int) -
     counts = RegularGrid(old).counts((60, 20, 30))
     assert len(reads) == np.prod(counts)
     assert max(reads.values()) <= most
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("place", ["memory", "directory"])
+def test_a_temporary_array_is_removed(
+    place: str, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target: Any = MemoryStore() if place == "memory" else LocalStore(tmp_path)
+    array = xzarr3.create_array(MemoryStore(), data=np.ones((60, 20, 30), "f4"), chunks=(1, 20, 30))
+    call, there = _Recode.__call__, []
+
+    def watched(self: _Recode) -> int:
+        if self.copy.target.has_document:
+            keys = [*target.list(), *map(str, tmp_path.rglob("*"))]
+            there.append(sum("/between-" in key for key in keys))
+            if fails and len(there) == 5:
+                raise InterruptedError
+        return call(self)
+
+    monkeypatch.setattr(_Recode, "__call__", watched)
+    told: list[tuple[int, int]] = []
+    with xzarr3.set_options(memory_limit=20_000):
+        if fails:
+            with pytest.raises(InterruptedError):
+                xzarr3.copy(array, target, chunks=(60, 2, 2), threads=1)
+        else:
+            copied = xzarr3.copy(
+                array, target, chunks=(60, 2, 2), threads=1, progress=lambda *done: told.append(done)
+            )
+            assert (copied[...] == 1).all()
+            assert told[-1] == (array.nbytes, array.nbytes)
+    assert min(there) > 10
+    assert not [key for key in target.list() if key.startswith(".xzarr3")]
+    assert not list(tmp_path.glob(".xzarr3*"))
+    assert fails == (not list(target.list()))
 
 
 @given(st.data())

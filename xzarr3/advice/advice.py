@@ -4,224 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
-
-from xzarr3._types import JSON, AnyArray
-from xzarr3.advice.compression import SAMPLE_BYTES, Compression, assumed, compressions, measured
+from xzarr3.advice.compression import Compression, assumed, compressions, measured
 from xzarr3.advice.imagined import TARGETS, Target, encoded_size, imagined, shard_size
 from xzarr3.advice.layouts import Layout, layouts
-from xzarr3.advice.patterns import Access, Roles, accesses, roles
+from xzarr3.advice.patterns import Access, Roles, accesses
+from xzarr3.advice.report import Advice, Candidate, Prediction
+from xzarr3.advice.subject import Subject, subject_of
 from xzarr3.api import create_array
 from xzarr3.arrays import Array
-from xzarr3.display import html
-from xzarr3.display.chart import bars
-from xzarr3.display.shown import Description, Shown
-from xzarr3.display.units import size
-from xzarr3.errors import one_of, printable
+from xzarr3.errors import one_of
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import available_threads
 from xzarr3.stores import MemoryStore, Store
 
-_SHOWN = 6  # Layouts in the printed table.
 _NEARLY = 1.25
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What one access costs.
-
-    Parameters
-    ----------
-    access : str
-    weight : float
-        Share of all accesses.
-    requests : int
-        Requests of the read; for an append, the units that are written and those that are read before.
-    bytes_moved, bytes_used : int
-    decoded : int
-        Bytes of elements that are decoded or encoded.
-    seconds : float
-        An estimate from the costs of the target.
-    """
-
-    access: str
-    weight: float
-    requests: int
-    bytes_moved: int
-    bytes_used: int
-    decoded: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One layout and what the accesses cost with it.
-
-    Parameters
-    ----------
-    name : str
-    chunks : tuple of int
-    shards : tuple of int or None
-    compression : Compression
-    files : int
-        Number of stored units.
-    stored : int
-        Bytes of all units.
-    task_bytes : int
-        Memory of a dask task that reads one unit: its elements and its stored bytes.
-    predictions : tuple of Prediction
-    score : float
-        How many times longer accesses take than with the layouts that suit each of them best, on average. A
-        score of 1 means that no other layout is faster for anything.
-    """
-
-    name: str
-    chunks: tuple[int, ...]
-    shards: tuple[int, ...] | None
-    compression: Compression
-    files: int
-    stored: int
-    task_bytes: int
-    predictions: tuple[Prediction, ...]
-    score: float = math.inf
-
-    def to_json(self) -> dict[str, JSON]:
-        """All of it as JSON."""
-        return {
-            "name": self.name,
-            "chunks": list(self.chunks),
-            "shards": None if self.shards is None else list(self.shards),
-            "compressor": self.compression.name,
-            "files": self.files,
-            "stored": self.stored,
-            "task_bytes": self.task_bytes,
-            "score": round(self.score, 3),
-            "accesses": [{**vars(each)} for each in self.predictions],
-        }
-
-
-@dataclass(frozen=True)
-class Advice(Shown):
-    """Layouts of an array, the best first; made by :func:`xzarr3.advise`.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    dtype : numpy.dtype
-    target : Target
-    candidates : tuple of Candidate
-        The layouts by score, without the present one.
-    present : Candidate or None
-        The layout that the array has now.
-    compressions : tuple of Compression
-        What compressors do to a sample of the data.
-    variables : tuple of str
-        The variables of the dataset that the advice is for.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    target: Target
-    candidates: tuple[Candidate, ...]
-    present: Candidate | None
-    compressions: tuple[Compression, ...]
-    variables: tuple[str, ...] = ()
-
-    @property
-    def best(self) -> Candidate:
-        """The layout with the lowest score."""
-        return self.candidates[0]
-
-    def options(self) -> dict[str, Any]:
-        """``chunks``, ``shards`` and ``compressors`` of the best layout, for :func:`xzarr3.create_array`."""
-        best = self.best
-        return {
-            "chunks": best.chunks,
-            "shards": best.shards,
-            "compressors": None if best.compression.compressor is None else [best.compression.compressor],
-        }
-
-    def encoding(self) -> dict[str, dict[str, Any]]:
-        """The options of the best layout for each variable, for :func:`xzarr3.to_zarr`."""
-        options = {name: value for name, value in self.options().items() if name != "shards" or value}
-        return {name: dict(options) for name in self.variables}
-
-    def to_json(self) -> dict[str, JSON]:
-        """All of it as JSON."""
-        return {
-            "shape": list(self.shape),
-            "dtype": str(self.dtype),
-            "target": self.target.name,
-            "present": None if self.present is None else self.present.to_json(),
-            "candidates": [each.to_json() for each in self.candidates],
-            "compressors": [
-                {
-                    "name": each.name,
-                    "ratio": round(each.ratio, 3),
-                    "encode": round(each.encode),
-                    "decode": round(each.decode),
-                    "measured": each.is_measured,
-                }
-                for each in self.compressions
-            ],
-        }
-
-    def _describe(self) -> Description:
-        return Description(str(self), self._html)
-
-    def _html(self) -> str:
-        shown = [*filter(None, [self.present]), *self.candidates[:_SHOWN]]
-        lengths = [
-            (f"{each.name} {_lengths(each.chunks)}", [one.weight * one.seconds for one in each.predictions])
-            for each in shown
-        ]
-        measured = [(each.name, _compressed(each)) for each in self.compressions]
-        return html.box(
-            html.title("xzarr3.Advice", ", ".join(self.variables), f"{_lengths(self.shape)} {self.dtype}"),
-            html.note(f"seconds of an average access on {self.target.name}"),
-            bars(lengths, [each.access for each in self.best.predictions]),
-            html.note("time and requests of each access"),
-            html.table([[cell.removesuffix(" requests") for cell in row] for row in self.rows()], left=4),
-            html.folded(html.dim("compression of a sample"), html.facts(measured)),
-        )
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """The printed table: a heading, the present layout if there is one, then the best ones."""
-        first = self.candidates[0].predictions
-        heading = ("layout", "chunks", "shards", "codec", "files", "score", *(each.access for each in first))
-        shown = [*filter(None, [self.present]), *self.candidates[:_SHOWN]]
-        return [heading, *(self._row(each) for each in shown)]
-
-    def _row(self, one: Candidate) -> tuple[str, ...]:
-        return (
-            one.name,
-            _lengths(one.chunks),
-            "-" if one.shards is None else _lengths(one.shards),
-            one.compression.name,
-            f"{one.files:,}",
-            f"{one.score:.3g}",
-            *(f"{duration(each.seconds)}, {each.requests:,} requests" for each in one.predictions),
-        )
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = "\n".join(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-        codecs = ", ".join(
-            f"{each.name} {each.ratio:.3g}" + ("" if each.is_measured else " (assumed)")
-            for each in self.compressions
-        )
-        where = f" of {', '.join(map(printable, self.variables))}" if self.variables else ""
-        return (
-            f"layouts{where} for {_lengths(self.shape)} {self.dtype} on {self.target.name}; a score of 2 "
-            f"takes twice as long as the layouts that suit each access best\n{table}\ncompression: {codecs}"
-        )
 
 
 def advise(
@@ -249,7 +48,9 @@ def advise(
     target : {"s3", "disk"}, Store or Target
         Where the data are kept.
     dims : sequence of str, optional
-        Names of the dimensions; time is found by its name.
+        Names of the dimensions; time is found by its name. Its coordinate, in the dataset or beside the
+        array, tells how many times a month has for ``"region"``, and a day for ``"append"``. Without it these
+        are 30 and 1.
 
     Returns
     -------
@@ -275,15 +76,21 @@ def advise(
     >>> found.best.chunks[0] > 10
     True
     """
-    given = _given(data, shape, dtype, dims)
+    given = subject_of(data, shape, dtype, dims)
     if not math.prod(given.shape) or not given.shape:
         raise ValueError(
             f"shape {given.shape} has no values to divide among chunks; give an array with values and "
             "dimensions"
         )
     place = _target(target)
-    found = roles(given.shape, given.names)
-    wanted = accesses(access, given.shape, found)
+    found = given.roles
+    wanted = accesses(
+        access,
+        given.shape,
+        found,
+        steps_of_a_month=given.steps_of_a_month,
+        steps_of_a_day=given.steps_of_a_day,
+    )
     tried = compressions(given.sample)
     chosen = _chosen(tried, place)
     made = [
@@ -293,66 +100,6 @@ def advise(
     present = None if given.array is None else _present(given, wanted, found, place)
     made, present = _scored(made, present)
     return Advice(given.shape, given.dtype, place, tuple(made), present, tuple(tried), given.variables)
-
-
-@dataclass(frozen=True)
-class _Given:
-    """What the advice is about."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    names: tuple[str | None, ...]
-    sample: AnyArray | None = None
-    array: Array | None = None
-    variables: tuple[str, ...] = ()
-
-
-def _given(data: Any, shape: Sequence[int] | None, dtype: Any, dims: Sequence[str | None] | None) -> _Given:
-    if data is None:
-        if shape is None or dtype is None:
-            raise TypeError("nothing to advise on; give an array or a dataset, or shape= and dtype=")
-        return _Given(tuple(shape), np.dtype(dtype), tuple(dims or ()))
-    variables: tuple[str, ...] = ()
-    if hasattr(data, "data_vars"):
-        sizes = {name: variable.nbytes for name, variable in data.data_vars.items() if variable.ndim}
-        if not sizes:
-            raise TypeError(
-                "the dataset has no data variable with a dimension; give an array or shape= and dtype="
-            )
-        largest = data[max(sizes, key=sizes.__getitem__)]
-        variables = tuple(name for name in sizes if data[name].dims == largest.dims)
-        data = largest
-    elif isinstance(data, Array):
-        variables = (data.path.rpartition("/")[2],) if data.path else ()
-    elif hasattr(data, "name") and hasattr(data, "dims"):
-        variables = (data.name,) if data.name else ()
-    if not (hasattr(data, "shape") and hasattr(data, "dtype")):
-        raise TypeError(
-            f"cannot advise on {type(data).__name__}; accepted: an array, a dataset, or shape= and dtype="
-        )
-    array = data if isinstance(data, Array) else None
-    names = dims or getattr(data, "dims", None) or (array.dimension_names if array is not None else None)
-    return _Given(
-        tuple(data.shape), np.dtype(data.dtype), tuple(names or ()), _sample(data), array, variables
-    )
-
-
-def _sample(data: Any) -> AnyArray | None:
-    """At most 8 MiB from the middle of the data, as whole as the dimensions allow."""
-    lengths = list(data.shape)
-    itemsize = np.dtype(data.dtype).itemsize
-    if not math.prod(lengths) or np.dtype(data.dtype).hasobject:
-        return None
-    for axis in range(len(lengths)):
-        over = math.prod(lengths) * itemsize / SAMPLE_BYTES
-        if over <= 1:
-            break
-        lengths[axis] = max(1, int(lengths[axis] / over))
-    index = tuple(
-        slice((size - length) // 2, (size - length) // 2 + length)
-        for size, length in zip(data.shape, lengths, strict=True)
-    )
-    return np.ascontiguousarray(data[index])
 
 
 def _target(target: str | Store | Target) -> Target:
@@ -375,7 +122,7 @@ def _chosen(tried: Sequence[Compression], target: Target) -> Compression:
 
 def _candidate(
     layout: Layout,
-    given: _Given,
+    given: Subject,
     compression: Compression,
     wanted: Sequence[Access],
     found: Roles,
@@ -392,10 +139,13 @@ def _candidate(
     return _judged(layout.name, made.metadata, compression, wanted, found, target)
 
 
-def _present(given: _Given, wanted: Sequence[Access], found: Roles, target: Target) -> Candidate | None:
+def _present(given: Subject, wanted: Sequence[Access], found: Roles, target: Target) -> Candidate | None:
     """The layout that an array has, with its compressor measured on a sample."""
     array = given.array
-    if array is None or (array._shard is not None and array._shard.inner.shard is not None):
+    if array is None:
+        return None
+    shard = array.metadata.chain.shard
+    if shard is not None and shard.inner.shard is not None:
         return None
     compressors = list(array.compressors) or None
     name = "+".join(codec.name for codec in array.compressors) or "none"
@@ -489,14 +239,16 @@ def _append(
     compression: Compression,
     target: Target,
 ) -> Prediction:
-    """One more time: each unit at the end is written, and first read unless the time begins a new one."""
+    """More times: each unit at the end is written, and first read unless the times begin a new one."""
     counts = array.metadata.chunk_grid.counts(array.shape)
     units = math.prod(count for axis, count in enumerate(counts) if axis != found.time)
-    again = (lengths[found.time] - 1) / lengths[found.time]  # Share of times that begin no unit.
-    requests = round(units * (1 + again))
-    moved = round(units * size * (1 + again))
-    used = array.nbytes // max(1, array.shape[found.time])
-    work = round(units * unit * (1 + again))
+    length, steps = lengths[found.time], access.steps
+    again = 1 - math.gcd(length, steps) / length  # Share of appends that begin within a unit.
+    touched = 1 + (steps - math.gcd(length, steps)) / length  # Units along time, on average.
+    requests = round(units * (touched + again))
+    moved = round(units * size * (touched + again))
+    used = steps * array.nbytes // max(1, array.shape[found.time])
+    work = round(units * unit * (touched + again))
     seconds = _seconds(requests, moved, work, compression.encode, target)
     return Prediction(access.name, access.weight, requests, moved, used, work, seconds)
 
@@ -505,26 +257,3 @@ def _seconds(requests: int, moved: int, coded: int, rate: float, target: Target)
     """How long an access takes: requests wait for answers together, bytes share the bandwidth."""
     waits = math.ceil(requests / target.at_once) * target.latency
     return waits + moved / target.bandwidth + coded / rate / available_threads()
-
-
-def _compressed(one: Compression) -> str:
-    """What a compressor does, for people to read."""
-    if not one.is_measured:
-        return f"{one.ratio:.3g} times smaller (assumed)"
-    speeds = f"decodes {size(round(one.decode))}/s, encodes {size(round(one.encode))}/s"
-    return f"{one.ratio:.3g} times smaller, {speeds}"
-
-
-def duration(seconds: float) -> str:
-    """A time for people to read.
-
-    Examples
-    --------
-    >>> duration(0.0123), duration(75)
-    ('12 ms', '75 s')
-    """
-    return f"{seconds * 1000:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"
-
-
-def _lengths(lengths: Sequence[int]) -> str:
-    return " x ".join(map(str, lengths)) or "scalar"

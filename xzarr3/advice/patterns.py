@@ -9,7 +9,6 @@ from xzarr3.errors import SelectionError, one_of
 
 TIME_NAMES = ("time", "valid_time", "date", "step", "t", "year", "month")
 APPEND = "append"
-_MONTH = 30  # Steps where nothing says how long a step is.
 _CROP = 64  # Elements along each horizontal dimension of a training sample.
 _STEPS = 8  # Times of a training sample.
 
@@ -19,7 +18,7 @@ PATTERNS = {
     "region": "a quarter along each horizontal dimension, for a month",
     "scan": "everything",
     "sample": f"{_STEPS} times of {_CROP} by {_CROP} points, to train a model",
-    APPEND: "one more time is written",
+    APPEND: "the times of one more day are written, or one time that is longer",
 }
 """The patterns that have a name."""
 
@@ -32,6 +31,8 @@ class Access(NamedTuple):
     """Share of all accesses."""
     selection: tuple[Any, ...] | None
     """What is read; None for an append."""
+    steps: int = 1
+    """Times of an append."""
 
 
 class Roles(NamedTuple):
@@ -58,7 +59,12 @@ def roles(shape: Sequence[int], names: Sequence[str | None] | None) -> Roles:
 
 
 def accesses(
-    wanted: Mapping[str, Any] | None, shape: Sequence[int], found: Roles, *, steps_of_a_month: int = _MONTH
+    wanted: Mapping[str, Any] | None,
+    shape: Sequence[int],
+    found: Roles,
+    *,
+    steps_of_a_month: int = 30,
+    steps_of_a_day: int = 1,
 ) -> list[Access]:
     """The accesses that a user asks for.
 
@@ -69,7 +75,8 @@ def accesses(
         happen equally often.
     shape : sequence of int
     found : Roles
-    steps_of_a_month : int
+    steps_of_a_month, steps_of_a_day : int
+        Times in a month, for a region, and in a day, for an append.
 
     Raises
     ------
@@ -91,7 +98,8 @@ def accesses(
                 "own give its selection: {'own': (0.5, (slice(0, 7), ...))}"
             )
         selection = _selection(name, shape, found, steps_of_a_month) if own is None else own
-        made.append(Access(name, float(weight), selection))
+        steps = steps_of_a_day if selection is None else 1
+        made.append(Access(name, float(weight), selection, steps))
     total = sum(each.weight for each in made)
     if not made:
         raise SelectionError(f"access={wanted!r} names no pattern; accepted: {', '.join(PATTERNS)}")

@@ -21,7 +21,7 @@ from xzarr3.formats.base import Held, node_prefix
 from xzarr3.formats.v2 import DIMENSIONS, V2
 from xzarr3.formats.v3 import V3
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes.case_folding import _folded
+from xzarr3.nodes.case_folding import folded
 from xzarr3.nodes.find import DocumentView, find_format, load_below, read_held
 from xzarr3.nodes.node import ancestors
 from xzarr3.stores import Store
@@ -286,7 +286,7 @@ def _check_name(scope: Scope, path: str, name: str, findings: Findings) -> None:
 def _check_clashes(above: str, names: list[str], findings: Findings) -> None:
     alike: dict[str, list[str]] = {}
     for name in names:
-        alike.setdefault(_folded(name), []).append(name)
+        alike.setdefault(folded(name), []).append(name)
     for same in alike.values():
         if len(same) > 1:
             findings.add(

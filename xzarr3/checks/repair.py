@@ -27,7 +27,7 @@ from xzarr3.commit.length import Length
 from xzarr3.commit.recover import finish_swap, recover_swaps
 from xzarr3.errors import StoreError, Xzarr3Error
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.nodes.case_folding import _root_of
+from xzarr3.nodes.case_folding import root_of
 from xzarr3.nodes.consolidated import write_consolidated
 from xzarr3.nodes.find import metadata_of
 from xzarr3.stores import Store
@@ -148,7 +148,7 @@ def _plan_temporary(scope: Scope, found: Sequence[Finding]) -> Iterator[Step]:
 
 def _is_old(store: Store, key: str) -> bool:
     """Whether a file is known not to have changed for an hour; without a directory that is not known."""
-    root = _root_of(store)
+    root = root_of(store)
     if root is None or not key:
         return False
     with Folders(root) as folders:
@@ -209,7 +209,7 @@ def _erase(store: Store, keys: Iterable[str]) -> None:
 
 def _link_check(store: Store) -> Callable[[str], None]:
     """A function that raises if the key of a store leads through a link."""
-    root = _root_of(store)
+    root = root_of(store)
     if root is None:
         _check_no_links(store)
         return lambda key: None

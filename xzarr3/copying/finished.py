@@ -113,18 +113,30 @@ class Finished:
 
     def __init__(self, store: Store, top: str) -> None:
         self._store = store
-        self._top = top
+        self.top = top
 
     def _notes(self, target: Array, tiles: Tiles) -> str:
         """Prefix of the notes on the tiles of an array."""
         place = f"{target.path} {tiles.per_tile}"
-        return f"{self._top}left-out/{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}/"
+        return f"{self.top}left-out/{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}/"
 
     def note(self, target: Array, tiles: Tiles, coords: Coords, left_out: Sequence[Coords]) -> None:
         """Note the units of a tile that are not stored because they hold only the fill value."""
         units = [[*map(int, each)] for each in left_out]
         key = f"{self._notes(target, tiles)}{'.'.join(map(str, coords))}"
         self._store.set(key, json.dumps({"units": units}).encode())
+
+    def _ended(self, target: Array) -> str:
+        """The key that notes the end of the copy of an array."""
+        return f"{self.top}ended-{hashlib.blake2b(target.path.encode(), digest_size=8).hexdigest()}"
+
+    def has_ended(self, target: Array) -> bool:
+        """Whether all values of an array are stored."""
+        return self._store.exists(self._ended(target))
+
+    def note_end(self, target: Array) -> None:
+        """Note that all values of an array are stored."""
+        self._store.set(self._ended(target), b"{}")
 
     def left(self, target: Array, wanted: Iterator[Coords], tiles: Tiles) -> Iterator[Coords]:
         """Those of the wanted tiles that are not stored as a whole."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from xzarr3.commit.lease import Lease
 from xzarr3.commit.replace import Replacement
 from xzarr3.commit.resume import check_resumable
 from xzarr3.commit.stage import NodeKeys, lease_at
+from xzarr3.copying.between import can_keep, chunks_between, temporary
 from xzarr3.copying.documents import translated
 from xzarr3.copying.finished import CopyResumption, Finished, fingerprint
 from xzarr3.copying.settings import KEEP, Settings, settings_of
@@ -339,8 +340,31 @@ def _copy_values(plan: _Plan, store: Store, finished: Finished | None, progress:
     ]
     text = f"copying {plan.nodes[''].name} to {plan.store}"
     with Progress(progress, sum(each.source.nbytes for each in copies), text) as shown:
-        moves = itertools.chain.from_iterable(each.moves(means) for each in copies)
+        direct = []
+        for each in copies:
+            chunks = chunks_between(each, means) if can_keep(plan.store, each.source) else None
+            if chunks is None:
+                direct.append(each)
+            elif finished is None or not finished.has_ended(each.target):
+                _copy_between(each, chunks, plan.store, means, shown.advance)
+        moves = itertools.chain.from_iterable(each.moves(means) for each in direct)
         do_all(moves, threads, shown.advance)
+
+
+def _copy_between(
+    copy: ArrayCopy,
+    chunks: tuple[int, ...],
+    store: Store,
+    means: Means,
+    advance: Callable[[int], object],
+) -> None:
+    """Copy the values of an array by way of a temporary one."""
+    finished = copy.finished
+    with temporary(copy, chunks, store, None if finished is None else finished.top) as array:
+        for half in (replace(copy, target=array, share=0.5), replace(copy, source=array, share=0.5)):
+            do_all(half.moves(means), means.threads, advance)
+        if finished is not None:
+            finished.note_end(copy.target)
 
 
 def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:

@@ -77,12 +77,15 @@ class Tiles:
         return itertools.product(*ranges)
 
     @property
+    def lengths(self) -> tuple[int, ...]:
+        """The largest length of a tile along each dimension."""
+        axes = zip(self.shape, self.per_tile, self.grid.axes, strict=True)
+        return tuple(min(size, per * axis.longest) for size, per, axis in axes)
+
+    @property
     def elements(self) -> int:
         """The most elements of a tile."""
-        return math.prod(
-            min(size, per * axis.longest)
-            for size, per, axis in zip(self.shape, self.per_tile, self.grid.axes, strict=True)
-        )
+        return math.prod(self.lengths)
 
     def reads(self, chunks: Grid) -> int:
         """How often chunks of another grid are read, over all tiles."""

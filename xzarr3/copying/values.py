@@ -63,12 +63,15 @@ class Tiling:
         Bytes of memory for a tile.
     reads : int
         How often chunks of the source are read.
+    beside : int
+        Bytes of memory that each thread needs besides.
     """
 
     tiles: Tiles
     threads: int
     held: int
     reads: int
+    beside: int
 
     @classmethod
     def of(cls, source: Array, target: Array, means: Means) -> Tiling:
@@ -82,16 +85,20 @@ class Tiling:
         chunks, units = source.chunk_grid, target.metadata.chunk_grid
         # Each thread holds a chunk and a unit, decoded and encoded.
         beside = 2 * size * (math.prod(chunks.largest) + math.prod(units.largest))
-        fewest = math.prod(chunks.counts(source.shape))
         tiles = tiles_for(units, chunks, target.shape, (limit // threads - beside) // size)
         at_once = 1
-        if tiles.reads(chunks) > fewest:
+        if tiles.reads(chunks) > cls.fewest(source):
             several = max(1, min(threads, limit // 2 // max(beside, 1)))
             larger = tiles_for(units, chunks, target.shape, (limit - several * beside) // size)
             if larger.reads(chunks) < tiles.reads(chunks):
                 tiles, at_once = larger, several
         held = tiles.elements * size + at_once * beside
-        return cls(tiles, at_once, held, tiles.reads(chunks))
+        return cls(tiles, at_once, held, tiles.reads(chunks), beside)
+
+    @staticmethod
+    def fewest(source: Array) -> int:
+        """How often chunks are read if each is read once."""
+        return math.prod(source.chunk_grid.counts(source.shape))
 
 
 def element_bytes(array: Array) -> int:

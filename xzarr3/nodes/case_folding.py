@@ -61,13 +61,13 @@ def check_names(store: Store, format: Format, path: str, below: Iterable[str] = 
     NodeExistsError
         If two new names would be the same, or a new name would be that of an existing node with another name.
     """
-    root = _root_of(store)
+    root = root_of(store)
     if root is None:
         return
     seen: dict[tuple[str, str], str] = {}
     itself = set(_parts(format, [path]))
     for above, name in dict.fromkeys(_parts(format, [path, *below])):
-        other = seen.setdefault((above, _folded(name)), name)
+        other = seen.setdefault((above, folded(name)), name)
         folder = os.path.join(root, above)
         if other == name and (above, name) in itself and _may_be_there(folder, name):
             other = _called(folder, name)
@@ -80,7 +80,7 @@ def check_names(store: Store, format: Format, path: str, below: Iterable[str] = 
             )
 
 
-def _root_of(store: Store | None) -> str | None:
+def root_of(store: Store | None) -> str | None:
     """The directory of a store, or of the store that it wraps; None if there is none."""
     while store is not None and store.folder is None:
         store = getattr(store, "inner", None)
@@ -95,7 +95,8 @@ def _parts(format: Format, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield from (("/".join(names[:at]), name) for at, name in enumerate(names) if name)
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """The name in normal form C after case folding: equal for names that are alike."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
@@ -115,7 +116,7 @@ def _called(folder: str, name: str) -> str:
         there = os.listdir(folder)
     except OSError:  # absent or unreadable: the write that follows raises
         return name
-    alike = [each for each in there if _folded(each) == _folded(name)]
+    alike = [each for each in there if folded(each) == folded(name)]
     return name if name in alike or not alike else alike[0]
 
 

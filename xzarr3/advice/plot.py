@@ -1,0 +1,69 @@
+"""The plot of an advice: requests, and bytes moved for each byte used, by layout and access."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from xzarr3.advice.report import Advice, Candidate, Prediction
+
+_PANELS: tuple[tuple[str, Callable[[Prediction], float]], ...] = (
+    ("requests", lambda one: one.requests),
+    ("bytes moved for each byte used", lambda one: one.bytes_moved / max(one.bytes_used, 1)),
+    ("seconds (estimated)", lambda one: one.seconds),
+)
+
+
+def drawn(advice: Advice, shown: Sequence[Candidate]) -> Figure:
+    """A figure with a panel for each measure; see :meth:`xzarr3.advice.Advice.plot`."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "plot() needs the package matplotlib, which cannot be imported; install it with "
+            "pip install matplotlib, or print the advice"
+        ) from error
+    names = [each.access for each in shown[0].predictions]
+    height = 1.4 + 0.16 * len(shown) * (len(names) + 1)
+    figure = Figure(figsize=(12, height), layout="constrained")
+    panels: Any = figure.subplots(1, len(_PANELS), sharey=True)
+    for panel, (title, measure) in zip(panels, _PANELS, strict=True):
+        _draw(panel, title, [[measure(one) for one in each.predictions] for each in shown], names)
+    panels[0].set_yticks(range(len(shown)), [_label(each) for each in shown])
+    panels[0].invert_yaxis()
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names), frameon=False
+    )
+    shape = " x ".join(map(str, advice.shape))
+    what = ", ".join(filter(None, advice.variables))
+    figure.suptitle(f"{what} {shape} {advice.dtype} on {advice.target.name}".strip())
+    return figure
+
+
+def _draw(panel: Any, title: str, rows: Sequence[Sequence[float]], names: Sequence[str]) -> None:
+    """Bars by layout, one colour for each access, on a logarithmic axis."""
+    thick = 0.8 / len(names)
+    for at, name in enumerate(names):
+        lengths = [row[at] for row in rows]
+        places = [row + (at - (len(names) - 1) / 2) * thick for row in range(len(rows))]
+        bars = panel.barh(places, lengths, height=thick * 0.92, label=name)
+        panel.bar_label(bars, [_number(length) for length in lengths], padding=2, fontsize=6)
+    panel.set_xscale("log")
+    panel.set_xmargin(0.12)
+    panel.set_title(title, fontsize=10)
+    panel.grid(axis="x", alpha=0.3)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _label(one: Candidate) -> str:
+    """A layout in two lines."""
+    shards = "" if one.shards is None else f" in shards {'x'.join(map(str, one.shards))}"
+    return f"{one.name}, score {one.score:.3g}\n{'x'.join(map(str, one.chunks))}{shards}"

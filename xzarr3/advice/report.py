@@ -1,0 +1,270 @@
+"""What ``advise`` found: layouts with what accesses cost, as text, HTML and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xzarr3._types import JSON
+from xzarr3.advice.compression import Compression
+from xzarr3.advice.imagined import Target
+from xzarr3.display import html
+from xzarr3.display.chart import bars
+from xzarr3.display.shown import Description, Shown
+from xzarr3.display.units import size
+from xzarr3.errors import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHOWN = 6  # Layouts in the printed table.
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one access costs.
+
+    Parameters
+    ----------
+    access : str
+    weight : float
+        Share of all accesses.
+    requests : int
+        Requests of the read; for an append, the units that are written and those that are read before.
+    bytes_moved, bytes_used : int
+    decoded : int
+        Bytes of elements that are decoded or encoded.
+    seconds : float
+        An estimate from the costs of the target.
+    """
+
+    access: str
+    weight: float
+    requests: int
+    bytes_moved: int
+    bytes_used: int
+    decoded: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One layout and what the accesses cost with it.
+
+    Parameters
+    ----------
+    name : str
+    chunks : tuple of int
+    shards : tuple of int or None
+    compression : Compression
+    files : int
+        Number of stored units.
+    stored : int
+        Bytes of all units.
+    task_bytes : int
+        Memory of a dask task that reads one unit: its elements and its stored bytes.
+    predictions : tuple of Prediction
+    score : float
+        How many times longer accesses take than with the layouts that suit each of them best, on average. A
+        score of 1 means that no other layout is faster for anything.
+    """
+
+    name: str
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None
+    compression: Compression
+    files: int
+    stored: int
+    task_bytes: int
+    predictions: tuple[Prediction, ...]
+    score: float = math.inf
+
+    def to_json(self) -> dict[str, JSON]:
+        """All of it as JSON."""
+        return {
+            "name": self.name,
+            "chunks": list(self.chunks),
+            "shards": None if self.shards is None else list(self.shards),
+            "compressor": self.compression.name,
+            "files": self.files,
+            "stored": self.stored,
+            "task_bytes": self.task_bytes,
+            "score": round(self.score, 3),
+            "accesses": [{**vars(each)} for each in self.predictions],
+        }
+
+
+@dataclass(frozen=True)
+class Advice(Shown):
+    """Layouts of an array, the best first; made by :func:`xzarr3.advise`.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+    target : Target
+    candidates : tuple of Candidate
+        The layouts by score, without the present one.
+    present : Candidate or None
+        The layout that the array has now.
+    compressions : tuple of Compression
+        What compressors do to a sample of the data.
+    variables : tuple of str
+        The variables of the dataset that the advice is for.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    target: Target
+    candidates: tuple[Candidate, ...]
+    present: Candidate | None
+    compressions: tuple[Compression, ...]
+    variables: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> list[Candidate]:
+        """The present layout if there is one, then the best ones."""
+        return [*filter(None, [self.present]), *self.candidates[:_SHOWN]]
+
+    @property
+    def best(self) -> Candidate:
+        """The layout with the lowest score."""
+        return self.candidates[0]
+
+    def options(self) -> dict[str, Any]:
+        """``chunks``, ``shards`` and ``compressors`` of the best layout, for :func:`xzarr3.create_array`."""
+        best = self.best
+        return {
+            "chunks": best.chunks,
+            "shards": best.shards,
+            "compressors": None if best.compression.compressor is None else [best.compression.compressor],
+        }
+
+    def encoding(self) -> dict[str, dict[str, Any]]:
+        """The options of the best layout for each variable, for :func:`xzarr3.to_zarr`."""
+        options = {name: value for name, value in self.options().items() if name != "shards" or value}
+        return {name: dict(options) for name in self.variables}
+
+    def plot(self) -> Figure:
+        """Draw requests, bytes moved for each byte used and times of the present and the best layouts.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A row of bars for each layout, a colour for each access, logarithmic axes. Notebooks show it;
+            ``savefig`` stores it.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> figure = xzarr3.advise(shape=(365, 90, 180), dtype="f4").plot()
+        >>> [panel.get_title() for panel in figure.axes][:2]
+        ['requests', 'bytes moved for each byte used']
+        """
+        from xzarr3.advice.plot import drawn
+
+        return drawn(self, self.shown)
+
+    def to_json(self) -> dict[str, JSON]:
+        """All of it as JSON."""
+        return {
+            "shape": list(self.shape),
+            "dtype": str(self.dtype),
+            "target": self.target.name,
+            "present": None if self.present is None else self.present.to_json(),
+            "candidates": [each.to_json() for each in self.candidates],
+            "compressors": [
+                {
+                    "name": each.name,
+                    "ratio": round(each.ratio, 3),
+                    "encode": round(each.encode),
+                    "decode": round(each.decode),
+                    "measured": each.is_measured,
+                }
+                for each in self.compressions
+            ],
+        }
+
+    def _describe(self) -> Description:
+        return Description(str(self), self._html)
+
+    def _html(self) -> str:
+        lengths = [
+            (f"{each.name} {_lengths(each.chunks)}", [one.weight * one.seconds for one in each.predictions])
+            for each in self.shown
+        ]
+        measured = [(each.name, _compressed(each)) for each in self.compressions]
+        return html.box(
+            html.title("xzarr3.Advice", ", ".join(self.variables), f"{_lengths(self.shape)} {self.dtype}"),
+            html.note(f"seconds of an average access on {self.target.name}"),
+            bars(lengths, [each.access for each in self.best.predictions]),
+            html.note("time and requests of each access"),
+            html.table([[cell.removesuffix(" requests") for cell in row] for row in self.rows()], left=4),
+            html.folded(html.dim("compression of a sample"), html.facts(measured)),
+        )
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The printed table: a heading, the present layout if there is one, then the best ones."""
+        first = self.candidates[0].predictions
+        heading = ("layout", "chunks", "shards", "codec", "files", "score", *(each.access for each in first))
+        return [heading, *(self._row(each) for each in self.shown)]
+
+    def _row(self, one: Candidate) -> tuple[str, ...]:
+        return (
+            one.name,
+            _lengths(one.chunks),
+            "-" if one.shards is None else _lengths(one.shards),
+            one.compression.name,
+            f"{one.files:,}",
+            f"{one.score:.3g}",
+            *(f"{duration(each.seconds)}, {each.requests:,} requests" for each in one.predictions),
+        )
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = "\n".join(
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+        codecs = ", ".join(
+            f"{each.name} {each.ratio:.3g}" + ("" if each.is_measured else " (assumed)")
+            for each in self.compressions
+        )
+        where = f" of {', '.join(map(printable, self.variables))}" if any(self.variables) else ""
+        return (
+            f"layouts{where} for {_lengths(self.shape)} {self.dtype} on {self.target.name}; a score of 2 "
+            f"takes twice as long as the layouts that suit each access best\n{table}\ncompression: {codecs}"
+        )
+
+
+def _compressed(one: Compression) -> str:
+    """What a compressor does, for people to read."""
+    if not one.is_measured:
+        return f"{one.ratio:.3g} times smaller (assumed)"
+    speeds = f"decodes {size(round(one.decode))}/s, encodes {size(round(one.encode))}/s"
+    return f"{one.ratio:.3g} times smaller, {speeds}"
+
+
+def duration(seconds: float) -> str:
+    """A time for people to read.
+
+    Examples
+    --------
+    >>> duration(0.0123), duration(75)
+    ('12 ms', '75 s')
+    """
+    return f"{seconds * 1000:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"
+
+
+def _lengths(lengths: Sequence[int]) -> str:
+    return " x ".join(map(str, lengths)) or "scalar"
