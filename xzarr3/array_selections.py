@@ -76,7 +76,7 @@ class ArraySelections(ArrayProperties):
         Examples
         --------
         >>> import xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+        >>> array = xzarr3.array(np.arange(12).reshape(3, 4), chunks=2)
         >>> array.oindex[[0, 2], [3, 1]]
         array([[ 3,  1],
                [11,  9]])
@@ -92,7 +92,7 @@ class ArraySelections(ArrayProperties):
         Examples
         --------
         >>> import xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+        >>> array = xzarr3.array(np.arange(12).reshape(3, 4), chunks=2)
         >>> array.vindex[[0, 2], [3, 1]]
         array([3, 9])
         """
@@ -105,7 +105,7 @@ class ArraySelections(ArrayProperties):
         Examples
         --------
         >>> import xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+        >>> array = xzarr3.array(np.arange(12).reshape(3, 4), chunks=2)
         >>> array.blocks[1, 0]
         array([[8, 9]])
         """
@@ -208,7 +208,7 @@ class ArraySelections(ArrayProperties):
         Examples
         --------
         >>> import numpy as np, xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+        >>> array = xzarr3.array(np.arange(12).reshape(3, 4), chunks=2)
         >>> array.get_basic_selection((slice(None), 1))
         array([1, 5, 9])
         """
@@ -232,17 +232,9 @@ class ArraySelections(ArrayProperties):
     def get_orthogonal_selection(
         self, selection: Selection, *, out: AnyArray | None = None, fields: Fields | None = None
     ) -> Any:
-        """Read an orthogonal selection; as ``array.oindex[selection]``.
+        """Read an orthogonal selection; as ``array.oindex[selection]``, see :attr:`oindex`.
 
         Parameters as for :meth:`get_basic_selection`; index arrays and masks of one dimension are accepted.
-
-        Examples
-        --------
-        >>> import numpy as np, xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
-        >>> array.get_orthogonal_selection(([0, 2], [3, 1]))
-        array([[ 3,  1],
-               [11,  9]])
         """
         return self._get(orthogonal_selection, selection, out, fields)
 
@@ -267,15 +259,8 @@ class ArraySelections(ArrayProperties):
     ) -> AnyArray:
         """Read single elements: one array of indices for each dimension; as ``array.vindex[selection]``.
 
-        Parameters as for :meth:`get_basic_selection`. The result has the shape of the index arrays, broadcast
-        together; integers alone give an array of one element.
-
-        Examples
-        --------
-        >>> import numpy as np, xzarr3
-        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
-        >>> array.get_coordinate_selection(([0, 2], [3, 1]))
-        array([3, 9])
+        Parameters as for :meth:`get_basic_selection`; see :attr:`vindex`. The result has the shape of the
+        index arrays, broadcast together; integers alone give an array of one element.
         """
         found: AnyArray = self._get(coordinate_selection, selection, out, fields)
         return found

@@ -18,21 +18,15 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from operator import index
 from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.display.shown import Description, Shown
-from xzarr3.errors import (
-    InvalidKeyError,
-    InvalidRangeError,
-    ReadOnlyError,
-    StoreCapabilityError,
-    StoreError,
-    shorten,
-)
+from xzarr3.errors import InvalidKeyError, ReadOnlyError, StoreCapabilityError, StoreError
 from xzarr3.parallel import parallel_map
+from xzarr3.stores.keys import check_key, check_prefix
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.parts import Parts, flat, merge, sorted_parts
 from xzarr3.stores.readers import (
     UNCHANGED,
     BytesReader,
@@ -77,67 +71,11 @@ __all__ = [
 ]
 
 KeySet: TypeAlias = set[str]  # Inside the classes, `set` is the method.
-Parts: TypeAlias = list[tuple[int, memoryview]]
 Listed = TypeVar("Listed")
 
 ABSENT = "absent"
 """The version that this package's stores give a key without a value."""
 _MOST_COPIED = 16  # Values held in memory at a time.
-
-_ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
-
-
-def check_key(key: str) -> str:
-    """Return ``key`` if it is valid, which means that it cannot name anything outside the store's root.
-
-    Raises
-    ------
-    InvalidKeyError
-        If it is empty, absolute, ends with ``/``, climbs or holds a NUL character.
-    """
-    if not isinstance(key, str):
-        raise InvalidKeyError(f"a key must be a string, found {type(key).__name__}")
-    names = key.split("/")
-    if "" in names or "." in names or ".." in names or "\0" in key:
-        raise InvalidKeyError(f"invalid key {shorten(key)}; accepted: {_ACCEPTED_KEY}")
-    return key
-
-
-def check_prefix(prefix: str) -> str:
-    """Return ``prefix`` if it is empty or a valid key followed by ``/``.
-
-    Raises
-    ------
-    InvalidKeyError
-        Otherwise.
-    """
-    if not isinstance(prefix, str):
-        raise InvalidKeyError(f"a prefix must be a string, found {type(prefix).__name__}")
-    if prefix:
-        if not prefix.endswith("/"):
-            raise InvalidKeyError(f"invalid prefix {shorten(prefix)}; accepted: '' or a key followed by '/'")
-        check_key(prefix[:-1])
-    return prefix
-
-
-def flat(value: Buffer, key: str) -> memoryview:
-    """The bytes of ``value`` in C order, to be stored under ``key``.
-
-    Raises
-    ------
-    StoreError
-        If ``value`` is neither bytes nor another buffer.
-    """
-    try:
-        view = memoryview(value)
-    except TypeError as error:
-        raise StoreError(
-            f"cannot store {shorten(value)} under key '{key}'; accepted: bytes, bytearray or memoryview"
-        ) from error
-    if view.format == "B" and view.ndim == 1 and view.c_contiguous:
-        return view
-    return memoryview(view.tobytes())
-
 
 _READ = ("get", "get_partial_values")
 _WRITE = ("set", "set_partial_values")
@@ -971,62 +909,3 @@ def _whole(value: Buffer, key: str) -> bytes:
 def _check_range(key: str, byte_range: ByteRange | None) -> None:
     if byte_range is not None and byte_range[1] is not None and byte_range[1] < 0:
         raise negative_length(byte_range[1])
-
-
-def sorted_parts(key_start_values: Iterable[tuple[str, int, Buffer]]) -> dict[str, Parts]:
-    """The parts of each key in order of their start, for :meth:`Store.set_partial_values`.
-
-    Raises
-    ------
-    InvalidKeyError
-        If a key is not valid.
-    InvalidRangeError
-        If two parts of one key overlap, or a part begins before byte 0.
-    """
-    parts: dict[str, Parts] = {}
-    for key, start, value in key_start_values:
-        first = _first_byte(key, start)
-        parts.setdefault(check_key(key), []).append((first, flat(value, key)))
-    for key, pieces in parts.items():
-        pieces.sort(key=lambda piece: (piece[0], piece[1].nbytes))
-        end = 0
-        for start, piece in pieces:
-            if piece.nbytes:
-                if start < end:
-                    raise InvalidRangeError(
-                        f"parts to store under key '{key}' overlap at byte {start}; give parts that do not "
-                        "overlap"
-                    )
-                end = start + piece.nbytes
-    return parts
-
-
-def _first_byte(key: object, start: object) -> int:
-    try:
-        first = index(start)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InvalidRangeError(
-            f"key {key!r}: a part cannot begin at {start!r}; accepted: an integer"
-        ) from error
-    if first < 0:
-        raise InvalidRangeError(f"key {key!r}: a part cannot begin at {first}; accepted: 0 or more")
-    return first
-
-
-def merge(key: str, value: Buffer | None, pieces: Parts) -> bytearray:
-    """A copy of ``value`` with some parts overwritten.
-
-    Raises
-    ------
-    InvalidRangeError
-        If a part begins beyond the end.
-    """
-    merged = bytearray(b"" if value is None else value)
-    for start, piece in pieces:
-        if start > len(merged):
-            raise InvalidRangeError(
-                f"cannot store a part from byte {start} on under key '{key}', whose value has {len(merged)} "
-                f"bytes; accepted: 0 to {len(merged)}"
-            )
-        merged[start : start + piece.nbytes] = piece
-    return merged

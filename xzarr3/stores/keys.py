@@ -1,0 +1,40 @@
+"""Checks the keys and prefixes of stores, which cannot name anything outside the root of a store."""
+
+from __future__ import annotations
+
+from xzarr3.errors import InvalidKeyError, shorten
+
+_ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
+
+
+def check_key(key: str) -> str:
+    """Return ``key`` if it is valid, which means that it cannot name anything outside the store's root.
+
+    Raises
+    ------
+    InvalidKeyError
+        If it is empty, absolute, ends with ``/``, climbs or holds a NUL character.
+    """
+    if not isinstance(key, str):
+        raise InvalidKeyError(f"a key must be a string, found {type(key).__name__}")
+    names = key.split("/")
+    if "" in names or "." in names or ".." in names or "\0" in key:
+        raise InvalidKeyError(f"invalid key {shorten(key)}; accepted: {_ACCEPTED_KEY}")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix`` if it is empty or a valid key followed by ``/``.
+
+    Raises
+    ------
+    InvalidKeyError
+        Otherwise.
+    """
+    if not isinstance(prefix, str):
+        raise InvalidKeyError(f"a prefix must be a string, found {type(prefix).__name__}")
+    if prefix:
+        if not prefix.endswith("/"):
+            raise InvalidKeyError(f"invalid prefix {shorten(prefix)}; accepted: '' or a key followed by '/'")
+        check_key(prefix[:-1])
+    return prefix
