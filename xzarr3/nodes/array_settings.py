@@ -74,7 +74,7 @@ def array_metadata(
     mixed = format.byte_order_in_data_type and asked.byte_order == "mixed"
     data_type = asked if mixed else asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
-    grid, units = _grids(chunks, shards, sizes, data_type.item_size)
+    grid, units = chosen_grids(chunks, shards, sizes, data_type.item_size)
     filters, packing = chosen_filters(filters, format)
     serializer = chosen_serializer(serializer, asked, filters, format)
     codecs: tuple[Codec, ...] = (
@@ -82,7 +82,7 @@ def array_metadata(
         *filters,
         serializer,
         *packing,
-        *parse_codecs(_compressors(compressors, serializer, format), BytesBytesCodec),
+        *parse_codecs(chosen_compressors(compressors, serializer, format), BytesBytesCodec),
     )
     if units is not None:
         from xzarr3.codecs.sharding import ShardingCodec
@@ -148,8 +148,14 @@ def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
         ) from error
 
 
-def _grids(chunks: Any, shards: Any, shape: tuple[int, ...], itemsize: int) -> tuple[Grid, Grid | None]:
-    """The grid of the chunks, and that of the shards or None."""
+def chosen_grids(chunks: Any, shards: Any, shape: tuple[int, ...], itemsize: int) -> tuple[Grid, Grid | None]:
+    """The grid of the chunks, and that of the shards or None; see :func:`xzarr3.create_array`.
+
+    Raises
+    ------
+    MetadataError
+        If the settings do not fit the shape, or each other.
+    """
     limit = _limit(chunks, "chunks")
     if shards is None or shards is False:
         most = AUTO_CHUNK if limit is None else limit
@@ -264,7 +270,8 @@ def chosen_filters(
     )
 
 
-def _compressors(value: Any, serializer: ArrayBytesCodec, format: Format) -> Any:
+def chosen_compressors(value: Any, serializer: ArrayBytesCodec, format: Format) -> Any:
+    """The compressors that a user gives; for "auto" those that the format usually has."""
     if not is_auto(value):
         return value
     # A compressed shard could only be read whole, and N5 could not read a compressed N5 block.
