@@ -14,6 +14,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         r"module '\w+' has __version__",
         r"[\w-]+ is not installed: ",
         "numba is not installed, or turned off",
+        "formats: icechunk and virtualizarr need Python 3.12",
     ),
     "A server or program is absent. The summary of a run names the servers; scripts of ci install them.": (
         ".* did not run: ",
@@ -43,6 +44,9 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "process groups are interrupted as by a terminal only on POSIX",
         "what has no sign is in the order of the machine",
         "needs fork",
+        "forks",
+        "reads /proc",
+        "bash looks for its own version",
         "needs two cores",
     ),
     "A directory waits for the thread that cleans up, which is the one that runs the test.": (
