@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,18 +21,23 @@ PICTURE = Path(__file__).parent / "pictures" / "array.png"
 WIDTH, HEIGHT = 820, 306
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
+SST: dict[str, Any] = {
+    "shape": (300, 180, 360),
+    "chunks": (10, 45, 90),
+    "shards": (100, 90, 180),
+    "dtype": "float32",
+    "fill_value": np.nan,
+    "dimension_names": ("time", "lat", "lon"),
+}
+"""The layout of the array, which tests of what is shown use, too."""
+
 
 def array(folder: Path) -> xzarr3.Array:
     """The array of the picture; a third of it is stored."""
     sst = xzarr3.create_array(
         folder / "ocean.zarr",
         "surface/sst",
-        shape=(300, 180, 360),
-        chunks=(10, 45, 90),
-        shards=(100, 90, 180),
-        dtype="float32",
-        fill_value=np.nan,
-        dimension_names=("time", "lat", "lon"),
+        **SST,
         attributes={"units": "degC", "long_name": "sea surface temperature"},
     )
     sst[:100] = np.random.default_rng(0).normal(15, 5, (100, 180, 360)).round(1)

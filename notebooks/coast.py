@@ -118,6 +118,23 @@ def draw(axis: Axes, *, color: str = "0.15", linewidth: float = 0.8, borders: bo
     return len(coasts) > 0
 
 
+def draw_polar(axis: Axes, *, south: bool = False, color: str = "0.15", linewidth: float = 0.8) -> bool:
+    """Draw coasts around a pole, on a polar axis of longitude in radians and degrees from the pole.
+
+    Returns whether the data are there. The limits of the axis stay as they are.
+    """
+    from matplotlib.collections import LineCollection
+
+    coasts = lines()[0]
+    distance = 90 + coasts[:, :, 1] if south else 90 - coasts[:, :, 1]
+    farthest = axis.get_ylim()[1]
+    near = (distance < farthest).all(axis=1)
+    around = np.stack([np.deg2rad(coasts[:, :, 0]), distance], axis=2)[near]
+    axis.add_collection(LineCollection(list(around), colors=color, linewidths=linewidth), autolim=False)
+    axis.set_ylim(0, farthest)
+    return len(coasts) > 0
+
+
 def credit() -> str:
     """Where the coast comes from, or why there is none."""
     if countries() is not None:

@@ -86,6 +86,7 @@ class _Rule:
     times: float | None
     after: int
     share: float
+    signed: bool | None
     parameters: dict[str, Any]
     number: int
     seen: int = 0
@@ -99,6 +100,7 @@ class _Rule:
         return (
             (self.times is None or self.hits < self.times)
             and (self.methods is None or request.method in self.methods)
+            and (self.signed is None or self.signed == request.signed)
             and fnmatch.fnmatchcase(request.path, self.pattern)
             and (self.share >= 1 or chance.random() < self.share)
         )
@@ -116,6 +118,10 @@ class _Request:
         parts = (line.partition(":") for line in lines)
         self.headers = {name.lower(): value.strip() for name, _, value in parts}
         self.body = b""
+
+    @property
+    def signed(self) -> bool:
+        return "authorization" in self.headers
 
     @property
     def changes_on_condition(self) -> bool:
@@ -492,11 +498,12 @@ class _Connection(asyncio.Protocol):
             "query": request.query,
             "range": headers.get("range"),
             "if_match": headers.get("if-match"),
-            "signed": "authorization" in headers,
+            "signed": request.signed,
             "connection": self.number,
             "size": len(request.body),
             "fault": None if rule is None else rule.kind,
             "status": None,
+            "sent": 0,
         }
         self.counted = state.log
         state.log.append(entry)
@@ -513,7 +520,7 @@ class _Connection(asyncio.Protocol):
             self.cut()
             return
         answer = self.state.faulty_answer(request, kind, told)
-        entry["status"] = answer.status
+        entry["status"], entry["sent"] = answer.status, len(answer.body)
         if kind == "lost-answer":
             self.cut()
         else:
@@ -631,6 +638,7 @@ class FaultServer:
         after: int = 0,
         share: float = 1.0,
         methods: Iterable[str] | None = None,
+        signed: bool | None = None,
         **parameters: Any,
     ) -> int:
         """Have requests go wrong; the number of the rule. The first rule that fits a request applies.
@@ -649,6 +657,8 @@ class FaultServer:
             Which part of the requests is hit, at random.
         methods : iterable of str, optional
             ``["GET"]``, say; all if not given.
+        signed : bool, optional
+            Only requests with a signature, or only those without one.
         """
         if kind not in KINDS:
             raise ValueError(f"no fault of kind {kind!r}; there are {', '.join(KINDS)}")
@@ -662,6 +672,7 @@ class FaultServer:
                 times=times,
                 after=after,
                 share=share,
+                signed=signed,
                 methods=None if methods is None else [method.upper() for method in methods],
                 parameters=parameters,
             )
@@ -692,7 +703,8 @@ class FaultServer:
         """The requests so far, oldest first.
 
         Each has ``method``, ``path``, ``query``, ``range``, ``if_match``, ``signed``, ``connection`` (its
-        number), ``size`` (of its body), ``fault`` (kind or None) and ``status`` (None without an answer).
+        number), ``size`` (of its body), ``fault`` (kind or None), ``status`` (None without an answer) and
+        ``sent`` (bytes in the body of the answer, whether or not a fault lets them all through).
         """
         return [entry for entry in self._ask("entries") if method in (None, entry["method"])]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _servers import (  # noqa: F401 - fixtures, and what says which of them there were
@@ -19,6 +21,7 @@ from _servers import (  # noqa: F401 - fixtures, and what says which of them the
     pytest_testnodedown,
     s3_server,
 )
+from _skips import fail_if_unknown
 from hypothesis import HealthCheck, settings
 
 from xzarr3 import LocalStore, MemoryStore, Store
@@ -59,6 +62,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(itertools.chain.from_iterable(chosen))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """Fail where a test is skipped for a reason that nobody knows of."""
+    report = yield
+    fail_if_unknown(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, Any]:
+    """Fail where a module is skipped for a reason that nobody knows of."""
+    report = yield
+    fail_if_unknown(report)
+    return report
 
 
 # The tests run compiled code wherever it can do the work; with XZARR3_COMPILED=0 they run none.

@@ -100,7 +100,7 @@ class ArrayProperties(Node):
         >>> array.read_chunk_sizes, array.write_chunk_sizes
         (((2, 2, 2, 1),), ((4, 3),))
         """
-        return _lengths(self._chunk_grid, self.shape)
+        return _lengths(self.chunk_grid, self.shape)
 
     @property
     def write_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
@@ -115,7 +115,7 @@ class ArrayProperties(Node):
         return _lengths(self.metadata.chunk_grid, self.shape)
 
     @property
-    def _chunk_grid(self) -> Grid:
+    def chunk_grid(self) -> Grid:
         """The grid of the chunks: of the inner chunks if the array is sharded."""
         return self.metadata.chunk_grid if self._shard is None else self._shard.grid
 
@@ -132,7 +132,7 @@ class ArrayProperties(Node):
         >>> array.cdata_shape, array.shard_grid_shape
         ((5, 2), (3, 1))
         """
-        return self._chunk_grid.counts(self.shape)
+        return self.chunk_grid.counts(self.shape)
 
     @property
     def nchunks(self) -> int:

@@ -169,9 +169,7 @@ class ArraySelections(ArrayProperties):
         values : array_like
             Broadcast to the shape of the selection, as in numpy.
         threads : int, optional
-            Largest number of threads. The default is the number of cores in the main thread, and one in any
-            other thread and in processes of :mod:`multiprocessing`. Small work uses one thread. Over a store
-            with latency the default is its ``concurrency``, in any thread.
+            Largest number of threads; the default is that of :meth:`get`.
 
         Raises
         ------

@@ -93,16 +93,9 @@ def save_group(
     storage_options: Mapping[str, Any] | None = None,
     **named: Any,
 ) -> None:
-    """Save arrays in a new group; parameters as for :func:`save`.
+    """Save arrays in a new group; parameters and errors as for :func:`save`.
 
     An array that cannot be stored raises before anything is replaced.
-
-    Raises
-    ------
-    ValueError
-        If no array is given.
-    NodeExistsError
-        If there is a node already and ``overwrite`` is not set.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import check_complete
-from xzarr3.commit.swap import settle
+from xzarr3.commit.recover import settle
 from xzarr3.display.shown import Description
 from xzarr3.errors import (
     InvalidKeyError,
@@ -36,14 +36,7 @@ from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.documents import change_document, gone, with_attributes
 from xzarr3.nodes.erase import erase_node
-from xzarr3.nodes.find import (
-    DocumentView,
-    children,
-    depth_first,
-    exists,
-    load_below,
-    read_metadata,
-)
+from xzarr3.nodes.find import DocumentView, children, depth_first, exists, load_below, read_metadata
 from xzarr3.nodes.move import move_node
 from xzarr3.nodes.node import ancestors, check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.commit.swap import settle
+from xzarr3.commit.recover import settle
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, listed
 from xzarr3.formats import Format, ZarrFormat
@@ -26,6 +26,9 @@ from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.find import DocumentView
 from xzarr3.stores import Store
+
+_OF_THE_GROUP = frozenset(("zarr_format", "storage_options"))
+"""Options of ``create_array`` that a group decides for the arrays in it."""
 
 
 def _values(data: npt.ArrayLike, dtype: ZDType | npt.DTypeLike | None, format: Format, path: str) -> AnyArray:
@@ -59,11 +62,22 @@ def _check_known(options: Mapping[str, Any]) -> None:
     known = {*code.co_varnames[: code.co_kwonlyargcount], "data", "write_empty_chunks", "overwrite"}
     unknown = [name for name in options if name not in known or name == "format"]
     if unknown:
-        given = [name for name in unknown if name in ("zarr_format", "storage_options")]
+        given = [name for name in unknown if name in _OF_THE_GROUP]
         found = [f"leave {name!r} out, because a new array takes that of the group" for name in given]
         found += (hint(name, sorted(known - {"format"})) for name in unknown if name not in given)
         text = "; ".join(dict.fromkeys(found))
         raise ArgumentTypeError(f"create_array() of a group has no argument {listed(unknown)}; {text}")
+
+
+def _take_blocks(data: Any, shape: object, options: dict[str, Any], path: str) -> None:
+    """Take the lengths of the blocks of a dask array as chunks, if neither these nor a shape are given."""
+    from xzarr3.dask.creating import block_lengths
+
+    lengths = block_lengths(data, path)
+    chunks = options.get("chunks")
+    is_left_open = chunks is None or chunks is True or is_auto(chunks)
+    if is_left_open and options.get("shards") is None and shape is None:
+        options["chunks"] = lengths
 
 
 def make_array(
@@ -94,13 +108,7 @@ def make_array(
     options["attributes"] = _given(options.get("attributes"), described)
     lazy = isinstance(data, getattr(sys.modules.get("dask.array"), "Array", ()))
     if lazy:
-        from xzarr3.dask.creating import block_lengths
-
-        lengths = block_lengths(data, path)
-        chunks = options.get("chunks")
-        is_left_open = chunks is None or chunks is True or is_auto(chunks)
-        if is_left_open and options.get("shards") is None and shape is None:
-            options["chunks"] = lengths
+        _take_blocks(data, shape, options, path)
     values: Any = data if lazy or data is None else _values(data, dtype, format, path)
     if values is not None:
         shape = values.shape if shape is None else shape
@@ -147,7 +155,7 @@ def settings_like(a: Any, *, zarr_format: ZarrFormat | None = None, **_: Any) ->
     """The settings of an array that one like it takes; its codecs only in the same format."""
     if isinstance(a, Array):
         found: dict[str, Any] = {"shape": a.shape, "dtype": a.zdtype, "chunks": a.chunks, "shards": a.shards}
-        if zarr_format in (None, a.zarr_format):
+        if a.format.answers_to(zarr_format):
             codecs = {"filters": a.filters, "serializer": a.serializer, "compressors": a.compressors}
             found.update(codecs, zarr_format=a.zarr_format)
         return found

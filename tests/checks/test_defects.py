@@ -202,6 +202,13 @@ def damaged_packed(plant: Planter) -> str:
     return put(plant.store, key, b"\xffnot compressed at all")
 
 
+def attribute(
+    code: str, formats: tuple[Any, ...], path: str, **attributes: Any
+) -> tuple[str, tuple[Any, ...], str, Callable[[Planter], str]]:
+    """A defect of one attribute of an array."""
+    return code, formats, path, lambda plant: plant.set_attributes(path, **attributes)
+
+
 ALL, V3_ONLY, WITH_COPIES = FORMATS, (3,), (3, 2)
 Plant = Callable[[Planter], str]
 
@@ -289,33 +296,19 @@ DEFECTS: dict[str, tuple[str, tuple[Any, ...], str, Plant]] = {
         "coordinate-duplicates", ALL, "time", lambda p: coordinate(p, [1, 2, 3, 4, 4, 5, 6, 7]),
     ),
     "coordinate of another length": ("coordinate-length", ALL, "time", longer),
-    "units that mean nothing": (
-        "cf-undecodable", ALL, "time", lambda p: p.set_attributes("time", units="days since never"),
+    "units that mean nothing": attribute("cf-undecodable", ALL, "time", units="days since never"),
+    "calendar that nobody knows": attribute("cf-undecodable", ALL, "time", calendar="martian"),
+    "scale that is no number": attribute("cf-undecodable", ALL, "t2m", scale_factor="ten"),
+    "fill value attribute of no number": attribute("cf-undecodable", (3,), "t2m", _FillValue="many"),
+    "coordinates that do not exist": attribute("cf-reference", ALL, "t2m", coordinates="time height"),
+    "bounds that do not exist": attribute("cf-reference", ALL, "time", bounds="time_bnds"),
+    "cell measures that do not exist": attribute(
+        "cf-reference", ALL, "t2m", cell_measures="area: areacella"
     ),
-    "calendar that nobody knows": (
-        "cf-undecodable", ALL, "time", lambda p: p.set_attributes("time", calendar="martian"),
+    "formula terms that do not exist": attribute(
+        "cf-reference", ALL, "t2m", formula_terms="a: time b: o"
     ),
-    "scale that is no number": (
-        "cf-undecodable", ALL, "t2m", lambda p: p.set_attributes("t2m", scale_factor="ten"),
-    ),
-    "fill value attribute of no number": (
-        "cf-undecodable", (3,), "t2m", lambda p: p.set_attributes("t2m", _FillValue="many"),
-    ),
-    "coordinates that do not exist": (
-        "cf-reference", ALL, "t2m", lambda p: p.set_attributes("t2m", coordinates="time height"),
-    ),
-    "bounds that do not exist": (
-        "cf-reference", ALL, "time", lambda p: p.set_attributes("time", bounds="time_bnds"),
-    ),
-    "cell measures that do not exist": (
-        "cf-reference", ALL, "t2m", lambda p: p.set_attributes("t2m", cell_measures="area: areacella"),
-    ),
-    "formula terms that do not exist": (
-        "cf-reference", ALL, "t2m", lambda p: p.set_attributes("t2m", formula_terms="a: time b: o"),
-    ),
-    "grid mapping that does not exist": (
-        "cf-reference", ALL, "t2m", lambda p: p.set_attributes("t2m", grid_mapping="crs"),
-    ),
+    "grid mapping that does not exist": attribute("cf-reference", ALL, "t2m", grid_mapping="crs"),
 }  # fmt: skip
 
 

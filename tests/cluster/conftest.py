@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from _clusters import cluster
+from distributed import Client
 
 OPTIONS = {
     "distributed.scheduler.allowed-failures": 3,
@@ -22,21 +21,7 @@ OPTIONS = {
 
 @contextmanager
 def _cluster() -> Iterator[Client]:
-    with (
-        dask.config.set(OPTIONS),
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=0,
-            dashboard_address=":0",
-            host="127.0.0.1",
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        # Tasks of the tests are pickled by name.
-        client.run(lambda paths: sys.path.extend(set(paths) - set(sys.path)), list(sys.path))
+    with dask.config.set(OPTIONS), cluster() as client, client.as_current():
         yield client
 
 

@@ -7,7 +7,6 @@ codec, and takes no more memory than the chunk and what is stored of it do.
 from __future__ import annotations
 
 import bz2
-import importlib.util
 import itertools
 import json
 import lzma
@@ -18,14 +17,13 @@ import sys
 import textwrap
 import zlib
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numcodecs
 import numpy as np
 import pytest
+import support_table
 import zstandard
 from _chains import MIB
 from _peers import BIG, CRC32C, LITTLE, ZSTD, blosc, codec, sharding
@@ -58,18 +56,6 @@ ALWAYS_CHECKED = {
 """Codecs that find any change of one bit."""
 WITHOUT_END = {"numcodecs.zfpy", "zfp"}
 """Codecs whose data do not tell where they end, so that data cut short may still hold all that counts."""
-
-
-@cache
-def table() -> ModuleType:
-    """The script that knows a configuration and a data type for each codec."""
-    path = Path(__file__).resolve().parents[2] / "ci" / "support_table.py"
-    spec = importlib.util.spec_from_file_location("support_table", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def values_for(element: str) -> Any:
@@ -123,9 +109,8 @@ def make(store: xzarr3.Store, name: str) -> None:
         xzarr3.open_array(store, "a", mode="r+")[...] = values_for(element)
         return
     else:
-        script = table()
-        parsed = parse_codec(script._configured(name, script.CODECS))
-        element = script.ELEMENTS.get(name, "int16")
+        parsed = parse_codec(support_table._configured(name, support_table.CODECS))
+        element = support_table.ELEMENTS.get(name, "int16")
         if isinstance(parsed, ArrayArrayCodec):
             options["filters"] = [parsed]
         elif isinstance(parsed, ArrayBytesCodec):

@@ -145,12 +145,11 @@ def test_quantize_and_bitround(dtype: str, order: str) -> None:
             both_ways(numbers(dtype), [{"id": "bitround", "keepbits": keepbits}], order=order)
 
 
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")  # The values have no imaginary part.
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("decoded", ["|b1", "|i1", "<i4", ">i4", "<f8", ">f8", "<c8", "|S4", "<U4", ">U4"])
 @pytest.mark.parametrize("encoded", ["|i1", "<i4", ">i4", "<f4", ">f4", ">f8", ">c16", "|S8", "<U8", ">U8"])
 def test_astype(decoded: str, encoded: str, order: str) -> None:
-    if np.dtype(decoded).kind == "c" and np.dtype(encoded).kind not in "c":
-        pytest.skip("a complex number is no other one")
     values = numbers("<i4").astype(decoded)
     both_ways(values, [{"id": "astype", "encode_dtype": encoded, "decode_dtype": decoded}], order=order)
 

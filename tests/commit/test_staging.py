@@ -27,9 +27,9 @@ from _processes import processes, run_processes
 from _unprivileged import run_unprivileged
 
 import xzarr3
-import xzarr3.xarray.commit
+import xzarr3.xarray.placement
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreError, to_zarr
-from xzarr3.commit import renames, swap
+from xzarr3.commit import recover, renames
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.nodes.documents import store_documents as store_documents_of_nodes
 from xzarr3.stores.local.folders import Folders
@@ -77,11 +77,11 @@ def before_documents(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object])
     real = store_documents_of_nodes
 
     def store_documents(*args: Any, **options: Any) -> None:
-        monkeypatch.setattr(xzarr3.xarray.commit, "store_documents", real)
+        monkeypatch.setattr(xzarr3.xarray.placement, "store_documents", real)
         act()
         real(*args, **options)
 
-    monkeypatch.setattr(xzarr3.xarray.commit, "store_documents", store_documents)
+    monkeypatch.setattr(xzarr3.xarray.placement, "store_documents", store_documents)
 
 
 # What was staged is removed while its writer lives
@@ -603,7 +603,6 @@ def test_what_killed_writes_left_is_removed_a_day_later() -> None:
 
 def test_what_a_failed_write_stored_is_removed_from_a_file_system() -> None:
     """Erasing what is not there is no error while another one is handled."""
-    pytest.importorskip("fsspec")
     store = xzarr3.open_store(f"memory://{time.time_ns()}/store", mode="a")
     try:
         raise ValueError("unlike an absence")
@@ -1035,7 +1034,7 @@ def test_what_cannot_be_removed_after_a_swap_blocks_nobody(
     to_zarr(filled(1), tmp_path, group="g")
     without_group(tmp_path, "h")
     with monkeypatch.context() as patch:
-        patch.setattr(swap, "remove", busy)
+        patch.setattr(recover, "remove", busy)
         with pytest.warns(UserWarning, match="could not be removed.*busy"):
             to_zarr(filled(2), tmp_path, group="g", mode="w")
         with pytest.warns(UserWarning, match="could not be removed.*busy"):

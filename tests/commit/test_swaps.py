@@ -23,7 +23,7 @@ from xzarr3 import IncompleteWriteError, MemoryStore, NodeExistsError, StoreErro
 from xzarr3.commit import lease
 from xzarr3.commit.lease import Lease
 from xzarr3.commit.stage import Attempt, NodeKeys, lease_at
-from xzarr3.commit.swap import Beside
+from xzarr3.commit.staged import Beside
 from xzarr3.errors import StoreCapabilityError
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
-import pytest
 
 import xzarr3
 from xzarr3 import Array, MemoryStore
@@ -65,23 +62,3 @@ def tick(folder: Path) -> None:
     while probe.stat().st_mtime_ns == before:
         os.utime(probe)
     probe.unlink()
-
-
-@contextmanager
-def cluster() -> Iterator[Any]:
-    """The client of a cluster of two small workers, which is not the current one by itself."""
-    distributed = pytest.importorskip("distributed")
-    with (
-        dask.config.set({"distributed.worker.daemon": True}),
-        distributed.LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            memory_limit="700 MiB",
-            dashboard_address=":0",
-            host="127.0.0.1",
-            silence_logs=logging.CRITICAL,
-        ) as workers,
-        distributed.Client(workers, set_as_default=False) as client,
-    ):
-        client.run(lambda paths: sys.path.extend(set(paths) - set(sys.path)), list(sys.path))
-        yield client

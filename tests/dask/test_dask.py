@@ -6,7 +6,7 @@ import itertools
 import pickle
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from _graphs import cluster, numbers, sample, tasks
+from _graphs import numbers, sample, tasks
 from _recording import recording
 from _things import Thing
 from _unprivileged import run_child
@@ -409,18 +409,6 @@ def _check_elements(kind: str, folder: Path, scheduler: Any) -> None:
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 def test_elements_other_than_numbers(kind: str, scheduler: str, tmp_path: Path) -> None:
     _check_elements(kind, tmp_path, scheduler)
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Any]:
-    with cluster() as client:
-        yield client
-
-
-@pytest.fixture
-def client(workers: Any) -> Iterator[Any]:
-    with workers.as_current():
-        yield workers
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import dask.graph_manipulation
 import numpy as np
 import pytest
 import xarray as xr
-from _graphs import calls_of, cluster, tick
+from _graphs import calls_of, tick
 from _recording import RecordingStore
 from _things import Thing
 from _unprivileged import run_child
-from dask.base import tokenize
+from dask.base import collections_to_expr, tokenize
 from dask.utils import key_split
+from distributed import protocol
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -307,11 +308,10 @@ def test_only_inner_chunks_that_are_selected_are_read_and_once() -> None:
 
 def test_reads_are_shared_in_a_graph_that_a_scheduler_optimizes(tmp_path: Path) -> None:
     """On a cluster that is done where the graph was sent to."""
-    expressions = pytest.importorskip("dask.base").collections_to_expr
     array, values = _made(60, 60, where=tmp_path, chunks=20)
     lazy = from_zarr(array, chunks="units")
     results = [lazy[at] for at in range(5, 15)] + [lazy[1:] - lazy[:-1]]
-    sent = pickle.loads(pickle.dumps(expressions(results, True)))
+    sent = pickle.loads(pickle.dumps(collections_to_expr(results, True)))
     graph = sent.optimize().__dask_graph__()
     assert len(read_tasks(graph)) == array.nshards
     found = dask.get(graph, [result.__dask_keys__() for result in results])
@@ -612,8 +612,6 @@ def test_what_is_changed_in_place_does_not_read_what_was() -> None:
 @pytest.mark.parametrize("shape", [(1000, 1000), (10**7,)], ids=str)
 def test_what_is_pickled_and_sent_is_small(shape: tuple[int, ...], where: str, tmp_path: Path) -> None:
     """The layer goes to the scheduler as it is, whatever the number of its tasks."""
-    protocol = pytest.importorskip("distributed.protocol")
-    expressions = pytest.importorskip("dask.base").collections_to_expr
     array = xzarr3.create_array(
         MemoryStore() if where == "memory" else tmp_path, shape=shape, chunks=1, dtype="f4"
     )
@@ -630,7 +628,7 @@ def test_what_is_pickled_and_sent_is_small(shape: tuple[int, ...], where: str, t
     assert twin[corner].name == selected[corner].name
     np.testing.assert_array_equal(twin[corner].compute(**SYNC), np.zeros((3,) * len(shape), "f4"))
     for part in (lazy[corner], (lazy + 1)[corner], lazy[corner].sum()) if len(shape) == 2 else ():
-        sent = protocol.dumps(protocol.to_serialize(expressions([part], True)))
+        sent = protocol.dumps(protocol.to_serialize(collections_to_expr([part], True)))
         assert sum(memoryview(frame).nbytes for frame in sent) < 16_000
     for layer in (lazy + lazy[::-1]).dask.layers.values():
         assert not layer.is_materialized()
@@ -674,18 +672,6 @@ def test_a_plugin_of_dask_gets_plain_arrays() -> None:
         lazy = from_zarr(array, chunks="units")
     assert seen == [da.Array]
     np.testing.assert_array_equal(lazy[3:5].compute(**SYNC), values[3:5])
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Any]:
-    with cluster() as client:
-        yield client
-
-
-@pytest.fixture
-def client(workers: Any) -> Iterator[Any]:
-    with workers.as_current():
-        yield workers
 
 
 @pytest.mark.slow

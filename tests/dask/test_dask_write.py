@@ -21,7 +21,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from _graphs import blank, calls_of, cluster, numbers, sample, tasks
+from _graphs import blank, calls_of, numbers, sample, tasks
 from _recording import recording
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
@@ -44,12 +44,12 @@ from xzarr3 import (
     store,
 )
 from xzarr3._types import Buffer
+from xzarr3.dask import plan as planning
 from xzarr3.dask import tiles
-from xzarr3.dask import write as writing
 from xzarr3.dask.memory import frontier, memory_limit
+from xzarr3.dask.plan import BlockWrite, plan_writes
 from xzarr3.dask.spill import Spill
 from xzarr3.dask.tiles import plan_axes
-from xzarr3.dask.write import BlockWrite, plan_writes
 from xzarr3.dask.write_layer import Tiles
 from xzarr3.grid import Steps
 
@@ -518,7 +518,7 @@ def _wrapped(target: Array) -> da.Array:
 
 
 def _in_xarray(path: Path) -> Any:
-    return pytest.importorskip("xarray").open_dataset(path.parent, engine="xzarr3")["x"]
+    return xr.open_dataset(path.parent, engine="xzarr3")["x"]
 
 
 OTHER_WAYS: dict[str, Any] = {
@@ -845,8 +845,8 @@ def test_what_vanishes_from_the_directory_is_no_fill_value(
             path.unlink()
         copied(*given)
 
-    copied = writing.copy_tile
-    monkeypatch.setattr(writing, "copy_tile", copy)
+    copied = planning.copy_tile
+    monkeypatch.setattr(planning, "copy_tile", copy)
     target = blank((30, 200), (1, 200))
     options = {"temporary-directory": str(tmp_path)}
     with dask.config.set(options), pytest.raises(StoreError), pytest.warns(LargeWriteWarning):
@@ -984,18 +984,6 @@ def test_finished_tiles_are_left_out(blocks: tuple[int, int]) -> None:
 
 
 # Clusters
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Any]:
-    with cluster() as client:
-        yield client
-
-
-@pytest.fixture
-def client(workers: Any) -> Iterator[Any]:
-    with workers.as_current():
-        yield workers
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import SST
 
 import xzarr3
 from xzarr3.display.shown import Description
@@ -41,16 +42,7 @@ bytes used   24 B (0 moved for each)
 @pytest.fixture
 def root() -> xzarr3.Group:
     root = xzarr3.create_group(xzarr3.MemoryStore(), attributes={"title": "Ocean"})
-    root.create_array(
-        "surface/sst",
-        shape=(300, 180, 360),
-        chunks=(10, 45, 90),
-        shards=(100, 90, 180),
-        dtype="float32",
-        fill_value=np.nan,
-        dimension_names=("time", "lat", "lon"),
-        attributes={"units": "degC"},
-    )
+    root.create_array("surface/sst", **SST, attributes={"units": "degC"})
     return root
 
 

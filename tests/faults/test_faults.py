@@ -47,9 +47,9 @@ from xzarr3 import (
     StoreError,
     StorePermissionError,
     Xzarr3Error,
-    copying,
 )
 from xzarr3._types import Buffer
+from xzarr3.copying import values as copied_values
 from xzarr3.dask import from_zarr
 from xzarr3.dask import store as store_dask
 from xzarr3.parallel import Pool, cores, undisturbed, waiters
@@ -1090,10 +1090,10 @@ def test_a_thread_that_copies_is_waited_for_if_ctrl_c_came_while_it_was_started(
         assert inside.wait(30)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(copying, "waiters", Pool(2, "new"))  # One that has no idle threads.
+    monkeypatch.setattr(copied_values, "waiters", Pool(2, "new"))  # One that has no idle threads.
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        copying._do_all(iter([move] * 4), 2, lambda size: None)
+        copied_values.do_all(iter([move] * 4), 2, lambda size: None)
     found = list(done)
     over.set()
     assert found == [1]

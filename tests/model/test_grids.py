@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 from _strategies import array_document, attempt, same_bits, selections, stored
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
@@ -30,8 +32,6 @@ from xzarr3 import (
 )
 from xzarr3.codecs import BytesCodec, ShardingCodec, TransposeCodec, ZstdCodec
 from xzarr3.grid import GRIDS, Edges, RectilinearGrid, RegularGrid, Steps, grid_for, parse_grid
-
-da = pytest.importorskip("dask.array")
 
 SLOW = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -849,7 +849,6 @@ def test_what_other_libraries_write_is_read_here(zarr: Any, data: st.DataObject)
 
 @pytest.mark.parametrize("many", [2, 3, 2**62])
 def test_points_where_chunks_reach_beyond_what_64_bits_count(many: int) -> None:
-    xr = pytest.importorskip("xarray")
     chunk_shapes = [[3, [2, 1], [2**62, many], [1, 5]], [5, [6, 1]]]
     document = array_document(
         shape=[10, 10], chunk_grid=rectilinear(chunk_shapes), dimension_names=["x", "y"]

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 import dask.array as da
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -543,7 +544,7 @@ def test_two_opens_of_a_url_give_the_same_names(
     def place() -> Any:
         if kind != "fsspec-http":
             return url
-        return pytest.importorskip("fsspec").filesystem("http").get_mapper(url)
+        return fsspec.filesystem("http").get_mapper(url)
 
     def names() -> list[str]:
         found = [from_zarr(place(), "t", storage_options=options)]
@@ -563,7 +564,7 @@ def test_two_opens_of_a_url_give_the_same_names(
     def put(key: str, change: Callable[[bytes], bytes]) -> None:
         """As others do it."""
         if kind == "fsspec-memory":
-            files = pytest.importorskip("fsspec").filesystem("memory")
+            files = fsspec.filesystem("memory")
             files.pipe(f"/{tmp_path.name}.zarr/{key}", change(files.cat(f"/{tmp_path.name}.zarr/{key}")))
         else:
             server.put(

@@ -60,6 +60,18 @@ def test_draw_keeps_the_limits_and_finds_the_turn_of_the_globe(west: float) -> N
         assert points[:, 0].max() > west + 60
 
 
+@pytest.mark.parametrize("south", [False, True])
+def test_draw_polar_keeps_what_is_near_the_pole(south: bool) -> None:
+    axis = Figure().subplots(subplot_kw={"projection": "polar"})
+    axis.set_ylim(0, 30)
+    assert coast.draw_polar(axis, south=south)
+    points = np.concatenate([path.vertices for path in axis.collections[0].get_paths()])
+    assert axis.get_ylim() == (0, 30)
+    assert points[:, 1].max() < 30
+    # Land reaches within 10 degrees of both poles: Greenland, and Antarctica.
+    assert points[:, 1].min() < 10
+
+
 def test_without_data_nothing_is_drawn_and_credit_says_so(without_data: None) -> None:
     axis = Figure().subplots()
     assert not coast.draw(axis, borders=True)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import itertools
+import os
 import re
 import subprocess
 import sys
 import tomllib
 import typing
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+
+from _skips import fail_if_unknown
+from packaging.requirements import Requirement
 
 import xzarr3
+from xzarr3.io import compiled
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -74,6 +81,46 @@ def test_modules_need_only_declared_dependencies() -> None:
         declared |= {"botocore", "pandas", "xzarr3"} | sys.stdlib_module_names
         undeclared[where] = imported(source) - declared
     assert {where: names for where, names in undeclared.items() if names} == {}
+
+
+def required(extra: str) -> Iterator[Requirement]:
+    """What an extra asks for on this Python."""
+    for line in PROJECT["optional-dependencies"][extra]:
+        requirement = Requirement(line)
+        if requirement.name == "xzarr3":
+            for other in requirement.extras:
+                yield from required(other)
+        elif requirement.marker is None or requirement.marker.evaluate():
+            yield requirement
+
+
+def test_the_packages_of_the_tests_are_installed() -> None:
+    """Without one of them other tests would be skipped, and what they test would fail unseen."""
+    absent = set()
+    for requirement in (*map(Requirement, PROJECT["dependencies"]), *required("test")):
+        try:
+            importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            absent.add(requirement.name)
+    assert absent == set(), "python -m pip install --editable '.[test]' installs them"
+
+
+def test_compiled_code_is_tested_unless_it_is_turned_off() -> None:
+    """Many tests are skipped where compiled code cannot run."""
+    if os.environ.get("XZARR3_COMPILED") != "0" and sys.platform == "linux" and sys.byteorder == "little":
+        assert compiled.is_possible()
+        assert compiled.loaded(1e9) is not None
+
+
+def test_reasons_to_skip_a_test() -> None:
+    reports = [
+        SimpleNamespace(skipped=True, outcome="skipped", longrepr=("test_a.py", 3, f"Skipped: {reason}"))
+        for reason in ("could not import 'zarr': No module named 'zarr'", "no time")
+    ]
+    for report in reports:
+        fail_if_unknown(report)
+    assert [report.outcome for report in reports] == ["skipped", "failed"]
+    assert reports[1].longrepr.startswith("test_a.py:3: Skipped: no time\nNo skip without a known reason")
 
 
 def test_installed_metadata_is_that_of_the_source() -> None:

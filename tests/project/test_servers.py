@@ -170,6 +170,11 @@ def test_a_rule_chooses_its_requests(fault_server: FaultServer) -> None:
     fault_server.clear_faults()
     fault_server.fault("status", share=0.5)
     assert {200, 503} == set(statuses("GET", "/b/k", 40))
+    fault_server.clear_faults()
+    fault_server.fault("status", status=403, signed=False)
+    assert statuses("GET", "/b/k", 1) == [403]
+    assert request(fault_server, "GET", Authorization="any")[0] == 200
+    assert fault_server.log()[-1]["sent"] == 1
     fault_server.reset()
     assert statuses("GET", "/b/k", 2) == [404, 404]
 

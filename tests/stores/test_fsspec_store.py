@@ -20,9 +20,11 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
+import dask.array as da
 import fsspec
 import numpy as np
 import pytest
+import xarray as xr
 from _conformance import VALUE, contents, read_back
 from _kinds import READS, conformance, fork_beside, reading
 from _opening import opening
@@ -751,15 +753,13 @@ def test_a_forked_child_opens_an_archive_again(tmp_path: Path) -> None:
 
 
 def test_dask_writes_and_reads(tmp_path: Path) -> None:
-    dask_array = pytest.importorskip("dask.array")
-    xarray = pytest.importorskip("xarray")
     data = np.random.default_rng(3).normal(size=(40, 30))
     for store in (
         FsspecStore("slow://b/x.zarr", storage_options={"place": str(tmp_path / "slow")}),
         FsspecStore(f"memory://{uuid.uuid4().hex}"),
         FsspecStore(LocalFileSystem(), str(tmp_path / "local")),
     ):
-        lazy = xarray.DataArray(dask_array.from_array(data, chunks=(10, 10)), dims=("y", "x"), name="v")
+        lazy = xr.DataArray(da.from_array(data, chunks=(10, 10)), dims=("y", "x"), name="v")
         xzarr3.to_zarr(lazy.to_dataset(), store)
         with xzarr3.open_dataset(store) as found:
             np.testing.assert_array_equal(found["v"].values, data)
@@ -1067,7 +1067,6 @@ def test_references_in_tables(tmp_path: Path) -> None:
 
 
 def test_xarray_opens_references_to_netcdf(tmp_path: Path) -> None:
-    xarray = pytest.importorskip("xarray")
     scipy_io = pytest.importorskip("scipy.io")
     data = np.random.default_rng(5).normal(size=(3, 4))
     with scipy_io.netcdf_file(tmp_path / "x.nc", "w") as file:
@@ -1088,9 +1087,9 @@ def test_xarray_opens_references_to_netcdf(tmp_path: Path) -> None:
         "t/0.0": [f"file://{tmp_path}/x.nc", offset, 96],
     }
     fs = fsspec.filesystem("reference", fo={"version": 1, "refs": references}, remote_protocol="file")
-    expected = xarray.open_dataset(tmp_path / "x.nc", engine="scipy")
+    expected = xr.open_dataset(tmp_path / "x.nc", engine="scipy")
     with xzarr3.open_dataset(FsspecStore(fs), consolidated=False) as found:
-        xarray.testing.assert_identical(found.load(), expected.load())
+        xr.testing.assert_identical(found.load(), expected.load())
     expected.close()
     (tmp_path / "x.nc").write_bytes(raw[: offset + 90])
     with (

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from _fault_server import FaultServer
 
@@ -514,7 +515,6 @@ def provide() -> dict[str, Any]:
 
 
 def test_providers_of_credentials(fault_server: FaultServer) -> None:
-    cloudpickle = pytest.importorskip("cloudpickle")
     fault_server.put("/b/x/a", b"1")
     options = {"endpoint_url": fault_server.url, "credential_provider": provide}
     store = ObjectStore("s3://b/x", storage_options=options)

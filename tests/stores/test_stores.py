@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import fsspec
 import pytest
 from _conformance import VALUE, contents, read_back, run_threads
 from _kinds import NOT_PICKLED, conformance, reading
@@ -719,7 +720,6 @@ def test_open_store_takes_options(tmp_path: Path) -> None:
 
 
 def test_open_store_takes_what_other_libraries_have(tmp_path: Path) -> None:
-    fsspec = pytest.importorskip("fsspec")
     obstore = pytest.importorskip("obstore.store")
     assert type(open_store(fsspec.filesystem("memory"))).__name__ == "FsspecStore"
     assert type(open_store(fsspec.get_mapper("memory://a"))).__name__ == "FsspecStore"

@@ -28,6 +28,7 @@ from typing import Any
 
 import dask
 import dask.array
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -180,7 +181,6 @@ def test_peers_read_what_is_written(path: Path) -> None:
 
 def test_fsspec_and_tensorstore_read_what_is_written(path: Path) -> None:
     packed(KEYS, path)
-    fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("zip", fo=str(path))
     for key, value in KEYS.items():
         if key != "a":  # There it is a directory.

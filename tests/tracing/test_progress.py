@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -213,17 +211,10 @@ def test_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
 # On a cluster
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    from distributed import Client, LocalCluster
-
-    options = {"memory_limit": 0, "dashboard_address": ":0", "host": "127.0.0.1"}
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, silence_logs=logging.CRITICAL, **options) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        client.run(lambda paths: sys.path.extend(set(paths) - set(sys.path)), list(sys.path))
-        yield client
+@pytest.fixture
+def client(workers: Any) -> Any:
+    """The cluster, which is not the current client: tests pass it."""
+    return workers
 
 
 @pytest.mark.slow

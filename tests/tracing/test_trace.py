@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import pickle
 import signal
@@ -600,25 +599,6 @@ def test_files_that_are_no_counts_are_ignored(tmp_path: Path) -> None:
 
 
 # Workers
-
-
-@pytest.fixture
-def client(workers: Any) -> Iterator[Any]:
-    with workers.as_current():
-        yield workers
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Any]:
-    from distributed import Client, LocalCluster
-
-    options = {"memory_limit": 0, "dashboard_address": ":0", "host": "127.0.0.1"}
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, silence_logs=logging.CRITICAL, **options) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        client.run(lambda paths: sys.path.extend(set(paths) - set(sys.path)), list(sys.path))
-        yield client
 
 
 @pytest.mark.slow

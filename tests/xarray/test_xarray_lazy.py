@@ -14,30 +14,29 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _clusters import cluster
 from _engines import QUIET, Stores, ours, theirs
 from _recording import recording
 from _waiting import Count, WaitingStore
 from _xarray_corpus import CORPUS, TEXTS
+from dask.utils import key_split
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from xarray.namedarray.daskmanager import DaskManager
 
 import xzarr3
+from xzarr3.dask.array import ZarrArray
+from xzarr3.dask.layers import SelectLayer
+from xzarr3.xarray import unpack
 from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
+from xzarr3.xarray.variables import Xzarr3DataStore, as_variable
 
-da = pytest.importorskip("dask.array")
 zarr = pytest.importorskip("zarr")
-dask = pytest.importorskip("dask")
-
-from dask.utils import key_split  # noqa: E402
-
-from xzarr3.dask.array import ZarrArray  # noqa: E402
-from xzarr3.dask.layers import SelectLayer  # noqa: E402
-from xzarr3.xarray import unpack  # noqa: E402
-from xzarr3.xarray.variables import Xzarr3DataStore, as_variable  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET]
 
@@ -403,13 +402,7 @@ def test_every_scheduler(written: dict[str, str], scheduler: str) -> None:
 
 @pytest.mark.slow
 def test_on_a_cluster(written: dict[str, str]) -> None:
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster),
-    ):
+    with cluster() as client, client.as_current():
         for name in ("packed", "calendars", "texts"):
             found = ours(written[name], chunks={})
             xr.testing.assert_identical(found.compute(), theirs(written[name]))

@@ -389,10 +389,7 @@ def failing(dataset: xr.Dataset, chunk: int, may_pass: list[bool]) -> xr.Dataset
     return made
 
 
-@pytest.mark.parametrize("chunk", [1, 2])
-@pytest.mark.parametrize("how", ["compute", "dask.compute", "persist"])
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
-@pytest.mark.parametrize(
+DELAYED_WRITES = pytest.mark.parametrize(
     "options",
     [
         {"append_dim": "time", "compute": False},
@@ -401,6 +398,12 @@ def failing(dataset: xr.Dataset, chunk: int, may_pass: list[bool]) -> xr.Dataset
     ],
     ids=["append", "w", "new"],
 )
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("how", ["compute", "dask.compute", "persist"])
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@DELAYED_WRITES
 def test_nothing_is_left_of_a_delayed_write_that_fails(
     tmp_path: Path, options: dict[str, Any], scheduler: str, how: str, chunk: int
 ) -> None:
@@ -451,15 +454,7 @@ def test_the_append_after_a_delayed_one_that_failed_does_not_wait(monkeypatch: p
 
 
 @pytest.mark.parametrize("place", ["memory", "directory"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"append_dim": "time", "compute": False},
-        {"mode": "w", "compute": "later"},
-        {"group": "below", "compute": "later"},
-    ],
-    ids=["append", "w", "new"],
-)
+@DELAYED_WRITES
 def test_what_was_given_up_is_never_put_in_place(tmp_path: Path, options: dict[str, Any], place: str) -> None:
     """As by a task that ends after another one has failed."""
     store: Any = xzarr3.MemoryStore() if place == "memory" else xzarr3.LocalStore(tmp_path)

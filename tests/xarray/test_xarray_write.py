@@ -65,10 +65,8 @@ def test_the_draft_cannot_say_everything(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", [name for name in EVERYTHING if written_alike(name, 3)])
 def test_documents_say_what_those_of_the_zarr_engine_say(tmp_path: Path, name: str) -> None:
-    if not written_alike(name, 3):
-        pytest.skip("zarr-python writes structs in another form")
     dataset = EVERYTHING[name]()
     for writer in ("xzarr3-dask" if name in CORPUS else "xzarr3", "zarr"):
         write(dataset, tmp_path / writer[:5], writer, zarr_format=3, consolidated=True)

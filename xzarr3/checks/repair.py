@@ -24,7 +24,7 @@ from xzarr3.checks.writes import code_of, find_writes
 from xzarr3.commit.lease import SWAPS, Lease
 from xzarr3.commit.leftovers import ABANDONED
 from xzarr3.commit.length import Length
-from xzarr3.commit.swap import finish_swap, recover_swaps
+from xzarr3.commit.recover import finish_swap, recover_swaps
 from xzarr3.errors import StoreError, Xzarr3Error
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.case_folding import _root_of
@@ -175,7 +175,7 @@ def _refuse() -> None:
 
 
 def _erase_outside(scope: Scope, path: str) -> None:
-    """Erase the chunks outside of the grid, as the document has it while no other writer may change it."""
+    """Erase the chunks outside of the document's grid, which no other writer can change meanwhile."""
     store, format = scope.store, scope.format
     prefix, key = format.chunk_prefix(path), format.array_key(path)
     with Length(store, prefix, key, time.monotonic()) as length:

@@ -42,15 +42,7 @@ from xzarr3.errors import (
     levels_to_caller,
 )
 from xzarr3.parallel import pause
-from xzarr3.stores.base import (
-    ABSENT,
-    Change,
-    Scratch,
-    Store,
-    Unchanged,
-    Writer,
-    joined,
-)
+from xzarr3.stores.base import ABSENT, Change, Scratch, Store, Unchanged, Writer, joined
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.wrappers import WrapperStore
 
@@ -182,7 +174,10 @@ class Length:
 
     @property
     def keeps_empty(self) -> bool:
-        """Whether to store empty chunks: else a slow previous owner may store rows where no key exists."""
+        """Whether to store chunks that hold only the fill value.
+
+        If they were left out, a slow previous owner of the lease could still create their keys with its rows.
+        """
         return self.is_exclusive and self.lease.may_be_contested
 
     # The document

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from xzarr3.commit.lease import ERASING, IN_PLACE, Lease, check_complete, keeps_leases
 from xzarr3.commit.leftovers import now
+from xzarr3.commit.recover import finish_near, finish_swap, recover_swaps, take
 from xzarr3.commit.replace_directory import Directories
 from xzarr3.commit.resume import Resumption, forget_settings
 from xzarr3.commit.stage import (
@@ -38,15 +39,8 @@ from xzarr3.commit.stage import (
     taken_up,
     verified,
 )
-from xzarr3.commit.swap import (
-    Beside,
-    finish_above,
-    finish_near,
-    finish_swap,
-    full_paths,
-    recover_swaps,
-    take,
-)
+from xzarr3.commit.staged import Beside
+from xzarr3.commit.swap import finish_above, full_paths
 from xzarr3.errors import (
     NodeExistsError,
     NodeNotFoundError,
@@ -208,18 +202,7 @@ class Replacement:
             )
 
     def begin(self, *, shared: bool = False) -> Attempt:
-        """Prepare the place before the first value is stored; returns the argument for :meth:`enter`.
-
-        Parameters
-        ----------
-        shared : bool
-            Other attempts may begin the same write at the same time, as tasks of dask can run twice.
-
-        Raises
-        ------
-        NodeExistsError
-            If another writer has written to the place since the replacement was planned.
-        """
+        """Prepare the place, as :meth:`Staging.begin` does; returns the argument for :meth:`enter`."""
         with self.discarding():
             self._staging.begin(shared)
         if self._resumed is not None:
@@ -314,10 +297,8 @@ class InPlace(Staging):
         Names of the nodes directly below; None for an array.
     arrays : mapping of str to ArrayMetadata
         The arrays that are written, by path.
-    resumed : Resumption, optional
-        Identifies the write, if it can be resumed.
-    lease : Lease, optional
-        The lease of the place, if the caller holds it.
+    resumed, lease
+        As for :class:`~xzarr3.commit.staged.Staged`.
     seen : (set of str, set of str), optional
         The keys found at the place, and those among them that stay; the others are erased first.
     """

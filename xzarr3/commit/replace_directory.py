@@ -18,6 +18,7 @@ from itertools import chain
 
 from xzarr3.commit.carry_files import ForeignFiles, carry
 from xzarr3.commit.lease import NAME
+from xzarr3.commit.recover import finish_swap, take
 from xzarr3.commit.renames import remove, remove_at_once, remove_partial
 from xzarr3.commit.resume import Resumption
 from xzarr3.commit.stage import (
@@ -32,7 +33,8 @@ from xzarr3.commit.stage import (
     occupied,
     taken_up,
 )
-from xzarr3.commit.swap import Staged, Swap, finish_swap, take
+from xzarr3.commit.staged import Staged
+from xzarr3.commit.swap import Swap
 from xzarr3.errors import StoreError
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from xzarr3._types import AnyArray, Buffer
-from xzarr3.commit.lease import SWAPS, Lease, lease_key
+from xzarr3.commit.lease import SWAPS, Lease, boot, lease_key
 from xzarr3.commit.leftovers import said_in
 from xzarr3.commit.stage import BEGUN, NodeKeys
 from xzarr3.errors import ConflictError, StoreCapabilityError, StoreError, printable
@@ -61,6 +61,17 @@ def check_resumable(store: Store) -> None:
         f"resume=True needs a journal in the store, but {store} {lacks}; write to a store that can be read, "
         "listed, written and erased, such as a directory, or pass resume=False"
     )
+
+
+def may_be_lost(store: Store, said: object) -> bool:
+    """Whether a system crash since may have lost values stored by a process on this host and boot.
+
+    ``said`` is what :func:`xzarr3.commit.lease.boot` told that process, as a list.
+    """
+    here = boot()
+    if store.survives_crashes or not isinstance(said, list) or len(said) != 2:
+        return False
+    return bool(said[0] == here[0] and said[1] != here[1])
 
 
 class Resumption:

@@ -96,7 +96,7 @@ def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks
 
 _STORED: dict[str, Callable[[Array], Grid]] = {
     "units": lambda array: array.metadata.chunk_grid,
-    "chunks": lambda array: array._chunk_grid,
+    "chunks": lambda array: array.chunk_grid,
 }
 """What a block may be: a stored unit, or a chunk, which is a part of its shard if there are shards."""
 

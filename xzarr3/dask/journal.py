@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, TypeAlias
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import boot
+from xzarr3.commit.resume import may_be_lost
 from xzarr3.dask.blocks import Regions
 from xzarr3.dask.slicing import all_blocks
 from xzarr3.dask.sources import stamps_of_others
@@ -275,7 +276,7 @@ class Journal:
                 entries = _entries(said.get("tiles")) if said.get("plan") == self._plan else None
                 if entries is None:
                     bad += 1
-                elif _may_be_lost(self._store, said.get("boot")):
+                elif may_be_lost(self._store, said.get("boot")):
                     crashed += 1
                 else:
                     for job, edges, left_out in entries:
@@ -298,14 +299,6 @@ class Journal:
 def _is_page(key: str) -> bool:
     process, dash, number = key.rpartition("/")[2].partition("-")
     return bool(dash) and len(process) == 32 and number.isdecimal()
-
-
-def _may_be_lost(store: Store, said: object) -> bool:
-    """Whether a system crash after a page was stored may have lost values that were stored before it."""
-    here = boot()
-    if store.survives_crashes or not isinstance(said, list) or len(said) != 2:
-        return False
-    return bool(said[0] == here[0] and said[1] != here[1])
 
 
 def _parsed(value: Buffer) -> dict[str, Any]:

@@ -7,9 +7,7 @@ the class under its name: ``data_type_registry.register("my_type", MyType)``.
 from __future__ import annotations
 
 from xzarr3._types import JSON
-from xzarr3.dtypes.base import (
-    ZDType,
-)
+from xzarr3.dtypes.base import ZDType
 from xzarr3.dtypes.core import (
     Bool,
     Complex64,
@@ -21,17 +19,12 @@ from xzarr3.dtypes.core import (
     Int16,
     Int32,
     Int64,
-    RawBits,
     UInt8,
     UInt16,
     UInt32,
     UInt64,
 )
-from xzarr3.dtypes.fixed_length import (
-    FixedLengthUTF32,
-    NullTerminatedBytes,
-    RawBytes,
-)
+from xzarr3.dtypes.fixed_length import FixedLengthUTF32, NullTerminatedBytes, RawBytes
 from xzarr3.dtypes.ml_dtypes import (
     SMALL_TYPES,
     BFloat16,
@@ -63,12 +56,8 @@ from xzarr3.dtypes.ml_dtypes import (
     UInt2,
     UInt4,
 )
-from xzarr3.dtypes.registry import (
-    DataTypeRegistry,
-    data_type_registry,
-    parse_dtype,
-    registry,
-)
+from xzarr3.dtypes.opaque import RawBits
+from xzarr3.dtypes.registry import DataTypeRegistry, data_type_registry, parse_dtype, registry
 from xzarr3.dtypes.specs import (
     DTypeConfig_V2,
     DTypeJSON,
@@ -76,19 +65,9 @@ from xzarr3.dtypes.specs import (
     check_dtype_spec_no_object_codec_v2,
     check_dtype_spec_v2,
 )
-from xzarr3.dtypes.structs import (
-    Struct,
-    Structured,
-)
-from xzarr3.dtypes.times import (
-    DateTime64,
-    TimeDelta64,
-)
-from xzarr3.dtypes.variable_length import (
-    JSONObjects,
-    VariableLengthBytes,
-    VariableLengthUTF8,
-)
+from xzarr3.dtypes.structs import Struct, Structured
+from xzarr3.dtypes.times import DateTime64, TimeDelta64
+from xzarr3.dtypes.variable_length import JSONObjects, VariableLengthBytes, VariableLengthUTF8
 from xzarr3.errors import DataTypeValidationError
 
 _CLASSES: tuple[type[ZDType], ...] = (

@@ -1,9 +1,9 @@
 """The core data types, and the fill values that each one permits.
 
 Specification: Zarr v3, "Data Types" (``bool``, ``int8`` ... ``uint64``, ``float16`` ... ``float64``,
-``complex64``, ``complex128``, ``r<N>``), section "Permitted fill values"; zarr-extensions,
+``complex64``, ``complex128``), section "Permitted fill values"; zarr-extensions,
 ``complex_float32`` and ``complex_float64``, which are other names of the two complex types. Version 2 uses
-the names of numpy (``|b1``, ``<i2``, ``>f8``, ``<c16``, ``|V3``) and cannot express the bits of a NaN.
+the names of numpy (``|b1``, ``<i2``, ``>f8``, ``<c16``) and cannot express the bits of a NaN.
 
 Fill values of version 2 come from many writers. So other forms are also read there if they have only one
 meaning: 0 and 1 for truth values, ``1.0`` for integers, strings for numbers, a number for a complex one.
@@ -23,17 +23,7 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Scalar
 from xzarr3.dtypes.base import Endianness, ZDType, swapped, unmasked
-from xzarr3.dtypes.specs import (
-    Spelling,
-    ZarrFormat,
-    check_format,
-    from_base64,
-    is_zero,
-    native_v2,
-    spelling_of,
-    split_v3,
-    to_base64,
-)
+from xzarr3.dtypes.specs import Spelling, ZarrFormat, check_format, native_v2, spelling_of, split_v3
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 
@@ -458,147 +448,3 @@ MAX_ITEM_SIZE = 10**9 // 8
 def is_integer(data: object) -> TypeGuard[int]:
     """Whether ``data`` is an integer, not a truth value or a duration; numpy's durations are integers."""
     return isinstance(data, (int, np.integer)) and not isinstance(data, (bool, np.timedelta64))
-
-
-class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
-    """Bytes that Zarr does not interpret; their numpy dtype is ``V<n>``."""
-
-    dtype_cls = np.dtypes.VoidDType
-    _numpy_names: ClassVar[str | None] = "'|V1', '|V2', ..."
-
-    @classmethod
-    def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
-        return type(dtype) is np.dtypes.VoidDType and dtype.names is None and dtype.subdtype is None
-
-    @classmethod
-    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        if not cls._check_native_dtype(dtype) or dtype.itemsize == 0:
-            raise DataTypeValidationError(
-                f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted="numpy's V1, V2, ..."
-            )
-        return cls._of_size(dtype.itemsize)
-
-    @classmethod
-    def _of_size(cls, size: int) -> Self:
-        raise NotImplementedError
-
-    def to_native_dtype(self) -> np.dtype[Any]:
-        return np.dtype(f"V{self.item_size}")
-
-    def default_scalar(self) -> np.void:
-        return np.void(bytes(self.item_size))
-
-    def cast_scalar(self, data: object) -> np.void:
-        if isinstance(data, (np.void, bytes, bytearray)):
-            raw = bytes(data)
-            if len(raw) == self.item_size:
-                return np.void(raw)
-        elif is_integer(data) and data == 0:
-            return self.default_scalar()
-        raise self._refused(data, "value cannot be held", f"{self.item_size} bytes")
-
-    def _from_text(self, data: JSON) -> np.void:
-        accepted = f"base64 of {self.item_size} bytes"
-        try:
-            raw = from_base64(data)
-        except ValueError as error:
-            raise self._refused(data, "fill value not permitted", accepted) from error
-        if len(raw) != self.item_size:
-            raise self._refused(data, "fill value not permitted", accepted)
-        return np.void(raw)
-
-    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.void:
-        spelling = spelling_of(zarr_format)
-        if spelling.old_fills and is_zero(data):
-            return self.default_scalar()
-        return self._from_text(data) if spelling.packed_fills else self._from_json_scalar_v3(data)
-
-    def _from_json_scalar_v3(self, data: JSON) -> np.void:
-        return self._from_text(data)
-
-    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        raw = bytes(self.cast_scalar(data))
-        return to_base64(raw) if spelling_of(zarr_format).packed_fills else self._to_json_scalar_v3(raw)
-
-    def _to_json_scalar_v3(self, raw: bytes) -> Any:
-        return to_base64(raw)
-
-    def cast_array(self, values: Any) -> AnyArray:
-        # Converted to objects first, because numpy would remove zeros at the end of bytes.
-        given = unmasked(values, self, None if hasattr(values, "dtype") else object)
-        dtype = self._dtype
-        if given.dtype == dtype:
-            return given
-        if given.dtype.kind != "O":
-            raise self._cannot_hold(given)
-        items = given.reshape(-1).tolist()
-        for item in items:
-            if not isinstance(item, (bytes, bytearray, np.void)) or len(bytes(item)) != self.item_size:
-                raise self._cannot_hold(
-                    given, found=item, accepted=f"{self.item_size} bytes for each element"
-                )
-        return np.frombuffer(bytearray(b"".join(map(bytes, items))), dtype).reshape(given.shape)
-
-
-@dataclass(frozen=True)
-class RawBits(Opaque):
-    """``r<N>``: N bits that Zarr does not interpret, N a multiple of 8; their numpy dtype is ``V<N/8>``.
-
-    numpy's ``V<n>`` becomes this type. zarr-python writes another name, ``raw_bytes``, which is
-    :class:`~xzarr3.dtypes.RawBytes`.
-
-    Parameters
-    ----------
-    width : int
-        Size of one element in bits.
-    """
-
-    width: int
-    _zarr_v3_name: ClassVar[str] = "r<N>"
-
-    def __post_init__(self) -> None:
-        if self.width <= 0 or self.width % 8 or self.width > 8 * MAX_ITEM_SIZE:
-            raise DataTypeValidationError(
-                "raw bits come in whole bytes",
-                found=self.name,
-                accepted=f"'r' and a positive multiple of 8 up to {8 * MAX_ITEM_SIZE}",
-            )
-
-    @property
-    def name(self) -> str:
-        return f"r{self.width}"
-
-    @property
-    def item_size(self) -> int:
-        return self.width // 8
-
-    @classmethod
-    def _of_size(cls, size: int) -> Self:
-        return cls(8 * size)
-
-    @classmethod
-    def _from_json_v3(cls, data: Any) -> Self:
-        name, configuration = split_v3(data) or ("", {})
-        if not re.fullmatch(r"r[1-9][0-9]{0,9}", name):
-            raise DataTypeValidationError(
-                "not raw bits", found=data, accepted="'r' and a positive multiple of 8"
-            )
-        if configuration:
-            raise UnknownExtensionError(
-                f"data type '{name}' has no configuration", found=data, accepted=repr(name)
-            )
-        return cls(int(name[1:]))
-
-    def _to_json_v3(self) -> Any:
-        return self.name
-
-    def _from_json_scalar_v3(self, data: JSON) -> np.void:
-        octets = data if isinstance(data, list) else []
-        if len(octets) != self.item_size or not all(type(o) is int and 0 <= o <= 255 for o in octets):
-            raise self._refused(
-                data, "fill value not permitted", f"an array of {self.item_size} integers from 0 to 255"
-            )
-        return np.void(bytes(octets))  # type: ignore[arg-type]
-
-    def _to_json_scalar_v3(self, raw: bytes) -> Any:
-        return list(raw)

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
-from xzarr3.dtypes.core import MAX_ITEM_SIZE, NumpyNamed, Opaque, Ordered, is_integer, order_of
+from xzarr3.dtypes.core import MAX_ITEM_SIZE, NumpyNamed, Ordered, is_integer, order_of
+from xzarr3.dtypes.opaque import Opaque
 from xzarr3.dtypes.specs import (
     ZarrFormat,
     check_format,

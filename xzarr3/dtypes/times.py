@@ -272,16 +272,12 @@ class DateTime64(_Time):
 
 @dataclass(frozen=True, repr=False)
 class TimeDelta64(_Time):
-    """``numpy.timedelta64``: durations.
+    """``numpy.timedelta64``: durations; parameters as for :class:`DateTime64`.
 
-    Parameters
-    ----------
-    unit : str
-        Unit of time, as numpy names it.
-    scale_factor : int
-        Number of units that are counted as one.
-    endianness : {"little", "big"}
-        Byte order.
+    Examples
+    --------
+    >>> TimeDelta64("m", 30).cast_scalar(datetime.timedelta(hours=2)).view("int64")
+    np.int64(4)
     """
 
     dtype_cls = np.dtypes.TimeDelta64DType

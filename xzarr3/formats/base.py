@@ -124,21 +124,21 @@ class Format(ABC):
     def attributes_key(self, path: str, *, array: bool) -> str:
         """The key of the document that holds the attributes of a node."""
 
-    @abstractmethod
     def chunk_prefix(self, path: str) -> str:
         """Start of the keys of the chunks of an array."""
+        return node_prefix(path)
 
     @abstractmethod
     def place(self, key: str) -> DocumentKey | None:
         """The meaning of the key of a document; None for other keys."""
 
-    @abstractmethod
     def prefixes(self, path: str) -> tuple[str, ...]:
         """The prefixes of all keys below a node, and of the chunks of an array."""
+        return (node_prefix(path),)
 
-    @abstractmethod
     def listing_prefix(self, path: str) -> str:
         """The prefix to list to find the nodes directly below a group."""
+        return node_prefix(path)
 
     @abstractmethod
     def child_names(
@@ -291,13 +291,15 @@ class Format(ABC):
 
     def refuse(self, path: str, field: str, found: object, accepted: str) -> MetadataError:
         """The error for metadata that the format cannot express."""
-        return MetadataError(
-            f"Zarr format {self.zarr_format} cannot express this",
-            path=path or None,  # The caller sets the path of a root.
-            field=field,
-            found=found,
-            accepted=accepted,
-        )
+        return refusal(self.zarr_format, field, found, accepted, path)
+
+
+def refusal(
+    zarr_format: ZarrFormat, field: str, found: object, accepted: str, path: str = ""
+) -> MetadataError:
+    """The error for metadata that a format cannot express; the caller sets the path of a root."""
+    text = f"Zarr format {zarr_format} cannot express this"
+    return MetadataError(text, path=path or None, field=field, found=found, accepted=accepted)
 
 
 def _present(keys: Sequence[str], found: Sequence[Document | None]) -> dict[str, Document]:
@@ -414,4 +416,5 @@ __all__ = [
     "fill_value_from_json",
     "lengths_of",
     "node_prefix",
+    "refusal",
 ]

@@ -335,18 +335,9 @@ class V3Format(Format):
     def attributes_key(self, path: str, *, array: bool) -> str:
         return node_prefix(path) + DOCUMENT
 
-    def chunk_prefix(self, path: str) -> str:
-        return node_prefix(path)
-
     def place(self, key: str) -> DocumentKey | None:
         path, _, name = key.rpartition("/")
         return DocumentKey(path, "node") if name == DOCUMENT else None
-
-    def prefixes(self, path: str) -> tuple[str, ...]:
-        return (node_prefix(path),)
-
-    def listing_prefix(self, path: str) -> str:
-        return node_prefix(path)
 
     def child_names(
         self, keys: Iterable[str], prefixes: Iterable[str], path: str

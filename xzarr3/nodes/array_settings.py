@@ -74,7 +74,7 @@ def array_metadata(
     mixed = format.byte_order_in_data_type and asked.byte_order == "mixed"
     data_type = asked if mixed else asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
-    grid, units = _grids(chunks, shards, sizes, data_type.item_size)
+    grid, units = chosen_grids(chunks, shards, sizes, data_type.item_size)
     filters, packing = chosen_filters(filters, format)
     serializer = chosen_serializer(serializer, asked, filters, format)
     codecs: tuple[Codec, ...] = (
@@ -82,7 +82,7 @@ def array_metadata(
         *filters,
         serializer,
         *packing,
-        *parse_codecs(_compressors(compressors, serializer, format), BytesBytesCodec),
+        *parse_codecs(chosen_compressors(compressors, serializer, format), BytesBytesCodec),
     )
     if units is not None:
         from xzarr3.codecs.sharding import ShardingCodec
@@ -90,20 +90,7 @@ def array_metadata(
         codecs = (ShardingCodec(grid.largest, codecs),)
         grid = units
     grid.check(sizes)
-    try:
-        names = None if dimension_names is None else tuple(dimension_names)
-    except TypeError as error:
-        raise MetadataError(
-            "not names of dimensions", field="dimension_names", found=dimension_names,
-            accepted=f"{len(sizes)} strings or None",
-        ) from error  # fmt: skip
-    if names is not None and (
-        len(names) != len(sizes) or not all(n is None or isinstance(n, str) for n in names)
-    ):
-        raise MetadataError(
-            f"the array has {len(sizes)} dimensions", field="dimension_names", found=list(names),
-            accepted=f"{len(sizes)} strings or None",
-        )  # fmt: skip
+    names = _dimension_names(dimension_names, len(sizes))
     for unit in grid.sample_shapes():
         # The chain fills in settings that codecs left open, such as the element size of blosc.
         codecs = CodecChain(codecs, ChunkSpec(unit, data_type, fill)).codecs
@@ -123,6 +110,22 @@ def array_metadata(
     for document in format.documents(meta, "").values():
         documents.check(document)
     return cast("ArrayMetadata", format.parse(format.hold(meta), ""))
+
+
+def _dimension_names(given: Sequence[str | None] | None, ndim: int) -> tuple[str | None, ...] | None:
+    """The names of the dimensions, if there are any; a name may be None."""
+    accepted = f"{ndim} strings or None"
+    try:
+        names = None if given is None else tuple(given)
+    except TypeError as error:
+        raise MetadataError(
+            "not names of dimensions", field="dimension_names", found=given, accepted=accepted
+        ) from error
+    if names is not None and (len(names) != ndim or not all(n is None or isinstance(n, str) for n in names)):
+        raise MetadataError(
+            f"the array has {ndim} dimensions", field="dimension_names", found=list(names), accepted=accepted
+        )
+    return names
 
 
 def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
@@ -145,8 +148,14 @@ def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
         ) from error
 
 
-def _grids(chunks: Any, shards: Any, shape: tuple[int, ...], itemsize: int) -> tuple[Grid, Grid | None]:
-    """The grid of the chunks, and that of the shards or None."""
+def chosen_grids(chunks: Any, shards: Any, shape: tuple[int, ...], itemsize: int) -> tuple[Grid, Grid | None]:
+    """The grid of the chunks, and that of the shards or None; see :func:`xzarr3.create_array`.
+
+    Raises
+    ------
+    MetadataError
+        If the settings do not fit the shape, or each other.
+    """
     limit = _limit(chunks, "chunks")
     if shards is None or shards is False:
         most = AUTO_CHUNK if limit is None else limit
@@ -261,7 +270,8 @@ def chosen_filters(
     )
 
 
-def _compressors(value: Any, serializer: ArrayBytesCodec, format: Format) -> Any:
+def chosen_compressors(value: Any, serializer: ArrayBytesCodec, format: Format) -> Any:
+    """The compressors that a user gives; for "auto" those that the format usually has."""
     if not is_auto(value):
         return value
     # A compressed shard could only be read whole, and N5 could not read a compressed N5 block.

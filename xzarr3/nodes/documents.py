@@ -207,17 +207,7 @@ def store_documents(
     last: str | None = None,
     replaces: bool = False,
 ) -> None:
-    """Store encoded documents, as :func:`write_documents` does.
-
-    Parameters
-    ----------
-    store : Store
-    format : Format
-    encoded : mapping
-        For each node path, its documents by key.
-    last : str, optional
-    replaces : bool
-    """
+    """Store encoded documents, for each node path by key; see :func:`write_documents`."""
     hierarchy = format.hierarchy_documents()
     mark = documents.mark_of(documents.marked(b"")) if replaces else b""
     stages: tuple[dict[str, Buffer], ...] = ({}, {}, {}, {}, {})

@@ -115,14 +115,8 @@ def leaving_stages(formats: Sequence[Format], path: str, keys: Iterable[str]) ->
 def formats_in(store: Store, path: str = "", format: Format | None = None) -> tuple[Format, ...]:
     """The formats in which a node, and the nodes below it, may be stored.
 
-    Below the root, keys of the draft belong to no node of the other formats, and the reverse.
-
-    Parameters
-    ----------
-    store : Store
-    path : str
-    format : Format, optional
-        Format of the node; by default the one in which it is found.
+    Below the root, keys of the draft belong to no node of the other formats, and the reverse. Without
+    ``format``, the node is of the format in which it is found.
     """
     try:
         draft = _draft(store)

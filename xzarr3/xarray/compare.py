@@ -19,7 +19,7 @@ from xarray import Dataset, Variable, conventions
 from xzarr3.api import find_group, open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import Lease, lease_key
-from xzarr3.commit.swap import format_swapped
+from xzarr3.commit.recover import format_swapped
 from xzarr3.errors import (
     ArgumentError,
     ConflictError,
@@ -43,7 +43,7 @@ from xzarr3.nodes.freshness import stored_metadata
 from xzarr3.nodes.resize import resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.xarray.encode import encode_attributes
+from xzarr3.xarray.encode_attributes import encode_attributes
 from xzarr3.xarray.plan import (
     DatasetNode,
     PlannedArray,

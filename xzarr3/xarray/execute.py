@@ -23,8 +23,9 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.arrays import Array
 from xzarr3.dask.cleanup import Writing, fetched
+from xzarr3.dask.plan import BlockWrite, Writes, plan_writes
 from xzarr3.dask.sources import reads_below
-from xzarr3.dask.write import BlockWrite, Writes, check_scheduler, plan_writes
+from xzarr3.dask.write import check_scheduler
 from xzarr3.errors import ArgumentError, ConflictError
 from xzarr3.progress import Asked, shown
 from xzarr3.stores import Store, in_flight

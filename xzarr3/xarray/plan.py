@@ -35,15 +35,10 @@ from xzarr3.formats.nonfinite_attributes import finite_marks
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
-from xzarr3.xarray.encode import (
-    ENCODING_KEYS,
-    array_settings,
-    encode_attributes,
-    encode_values,
-    is_lazy,
-    make_from_kept,
-    stored_dtype,
-)
+from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, stored_dtype
+from xzarr3.xarray.encode_attributes import encode_attributes
+from xzarr3.xarray.encode_values import encode_values, is_lazy
+from xzarr3.xarray.kept_codecs import make_from_kept
 
 _RESERVED = ("__zarr", ".xzarr3-")
 _UNNAMED = "__values__"  # The name under which xarray stores a variable whose name is None.

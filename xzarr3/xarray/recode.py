@@ -19,7 +19,7 @@ from xarray.core.common import contains_cftime_datetimes
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError
-from xzarr3.xarray.encode import encode_values, is_lazy
+from xzarr3.xarray.encode_values import encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
 _STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))

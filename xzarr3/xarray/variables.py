@@ -20,7 +20,7 @@ from xzarr3.grid import Edges, Steps
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import parallel_map
-from xzarr3.xarray.encode import kept_codecs
+from xzarr3.xarray.kept_codecs import kept_codecs
 from xzarr3.xarray.lazy import LazyArray
 
 _MOST_LENGTHS = 10**5  # Most chunks along a dimension whose lengths are listed one by one.

@@ -257,16 +257,7 @@ class DirectoryKept(CachedValues):
 
     @contextlib.contextmanager
     def writing(self, keys: Collection[str], prefix: str | None = None) -> Iterator[None]:
-        """Forget values, and keep none of them during a ``with`` statement in which they are written.
-
-        Only the head of a value that is kept in parts is forgotten: without the head the parts are not used.
-
-        Parameters
-        ----------
-        keys : collection of str
-        prefix : str, optional
-            Also forget all values whose keys begin with it.
-        """
+        """Forget values while they are written; see :meth:`CachedValues.writing`."""
         with contextlib.ExitStack() as locks:
             try:
                 for name in {self._stripe(key) for key in keys} if prefix is None else _LOCKS:

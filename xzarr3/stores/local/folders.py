@@ -191,15 +191,7 @@ class Folders:
         return folder
 
     def resolve(self, folder: str) -> str | None:
-        """The path of ``folder`` with links resolved, or None if it does not exist.
-
-        Raises
-        ------
-        LeadsOutError
-            If a link leads out of the root.
-        OSError
-            If the path cannot be resolved.
-        """
+        """The path of ``folder`` with links resolved as by :meth:`real`, or None if it does not exist."""
         for _ in range(_ATTEMPTS):
             real = self.real(folder)
             try:

@@ -137,7 +137,7 @@ def test_recoding_makes_it_sayable() -> None:
     assert again.compressors == (ZstdCodec(level=9),)
     np.testing.assert_array_equal(again[...], data)
     with pytest.raises(MetadataError, match="shards"):
-        xzarr3.copy(store, MemoryStore(), shards=(8, 8))
+        xzarr3.copy(store, MemoryStore(), shards=(3, 8))
 
 
 def test_what_xarray_masks_stays_masked(tmp_path: Path) -> None:
@@ -489,5 +489,4 @@ def test_command_leaves_filters_out(tmp_path: Path) -> None:
         assert main([*command, *options]) == 0
         np.testing.assert_array_equal(xzarr3.open_array(target, "a")[...], data)
     assert json.loads((tmp_path / "b.zarr/a/.zarray").read_text())["filters"] == [{**DELTA, "astype": "<i4"}]
-    with pytest.raises(SystemExit):
-        main([*command, "--filter", "{"])
+    assert main([*command, "--filter", "{"]) == 2

@@ -1,0 +1,217 @@
+"""Copies that are killed and resumed: equal to one that was not, and nothing is copied twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _conformance import contents
+from _killed import MortalStore, forget_process, killed_everywhere, left
+
+import xzarr3
+from xzarr3 import LocalStore, MemoryStore, NodeExistsError, StoreCapabilityError
+from xzarr3.copying.values import _Move, _Recode
+
+RECHUNKED: dict[str, Any] = {"encoding": {"maps": {"chunks": (5, 2)}}, "threads": 1}
+
+
+def source(store: Any) -> Any:
+    """Maps, of which some chunks are absent and some hold only the fill value; a coordinate; a group."""
+    root = xzarr3.create_group(store, attributes={"title": "all"})
+    maps = root.create_array("maps", shape=(10, 4), chunks=(1, 4), dtype="f4", dimension_names=["time", "x"])
+    maps[:4] = np.arange(16).reshape(4, 4) + 1
+    maps.write_empty_chunks = True
+    maps[5:7, :2] = 0
+    root.create_array("time", data=np.arange(10), chunks=2, dimension_names=["time"])
+    root.create_group("deep", attributes={"a": 1})
+    return store
+
+
+def units(store: Any) -> dict[str, bytes]:
+    """What is stored besides documents, leases and notes."""
+    return {
+        key: value
+        for key, value in contents(store).items()
+        if not key.endswith("zarr.json") and not key.startswith(".xzarr3")
+    }
+
+
+@pytest.fixture
+def worked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The keys of the units of each tile that is copied."""
+    found: list[Any] = []
+    for kind in (_Move, _Recode):
+
+        def noting(self: Any, call: Callable[[Any], int] = kind.__call__, kind: Any = kind) -> int:
+            size = call(self)
+            units = [self.coords] if kind is _Move else self.tiling.tiles.units(self.coords)
+            found.append(frozenset(map(self.copy.target.engine.key, units)))
+            return size
+
+        monkeypatch.setattr(kind, "__call__", noting)
+    return found
+
+
+@pytest.mark.parametrize("options", [{"threads": 1}, RECHUNKED, {"shards": {"time": 4}, "threads": 1}])
+def test_killed_at_every_change(options: dict[str, Any], worked: list[Any]) -> None:
+    before = source(MemoryStore())
+    whole = MemoryStore()
+    xzarr3.copy(before, whole, **options)
+    for store, killed in killed_everywhere(
+        MortalStore(), lambda store: xzarr3.copy(before, store, resume=True, **options)
+    ):
+        if not killed:
+            break
+        forget_process()
+        there, number = units(store), len(worked)
+        copied = xzarr3.copy(before, store, resume=True, **options)
+        assert copied.attrs == {"title": "all"}
+        assert not [tile for tile in worked[number:] if tile <= there.keys()], "stored, and copied again"
+        number = len(worked)
+        assert contents(store) == contents(whole)
+        assert left(store) == []
+        xzarr3.copy(before, store, resume=True, **options)
+        assert len(worked) == number, "a finished copy was copied"
+
+
+def _killed_at(call: int, act: Callable[[], object]) -> int:
+    """Run ``act`` in a child that is killed at this call of a function; returns how many it made."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        made = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal made
+            made += event == "call"
+            if made == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.setprofile(count)
+        try:
+            act()
+        finally:
+            sys.setprofile(None)
+            os.write(writing, str(made).encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        said = told.read()
+    os.waitpid(child, 0)
+    return int(said or 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_killed_at_random_points_in_a_directory(tmp_path: Path, worked: list[Any]) -> None:
+    before = source(LocalStore(tmp_path / "source"))
+    xzarr3.copy(before, tmp_path / "whole", **RECHUNKED)
+    whole = contents(LocalStore(tmp_path / "whole"))
+    calls = _killed_at(-1, lambda: xzarr3.copy(before, tmp_path / "counted", resume=True, **RECHUNKED))
+    chosen = random.Random(3)
+    for number in range(6):
+        target = tmp_path / str(number)
+        for _ in range(chosen.randint(1, 3)):
+            act = lambda target=target: xzarr3.copy(before, target, resume=True, **RECHUNKED)  # noqa: E731
+            _killed_at(chosen.randrange(calls), act)
+            document = target / "zarr.json"
+            if document.exists():  # Whoever finds it finds all.
+                assert contents(LocalStore(target)).items() >= whole.items()
+        staged = {path.name: path.stat().st_ino for path in target.glob(".xzarr3-*/new/time/c/*")}
+        if [*target.glob(".xzarr3-*/swap")]:  # Past the point where it is resumed.
+            staged = {}
+        xzarr3.copy(before, target, resume=True, **RECHUNKED)
+        assert contents(LocalStore(target)) == whole
+        placed = {path.name: path.stat().st_ino for path in target.glob("time/c/*")}
+        assert staged.items() <= placed.items(), "stored, and copied again"
+
+
+def _cut_off(target: Any, before: Any, **options: Any) -> None:
+    """A copy whose process ends when some of it is stored."""
+    assert target.killed_at(6, lambda: xzarr3.copy(before, target, resume=True, **options), gone=True)
+    assert units(target)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store: xzarr3.open_array(store, "maps", mode="r+").attrs.update(units="K"),
+        lambda store: xzarr3.open_array(store, "time", mode="r+").resize(12),
+        lambda store: xzarr3.create_group(store, "new"),
+    ],
+)
+def test_a_source_that_has_changed_is_refused(change: Callable[[Any], object]) -> None:
+    before, target = source(MemoryStore()), MortalStore()
+    _cut_off(target, before)
+    change(before)
+    there = contents(target)
+    with pytest.raises(NodeExistsError, match="the source has changed since, or the settings differ"):
+        xzarr3.copy(before, target, resume=True)
+    assert contents(target) == there
+
+
+def test_other_settings_are_refused_and_a_new_copy_is_not() -> None:
+    before, target = source(MemoryStore()), MortalStore()
+    _cut_off(target, before)
+    there = contents(target)
+    with pytest.raises(NodeExistsError, match="unfinished write"):
+        xzarr3.copy(before, target, resume=True, chunks=2)
+    assert contents(target) == there
+    xzarr3.copy(before, target, chunks=2, overwrite=True)
+    whole = MemoryStore()
+    xzarr3.copy(before, whole, chunks=2)
+    assert units(target) == units(whole)
+    assert left(target) == []
+
+
+@pytest.mark.parametrize("place", [MemoryStore, LocalStore])
+def test_a_foreign_node_is_refused(place: Any, tmp_path: Path) -> None:
+    target = place(tmp_path) if place is LocalStore else place()
+    xzarr3.create_array(target, "other", data=np.arange(3))
+    there = contents(target)
+    with pytest.raises(NodeExistsError, match="not empty"):
+        xzarr3.copy(source(MemoryStore()), target, resume=True)
+    assert contents(target) == there
+
+
+@pytest.mark.parametrize("place", [MemoryStore, LocalStore])
+def test_a_finished_copy_stays(place: Any, tmp_path: Path, worked: list[Any]) -> None:
+    target = place(tmp_path) if place is LocalStore else place()
+    before = source(MemoryStore())
+    xzarr3.open_group(before, mode="r+").consolidate()
+    xzarr3.copy(before, target, resume=True)
+    there, number = contents(target), len(worked)
+    copied = xzarr3.copy(before, target, resume=True)
+    assert copied.consolidated
+    assert (contents(target), len(worked)) == (there, number)
+
+
+def test_a_node_is_replaced_by_a_resumed_copy(tmp_path: Path) -> None:
+    before, target = source(MemoryStore()), MortalStore()
+    xzarr3.create_group(target, attributes={"old": 1}).create_array("old", data=np.arange(3), chunks=1)
+    first, replaced = contents(target), 0
+    for store, killed in killed_everywhere(
+        type("Mortal", (MortalStore,), {})(first),
+        lambda store: xzarr3.copy(before, store, resume=True, overwrite=True, **RECHUNKED),
+    ):
+        forget_process()
+        if killed:
+            replaced += 1
+            xzarr3.copy(before, store, resume=True, overwrite=True, **RECHUNKED)
+        assert sorted(xzarr3.open_group(store).array_keys()) == ["maps", "time"]
+        assert left(store) == []
+    assert replaced > 10
+
+
+def test_stores_that_keep_nothing(tmp_path: Path) -> None:
+    with (
+        xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as target,
+        pytest.raises(StoreCapabilityError, match="resume=True"),
+    ):
+        xzarr3.copy(source(MemoryStore()), target, resume=True)

@@ -1,0 +1,303 @@
+"""Copies in other chunks and shards: what may be asked for, the same values, few reads, bounded memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from _recording import recording
+from _strategies import arrays_of, data_types, shapes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import MemoryStore, MetadataError
+from xzarr3.copying.tiles import Tiles, tiles_for
+from xzarr3.grid import RegularGrid, grid_for
+
+FORMATS = (3, 2, "3-draft")
+VALUES = np.random.default_rng(0).normal(size=(20, 8, 12)).astype("f4")
+
+
+def source() -> MemoryStore:
+    """Maps, the same in shards, a coordinate, and text in a group below."""
+    store = MemoryStore()
+    root = xzarr3.create_group(store)
+    names = ("time", "lat", "lon")
+    root.create_array("maps", data=VALUES, chunks=(1, 8, 12), dimension_names=names)
+    root.create_array("sharded", data=VALUES, chunks=(2, 2, 2), shards=(4, 4, 4), dimension_names=names)
+    root.create_array("time", data=np.arange(20), chunks=5, dimension_names=names[:1])
+    root.create_array("deep/text", data=np.array(["a", "bb"] * 10, "T"), dimension_names=names[:1])
+    root.create_array("scalar", data=np.float32(3))
+    return store
+
+
+KEPT = {
+    "maps": ((1, 8, 12), None),
+    "sharded": ((2, 2, 2), (4, 4, 4)),
+    "time": ((5,), None),
+    "deep/text": ((20,), None),
+    "scalar": ((), None),
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "changed"),
+    [
+        ({}, {}),
+        (
+            {"chunks": {"time": -1, "lat": 4}, "shards": None},
+            {
+                "maps": ((20, 4, 12), None),
+                "sharded": ((20, 4, 2), None),
+                "time": ((20,), None),
+            },
+        ),
+        ({"chunks": {"lon": 4}}, {"maps": ((1, 8, 4), None), "sharded": ((2, 2, 4), (4, 4, 4))}),
+        (
+            {"shards": {"lat": 8}},
+            {"maps": ((1, 8, 12), (1, 8, 12)), "sharded": ((2, 2, 2), (4, 8, 4))},
+        ),
+        ({"shards": None}, {"sharded": ((2, 2, 2), None)}),
+        (
+            {"chunks": 3, "shards": None},
+            {
+                "maps": ((3, 3, 3), None),
+                "sharded": ((3, 3, 3), None),
+                "time": ((3,), None),
+                "deep/text": ((3,), None),
+            },
+        ),
+        (
+            {"encoding": {"maps": {"chunks": (20, 2, 2), "shards": (20, 4, 4)}}},
+            {"maps": ((20, 2, 2), (20, 4, 4))},
+        ),
+        ({"encoding": {"maps": {"chunks": [-1, [3, 5], 4]}}}, {"maps": (((20,), (3, 5), (4, 4, 4)), None)}),
+        ({"encoding": {"/sharded": {"chunks": 4}}}, {"sharded": ((4, 4, 4), None)}),
+        ({"encoding": {"sharded": {"chunks": 4, "shards": 8}}}, {"sharded": ((4, 4, 4), (8, 8, 8))}),
+        ({"encoding": {"text": {"chunks": {"time": 7}}}}, {"deep/text": ((7,), None)}),
+        (
+            {"shards": None, "encoding": {"maps": {"shards": (2, 8, 12)}}},
+            {"maps": ((1, 8, 12), (2, 8, 12)), "sharded": ((2, 2, 2), None)},
+        ),
+        ({"chunks": {"time": 4}, "encoding": {"time": {"chunks": "keep"}}}, {
+            "maps": ((4, 8, 12), None), "sharded": ((4, 2, 2), (4, 4, 4)), "deep/text": ((4,), None),
+        }),
+    ],
+)  # fmt: skip
+def test_layouts(asked: dict[str, Any], changed: dict[str, Any]) -> None:
+    store = source()
+    copied = xzarr3.copy(store, MemoryStore(), **asked)
+    found = {path: node for path, node in copied.members(max_depth=None) if isinstance(node, xzarr3.Array)}
+    assert {path: (node.chunks, node.shards) for path, node in found.items()} == KEPT | changed
+    for path, node in found.items():
+        np.testing.assert_array_equal(node[...], xzarr3.open_array(store, path)[...])
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"chunks": (1, 2)}, ["dimensions", "chunks={'time': 100}"]),
+        ({"chunks": 0}, ["'chunks'", "found 0", "at least 1"]),
+        ({"chunks": "kep"}, ["'chunks'", "'kep'"]),
+        ({"shards": (3, 3, 3)}, ["dimensions"]),
+        ({"encoding": {"maps": {"shards": (3, 9, 12)}}}, ["/maps", "not a multiple", "(1, 8, 12)"]),
+        ({"chunks": {"time": 3}}, ["/sharded", "not a multiple", "shards=None"]),
+        ({"chunks": {"tme": 3}}, ["did you mean 'time'?"]),
+        ({"shards": {"level": 3}}, ["'shards'", "'level'", "'lat', 'lon', 'time'"]),
+        ({"encoding": {"time": {"chunks": {"lat": 3}}}}, ["encoding['time'].chunks", "'lat'"]),
+        ({"encoding": {"mapps": {"chunks": 3}}}, ["did you mean 'maps'?"]),
+        ({"encoding": {"deep": {"chunks": 3}}}, ["group", "deep/text"]),
+        ({"encoding": {"maps": {"chunk": 3}}}, ["encoding['maps']", "did you mean 'chunks'?"]),
+        ({"encoding": {"maps": 3}}, ["encoding['maps']", "found 3"]),
+        ({"encoding": {"maps": {"fill_value": "x"}}}, ["/maps", "fill_value"]),
+        ({"chunks": {"time": [3, 4]}, "shards": None}, ["add up to 7"]),
+        ({"encoding": {"maps": {"chunks": [1, [3, 5], 12]}}, "zarr_format": 2, "shards": None}, ["/maps"]),
+        (
+            {"encoding": {"maps": {"shards": "auto"}}, "zarr_format": 2, "shards": None},
+            ["/maps", "no shards"],
+        ),
+    ],
+)
+def test_what_does_not_fit(asked: dict[str, Any], words: list[str]) -> None:
+    target = MemoryStore()
+    with pytest.raises(MetadataError) as caught:
+        xzarr3.copy(source(), target, **asked)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert list(target.list()) == []
+
+
+def test_an_ambiguous_name_is_refused() -> None:
+    store = source()
+    xzarr3.create_array(store, "other/text", shape=2, dtype="i4")
+    with pytest.raises(MetadataError, match="2 arrays have this name"):
+        xzarr3.copy(store, MemoryStore(), encoding={"text": {"chunks": 1}})
+
+
+def test_advice_is_applied() -> None:
+    store = source()
+    for path in ("", "maps"):
+        array = xzarr3.open_array(store, "maps")
+        copied = xzarr3.copy(store, MemoryStore(), source_path=path, encoding=xzarr3.advise(array).encoding())
+        found = copied if path else copied["maps"]
+        assert found.chunks == xzarr3.advise(array).best.chunks
+
+
+def test_values_stay_under_another_fill_value() -> None:
+    store = MemoryStore()
+    array = xzarr3.create_array(store, shape=(6, 4), chunks=(2, 4), dtype="i2", fill_value=-1)
+    array[2:4] = 5
+    copied = xzarr3.copy(store, MemoryStore(), encoding={"": {"fill_value": 9, "chunks": (3, 2)}})
+    assert copied.fill_value == 9
+    np.testing.assert_array_equal(copied[...], array[...])
+
+
+@st.composite
+def copies(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], dict[str, Any], dict[str, Any], int]:
+    """Values, the layouts of source and target, and the bytes of memory."""
+    shape = draw(shapes(max_dims=3))
+    data_type = draw(data_types())
+    values = draw(arrays_of(data_type, shape))
+
+    def layout() -> dict[str, Any]:
+        chunks = tuple(draw(st.integers(1, max(1, size + 1))) for size in shape)
+        shards = None
+        if draw(st.booleans()):
+            shards = tuple(chunk * draw(st.integers(1, 3)) for chunk in chunks)
+        elif draw(st.booleans()) and all(shape):
+            return {"chunks": [draw(lengths(size)) for size in shape], "shards": None}
+        return {"chunks": chunks, "shards": shards}
+
+    def lengths(size: int) -> st.SearchStrategy[Any]:
+        cuts = st.lists(st.integers(1, size - 1), unique=True) if size > 1 else st.just([])
+        return cuts.map(lambda at: np.diff([0, *sorted(at), size]).tolist())
+
+    return values, {**layout(), "dtype": data_type}, layout(), draw(st.sampled_from([1, 300, 2**20]))
+
+
+@settings(max_examples=120, deadline=None)
+@given(copies(), st.sampled_from([1, 3]), st.data())
+def test_any_grid_to_any_grid(
+    case: tuple[np.ndarray[Any, Any], dict[str, Any], dict[str, Any], int], threads: int, data: st.DataObject
+) -> None:
+    values, old, new, memory = case
+    store, target = MemoryStore(), MemoryStore()
+    array = xzarr3.create_array(store, "a", shape=values.shape, **old)
+    stored = [coords for coords in np.ndindex(*array.shard_grid_shape) if data.draw(st.booleans())]
+    for coords in stored:
+        region = array.metadata.chunk_grid.region(coords, array.shape)
+        array[region] = values[region]
+    expected = array[...]
+    with xzarr3.set_options(memory_limit=memory):
+        copied = xzarr3.copy(store, target, source_path="a", path="b", threads=threads, **new)
+    assert copied.shards is None or copied.shards == new["shards"]
+    found = copied[...]
+    assert found.dtype == expected.dtype
+    if expected.dtype.hasobject:
+        assert found.tolist() == expected.tolist()
+    else:
+        assert found.tobytes() == expected.tobytes()
+    if not stored:
+        assert [key for key in target.list() if not key.endswith("json")] == []
+
+
+@pytest.mark.parametrize("old", FORMATS)
+@pytest.mark.parametrize("new", FORMATS)
+def test_between_formats(old: Any, new: Any) -> None:
+    store = MemoryStore()
+    array = xzarr3.create_array(
+        store,
+        "a",
+        shape=(9, 10),
+        chunks=(2, 5),
+        dtype=">i4",
+        fill_value=7,
+        zarr_format=old,
+        compressors="gzip",
+    )
+    array[3:5, 2:7] = np.arange(10).reshape(2, 5)
+    copied = xzarr3.copy(store, MemoryStore(), zarr_format=new, chunks=(4, 3))["a"]
+    assert (copied.zarr_format, copied.chunks) == (new, (4, 3))
+    np.testing.assert_array_equal(copied[...], array[...])
+    assert sum(1 for _ in copied.stored_units()) == 6  # Others were absent.
+
+
+def _reads(shape: tuple[int, ...], old: Any, new: Any, memory: int, **options: Any) -> Counter[str]:
+    """How often each stored chunk of a source is read by a copy."""
+    store = recording()
+    xzarr3.create_array(store, data=np.ones(shape, "f4"), chunks=old, compressors="gzip")
+    with xzarr3.set_options(memory_limit=memory), store.recorded() as requests:
+        xzarr3.copy(store, MemoryStore(), chunks=new, **options)
+    return Counter(request.key for request in requests)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "memory", "most"),
+    [
+        ((1, 20, 30), (60, 2, 2), 2**20, 1),  # all of it fits
+        ((1, 20, 30), (60, 2, 2), 100_000, 2),
+        ((60, 2, 2), (1, 20, 30), 100_000, 2),
+        ((10, 20, 30), (20, 20, 30), 200_000, 1),
+        ((10, 20, 30), (15, 20, 30), 400_000, 1),
+    ],
+)
+def test_chunks_are_read_few_times(old: Any, new: Any, memory: int, most: int) -> None:
+    reads = _reads((60, 20, 30), old, new, memory)
+    counts = RegularGrid(old).counts((60, 20, 30))
+    assert len(reads) == np.prod(counts)
+    assert max(reads.values()) <= most
+
+
+@given(st.data())
+def test_tiles(data: st.DataObject) -> None:
+    """Tiles cover each unit once; the predicted reads are those that happen; memory is kept."""
+    shape = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple))
+    grids = [grid_for(tuple(data.draw(st.integers(1, size + 2)) for size in shape), shape) for _ in range(2)]
+    most = data.draw(st.integers(1, 400))
+    tiles = tiles_for(*grids, shape, most)
+    units = [unit for coords in np.ndindex(*tiles.counts) for unit in tiles.units(coords)]
+    assert sorted(units) == sorted(np.ndindex(*grids[0].counts(shape)))
+    regions = [grids[1].region(coords, shape) for coords in np.ndindex(*grids[1].counts(shape))]
+    assert tiles.reads(grids[1]) == sum(len(list(tiles.over(region))) for region in regions)
+    assert tiles.elements <= max(most, Tiles(grids[0], shape, (1,) * len(shape)).elements)
+    covered = np.zeros(shape, int)
+    for coords in np.ndindex(*tiles.counts):
+        covered[tiles.region(coords)] += 1
+    assert (covered == 1).all()
+
+
+MEMORY = """
+import resource, sys, numpy, xzarr3
+source = xzarr3.open_array(sys.argv[1])
+xzarr3.set_options(memory_limit="24 MiB")
+small = xzarr3.create_array(xzarr3.MemoryStore(), data=numpy.ones((8, 8)), chunks=(1, 8))
+xzarr3.copy(small, xzarr3.MemoryStore(), chunks=(8, 1))
+def peak():
+    with open("/proc/self/status") as said:
+        return int(next(line for line in said if line.startswith("VmHWM")).split()[1]) * 1024
+before = peak()
+xzarr3.copy(source, sys.argv[2], chunks={"time": -1, "lat": 10, "lon": 10})
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The array is ten times as large as the limit."""
+    monkeypatch.setenv("XZARR3_COMPILED", "0")  # Loading machine code takes memory of its own.
+    array = xzarr3.create_array(
+        tmp_path / "maps", shape=(300, 400, 500), chunks=(1, 400, 500), dtype="f4",
+        dimension_names=("time", "lat", "lon"), compressors="zstd",
+    )  # fmt: skip
+    for time in range(300):
+        array[time] = np.float32(time)
+    run = [sys.executable, "-c", MEMORY, str(tmp_path / "maps"), str(tmp_path / "series")]
+    taken = int(subprocess.run(run, check=True, capture_output=True, text=True, timeout=300).stdout)
+    assert taken < 2 * 24 * 2**20  # Twice the limit, with what the libraries take once.
+    copied = xzarr3.open_array(tmp_path / "series")
+    assert copied.chunks == (300, 10, 10)
+    np.testing.assert_array_equal(copied[:, 7, 400], np.arange(300, dtype="f4"))

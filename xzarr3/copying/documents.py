@@ -1,0 +1,122 @@
+"""The documents of a copy: those of the source in the terms of the format that the copy has."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from xzarr3.arrays import Array
+from xzarr3.codecs.base import Codec
+from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.copying.settings import Settings, is_keep
+from xzarr3.errors import MetadataError, levels_to_caller, listed, printable
+from xzarr3.formats import Format
+from xzarr3.formats.fill_value_attribute import (
+    fill_value_is_mask,
+    from_fill_value_attribute,
+    to_fill_value_attribute,
+    without_literals,
+)
+from xzarr3.formats.nonfinite_attributes import as_text, finite_attributes, is_finite
+from xzarr3.groups import Group
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
+
+
+def translated(
+    node: Array | Group, format: Format, settings: Settings | None
+) -> ArrayMetadata | GroupMetadata:
+    """The metadata of a node in another format; an array has settings.
+
+    Raises
+    ------
+    MetadataError
+        If the format cannot express them; the error names the node in the source.
+    """
+    # Documents in pre-final forms of version 3 are written in the final form.
+    same = node.format.writable and node.format.answers_to(format.zarr_format)
+    try:
+        if isinstance(node, Group) or settings is None:
+            if node.metadata.ignored and not same:
+                _warn_of_ignored(node)
+            return GroupMetadata(
+                attributes=finite_attributes(node.metadata.attributes, node.path),
+                ignored=as_text(node.metadata.ignored) if same else {},
+                zarr_format=format.zarr_format,
+            )
+        meta = settings.metadata(node, format)
+        is_null = meta.fill_is_null
+        if same:
+            if not is_finite(meta.ignored):
+                meta = replace(meta, ignored=as_text(meta.ignored))
+            meta = without_literals(meta, format, node.path)
+            return meta if _is_stored_alike(meta, node.metadata) else _as_parsed(meta, format, node.path)
+        if meta.ignored:
+            _warn_of_ignored(node)
+        meta = replace(
+            _in_native_order(meta, format),
+            zarr_format=format.zarr_format,
+            chunk_key_encoding=format.chunk_key_encoding,
+            codecs=node.format.codecs_elsewhere(meta),
+            ignored={},
+            fill_is_null=meta.fill_is_null and format.fill_value_may_be_null,
+        )
+        if fill_value_is_mask(node.format) != fill_value_is_mask(format):
+            if fill_value_is_mask(format):
+                meta = from_fill_value_attribute(meta)
+            else:
+                meta = to_fill_value_attribute(meta, is_null=is_null)
+        return _as_parsed(without_literals(meta, format, node.path), format, node.path)
+    except MetadataError as error:
+        error.at(path=node.path)
+        if isinstance(node, Array) and settings is not None:
+            _advise(error, node, settings)
+        raise
+
+
+def _as_parsed(meta: ArrayMetadata, format: Format, path: str) -> ArrayMetadata:
+    """The metadata that a reader will parse from the document; the chunks are encoded by these."""
+    parsed = format.parse(format.hold(meta, path), path)
+    return cast("ArrayMetadata", parsed)
+
+
+def _is_stored_alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
+    return one.chunk_grid == other.chunk_grid and one.codecs == other.codecs
+
+
+def _advise(error: MetadataError, node: Array, settings: Settings) -> None:
+    """Say in an error how the array can be copied."""
+    ways = []
+    if node.shards is not None and is_keep(settings.shards):
+        ways.append("shards=None to store the chunks of shards one by one")
+    if is_keep(settings.filters) and _is_about(error, node.filters):
+        ways.append("filters=None to leave the filters out")
+    if isinstance(settings.chunks, (list, tuple)) and len(settings.chunks) != node.ndim:
+        ways.append("chunks by the names of dimensions, as in chunks={'time': 100}")
+    if ways:
+        error.advice = f"pass {', or '.join(ways)}"
+
+
+def _is_about(error: MetadataError, codecs: tuple[Codec, ...]) -> bool:
+    """Whether an error may be about one of these codecs."""
+    named = [codec.name for codec in codecs if not isinstance(codec, TransposeCodec)]
+    return any(name in str(error.found) or name in str(error) for name in named)
+
+
+def _in_native_order(meta: ArrayMetadata, format: Format) -> ArrayMetadata:
+    """The metadata in native byte order, unless the format's data types name a byte order."""
+    data_type = meta.data_type.in_native_order()
+    if format.byte_order_in_data_type or data_type == meta.data_type:
+        return meta
+    fill: Any = data_type.cast_array(np.asarray(meta.fill_value, meta.data_type.to_native_dtype()))[()]
+    return replace(meta, data_type=data_type, fill_value=fill)
+
+
+def _warn_of_ignored(node: Array | Group) -> None:
+    warnings.warn(
+        f"'{printable(node.name)}' of {node.store} has fields that have no meaning in another format; "
+        f"its copy lacks them: {listed(node.metadata.ignored)}",
+        stacklevel=levels_to_caller(),
+    )

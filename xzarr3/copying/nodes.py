@@ -1,0 +1,396 @@
+"""``copy``: an array or a group with all nodes below it, within a format or to another one.
+
+All documents are translated and checked before the first byte is written. How the copy is put in its place is
+the business of :mod:`xzarr3.commit.replace`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from xzarr3.api import open as open_node
+from xzarr3.arrays import Array
+from xzarr3.commit.lease import Lease
+from xzarr3.commit.replace import Replacement
+from xzarr3.commit.resume import check_resumable
+from xzarr3.commit.stage import NodeKeys, lease_at
+from xzarr3.copying.documents import translated
+from xzarr3.copying.finished import CopyResumption, Finished, fingerprint
+from xzarr3.copying.settings import KEEP, Settings, settings_of
+from xzarr3.copying.values import ArrayCopy, Means, do_all, most_threads
+from xzarr3.errors import MetadataError, NodeExistsError, short_traceback
+from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats.base import node_prefix
+from xzarr3.formats.nonfinite_attributes import Telling
+from xzarr3.groups import Group, bind
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.nodes.consolidated import check_consolidates
+from xzarr3.nodes.documents import store_documents
+from xzarr3.nodes.find import DocumentView, find_format, format_for_new, read_metadata
+from xzarr3.nodes.node import check_new_path, locate_node, normal_path
+from xzarr3.parallel import parallel_map
+from xzarr3.progress import Asked, Progress, check_asked
+from xzarr3.stores import Store, StoreLike
+from xzarr3.stores.open import was_made
+
+
+@short_traceback
+def copy(
+    source: StoreLike | Array | Group,
+    target: StoreLike,
+    *,
+    source_path: str = "",
+    path: str = "",
+    zarr_format: ZarrFormat | None = None,
+    chunks: Any = KEEP,
+    shards: Any = KEEP,
+    compressors: Any = KEEP,
+    filters: Any = KEEP,
+    serializer: Any = KEEP,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    consolidated: bool | None = None,
+    progress: Asked = False,
+    threads: int | None = None,
+    source_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+) -> Array | Group:
+    """Copy an array, or a group with all nodes below it, in the same format and chunks or in others.
+
+    Nothing is lost. The copy has the same values, fill values, attributes and dimension names, and xarray
+    masks the same elements in it. One exception: JSON lacks NaN and infinities, so in attributes they are
+    stored as the text "NaN", "Infinity" and "-Infinity". Where such an attribute marks missing values, the
+    fill value, ``_FillValue`` or nothing marks the same elements instead. One warning names these attributes
+    and what became of them.
+
+    Chunks are copied as bytes where both formats encode them alike. Others are copied in tiles of whole new
+    chunks or shards. These grow, as far as memory allows, so that few old chunks are read more than once. All
+    threads together hold 512 MiB of values, or what the option ``memory_limit`` says
+    (:class:`xzarr3.set_options`), but at least one old chunk and one new shard.
+
+    An existing node stays in its place until the whole copy is stored, as with :func:`xzarr3.to_zarr`. A
+    reader never finds half a copy.
+
+    Parameters
+    ----------
+    source : path, URL, Store, Array or Group
+    target : path, URL or Store
+    source_path, path : str
+        Path of the node in the source, and of the copy in the target; the root by default.
+    zarr_format : {3, 2, "3-draft"}, optional
+        Format of the copy; by default the format of the groups above it, or else that of the source.
+    chunks : optional
+        Chunks of all arrays, as :func:`xzarr3.create_array` takes them: a length, lengths, lists of lengths,
+        ``"auto"`` or a size such as ``"4 MB"``. Lengths by name of a dimension, such as ``{"time": 100}``,
+        hold for all arrays with that dimension; -1 stands for the whole dimension. By default chunks stay.
+    shards : optional
+        Shards, in the same forms. None stores each chunk on its own. By default shards stay.
+    compressors : codecs, optional
+        Encode all chunks again with these; by default the compressors stay. None for no compressors.
+    filters : codecs, optional
+        Encode all chunks again with these instead of their filters (:attr:`Array.filters`). None for no
+        filters: use it for a format or a reader that does not know the filters of the array.
+    serializer : codec, optional
+        Encode all chunks again with this serializer. None or "auto" for the one that
+        :func:`xzarr3.create_array` chooses.
+    encoding : mapping of str to mapping, optional
+        For single arrays, by path below the copied node or by name, any of ``chunks``, ``shards``,
+        ``compressors``, ``filters``, ``serializer`` and ``fill_value``; ``xzarr3.advise(array).encoding()``
+        gives one. Chunks without shards are stored one by one. Values stay the same under another fill value.
+    resume : bool
+        Go on with a copy that was interrupted, and keep what is stored if this one is. Units that are stored
+        are not copied again. A finished copy stays as it is. Values that others set in the source meanwhile
+        may or may not be in the copy.
+    overwrite : bool
+        Replace the existing node and all nodes below it. Files that are no part of a Zarr hierarchy stay, as
+        :func:`xzarr3.create_group` says.
+    consolidated : bool, optional
+        Whether the copy of a group gets consolidated metadata; by default if the source has them.
+    progress : bool or callable
+        Show a progress bar, or call ``progress(done, total)`` from time to time with numbers of decoded
+        bytes. An error that it raises ends the copy.
+    threads : int, optional
+        Number of threads. By default all cores in the main thread and one in any other thread. More, up to
+        the number of requests that the stores answer at a time, if one of the stores has to be waited for.
+    source_options, target_options : mapping, optional
+        Further options of the two stores; see :func:`xzarr3.open_store`.
+
+    Returns
+    -------
+    Array or Group
+        The copy.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is nothing to copy.
+    NodeExistsError
+        If there is a node already and ``overwrite`` is not set, or source and target overlap. With
+        ``resume``, also if the place holds another unfinished write: of a source that has changed since, or
+        of other settings.
+    MetadataError
+        If the format cannot express the source, or the settings do not fit it. Nothing is written then.
+    StoreCapabilityError
+        If an interrupted copy to the store cannot be resumed.
+    StoreError, ChunkDecodeError
+        If a chunk cannot be read or written. The old node is still there then; nothing of the copy is,
+        unless it can be resumed.
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> old, new = xzarr3.MemoryStore(), xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(old, "sst", data=np.arange(4.0), zarr_format=2, dimension_names=["time"])
+    >>> xzarr3.copy(old, new, zarr_format=3)["sst"].dimension_names
+    ('time',)
+
+    Maps become series, with all times of a place in a chunk:
+
+    >>> _ = xzarr3.create_array(old, "t2m", shape=(365, 90, 180), chunks=(1, 90, 180), dtype="f4",
+    ...     zarr_format=2, dimension_names=["time", "lat", "lon"])
+    >>> xzarr3.copy(old, new, source_path="t2m", path="t2m", chunks={"time": -1, "lat": 9, "lon": 9}).chunks
+    (365, 9, 9)
+    """
+    check_asked(progress)
+    if isinstance(source, (Array, Group)):
+        node = source
+    else:
+        node = open_node(source, source_path, storage_options=source_options)
+    store, path = locate_node(target, path, target_options, mode="a")
+    settings = Settings(chunks, shards, compressors, filters, serializer)
+    with store if was_made(store, target) else nullcontext():
+        plan = _planned(node, store, path, zarr_format, settings, encoding, consolidated)
+        return _run(plan, overwrite=overwrite, resume=resume, progress=progress, threads=threads)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A copy whose documents are all translated and checked.
+
+    Parameters
+    ----------
+    nodes : mapping of str to Array or Group
+        The source, by path relative to the copied node.
+    store : Store
+    path : str
+    format : Format
+    metadata : mapping of str to metadata
+        The nodes of the copy, by relative path.
+    consolidated : bool
+    """
+
+    nodes: Mapping[str, Array | Group]
+    store: Store
+    path: str
+    format: Format
+    metadata: Mapping[str, ArrayMetadata | GroupMetadata]
+    consolidated: bool
+
+    def path_of(self, below: str) -> str:
+        """Path in the target of a node with this relative path."""
+        return node_prefix(self.path) + below if below else self.path
+
+    @property
+    def arrays(self) -> dict[str, ArrayMetadata]:
+        """The arrays of the copy, by path in the target."""
+        found = self.metadata.items()
+        return {self.path_of(below): each for below, each in found if isinstance(each, ArrayMetadata)}
+
+    @property
+    def documents(self) -> dict[str, dict[str, bytes]]:
+        """For each path in the target, the documents by key, as they are stored."""
+        found = {}
+        for below, meta in self.metadata.items():
+            path = self.path_of(below)
+            said = self.format.documents(meta, path)
+            if not path:
+                said = {**said, **self.format.hierarchy_documents()}
+            found[path] = {key: documents.encode(each, path) for key, each in said.items()}
+        return found
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the target has all documents of the copy, which are stored after the values."""
+
+        def is_same(item: tuple[str, NodeMetadata]) -> bool:
+            path = self.path_of(item[0])
+            found = read_metadata(self.store, self.format, path, consolidated=False, again=True)
+            if isinstance(found, GroupMetadata):
+                found = replace(found, consolidated=None)
+            wanted = self.format.documents(item[1], path)
+            return found is not None and self.format.documents(found, path) == wanted
+
+        return all(parallel_map(is_same, self.metadata.items(), self.store.concurrency))
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the place."""
+        return lease_at(self.store, NodeKeys.of(self.store, self.format, self.path))
+
+    def opened(self) -> Array | Group:
+        """The copy, once it is in its place; its consolidated metadata are made if it is to have any."""
+        result = bind(self.store, self.format, self.path, self.metadata[""], read_only=False)
+        has_any = self.format.consolidated_key(self.path) is not None
+        if self.consolidated and isinstance(result, Group) and has_any:
+            return result.consolidate()
+        return result
+
+
+def _planned(
+    node: Array | Group,
+    store: Store,
+    path: str,
+    zarr_format: ZarrFormat | None,
+    settings: Settings,
+    encoding: Mapping[str, Mapping[str, Any]] | None,
+    consolidated: bool | None,
+) -> _Plan:
+    """Plan a copy; raises if it cannot be made."""
+    wanted = None if zarr_format is None else parse_format(zarr_format)
+    path = normal_path(path)
+    look = DocumentView.around(store, path)
+    format = format_for_new(look, path, zarr_format)
+    if wanted is None and not path and find_format(look, "") is None:
+        format = parse_format(node.zarr_format)
+    check_new_path(path, format)
+    _check_apart(node, store, path)
+    held = isinstance(node, Group) and node.consolidated and not store.transactional
+    if consolidated is not None:
+        held = consolidated
+    if held:
+        check_consolidates(store)
+    nodes = _nodes_below(node)
+    own = settings_of(nodes, settings, encoding)
+    with Telling():
+        metadata = {below: translated(each, format, own.get(below)) for below, each in nodes.items()}
+    plan = _Plan(nodes, store, path, format, metadata, held)
+    for below in nodes:
+        check_new_path(plan.path_of(below), format)
+    return plan
+
+
+def _run(
+    plan: _Plan, *, overwrite: bool, resume: bool, progress: Asked, threads: int | None
+) -> Array | Group:
+    """Carry out a plan."""
+    store, path, format, node = plan.store, plan.path, plan.format, plan.nodes[""]
+    encoded = plan.documents
+    resumed = _resumption(plan, encoded) if resume else None
+    names = sorted({below.partition("/")[0] for below in plan.nodes if below})
+    try:
+        place = Replacement(
+            store, format, path, names if isinstance(node, Group) else None, plan.arrays,
+            overwrite=overwrite, how="overwrite=True", resumed=resumed,
+        )  # fmt: skip
+    except NodeExistsError:
+        if resumed is None or not plan.is_there:
+            raise
+        resumed.clear(plan.lease)
+        return plan.opened()
+    if resumed is not None and resumed.has_swapped and plan.is_there:
+        resumed.clear(plan.lease)
+        return plan.opened()
+    if threads is None:
+        threads = most_threads(node, store, plan.arrays.values())
+
+    def write() -> None:
+        store_documents(place.store, format, encoded, last=path, replaces=place.replaces)
+
+    place.begin()
+    place.documents_first(write)
+    with place.discarding():
+        finished = None if resumed is None else Finished(store, resumed.top)
+        _copy_values(plan, place.store, finished, progress, threads)
+        place.documents_last(write)
+    place.put(plan.metadata)
+    return plan.opened()
+
+
+def _resumption(plan: _Plan, encoded: Mapping[str, Mapping[str, bytes]]) -> CopyResumption:
+    """Identifies a copy that can be resumed, and finds an interrupted one.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is another unfinished write at the place.
+    StoreCapabilityError
+        If the store cannot keep what is needed.
+    """
+    store, path = plan.store, plan.path
+    check_resumable(store)
+    resumed = CopyResumption(store, path, fingerprint(plan.nodes, encoded), encoded[path])
+    resumed.find(plan.lease.key)
+    return resumed
+
+
+def _copy_values(plan: _Plan, store: Store, finished: Finished | None, progress: Asked, threads: int) -> None:
+    """Copy the values of all arrays to ``store``, which takes them under their final keys."""
+    means = Means(threads)
+    copies = [
+        ArrayCopy(source, Array(store, plan.path_of(below), meta, format=plan.format), finished)
+        for below, source in plan.nodes.items()
+        if isinstance(source, Array) and isinstance(meta := plan.metadata[below], ArrayMetadata)
+    ]
+    text = f"copying {plan.nodes[''].name} to {plan.store}"
+    with Progress(progress, sum(each.source.nbytes for each in copies), text) as shown:
+        moves = itertools.chain.from_iterable(each.moves(means) for each in copies)
+        do_all(moves, threads, shown.advance)
+
+
+def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
+    """A node and all nodes below it, by relative path.
+
+    Raises
+    ------
+    MetadataError
+        If a node cannot be reached because a group above it has no document.
+    """
+    nodes: dict[str, Array | Group] = {"": node}
+    if not isinstance(node, Group):
+        return nodes
+    if not node.store.listable:
+        nodes.update(node.members(max_depth=None))
+        return nodes
+    # Consolidated metadata may be out of date, so the store is read.
+    plain = Group(
+        node.store,
+        node.path,
+        node.metadata,
+        format=node.format,
+        read_only=node.read_only,
+        use_consolidated=False,
+    )
+    nodes.update(plain.members(max_depth=None))
+    known = {node.path, *(node_prefix(node.path) + below for below in nodes)}
+    for prefix in node.format.prefixes(node.path):
+        for key in node.store.list_prefix(prefix):
+            place = node.format.place(key)
+            if place is not None and place.kind != "other" and place.path not in known:
+                raise MetadataError(
+                    f"'{node.name}' cannot be reached: a group above it has no document",
+                    path=place.path, advice="create the groups above it with create_group()",
+                )  # fmt: skip
+    return nodes
+
+
+def _check_apart(node: Array | Group, store: Store, path: str) -> None:
+    """Raise if source and target overlap."""
+    one, other = _location(node.store, node.path), _location(store, path)
+    if one[0] == other[0] and (one[1].startswith(other[1]) or other[1].startswith(one[1])):
+        raise NodeExistsError(
+            f"'{node.name}' of {node.store} cannot be copied to '/{path}' of {store}: one of the two "
+            "contains the other; choose another path, or another store"
+        )
+
+
+def _location(store: Store, path: str) -> tuple[object, str]:
+    """The store's identity and the prefix of everything that belongs to the node."""
+    if store.folder is not None:
+        return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.folder, path)), "")
+    return store.identity, node_prefix(path)

@@ -1,0 +1,315 @@
+"""The values of a copy: which pieces are copied how, in bounded memory and on several threads.
+
+Units that both arrays encode alike are copied as bytes. All others are decoded and encoded again, in tiles of
+whole units of the target (:mod:`xzarr3.copying.tiles`). No unit is written by two threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from xzarr3._types import Buffer, Scalar
+from xzarr3.arrays import Array
+from xzarr3.copying.finished import Finished
+from xzarr3.copying.tiles import Coords, Tiles, tiles_for
+from xzarr3.errors import MetadataError
+from xzarr3.groups import Group
+from xzarr3.io.selection import basic_selection
+from xzarr3.io.stored_units import FEW
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.freshness import note_values
+from xzarr3.options import memory_limit
+from xzarr3.parallel import available_threads, pause, run_on_threads, waiters
+from xzarr3.stores import Store, in_flight
+from xzarr3.stores.in_flight import Budget
+from xzarr3.tracing.counters import for_array
+
+MEMORY = 2**29
+"""Bytes that the values of a copy take in memory, over all threads, if no option says otherwise."""
+_OBJECT_BYTES = 64  # Assumed of an element of variable length.
+
+
+class Means:
+    """What a copy may use.
+
+    Parameters
+    ----------
+    threads : int
+    memory : int, optional
+        Bytes of values over all threads; by default the option ``memory_limit``, else 512 MiB.
+    """
+
+    def __init__(self, threads: int, memory: int | None = None) -> None:
+        option = memory_limit()
+        self.threads = threads
+        self.memory = Budget(memory or (option if isinstance(option, int) else MEMORY))
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the values of one array are copied to another one in tiles.
+
+    Parameters
+    ----------
+    tiles : Tiles
+    threads : int
+        Threads that work on one tile.
+    held : int
+        Bytes of memory for a tile.
+    reads : int
+        How often chunks of the source are read.
+    """
+
+    tiles: Tiles
+    threads: int
+    held: int
+    reads: int
+
+    @classmethod
+    def of(cls, source: Array, target: Array, means: Means) -> Tiling:
+        """The tiles that read the chunks of the source least often in the memory that there is.
+
+        Many tiles are copied at a time if they need not be larger for that; else one large tile at a time, by
+        all threads.
+        """
+        limit, threads = means.memory.limit, means.threads
+        size = element_bytes(target)
+        chunks, units = source.chunk_grid, target.metadata.chunk_grid
+        # Each thread holds a chunk and a unit, decoded and encoded.
+        beside = 2 * size * (math.prod(chunks.largest) + math.prod(units.largest))
+        fewest = math.prod(chunks.counts(source.shape))
+        tiles = tiles_for(units, chunks, target.shape, (limit // threads - beside) // size)
+        at_once = 1
+        if tiles.reads(chunks) > fewest:
+            several = max(1, min(threads, limit // 2 // max(beside, 1)))
+            larger = tiles_for(units, chunks, target.shape, (limit - several * beside) // size)
+            if larger.reads(chunks) < tiles.reads(chunks):
+                tiles, at_once = larger, several
+        held = tiles.elements * size + at_once * beside
+        return cls(tiles, at_once, held, tiles.reads(chunks))
+
+
+def element_bytes(array: Array) -> int:
+    """Bytes of an element in memory, which for text of any length is a guess."""
+    dtype = array.dtype
+    return _OBJECT_BYTES if dtype.hasobject or dtype.kind == "T" else max(1, dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class ArrayCopy:
+    """The copy of the values of one array to another one of its shape.
+
+    Parameters
+    ----------
+    source, target : Array
+    finished : Finished, optional
+        What an interrupted copy has stored.
+    share : float
+        The part of the bytes that counts as progress.
+    """
+
+    source: Array
+    target: Array
+    finished: Finished | None = None
+    share: float = 1.0
+
+    @property
+    def absent(self) -> Absent | None:
+        """What is stored in place of absent units; None if absence means the same in both arrays."""
+        source, target = self.source.metadata, self.target.metadata
+        left_open = target.fill_is_null and not source.fill_is_null
+        return Absent(source.fill_value, target) if left_open or not _same_fill(source, target) else None
+
+    @property
+    def moves_bytes(self) -> bool:
+        """Whether stored units are copied as they are."""
+        # In the bytes of a shard, absent inner chunks would get the other fill value.
+        as_bytes = self.absent is None or self.target.shards is None
+        return as_bytes and _encoded_alike(self.source.metadata, self.target.metadata)
+
+    def moves(self, means: Means) -> Iterator[Callable[[], int]]:
+        """Callables that copy all values; each returns the decoded size in bytes of what it has copied."""
+        source, target, absent = self.source, self.target, self.absent
+        if self.moves_bytes:
+            alone = Tiles(target.metadata.chunk_grid, target.shape, (1,) * target.ndim)
+            for coords in self._left(_stored(source) if absent is None else _all(alone.counts), alone):
+                yield _Move(self, coords, absent)
+            return
+        target.write_empty_chunks = target.write_empty_chunks or absent is not None
+        tiling = Tiling.of(source, target, means)
+        tiles = tiling.tiles
+        wanted = _touched(source, tiles) if absent is None else _all(tiles.counts)
+        for coords in self._left(wanted, tiles):
+            yield _Recode(self, tiling, coords, means.memory)
+
+    def _left(self, wanted: Iterator[Coords], tiles: Tiles) -> Iterator[Coords]:
+        """Those of the wanted tiles that are not stored yet."""
+        return wanted if self.finished is None else self.finished.left(self.target, wanted, tiles)
+
+    def size(self, region: tuple[slice, ...]) -> int:
+        """Decoded size of a region in bytes, as it counts for progress."""
+        elements = math.prod(part.stop - part.start for part in region)
+        return int(self.share * elements * self.target.dtype.itemsize)
+
+
+def _encoded_alike(source: ArrayMetadata, target: ArrayMetadata) -> bool:
+    """Whether the stored units of both have the same bytes."""
+    return (
+        source.data_type == target.data_type
+        and source.chunk_grid == target.chunk_grid
+        and repr(source.codecs) == repr(target.codecs)  # 1 and 1.0 are equal, but may encode differently
+    )
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Encoded fill values for units that are absent in the source, where absence would mean another value."""
+
+    fill_value: Scalar
+    metadata: ArrayMetadata
+    _encoded: dict[Coords, Buffer] = field(default_factory=dict)
+
+    def unit(self, coords: Coords) -> Buffer:
+        """The stored form of a unit."""
+        shape = self.metadata.chunk_grid.chunk_shape_at(coords)
+        if shape not in self._encoded:
+            chunk = self.metadata.data_type.filled(shape, self.fill_value)
+            self._encoded[shape] = bytes(self.metadata.chain_of(shape).encode(chunk, keep_empty=True))
+        return self._encoded[shape]
+
+
+def _all(counts: Coords) -> Iterator[Coords]:
+    """All coordinates in a grid, one at a time."""
+    return itertools.product(*map(range, counts))
+
+
+def _stored(array: Array) -> Iterator[Coords]:
+    """The coordinates of stored units; of all units if there are few or the store cannot list."""
+    few = array.nshards <= FEW or not array.engine.store.listable
+    return _all(array.shard_grid_shape) if few else array.stored_units()
+
+
+def _touched(source: Array, tiles: Tiles) -> Iterator[Coords]:
+    """The coordinates of tiles that overlap stored units of the source."""
+    grid = source.metadata.chunk_grid
+    if grid == tiles.grid and set(tiles.per_tile) <= {1}:
+        yield from _stored(source)
+        return
+    done: set[Coords] = set()
+    listable = source.engine.store.listable  # only units that exist are visited
+    for coords in source.stored_units() if listable else _stored(source):
+        for found in tiles.over(grid.region(coords, source.shape)):
+            if found not in done:
+                done.add(found)
+                yield found
+
+
+def _same_fill(source: ArrayMetadata, target: ArrayMetadata) -> bool:
+    data_type, fill = target.data_type, source.fill_value
+    if data_type != source.data_type:
+        try:
+            fill = data_type.cast_scalar(fill)
+        except MetadataError:  # the target holds no such value
+            return False
+    same: bool = data_type.bits(fill) == data_type.bits(target.fill_value)
+    return same
+
+
+@dataclass(frozen=True)
+class _Move:
+    """Copies the bytes of a stored unit, or stores the encoded fill value if the unit is absent."""
+
+    copy: ArrayCopy
+    coords: Coords
+    absent: Absent | None
+
+    @for_array(lambda move: move.copy.source.engine)
+    def __call__(self) -> int:
+        engine, target = self.copy.source.engine, self.copy.target
+        value = engine.store.get(engine.key(self.coords))
+        if value is None and self.absent is not None:
+            value = self.absent.unit(self.coords)
+        if value is not None:
+            into = target.engine
+            into.store.set(into.key(self.coords), value)
+        return self.copy.size(target.metadata.chunk_grid.region(self.coords, target.shape))
+
+
+@dataclass(frozen=True)
+class _Recode:
+    """Reads the elements of a tile and encodes them again, when there is memory for it."""
+
+    copy: ArrayCopy
+    tiling: Tiling
+    coords: Coords
+    memory: Budget
+
+    def __call__(self) -> int:
+        source, target = self.copy.source, self.copy.target
+        region, threads = self.tiling.tiles.region(self.coords), self.tiling.threads
+        left_out: list[Coords] = []
+        with self.memory.reserved(self.tiling.held):
+            if not pause(0):  # The copy has failed while this thread waited.
+                return 0
+            # The target has no documents yet: skip the check that the array still exists.
+            selection = basic_selection(region, target.shape)
+            values = source.get(region, threads=threads)
+            target._write(selection, values, threads=threads, left_out=left_out)
+            del values
+        if left_out and self.copy.finished is not None:
+            self.copy.finished.note(target, self.tiling.tiles, self.coords, left_out)
+        return self.copy.size(region)
+
+
+def copy_values(source: Array, target: Array) -> None:
+    """Write all values of an array to another one of its shape, which holds none yet.
+
+    Stored units are copied as bytes where both arrays encode them alike.
+    """
+    means = Means(most_threads(source, target.store, [target.metadata]))
+    fresh = Array(target.store, target.path, target.metadata, format=target.format)
+    try:
+        do_all(ArrayCopy(source, fresh).moves(means), means.threads, lambda _: None)
+    finally:
+        note_values(target)
+
+
+def most_threads(node: Array | Group, store: Store, arrays: Iterable[ArrayMetadata]) -> int:
+    """How many threads copy to a store by default."""
+    held_by_each = max((2 * each.chain.spec.nbytes for each in arrays), default=0)
+    most = max(node.store.concurrency, store.concurrency)
+    return max(available_threads(), in_flight.at_once(most, held_by_each))
+
+
+def do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[[int], object]) -> None:
+    """Run all moves on several threads; calls ``advance`` in this thread with the bytes of each."""
+    lock = threading.Lock()
+    done: deque[int] = deque()
+    caller = threading.current_thread()
+    stopped = False
+
+    def worker() -> None:
+        while not stopped:
+            with lock:
+                move = next(moves, None)
+            if move is None:
+                return
+            done.append(move())
+            if threading.current_thread() is caller:
+                report()
+
+    def report() -> None:
+        while done:
+            advance(done.popleft())
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+
+    run_on_threads(worker, threads, waiters, stop)
+    report()

@@ -1,0 +1,325 @@
+"""Chunk grids: divide an array into stored units.
+
+Specification: Zarr v3 core, "Chunk grids"; "Regular grids". Extension ``chunk-grids/rectilinear`` of
+zarr-extensions, whose chunks along a dimension may each have another length.
+
+A grid is a product over the dimensions. It holds one :class:`~xzarr3.grid.along.Steps` or
+:class:`~xzarr3.grid.along.Edges` for each dimension and never a list of chunks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self, TypeAlias
+
+from xzarr3._types import JSON
+from xzarr3.errors import MetadataError, UnknownExtensionError
+from xzarr3.extensions import unknown_fields
+from xzarr3.grid.along import FIELD, Edges, Steps, axis_from
+
+ChunkLengths: TypeAlias = tuple[int, ...] | tuple[tuple[int, ...], ...]
+"""The shape of all chunks; or the lengths of the chunks along each dimension if they differ."""
+
+
+class Grid(ABC):
+    """A chunk grid. Immutable, compared by value. ``shape`` is always that of the array."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def axes(self) -> tuple[Steps | Edges, ...]:
+        """The division of each dimension."""
+
+    @classmethod
+    @abstractmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+        """The grid that a metadata document describes.
+
+        Raises
+        ------
+        MetadataError
+            If the configuration is not valid; the error names the field from ``chunk_grid`` on.
+        """
+
+    @abstractmethod
+    def configuration(self) -> dict[str, JSON]:
+        """The configuration in the form of a metadata document."""
+
+    @abstractmethod
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse a grid that does not fit an array of this shape.
+
+        Raises
+        ------
+        MetadataError
+            If the number of dimensions differs, a chunk has no length or a dimension is not covered.
+        """
+
+    @abstractmethod
+    def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
+        """The grid of the array after its shape has changed.
+
+        All chunks that are in both grids keep their coordinates and their shape.
+
+        Parameters
+        ----------
+        shape : tuple of int
+        inner : tuple of int, optional
+            Shape of the inner chunks, also of the added chunks.
+        """
+
+    @cached_property
+    def is_regular(self) -> bool:
+        """Whether all chunks have the same shape for every shape of the array."""
+        return all(isinstance(axis, Steps) for axis in self.axes)
+
+    @cached_property
+    def largest(self) -> tuple[int, ...]:
+        """The largest length of a chunk along each dimension: the shape of each chunk of a regular grid."""
+        return tuple(axis.longest for axis in self.axes)
+
+    def agrees(self, other: Grid) -> bool:
+        """Whether chunks with the same coordinates have the same elements, as far as both have chunks.
+
+        A grid and its :meth:`resized` grid agree.
+        """
+        return (
+            self.name == other.name
+            and len(self.axes) == len(other.axes)
+            and all(mine.agrees(its) for mine, its in zip(self.axes, other.axes, strict=True))
+        )
+
+    def sample_shapes(self) -> Iterator[tuple[int, ...]]:
+        """Shapes of chunks that have each length along each dimension at least once, the largest first.
+
+        Codecs that can encode these shapes can encode every other shape in the grid.
+        """
+        yield self.largest
+        for at, axis in enumerate(self.axes):
+            for length in axis.distinct[1:]:
+                yield (*self.largest[:at], length, *self.largest[at + 1 :])
+
+    def counts(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Number of chunks along each dimension of an array of this shape."""
+        return tuple(axis.count(size) for size, axis in zip(shape, self.axes, strict=True))
+
+    def chunk_shape_at(self, coords: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a stored chunk, including what lies beyond the array."""
+        return tuple(axis.length_at(i) for i, axis in zip(coords, self.axes, strict=True))
+
+    def region(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """The region of an array of this shape that a chunk covers."""
+        result = []
+        for i, axis, size in zip(coords, self.axes, shape, strict=True):
+            start = axis.start(i)
+            result.append(slice(start, min(start + axis.length_at(i), size)))
+        return tuple(result)
+
+    def chunk_lengths(self, shape: tuple[int, ...]) -> ChunkLengths:
+        """The shape of all chunks if the grid is regular; otherwise their lengths along each dimension."""
+        if self.is_regular:
+            return self.largest
+        return tuple(axis.lengths(size) for size, axis in zip(shape, self.axes, strict=True))
+
+
+@dataclass(frozen=True)
+class RegularGrid(Grid):
+    """All chunks have the same shape; chunks at the upper edges may reach beyond the array.
+
+    Parameters
+    ----------
+    chunk_shape : tuple of int
+        Length of a chunk along each dimension, in elements.
+
+    Examples
+    --------
+    >>> grid = RegularGrid((2, 3))
+    >>> grid.counts((5, 3))
+    (3, 1)
+    >>> grid.region((2, 0), (5, 3))
+    (slice(4, 5, None), slice(0, 3, None))
+    """
+
+    chunk_shape: tuple[int, ...]
+
+    name = "regular"
+
+    @cached_property
+    def axes(self) -> tuple[Steps | Edges, ...]:
+        return tuple(map(Steps, self.chunk_shape))
+
+    @property
+    def is_regular(self) -> bool:
+        return True
+
+    @property
+    def largest(self) -> tuple[int, ...]:
+        return self.chunk_shape
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+        unknown_fields(configuration, ("chunk_shape",), "chunk_shape", within=f"{FIELD}.configuration")
+        lengths = configuration.get("chunk_shape")
+        if not isinstance(lengths, list) or not all(type(n) is int and 0 <= n < 2**63 for n in lengths):
+            raise MetadataError(
+                "not a chunk shape", field=f"{FIELD}.configuration.chunk_shape", found=lengths,
+                accepted="integers of at least 1",
+            )  # fmt: skip
+        return cls(tuple(lengths))
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"chunk_shape": list(self.chunk_shape)}
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        field = f"{FIELD}.configuration.chunk_shape"
+        if len(self.chunk_shape) != len(shape):
+            raise MetadataError(
+                f"the array has {len(shape)} dimensions",
+                field=field,
+                found=list(self.chunk_shape),
+                accepted=f"{len(shape)} integers",
+            )
+        for length, size in zip(self.chunk_shape, shape, strict=True):
+            if length < 1 and (size > 0 or length < 0):
+                raise MetadataError(
+                    "a chunk of length 0 does not fit a dimension of another length",
+                    field=field,
+                    found=list(self.chunk_shape),
+                    accepted="integers of at least 1",
+                )
+
+    def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
+        return self
+
+
+AxisChunks: TypeAlias = int | Sequence[int | Sequence[int]]
+"""Chunks along a dimension: one length for all, or a list of lengths and of pairs (length, count)."""
+
+
+@dataclass(frozen=True)
+class RectilinearGrid(Grid):
+    """The chunks along a dimension may each have another length.
+
+    Chunks may reach beyond the array, or lie wholly beyond it; the latter are not stored. A dimension that
+    grows beyond its last chunk gets more chunks; see :meth:`Edges.covering`.
+
+    Parameters
+    ----------
+    chunk_shapes : tuple
+        For each dimension an integer, the length of all its chunks; or the lengths of its chunks, where
+        (length, count) stands for several equal chunks.
+
+    Raises
+    ------
+    MetadataError
+        If ``chunk_shapes`` has another form.
+
+    Examples
+    --------
+    >>> grid = RectilinearGrid((4, (1, 2, (3, 2))))
+    >>> grid.counts((6, 9)), grid.chunk_shape_at((1, 2))
+    ((2, 4), (4, 3))
+    >>> grid.region((1, 2), (6, 9))
+    (slice(4, 6, None), slice(3, 6, None))
+    >>> grid.configuration()
+    {'kind': 'inline', 'chunk_shapes': [4, [1, 2, [3, 2]]]}
+    """
+
+    chunk_shapes: tuple[AxisChunks, ...]
+
+    name = "rectilinear"
+
+    def __post_init__(self) -> None:
+        field = f"{FIELD}.configuration.chunk_shapes"
+        if not isinstance(self.chunk_shapes, (list, tuple)):
+            raise MetadataError(
+                "not the chunks of dimensions", field=field, found=self.chunk_shapes, accepted=_CHUNKS
+            )
+        # Stored in one form, so that equal grids compare equal.
+        shapes = tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in self.axes)
+        object.__setattr__(self, "chunk_shapes", shapes)
+
+    @cached_property
+    def axes(self) -> tuple[Steps | Edges, ...]:
+        field = f"{FIELD}.configuration.chunk_shapes"
+        return tuple(axis_from(value, f"{field}[{at}]") for at, value in enumerate(self.chunk_shapes))
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+        known = ("chunk_shapes", "kind")
+        unknown_fields(configuration, known, ", ".join(known), within=f"{FIELD}.configuration")
+        kind = configuration.get("kind")
+        if kind != "inline":
+            raise MetadataError(
+                "missing field" if kind is None else "unknown kind of chunk shapes",
+                field=f"{FIELD}.configuration.kind",
+                found=... if kind is None else kind,
+                accepted="'inline'",
+            )
+        if "chunk_shapes" not in configuration:
+            raise MetadataError(
+                "missing field", field=f"{FIELD}.configuration.chunk_shapes", accepted=_CHUNKS
+            )
+        return cls(configuration["chunk_shapes"])
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"kind": "inline", "chunk_shapes": [axis.to_json() for axis in self.axes]}
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        field = f"{FIELD}.configuration.chunk_shapes"
+        if len(self.axes) != len(shape):
+            raise MetadataError(
+                f"the array has {len(shape)} dimensions",
+                field=field,
+                found=self.configuration()["chunk_shapes"],
+                accepted=f"the chunks of {len(shape)} dimensions",
+            )
+        for at, (axis, size) in enumerate(zip(self.axes, shape, strict=True)):
+            if isinstance(axis, Edges) and axis.total < size:
+                raise MetadataError(
+                    f"the chunk lengths add up to {axis.total}, less than the dimension's {size}",
+                    field=f"{field}[{at}]",
+                    found=axis.to_json(),
+                    accepted=f"lengths whose sum is at least {size}",
+                )
+
+    def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
+        units = inner or (1,) * len(shape)
+        axes = [axis.covering(*wanted) for axis, *wanted in zip(self.axes, shape, units, strict=True)]
+        return type(self)(tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in axes))
+
+
+_CHUNKS = "for each dimension an integer, or a list of integers and pairs [length, count]"
+
+
+GRIDS: dict[str, type[Grid]] = {grid.name: grid for grid in (RegularGrid, RectilinearGrid)}
+"""The known chunk grids, by their names in documents."""
+
+
+def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ...]) -> Grid:
+    """The grid that a metadata document describes, for an array of this shape.
+
+    Raises
+    ------
+    MetadataError
+        If the configuration is not valid or does not fit the shape.
+    UnknownExtensionError
+        If the grid, or a field of its configuration, is not known.
+
+    Examples
+    --------
+    >>> parse_grid("regular", {"chunk_shape": [2]}, (5,))
+    RegularGrid(chunk_shape=(2,))
+    >>> parse_grid("rectilinear", {"kind": "inline", "chunk_shapes": [[[2, 3], 1]]}, (8,))
+    Traceback (most recent call last):
+    xzarr3.errors.MetadataError: field 'chunk_grid.configuration.chunk_shapes[0]': the chunk ...
+    """
+    if name not in GRIDS:
+        raise UnknownExtensionError("unknown chunk grid", field=f"{FIELD}.name", found=name, accepted=GRIDS)
+    grid = GRIDS[name].from_configuration(configuration)
+    grid.check(shape)
+    return grid

@@ -1,0 +1,158 @@
+"""The codecs of an array that was read, kept in the encoding of its variable to write it again alike.
+
+:func:`kept_codecs` makes the encoding. xarray's own engine can use it, and :func:`make_from_kept` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from xzarr3._types import JSON
+from xzarr3.arrays import Array
+from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.dtypes import ZDType
+from xzarr3.formats import Format
+from xzarr3.formats.v2 import ARRAY
+from xzarr3.xarray.encode import usual_fill_value
+
+_T = TypeVar("_T")
+_OBJECT_CODECS = ("vlen-utf8", "vlen-bytes", "json2")
+
+
+def kept_codecs(array: Array) -> dict[str, Any]:
+    """The codecs of an opened array, in the form in which variables keep them in their ``encoding``.
+
+    Parameters
+    ----------
+    array : Array
+
+    Returns
+    -------
+    dict
+        ``compressors`` and ``filters``, tuples of JSON objects. In version 2 these are the configurations
+        in the document, without the codec of strings and objects, which follows from the data type.
+    """
+    meta = array.metadata
+    if not array.format.configures_as_numcodecs:
+        return {
+            "compressors": tuple([codec.to_json() for codec in array.compressors]),
+            "filters": tuple([codec.to_json() for codec in array.filters]),
+        }
+    words: Mapping[str, Any]
+    if all(isinstance(codec, _WITHOUT_FILTERS) for codec in meta.codecs):
+        encoded = _configurations(meta.codecs, meta.data_type)
+        usual = {"compressor": encoded[-1] if encoded else None, "filters": encoded[:-1]}
+        words = {**usual, **getattr(meta.ignored, "spelled", {})}  # The document's own spelling comes first.
+    else:
+        words = array.format.hold(meta, array.path)[ARRAY]
+    compressor, filters = words["compressor"], words["filters"] or ()
+    return {
+        "compressors": () if compressor is None else (KeptCodec(compressor),),
+        "filters": tuple([KeptCodec(config) for config in filters if config["id"] not in _OBJECT_CODECS]),
+    }
+
+
+class KeptCodec(dict[str, Any]):
+    """The configuration of a version 2 codec in the encoding of a variable.
+
+    xarray's own engine accepts it, too. In format 2 that needs objects that can encode, so this class can. In
+    format 3 that asks for a ``name``, which version 2 codecs lack, so this class raises a TypeError.
+
+    Parameters
+    ----------
+    configuration : mapping
+        The configuration in a document of version 2.
+    """
+
+    codec_id = ""  # zarr-python looks for this attribute in the class.
+
+    def __init__(self, configuration: Mapping[str, Any]) -> None:
+        super().__init__(deepcopy(dict(configuration)))
+        self.codec_id = str(configuration["id"])
+
+    def __reduce__(self) -> Any:
+        return KeptCodec, (dict(self),)
+
+    def __missing__(self, key: str) -> Any:
+        if key != "name":
+            raise KeyError(key)
+        raise TypeError(
+            f"the encoding holds {dict(self)}, a codec of Zarr format 2, which xarray's own engine cannot "
+            "write in format 3; use zarr_format=2, call .drop_encoding() first, or use xzarr3.to_zarr()"
+        )
+
+    def _codec(self) -> Any:
+        import numcodecs
+
+        return numcodecs.get_codec(dict(self))
+
+    def encode(self, buf: Any) -> Any:
+        """Encode a buffer with the numcodecs codec."""
+        return self._codec().encode(buf)
+
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        """Decode a buffer with the numcodecs codec."""
+        return self._codec().decode(buf, out)
+
+    def get_config(self) -> dict[str, Any]:
+        """The complete configuration from numcodecs, including defaults that the document leaves out."""
+        return dict(self._codec().get_config())
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> KeptCodec:
+        """The codec with a configuration; numcodecs calls this."""
+        return cls(config)
+
+
+_WITHOUT_FILTERS = (ArrayBytesCodec, BytesBytesCodec, TransposeCodec)
+
+
+@lru_cache(maxsize=128)
+def _configurations(codecs: tuple[Codec, ...], data_type: ZDType) -> list[dict[str, JSON]]:
+    """The numcodecs configurations of the bytes-to-bytes codecs."""
+    from xzarr3.codecs.numcodecs import to_numcodecs
+
+    spec = ChunkSpec((), data_type, data_type.default_scalar())
+    return [to_numcodecs(codec, spec) for codec in codecs if isinstance(codec, BytesBytesCodec)]
+
+
+def make_from_kept(
+    make: Callable[..., _T], settings: Mapping[str, Any], dtype: np.dtype[Any], format: Format
+) -> _T:
+    """Call ``make`` with the settings that a variable kept, without those that no longer fit.
+
+    Parameters
+    ----------
+    make : callable
+        Takes settings as keywords and raises an error if they do not fit.
+    settings : mapping
+    dtype : numpy.dtype
+        Data type of the encoded values.
+    format : Format
+        The format to store them in.
+
+    Raises
+    ------
+    ValueError, TypeError
+        The first error of ``make``, if it fails even without settings.
+    """
+    first: Exception | None = None
+    for left in _fewer(settings):
+        try:
+            return make(**{**usual_fill_value(dtype, format), **left})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            first = first or error
+    raise first or ValueError("there is nothing to try")
+
+
+def _fewer(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Selections of settings to try: all, all but one, all but the codecs, none."""
+    yield dict(settings)
+    for without in (*((key,) for key in settings), ("filters", "serializer", "compressors"), tuple(settings)):
+        yield {key: value for key, value in settings.items() if key not in without}
