@@ -38,7 +38,7 @@ def chunks_between(copy: ArrayCopy, means: Means) -> tuple[int, ...] | None:
     >>> maps = xzarr3.zeros((1000, 90, 180), chunks=(1, 90, 180), dtype="f4")
     >>> series = xzarr3.zeros((1000, 90, 180), chunks=(1000, 2, 2), dtype="f4")
     >>> chunks_between(ArrayCopy(maps, series), Means(1, 400_000))
-    (3, 4, 14)
+    (3, 2, 4)
     """
     source, target = copy.source, copy.target
     if copy.moves_bytes or copy.absent is not None or not target.size:
@@ -48,7 +48,7 @@ def chunks_between(copy: ArrayCopy, means: Means) -> tuple[int, ...] | None:
     if direct.reads <= _OFTEN * fewest:
         return None
     room = means.memory.limit // 2 // element_bytes(target)  # The rest is for what threads hold besides.
-    written = direct.tiles.lengths
+    written = Tiling.of(source, target, means.half()).tiles.lengths
     read = tiles_for(source.chunk_grid, RegularGrid(written), source.shape, room).lengths
     return tuple(map(min, written, read))
 
