@@ -1,7 +1,9 @@
 """The layers of the package: its rooms, what each is for, and that every import points down or sideways.
 
     python ci/layers.py            prints what breaks the layers
-    python ci/layers.py --write    brings the table in README.md and the picture ci/layers.svg up to date
+    python ci/layers.py --write    draws the picture ci/layers.svg
+
+``ci/reference.py`` puts the table into the reference.
 
 A room is a folder of ``xzarr3/`` or a module beside them. Imports within functions count, those for type
 checkers alone do not. No modules may import each other in a circle, also within one layer.
@@ -17,18 +19,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "xzarr3"
-README = ROOT / "README.md"
 PICTURE = ROOT / "ci" / "layers.svg"
-BEGIN = "<!-- Made by ci/layers.py -->\n"
-END = "<!-- End of what ci/layers.py makes -->\n"
 
 # From the top down: rooms of one layer, each with its task.
 LAYERS: list[dict[str, str]] = [
-    {"cli": "the command line", "__main__": "`python -m xzarr3`"},
+    {"cli": "the command line: a file for each family of commands", "__main__": "`python -m xzarr3`"},
     {"__init__": "the public names"},
     {
         "xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit",
         "checks": "`check`: what is wrong with a store, and its repair",
+        "differences": "`diff`: what two stores do not have in common",
+        "inventory": "`stats`: how much is stored, by array",
         "advice": "`advise`: layouts compared for the ways in which data are read",
     },
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
@@ -148,6 +149,11 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def divided(names: list[str], most: int = 5) -> list[list[str]]:
+    """The rooms of a layer in rows of ``most``, which fit beside each other."""
+    return [names[at : at + most] for at in range(0, len(names), most)]
+
+
 def draw(file: Path) -> None:
     """Draw the layers: a box for each room, as wide as it has lines, with how many rooms it imports."""
     import matplotlib as mpl
@@ -160,16 +166,17 @@ def draw(file: Path) -> None:
     for name, path in modules().items():
         sizes[room(name)] += len(path.read_text("utf-8").splitlines())
         needs[room(name)] |= {room(each) for each in graph[name]} - {room(name)}
-    figure = Figure(figsize=(11, 0.72 * len(LAYERS)))
+    rows = [row for layer in reversed(LAYERS) for row in reversed(divided(list(layer)))]
+    figure = Figure(figsize=(11, 0.72 * len(rows)))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, 11), ylim=(0, len(LAYERS)))
+    axes.set(xlim=(0, 11), ylim=(0, len(rows)))
     axes.axis("off")
     narrowest = 1.55
-    for layer in LAYERS:
-        low, left = LEVEL[next(iter(layer))] - 1, 0.1
-        spare = 10.9 - (narrowest + 0.1) * len(layer)
-        total = sum(sizes[name] for name in layer)
-        for name in layer:
+    for low, row in enumerate(rows):
+        left = 0.1
+        spare = 10.9 - (narrowest + 0.1) * len(row)
+        total = sum(sizes[name] for name in row)
+        for name in row:
             width = narrowest + spare * sizes[name] / total
             box = FancyBboxPatch((left, low + 0.1), width, 0.8, boxstyle="round,pad=0,rounding_size=0.08")
             box.set(facecolor="#e8eef7", edgecolor="#44608c")
@@ -183,18 +190,11 @@ def draw(file: Path) -> None:
         figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None, dpi=100)
 
 
-def readme_with(text: str, made: str) -> str:
-    """README with this table."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
-
-
 def main() -> int:
-    """Check, or write what is made from the layers."""
+    """Check the layers, or draw them and check."""
     parser = argparse.ArgumentParser(description="Check the layers of the package.")
-    parser.add_argument("--write", action="store_true", help="bring README.md and the picture up to date")
+    parser.add_argument("--write", action="store_true", help="draw the picture")
     if parser.parse_args().write:
-        README.write_text(readme_with(README.read_text("utf-8"), table()), "utf-8")
         draw(PICTURE)
     wrong = broken()
     print("\n".join(wrong) or "the layers hold")

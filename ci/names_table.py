@@ -1,25 +1,20 @@
-"""The table in README.md of zarr-python's names and what they are here, made by comparing both packages.
+"""The table of zarr-python's names and what they are here, made by comparing both packages.
 
-    python ci/names_table.py            prints what is wrong: names without a place in the table, and others
-    python ci/names_table.py --write    brings the table in README.md up to date
+    python ci/names_table.py    prints what is wrong: names without a place in the table, and others
 
 The reasons are in :mod:`xzarr3.names`. The names are those of the installed zarr-python.
+``ci/reference.py`` puts the table into the reference.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
 import zarr
 
 import xzarr3
 from xzarr3.names import ABSENT, DIFFERENT
 
-README = Path(__file__).resolve().parent.parent / "README.md"
-BEGIN = "<!-- Made by ci/names_table.py -->\n"
-END = "<!-- End of what ci/names_table.py makes -->\n"
 OWNERS = {
     "module": (zarr, xzarr3),
     "Array": (zarr.zeros(1), xzarr3.zeros(1)),
@@ -70,18 +65,8 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def readme_with(text: str, made: str) -> str:
-    """README with this table."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
-
-
 def main() -> int:
-    """Check, or write the table."""
-    parser = argparse.ArgumentParser(description="Compare the names of zarr-python with ours.")
-    parser.add_argument("--write", action="store_true", help="bring README.md up to date")
-    if parser.parse_args().write:
-        README.write_text(readme_with(README.read_text("utf-8"), table()), "utf-8")
+    """Print what is wrong."""
     wrong = problems()
     print("\n".join(wrong) or "every name has a place")
     return bool(wrong)

@@ -1,15 +1,12 @@
-"""The table in README.md of what is supported in which format, made from the registries by trying it.
+"""The table of what is supported in which format, made from the registries by trying it.
 
-Run ``python ci/support_table.py --write`` to bring README.md up to date; without it, the table is printed.
+``python ci/support_table.py`` prints it, and ``ci/reference.py`` puts it into the reference.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +19,6 @@ from xzarr3.formats import FORMATS
 from xzarr3.grid import GRIDS
 from xzarr3.model.storage_transformers import storage_transformer_names
 
-README = Path(__file__).resolve().parent.parent / "README.md"
-BEGIN = "<!-- Made by ci/support_table.py -->\n"
-END = "<!-- End of what ci/support_table.py makes -->\n"
 HEADINGS = {3: "v3.1", 2: "v2", "3-draft": "draft of May 2022"}
 
 BOTH, READ, NONE = "read, write", "read", "no"
@@ -249,24 +243,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def readme_with(text: str, new: str) -> str:
-    """The text of the README with a new table."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    if not rest or not after:
-        raise SystemExit(f"README.md lacks {json.dumps(BEGIN)} or {json.dumps(END)}")
-    return f"{before}{BEGIN}\n{new}\n{END}{after}"
-
-
-def main() -> None:
-    """Print the table, or put it into README.md."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
-    if parser.parse_args().write:
-        README.write_text(readme_with(README.read_text(), table()))
-    else:
-        print(table())
-
-
 if __name__ == "__main__":
-    main()
+    print(table())

@@ -86,6 +86,8 @@ if TYPE_CHECKING:
         zeros_like,
     )
     from xzarr3.dask import from_zarr, store
+    from xzarr3.differences import diff
+    from xzarr3.inventory import stats
     from xzarr3.stores import (
         CacheStore,
         FsspecStore,
@@ -155,6 +157,7 @@ __all__ = [
     "copy",
     "create_array",
     "create_group",
+    "diff",
     "empty",
     "empty_like",
     "from_array",
@@ -180,6 +183,7 @@ __all__ = [
     "save_group",
     "set_options",
     "show_versions",
+    "stats",
     "store",
     "to_zarr",
     "trace",
@@ -209,6 +213,8 @@ _FROM = {
     ),
     "xzarr3.copying": ("copy",),
     "xzarr3.dask": ("from_zarr", "store"),
+    "xzarr3.differences": ("diff",),
+    "xzarr3.inventory": ("stats",),
     "xzarr3.stores": (
         *("CacheStore", "FsspecStore", "LoggingStore", "ObjectStore", "ReadOnlyStore", "WrapperStore"),
         "ZipStore",

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 JSON: TypeAlias = Union[bool, int, float, str, "list[JSON]", "dict[str, JSON]", None]
+"""What a document can hold."""
 Buffer: TypeAlias = bytes | bytearray | memoryview
 AnyArray: TypeAlias = npt.NDArray[Any]
 Scalar: TypeAlias = np.generic

@@ -87,16 +87,9 @@ def _there(
     if not (by_name or use_consolidated is False) and read_only:
         alone = True
         if path:
-            try:
-                format, root = find_consolidated(store, zarr_format)
-                together = not format.one_document and zarr_format is None
-            except (MetadataError, StorePermissionError):  # an unreadable root does not hide the node
-                root = None
-            if root is not None:
-                bound = bind(store, format, "", root, read_only=True, missing=missing)
-                node: Array | Group | None = bound.get(path) if isinstance(bound, Group) else None
-                if isinstance(node, Group):
-                    return node
+            group, together = _in_consolidated(store, path, zarr_format, missing)
+            if group is not None:
+                return group
     found = find_node(
         store,
         path,
@@ -124,6 +117,26 @@ def _there(
         consolidated=use_consolidated is not False,
         missing=missing,
     )
+
+
+def _in_consolidated(
+    store: Store, path: str, zarr_format: ZarrFormat | None, missing: Missing
+) -> tuple[Group | None, bool]:
+    """The group at a path, if the consolidated metadata of the root hold it.
+
+    Also whether the documents of the node are to be read together: the root is of a format that has several.
+    """
+    together = False
+    try:
+        format, root = find_consolidated(store, zarr_format)
+        together = not format.one_document and zarr_format is None
+    except (MetadataError, StorePermissionError):  # an unreadable root does not hide the node
+        root = None
+    if root is None:
+        return None, together
+    bound = bind(store, format, "", root, read_only=True, missing=missing)
+    node = bound.get(path) if isinstance(bound, Group) else None
+    return node if isinstance(node, Group) else None, together
 
 
 def _place_for_new(

@@ -1,7 +1,7 @@
 """Names that users know from elsewhere, and what has their meaning here.
 
 Arguments of zarr-python 2 and of netCDF are answered with the argument to use. Names of zarr-python 3.4 that
-are absent here, or mean something else, are listed with the reason; README.md shows them as a table.
+are absent here, or mean something else, are listed with the reason; the reference shows them as a table.
 """
 
 from __future__ import annotations

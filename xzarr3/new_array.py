@@ -69,6 +69,17 @@ def _check_known(options: Mapping[str, Any]) -> None:
         raise ArgumentTypeError(f"create_array() of a group has no argument {listed(unknown)}; {text}")
 
 
+def _take_blocks(data: Any, shape: object, options: dict[str, Any], path: str) -> None:
+    """Take the lengths of the blocks of a dask array as chunks, if neither these nor a shape are given."""
+    from xzarr3.dask.creating import block_lengths
+
+    lengths = block_lengths(data, path)
+    chunks = options.get("chunks")
+    is_left_open = chunks is None or chunks is True or is_auto(chunks)
+    if is_left_open and options.get("shards") is None and shape is None:
+        options["chunks"] = lengths
+
+
 def make_array(
     store: Store,
     format: Format,
@@ -97,13 +108,7 @@ def make_array(
     options["attributes"] = _given(options.get("attributes"), described)
     lazy = isinstance(data, getattr(sys.modules.get("dask.array"), "Array", ()))
     if lazy:
-        from xzarr3.dask.creating import block_lengths
-
-        lengths = block_lengths(data, path)
-        chunks = options.get("chunks")
-        is_left_open = chunks is None or chunks is True or is_auto(chunks)
-        if is_left_open and options.get("shards") is None and shape is None:
-            options["chunks"] = lengths
+        _take_blocks(data, shape, options, path)
     values: Any = data if lazy or data is None else _values(data, dtype, format, path)
     if values is not None:
         shape = values.shape if shape is None else shape

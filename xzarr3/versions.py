@@ -12,25 +12,17 @@ from xzarr3.io import compiled
 
 _PACKAGES = (
     *("xzarr3", "numpy", "dask", "distributed", "xarray", "fsspec", "numcodecs", "zstandard", "isal"),
-    *("zlib-ng", "google-crc32c", "msgspec", "obstore", "ml_dtypes", "numba", "zarr"),
+    *("zlib-ng", "google-crc32c", "msgspec", "click", "rich", "obstore", "ml_dtypes", "numba", "zarr"),
 )
 
 
-def show_versions(file: TextIO | None = None) -> None:
-    """Print the versions of Python, of xzarr3 and of the packages that it uses, and what of them is in use.
-
-    The command ``xzarr3 info --system`` prints the same. It loads compiled code to say whether it works here.
-
-    Parameters
-    ----------
-    file : text file, optional
-        By default standard output.
+def versions() -> dict[str, str]:
+    """What :func:`show_versions` prints, by name.
 
     Examples
     --------
-    >>> import xzarr3
-    >>> xzarr3.show_versions()  # doctest: +ELLIPSIS
-    python: ...
+    >>> versions()["python"]
+    'CPython ...'
     """
     rows = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -43,4 +35,23 @@ def show_versions(file: TextIO | None = None) -> None:
         except PackageNotFoundError:
             rows[name] = "not installed"
     rows["compiled code"] = compiled.warm_up()
-    print("\n".join(f"{name}: {text}" for name, text in rows.items()), file=file)
+    return rows
+
+
+def show_versions(file: TextIO | None = None) -> None:
+    """Print the versions of Python, of xzarr3 and of the packages that it uses, and what of them is in use.
+
+    The command ``xzarr3 versions`` prints the same. It loads compiled code to say whether it works here.
+
+    Parameters
+    ----------
+    file : text file, optional
+        By default standard output.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.show_versions()  # doctest: +ELLIPSIS
+    python: ...
+    """
+    print("\n".join(f"{name}: {text}" for name, text in versions().items()), file=file)

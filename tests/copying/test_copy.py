@@ -489,5 +489,4 @@ def test_command_leaves_filters_out(tmp_path: Path) -> None:
         assert main([*command, *options]) == 0
         np.testing.assert_array_equal(xzarr3.open_array(target, "a")[...], data)
     assert json.loads((tmp_path / "b.zarr/a/.zarray").read_text())["filters"] == [{**DELTA, "astype": "<i4"}]
-    with pytest.raises(SystemExit):
-        main([*command, "--filter", "{"])
+    assert main([*command, "--filter", "{"]) == 2

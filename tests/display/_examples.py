@@ -57,10 +57,23 @@ def examples(folder: Path) -> dict[str, Any]:
         "explanation of a dataset": part.xzarr3.explain(),
         "advice": xzarr3.advise(sst, access={"map": 0.5, "series": 0.3, HOSTILE: (0.2, (0, 0))}),
         "report": xzarr3.check(store),
+        "differences": xzarr3.diff(store, _changed(store)),
+        "stats": xzarr3.stats(store),
         "trace": trace,
         "info": sst.info,
         "indexer": sst.oindex,
     }
+
+
+def _changed(store: xzarr3.Store) -> xzarr3.Store:
+    """A copy of the store in which a value and an attribute are others, and an array is missing."""
+    changed = xzarr3.MemoryStore()
+    root = xzarr3.copy(store, changed)
+    assert isinstance(root, xzarr3.Group)
+    root["station"] = ["Oslo", HOSTILE]
+    root["hostile"].attrs[HOSTILE] = "another text"
+    del root["level"]
+    return changed
 
 
 def _sst(root: xzarr3.Group) -> xzarr3.Array:

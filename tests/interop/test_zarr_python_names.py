@@ -327,7 +327,7 @@ def test_group_opens_creates_and_replaces(lib: ModuleType) -> None:
 
 
 UNLIKE = {("module", "tree"), ("Array", "resize"), ("Group", "members"), ("Group", "tree")}
-"""Functions whose arguments differ, as the table in README.md says."""
+"""Functions whose arguments differ, as the table of the reference says."""
 
 
 def arguments(function: Callable[..., Any], *, passed_on: bool = False) -> set[str]:

@@ -1,124 +1,308 @@
-"""The command line, in this process and as a process of its own."""
+"""The command line as a whole: help, examples, options, statuses, errors, colours, pipes and completion."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 
 import xzarr3
 from xzarr3 import cli
+from xzarr3.cli import about, arguments
+from xzarr3.cli.running import Command, hint_for
 
+Call = Callable[..., tuple[int, str, str]]
+COMMANDS = cli.commands.commands
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store with an array ``ocean/sst``; it is ``s.zarr`` in the working directory."""
-    monkeypatch.chdir(tmp_path)
-    data = np.arange(1, 121, dtype="int16").reshape(10, 12)
-    ocean = xzarr3.create_group("s.zarr").create_group("ocean")
-    ocean.create_array("sst", data=data, chunks=(5, 4), compressors=None)
-    return tmp_path / "s.zarr"
-
-
-Call = Callable[..., tuple[object, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs the command in this process; gives its status and what it prints."""
-
-    def run(*arguments: object) -> tuple[object, str, str]:
-        try:
-            status: object = cli.main([str(each) for each in arguments])
-        except SystemExit as ended:
-            status = ended.code
-        return (status, *capsys.readouterr())
-
-    return run
+# Help
 
 
 def test_version(call: Call) -> None:
     assert call("--version") == (0, f"xzarr3 {xzarr3.__version__}\n", "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"), [((), ("ocean", "sst")), (("ocean/sst",), ("int16", "(10, 12)", "(5, 4)"))]
-)
-def test_info(store: Path, call: Call, arguments: tuple[str, ...], parts: tuple[str, ...]) -> None:
-    status, out, err = call("info", store, *arguments)
+def test_bare_command_shows_help_with_every_command_on_a_line(call: Call) -> None:
+    status, out, err = call()
     assert (status, err) == (0, "")
-    assert all(part in out for part in parts)
+    assert call("--help")[1] == out
+    for name in COMMANDS:
+        (line,) = re.findall(rf"^  {name}  .*$", out, re.MULTILINE)
+        assert len(line) <= 80
+        assert not line.endswith("...")
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_arguments_have_the_same_order_everywhere() -> None:
+    orders = {name: [each.name for each in command.params if isinstance(each, click.Argument)]
+              for name, command in COMMANDS.items()}  # fmt: skip
+    assert orders.pop("diff") == ["a", "b", "path", "selection"]
+    for name in ("copy", "rechunk"):
+        assert orders.pop(name) == ["store", "target"]
+    assert orders.pop("completion") == ["shell"]
+    for order in orders.values():
+        assert order == ["store", "path", "selection"][: len(order)]
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("demo", "completion")])
+def test_every_command_prints_json_and_takes_debug(name: str) -> None:
+    options = {option for each in COMMANDS[name].params for option in each.opts}
+    assert {"--json", "--debug"} <= options
+
+
+EXAMPLES = [(each, line) for each in COMMANDS.values() for line in getattr(each, "examples", ())]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples(name: str, call: Call) -> None:
+    status, out, _ = call(name, "--help")
+    assert status == 0
+    command = COMMANDS[name]
+    assert isinstance(command, Command)
+    assert command.examples or name == "demo"
+    assert all(f"  {line}\n" in out for line in command.examples)
+    assert max(len(line) for line in out.splitlines()) <= 88
+
+
+@pytest.mark.parametrize(("command", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_every_example_runs(command: Command, line: str, folder: Path, call: Call) -> None:
+    program, *given = shlex.split(line, comments=True)
+    assert (program, given[0]) == ("xzarr3", command.name)
+    status, out, err = call(*given)
+    assert status == (1 if line == "xzarr3 diff ocean.zarr v2.zarr" else 0), err
+    assert err == ""
+    assert out
+    if "--json" in given:
+        json.loads(out)
+
+
+# Errors
+
+ERRORS: dict[str, tuple[tuple[str, ...], int, str, str]] = {
+    "no store": (("info", "missing.zarr"), 1, "missing.zarr", "xzarr3 tree STORE"),
+    "no node": (("info", "ocean.zarr", "no/such"), 1, "no/such", "xzarr3 tree STORE"),
+    "a file": (("info", "file"), 1, "file", ""),
+    "broken document": (("info", "ocean.zarr", "broken"), 1, "broken", "xzarr3 check STORE"),
+    "store option": (("info", "ocean.zarr", "--option", "no_such=1"), 1, "no_such", "NAME=VALUE"),
+    "selection": (("read", "ocean.zarr", "time", "x"), 1, "not a selection", "in quotes"),
+    "path forgotten": (("read", "ocean.zarr", "0, :5"), 1, "0, :5", "ocean.zarr / '0, :5'"),
+    "outside": (("explain", "ocean.zarr", "sst", "0, 9"), 1, "axis 1: index 9", "in quotes"),
+    "group": (("read", "ocean.zarr", "deep"), 1, "group", "xzarr3 tree STORE"),
+    "too many values": (("read", "large.zarr"), 1, "at most 1,048,576", "--output"),
+    "exists": (("copy", "v2.zarr", "copy.zarr"), 1, "copy.zarr", "--overwrite"),
+    "pattern": (("advise", "v2.zarr", "sst", "--access", "mop"), 1, "did you mean 'map'?", "advise --help"),
+    "check": (("check", "missing.zarr"), 2, "missing.zarr", "xzarr3 tree STORE"),
+    "diff": (("diff", "ocean.zarr", "missing.zarr"), 2, "missing.zarr", "xzarr3 tree STORE"),
+    "diff of a group with a selection": (("diff", "ocean.zarr", "copy.zarr", "deep", "0"), 2, "group", ""),
+    "tree": (("tree", "ocean.zarr", "nope"), 1, "nope", "xzarr3 tree STORE"),
+    "stats": (("stats", "ocean.zarr", "nope"), 1, "nope", "xzarr3 tree STORE"),
+    "ls": (("ls", "ocean.zarr", "nope"), 1, "nope", "xzarr3 tree STORE"),
+    "consolidate": (("consolidate", "ocean.zarr", "sst"), 1, "array", ""),
+    "recover": (("recover", "missing.zarr"), 1, "missing.zarr", "xzarr3 tree STORE"),
+    "rechunk": (("rechunk", "ocean.zarr", "r.zarr", "--chunks", "0"), 2, "not lengths", "rechunk --help"),
+    "lengths": (("copy", "ocean.zarr", "r.zarr", "--chunks", "a=1,a=2"), 2, "not lengths", "copy --help"),
+    "no chunks": (("rechunk", "ocean.zarr", "r.zarr"), 2, "--chunks or --advice", "rechunk --help"),
+    "codec": (("copy", "ocean.zarr", "r.zarr", "--filter", "{"), 2, "not a codec", "copy --help"),
+    "both": (("copy", "a", "b", "--shards", "1", "--no-shards"), 2, "not both", "copy --help"),
+    "access alone": (("copy", "a", "b", "--access", "map"), 2, "--advice", "copy --help"),
+    "dimension": (("copy", "v2.zarr", "r.zarr", "--chunks", "x=3"), 1, "no copied array", "chunks, shards"),
+    "no command": (("no-such-command",), 2, "no-such-command", "xzarr3 --help"),
+    "near command": (("lss",), 2, "did you mean 'ls'?", "xzarr3 --help"),
+    "no argument": (("info",), 2, "STORE", "xzarr3 info --help"),
+    "no option": (("info", "--no-such-option"), 2, "--no-such-option", "xzarr3 info --help"),
+    "two ways": (("read", "ocean.zarr", "sst", "0", "--blocks", "--orthogonal"), 2, "only one", ""),
+    "threads": (("explain", "ocean.zarr", "sst", "--threads", "0"), 2, "--threads", ""),
+    "option": (("info", "s3://b/x", "--option", "anon"), 2, "NAME=VALUE", "info --help"),
+    "negative": (("read", "ocean.zarr", "time", "-1"), 2, "-1", "put -- before"),
+    "json and file": (("read", "ocean.zarr", "time", "--json", "--output", "f"), 2, "not both", ""),
+    "shell": (("completion", "tcsh"), 2, "tcsh", "completion --help"),
+    "versions": (("versions", "more"), 2, "more", "versions --help"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_error_is_one_line_and_a_hint(case: str, folder: Path, call: Call) -> None:
+    given, expected, named, hint = ERRORS[case]
+    Path("file").write_text("no directory")
+    xzarr3.create_array("large.zarr", shape=(2000, 2000), dtype="i1")
+    Path("ocean.zarr/broken").mkdir()
+    Path("ocean.zarr/broken/zarr.json").write_text("{not\njson")
+    status, out, err = call(*given)
+    assert (status, out) == (expected, "")
+    message, told = err.splitlines()
+    assert message.startswith("xzarr3: ")
+    assert named in message
+    assert told.startswith("hint: ")
+    assert hint in told
+    assert "Traceback" not in err
+
+
+def test_debug_prints_the_traceback(folder: Path, call: Call) -> None:
+    lines = {"--debug info no": 1, "info no --debug": 1, "check --debug no": 2, "diff a b --debug": 2}
+    for line, expected in lines.items():
+        status, _, err = call(*line.split())
+        assert status == expected
+        assert err.startswith("Traceback")
+        assert err.count('File "') > 3
+        assert err.splitlines()[-2].startswith("xzarr3: ")
+    assert "XZARR3_FULL_TRACEBACK" not in os.environ
+    assert "Traceback" not in call("info", "no.zarr")[2]
+
+
+def test_defects_keep_their_traceback(folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xzarr3, "open", lambda *_, **__: None.no_such)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        call("info", "ocean.zarr")
+
+
+@pytest.mark.parametrize("error", [OSError("disk\nfull"), ValueError("bad"), MemoryError()])
+def test_errors_of_others_are_one_line(
+    error: Exception, folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(xzarr3, "open", failing)
+    status, _, err = call("info", "ocean.zarr")
+    assert (status, err.count("\n")) == (1, 2)
+    assert err.startswith(f"xzarr3: {type(error).__name__}: ")
+    assert "--debug" in hint_for(error)
+
+
+def test_interrupt_is_reported_in_one_line(folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(xzarr3, "open", interrupted)
+    assert call("info", "ocean.zarr") == (130, "", "xzarr3: interrupted\n")
+
+
+def test_warnings_are_one_line(folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    import warnings
+
+    opened = xzarr3.open
+
+    def warning(*given: Any, **options: Any) -> Any:
+        warnings.warn("two\nlines", UserWarning, stacklevel=2)
+        return opened(*given, **options)
+
+    monkeypatch.setattr(xzarr3, "open", warning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert call("ls", "ocean.zarr", "deep") == (0, "salt\n", "warning: two lines\n")
+
+
+# Terminals, pipes and processes
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    "given", [("tree", "ocean.zarr"), ("ls", "-l", "ocean.zarr"), ("check", "ocean.zarr")]
+)
+@pytest.mark.parametrize(
+    ("stream", "environment", "colored"),
+    [(Terminal, {}, True), (Terminal, {"NO_COLOR": "1"}, False), (StringIO, {}, False)],
+)
+def test_colours_are_for_terminals(
+    given: tuple[str, ...], stream: type[StringIO], environment: dict[str, str], colored: bool, folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", said := stream())
+    assert cli.main(given) == 0
+    assert ("\x1b[" in said.getvalue()) is colored
+    assert "salt" in said.getvalue() or given[0] == "ls"
+
+
+def test_tables_are_not_cut_in_a_pipe(folder: Path, call: Call) -> None:
+    name = "n" * 200
+    xzarr3.create_array("ocean.zarr", name, shape=4, dtype="i1")
+    _, out, _ = call("ls", "-l", "ocean.zarr")
+    assert name in out
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(shell: str, call: Call) -> None:
+    if shell == "bash" and not Path("/bin/bash").exists():
+        pytest.skip("bash looks for its own version")
+    status, out, _ = call("completion", shell)
+    assert status == 0
+    assert "_XZARR3_COMPLETE" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
     [
-        (("missing.zarr",), "missing.zarr"),
-        (("s.zarr", "no/such"), "no/such"),
-        (("file",), "file"),
-        (("s.zarr", "broken"), "broken"),
-        (("s.zarr", "--option", "no_such=1"), "no_such"),
+        (["xzarr3", "re"], {"read", "rechunk", "recover"}),
+        (["xzarr3", "ls", "ocean.zarr", ""], {"deep", "lat", "sst", "time"}),
+        (["xzarr3", "read", "ocean.zarr", "deep/s"], {"deep/salt"}),
+        (["xzarr3", "diff", "ocean.zarr", "copy.zarr", "s"], {"sst"}),
+        (["xzarr3", "tree", "missing.zarr", ""], set()),
+        (["xzarr3", "check", "--dec"], {"--decode"}),
     ],
 )
-def test_error_is_one_line_on_stderr(store: Path, call: Call, arguments: tuple[str, ...], named: str) -> None:
-    Path("file").write_text("no directory")
-    (store / "broken").mkdir()
-    (store / "broken" / "zarr.json").write_text("{not\njson")
-    status, out, err = call("info", *arguments)
-    assert (status, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("xzarr3: ")
-    assert named in err
+def test_completion(words: list[str], expected: set[str], folder: Path) -> None:
+    from click.shell_completion import ShellComplete
+
+    complete = ShellComplete(cli.commands, {}, "xzarr3", "_XZARR3_COMPLETE")
+    found = complete.get_completions(words[1:-1], words[-1])
+    assert {each.value for each in found} == expected
 
 
-@pytest.mark.parametrize("where", ["directory", "memory"])
-def test_recover_of_what_is_not_there_says_so(where: str, tmp_path: Path, call: Call) -> None:
-    place = str(tmp_path / "no.zarr") if where == "directory" else f"memory://{tmp_path.name}/no.zarr"
-    with pytest.raises(xzarr3.NodeNotFoundError, match=r"nothing is stored in .*no\.zarr"):
-        xzarr3.recover(place)
-    status, out, err = call("recover", place)
-    assert (status, out) == (1, "")
-    assert err.startswith("xzarr3: nothing is stored in ")
-    xzarr3.create_group(place)
-    assert call("recover", place) == (0, "nothing was left to finish\n", "")
+@pytest.mark.slow
+def test_process(folder: Path, run: Callable[..., Any]) -> None:
+    done = run("-m", "xzarr3", "tree", "ocean.zarr", env={"_XZARR3_COMPLETE": ""})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "salt" in done.stdout
+    assert run("-m", "xzarr3", "info", "missing").returncode == 1
+    assert run("-m", "xzarr3", "info").returncode == 2
+    asked = {"_XZARR3_COMPLETE": "bash_complete", "COMP_WORDS": "xzarr3 ls ocean.zarr s", "COMP_CWORD": "3"}
+    assert run("-m", "xzarr3", env=asked).stdout == "plain,sst\n"
 
 
-def test_the_demo_of_an_installed_package_says_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+@pytest.mark.slow
+def test_no_command_that_looks_imports_xarray_or_dask(folder: Path, run: Callable[..., Any]) -> None:
+    code = (
+        "import sys; from xzarr3.cli import main; [main([each, 'ocean.zarr']) for each in sys.argv[1:]];"
+        "print('slow:', {'xarray', 'dask', 'distributed', 'pandas', 'zarr'} & set(sys.modules))"
+    )
+    assert run("-c", code).stdout.endswith("slow: set()\n")
+    assert run("-c", code, "info", "ls", "tree", "stats", "explain").stdout.endswith("slow: set()\n")
+    quick = "import sys; from xzarr3.cli import main; main(['--help']); print('rich' in sys.modules)"
+    assert run("-c", quick).stdout.endswith("False\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="a closed pipe is reported differently elsewhere")
+@pytest.mark.parametrize("given", [("info",), ("tree",), ("ls", "-l"), ("ls", "--keys"), ("stats", "--json")])
+def test_reader_that_leaves_early_is_no_traceback(
+    given: tuple[str, ...], folder: Path, run: Callable[..., Any]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_DEMO", tmp_path / "demo.py")
-    status, _, err = call("demo")
-    assert status == 1
-    assert "bash ci/demo.sh in a checkout" in err
-    program = "import sys; open('given', 'w').write(' '.join(sys.argv[1:])); sys.exit(3)"
-    (tmp_path / "demo.py").write_text(program)
-    assert call("demo", "--keep", "here")[0] == 3
-    assert Path("given").read_text() == "--keep here"
+    read, write = os.pipe()
+    os.close(read)
+    done = run("-m", "xzarr3", *given, "ocean.zarr", stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
-USAGE = ("--orthogonal", "--blocks"), ("--threads", "0"), ("--threads", "x")
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments"),
-    [("", ()), ("", ("no-such-command",)), ("info", ()), ("info", ("--no-such-option",))]
-    + [("explain", (*options, "s.zarr", "0")) for options in USAGE]
-    + [("info", ("s3://b/x", "--option", text)) for text in ("anon", "=x", "")],
-)
-def test_usage_error_exits_with_2(command: str, arguments: tuple[str, ...], call: Call) -> None:
-    status, out, err = call(*filter(None, [command]), *arguments)
-    assert (status, out) == (2, "")
-    assert f"usage: xzarr3 {command}" in err
-    assert ("NAME=VALUE" in err) or "s3://b/x" not in arguments
+# Arguments
 
 
 @pytest.mark.parametrize(
@@ -148,116 +332,31 @@ def test_selections_are_parsed(text: str, selection: object) -> None:
     ],
     ids=lambda text: text[:20],
 )  # fmt: skip
-def test_what_is_no_selection_is_one_line(store: Path, text: str, call: Call) -> None:
-    status, out, err = call("explain", "--node", "ocean/sst", store, "--", text)
-    assert (status, out, err.count("\n")) == (1, "", 1)
+def test_what_is_no_selection_is_one_line(text: str, call: Call) -> None:
+    status, out, err = call("explain", "no.zarr", "sst", "--", text)
+    assert (status, out, err.count("\n")) == (1, "", 2)
     assert err.startswith("xzarr3: not a selection: ")
     assert "slices such as '1:5'" in err
-    assert len(err) < 400
+    assert len(err) < 450
 
 
 @pytest.mark.parametrize(
-    ("options", "text", "expected"),
+    ("text", "lengths"),
     [
-        ((), "0, 1:5", lambda a: a.explain((0, slice(1, 5)))),
-        ((), "...", lambda a: a.explain()),
-        ((), "[0, 9], [1, 2]", lambda a: a.explain(([0, 9], [1, 2]))),
-        (("--orthogonal",), "[0, 9], [1, 2]", lambda a: a.oindex.explain(([0, 9], [1, 2]))),
-        (("--vectorized",), "[0, 9], ::2", lambda a: a.vindex.explain(([0, 9], slice(None, None, 2)))),
-        (("--blocks",), "1, :2", lambda a: a.blocks.explain((1, slice(0, 2)))),
-        (("--threads", "1"), "-1:, 3", lambda a: a.explain((slice(-1, None), 3), threads=1)),
+        ("auto", "auto"), ("100", 100), ("10,9, 9", (10, 9, 9)), ("t=100,lat=-1", {"t": 100, "lat": -1}),
+        ("-1", -1), ("a=b=3", {"a=b": 3}),
     ],
-)
-def test_explain(
-    store: Path, options: tuple[str, ...], text: str, expected: Callable[[xzarr3.Array], Any], call: Call
-) -> None:
-    found = expected(xzarr3.open_array(store, "ocean/sst"))
-    given = ("explain", *options, "--node", "ocean/sst", store)
-    assert call(*given, "--", text) == (0, f"{found}\n", "")
-    document = json.loads(call(*given, "--json", "--", text)[1])
-    assert document == found.to_json()
-    assert document["array"] == "/ocean/sst"
-
-
-def test_advise(store: Path, call: Call) -> None:
-    status, out, _ = call("advise", str(store), "--access", "map=3", "--access", "series", "--target", "disk")
-    assert status == 0
-    assert "present" in out
-    assert "series" in out
-    status, out, _ = call("advise", str(store), "--json")
-    assert json.loads(out)["target"] == "s3"
-    status, _, err = call("advise", str(store), "--access", "mop")
-    assert (status, err.count("\n")) == (1, 1)
-    assert "did you mean 'map'?" in err
-
-
-def test_options_may_stand_anywhere(store: Path, call: Call) -> None:
-    for arguments in ((store, "--node", "ocean/sst", "..."), (store / "ocean" / "sst", "...")):
-        status, out, _ = call("explain", *arguments)
-        assert status == 0
-        assert "read of shape (10, 12) from array '/" in out
+)  # fmt: skip
+def test_lengths(text: str, lengths: object) -> None:
+    assert arguments.lengths_of(text) == lengths
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("0, 12",), "axis 1: index 12 .* length 12"),
-        (("0, 0, 0",), "3 .* 2 dimensions"),
-        (("'x'",), "not a basic selection: str"),
-        (("--blocks", "::-1"), "axis 0: .* step"),
-        (("--node", "ocean", "0"), "'/ocean' .* group"),
-        (("--node", "no/such", "0"), "no/such"),
-    ],
+    "text", ["", "0", "-2", "1,", "time=", "=3", "time=1,3", "1.5", "9" * 30, "x", "a=1,a=2"]
 )
-def test_explain_that_fails_is_one_line(
-    store: Path, arguments: tuple[str, ...], message: str, call: Call
-) -> None:
-    node = () if "--node" in arguments else ("--node", "ocean/sst")
-    status, out, err = call("explain", *node, store, *arguments)
-    assert (status, out, err.count("\n")) == (1, "", 1)
-    assert re.search(message, err)
-
-
-def test_interrupt_is_reported_in_one_line(store: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(xzarr3, "open", interrupted)
-    assert call("info", store) == (130, "", "xzarr3: interrupted\n")
-
-
-def run(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The end of a process of Python and what it prints."""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 120} | options
-    return subprocess.run([sys.executable, *map(str, command)], check=False, **streams)
-
-
-@pytest.mark.slow
-def test_module_is_the_command(store: Path) -> None:
-    done = run("-m", "xzarr3", "info", store)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "sst" in done.stdout
-    assert run("-m", "xzarr3", "info", store / "missing").returncode == 1
-    assert run("-m", "xzarr3", "info").returncode == 2
-
-
-@pytest.mark.slow
-def test_info_imports_neither_xarray_nor_dask(store: Path) -> None:
-    code = (
-        "import sys; from xzarr3.cli import main; main(['info', sys.argv[1]]);"
-        "print('slow:', {'xarray', 'dask', 'distributed', 'pandas'} & set(sys.modules))"
-    )
-    assert run("-c", code, store).stdout.endswith("slow: set()\n")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="a closed pipe is reported differently elsewhere")
-def test_reader_that_leaves_early_is_no_traceback(store: Path) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    done = run("-m", "xzarr3", "info", store, stdout=write)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (1, "")
+def test_what_is_no_length(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="not lengths"):
+        arguments.lengths_of(text)
 
 
 @pytest.mark.parametrize(
@@ -274,17 +373,42 @@ def test_reader_that_leaves_early_is_no_traceback(store: Path) -> None:
     ],
 )
 def test_options_of_stores(text: str, found: tuple[str, object]) -> None:
-    assert cli.parser().parse_args(["info", "s3://b/x", "--option", text]).option == [found]
+    assert arguments.store_option_of(text) == found
 
 
-def test_options_reach_the_stores(store: Path, tmp_path: Path, call: Call) -> None:
-    assert call("info", store, "--option", "follow_links=false")[0] == 0
-    target = tmp_path / "copy.zarr"
-    assert call("copy", store, target, "--quiet", "--target-option", "fsync=true") == (0, "", "")
-    assert xzarr3.open_array(target, "ocean/sst")[9, 11] == 120
-    assert "no_such" in call("copy", store, tmp_path / "no.zarr", "--target-option", "no_such=1")[2]
-    assert "no_such" in call("copy", store, tmp_path / "no.zarr", "--source-option", "no_such=1")[2]
+def test_options_reach_the_stores(folder: Path, call: Call) -> None:
+    assert call("info", "ocean.zarr", "--option", "follow_links=false")[0] == 0
+    assert call("copy", "ocean.zarr", "c.zarr", "--quiet", "--target-option", "fsync=true") == (0, "", "")
+    for command, option in (("copy", "--target-option"), ("copy", "--source-option"), ("diff", "--a-option"),
+                            ("diff", "--b-option"), ("diff", "--option")):  # fmt: skip
+        assert "no_such" in call(command, "ocean.zarr", "copy.zarr", option, "no_such=1")[2]
 
+
+# About
+
+
+def test_the_demo_of_an_installed_package_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(about, "DEMOS", (tmp_path / "no.py", tmp_path / "demo.py"))
+    status, _, err = call("demo")
+    assert status == 1
+    assert "the demonstration is not installed" in err
+    program = "import sys; open('given', 'w').write(' '.join(sys.argv[1:])); sys.exit(3)"
+    (tmp_path / "demo.py").write_text(program)
+    assert call("demo", "--keep", "here")[0] == 3
+    assert Path("given").read_text() == "--keep here"
+
+
+def test_versions(call: Call) -> None:
+    status, out, _ = call("versions")
+    assert status == 0
+    assert f"numpy: {np.__version__}" in out
+    assert json.loads(call("versions", "--json")[1])["numpy"] == np.__version__
+
+
+# Names and values of others
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x7f\x9b1m\u202ecod\u2028e"
 
@@ -310,9 +434,23 @@ def test_nothing_a_store_says_reaches_the_terminal_as_a_command(
     caught.value.add_note(HOSTILE)
     texts += [*traceback.format_exception_only(caught.value), *(r.getMessage() for r in caplog.records)]
     texts += [repr(logged), str(logged.summary()), str(traced)]
-    explain = ("explain", store.root, "0", "--node", HOSTILE)
-    info = ("info", store.root)
-    for command in (info, (*info, HOSTILE), (*info, f"no {HOSTILE}"), explain, (*explain, "--json")):
+    text = group.create_array("text", data=np.array([HOSTILE]), dtype="string")
+    assert text[0] == HOSTILE
+    other = xzarr3.LocalStore(tmp_path / f"{HOSTILE}2")
+    xzarr3.create_group(other)
+    at = store.root
+    commands: list[tuple[Any, ...]] = [
+        *(("info", at, path) for path in ("", HOSTILE, f"no {HOSTILE}")), ("explain", at, HOSTILE, "0"),
+        ("tree", at), ("tree", at, f"no {HOSTILE}"), ("ls", at), ("ls", "-l", at), ("ls", "--keys", at),
+        ("stats", at), ("check", at), ("diff", at, other.root), ("diff", other.root, at),
+        ("read", at, "text"), ("read", at, HOSTILE, "2:"), ("read", at, "text", "0"),
+        ("read", at, "text", HOSTILE),
+        ("copy", at, other.root), ("copy", at, f"{at}3", "--source-path", HOSTILE), ("consolidate", at),
+        ("info", at, "--option", HOSTILE), ("info", at, "--option", f"{HOSTILE}=1"), (HOSTILE,),
+        ("recover", at), ("rechunk", at, f"{at}4", "--chunks", HOSTILE), ("info", at, "--" + HOSTILE),
+    ]  # fmt: skip
+    commands += [(*each, "--json") for each in commands if each[0] in cli.commands.commands]
+    for command in commands:
         _, out, err = call(*command)
         texts += [out, err]
     for text in texts:

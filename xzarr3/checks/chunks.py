@@ -90,7 +90,7 @@ class _Chosen:
 
 
 def is_too_large(handle: Array) -> bool:
-    """Whether one chunk takes so much memory that it is not decoded, whatever its document says it is."""
+    """Whether one chunk, by its document, would take too much memory. Such a chunk is not decoded."""
     chain = handle.metadata.chain
     return (chain.spec if chain.shard is None else chain.shard.inner.spec).nbytes > _LARGEST
 

@@ -332,7 +332,10 @@ class Listing:
         )  # fmt: skip
 
     def _report_coordinate(self, path: str, units: Units) -> None:
-        """Note a part of a coordinate that is not stored; one element may well be the fill value."""
+        """Report the parts of a coordinate that are not stored.
+
+        A part of one element is not reported: its value may be the fill value.
+        """
         handle = units.handle
         for place in itertools.islice(units.missing(), _MOST_LOOKED_AT):
             (region,) = handle.metadata.chunk_grid.region((place,), handle.shape)

@@ -175,7 +175,7 @@ def _refuse() -> None:
 
 
 def _erase_outside(scope: Scope, path: str) -> None:
-    """Erase the chunks outside of the grid, as the document has it while no other writer may change it."""
+    """Erase the chunks outside of the document's grid, which no other writer can change meanwhile."""
     store, format = scope.store, scope.format
     prefix, key = format.chunk_prefix(path), format.array_key(path)
     with Length(store, prefix, key, time.monotonic()) as length:

@@ -174,7 +174,10 @@ class Length:
 
     @property
     def keeps_empty(self) -> bool:
-        """Whether to store empty chunks: else a slow previous owner may store rows where no key exists."""
+        """Whether to store chunks that hold only the fill value.
+
+        If they were left out, a slow previous owner of the lease could still create their keys with its rows.
+        """
         return self.is_exclusive and self.lease.may_be_contested
 
     # The document

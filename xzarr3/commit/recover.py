@@ -377,7 +377,7 @@ def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
         if leased is not None:  # a write that sets values of existing arrays, or one that is being removed
             holder = Holder.parse(leased)
             is_kept = holder.is_dead is False or age(holder.renewed) < ABANDONED
-        else:  # without leases only the age tells
+        else:  # without leases, only the age tells whether the writer may still live
             is_kept = (named is None or not keeps_leases(store)) and age(said.get("time")) < ABANDONED
         if not is_kept:
             # First, so that a living writer does not continue without the rest.

@@ -195,7 +195,7 @@ class Swap:
         encoded = self._encoded()
         last = {self.path: encoded.get(self.path, {})}
         store_documents(store, format, {path: own for path, own in encoded.items() if path not in last})
-        # from now on, last documents that exist are new, and other writers may have changed them
+        # a last document that exists from now on is a new one, and another writer may have changed it
         say(CLOSING)
         store_documents(store, format, last, last=self.path)
         self._finish_above(store, format, nodes)

@@ -76,7 +76,7 @@ class NotebookBar(Bar):
             self._output.update(self._html())
 
     def clear(self, nolock: bool = False) -> None:
-        """The output of a cell stays."""
+        """Do nothing, so that the bar stays in the output of its cell."""
 
     def close(self) -> None:
         """Show the last state."""

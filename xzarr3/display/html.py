@@ -1,7 +1,7 @@
 """HTML for notebooks: a box with a title, facts, tables and parts that fold, without JavaScript.
 
-The colors are those of JupyterLab or VS Code where these give any, else they follow the setting for light or
-dark of the browser. The box has a ground of its own, so that it can be read on any page.
+The colors come from JupyterLab or VS Code, if the page is shown there, and otherwise from the light or dark
+mode of the browser. The box has its own background, so it is readable on any page.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ STYLE = (
 def escape(text: str, most: int = _LONGEST) -> str:
     """Text to put into HTML: nothing in it is markup, and control characters are made visible.
 
-    Of longer text than ``most`` characters the rest is left out.
+    Text longer than ``most`` characters is cut.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def progress(text: str, done: int, total: int, details: Iterable[str]) -> str:
 
 
 def table(cells: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Rows of a table, the first of which has the titles; the first ``left`` columns hold text."""
+    """A table. The first row has the titles; the first ``left`` columns hold text, the others numbers."""
     head, *rows = ("".join(_cells(row, "td" if at else "th", left)) for at, row in enumerate(cells))
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="xz-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -198,7 +198,7 @@ def folded(summary: str, *parts: str, is_open: bool = False) -> str:
 
 
 def lines(*parts: str) -> str:
-    """HTML one below the other."""
+    """Pieces of HTML, one below the other."""
     return "".join(f"<div>{part}</div>" for part in parts)
 
 

@@ -46,8 +46,8 @@ class Description(str):
 class Shown:
     """Mixin of objects that describe themselves in notebooks and in IPython.
 
-    Notebooks ask for text and HTML together. Both come from one description, so that what an object has to
-    find out for it is found out once.
+    Notebooks ask for text and HTML together. Both come from one description, so the object collects what is
+    shown only once.
     """
 
     __slots__ = ()

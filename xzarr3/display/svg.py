@@ -17,7 +17,7 @@ Box: TypeAlias = "tuple[tuple[int, int], ...]"
 _Point: TypeAlias = "tuple[float, float]"
 
 _LONGEST, _SHORTEST = 150.0, 26.0  # Pixels
-_DEPTH = 0.55  # Of a side that goes to the back.
+_DEPTH = 0.55  # Shown length of the side that goes to the back, as a share of its length from the front.
 _SLANT = math.radians(38)
 _MOST_BOXES = 600  # On one face.
 _CHARACTER = 6.4  # Pixels, about.
@@ -88,7 +88,7 @@ def _lengths(sizes: Sequence[int]) -> list[float]:
 def _labels(
     axes: Sequence[Axis], corner: _Point, tall: float, wide: float, back: _Point
 ) -> tuple[str, float]:
-    """The labels of the sides, and the width of the drawing with them."""
+    """The labels of the sides, and the width of the drawing including these labels."""
     left, low = corner
     found = [(axes[-1].label, left + wide / 2, low + tall + 15, "middle")]
     if axes[-2].label:
@@ -131,7 +131,7 @@ class _Face:
         self._sides = first, second
 
     def _at(self, first: float, second: float) -> str:
-        """The point of two shares of the sides."""
+        """The point at these shares of the two sides, from the corner; text for SVG."""
         (left, top), (one, other) = self._corner, self._sides
         across, down = first * one[0] + second * other[0], first * one[1] + second * other[1]
         return f"{left + across:.1f} {top + down:.1f}"

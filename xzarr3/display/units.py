@@ -37,7 +37,7 @@ def share(part: float, whole: float) -> str:
 
 
 def ratio(one: float, other: float) -> str:
-    """How many times as large one number is as the other one.
+    """How many times larger one number is than another, as text.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """The core data types, and the fill values that each one permits.
 
 Specification: Zarr v3, "Data Types" (``bool``, ``int8`` ... ``uint64``, ``float16`` ... ``float64``,
-``complex64``, ``complex128``, ``r<N>``), section "Permitted fill values"; zarr-extensions,
+``complex64``, ``complex128``), section "Permitted fill values"; zarr-extensions,
 ``complex_float32`` and ``complex_float64``, which are other names of the two complex types. Version 2 uses
-the names of numpy (``|b1``, ``<i2``, ``>f8``, ``<c16``, ``|V3``) and cannot express the bits of a NaN.
+the names of numpy (``|b1``, ``<i2``, ``>f8``, ``<c16``) and cannot express the bits of a NaN.
 
 Fill values of version 2 come from many writers. So other forms are also read there if they have only one
 meaning: 0 and 1 for truth values, ``1.0`` for integers, strings for numbers, a number for a complex one.

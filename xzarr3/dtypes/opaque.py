@@ -1,4 +1,7 @@
-"""Data types whose elements are bytes without a meaning in Zarr; the data type ``r<N>`` of Zarr v3."""
+"""Bytes without a meaning in Zarr: the data type ``r<N>``, and what it shares with other such types.
+
+Specification: Zarr v3, "Data Types". Version 2 uses the name of numpy (``|V3``).
+"""
 
 from __future__ import annotations
 

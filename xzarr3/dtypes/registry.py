@@ -354,7 +354,9 @@ def _tupled(spec: object, room: int = 32) -> object:
 
 
 registry = DataTypeRegistry()
+"""The data types by name; see :class:`DataTypeRegistry`."""
 data_type_registry = registry
+"""Another name for :data:`registry`."""
 
 
 def parse_dtype(spec: ZDType | npt.DTypeLike | JSON, *, zarr_format: ZarrFormat = 3) -> ZDType:

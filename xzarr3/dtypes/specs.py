@@ -21,6 +21,7 @@ from xzarr3._types import JSON
 from xzarr3.errors import DataTypeValidationError
 
 ZarrFormat: TypeAlias = Literal[2, 3, "3-draft"]
+"""Which format a hierarchy has: ``"3-draft"`` is the draft of version 3 of May 2022."""
 
 DTypeJSON: TypeAlias = str | int | float | Sequence["DTypeJSON"] | Mapping[str, object] | None
 """The JSON by which a document may name a data type."""

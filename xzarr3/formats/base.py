@@ -291,13 +291,15 @@ class Format(ABC):
 
     def refuse(self, path: str, field: str, found: object, accepted: str) -> MetadataError:
         """The error for metadata that the format cannot express."""
-        return MetadataError(
-            f"Zarr format {self.zarr_format} cannot express this",
-            path=path or None,  # The caller sets the path of a root.
-            field=field,
-            found=found,
-            accepted=accepted,
-        )
+        return refusal(self.zarr_format, field, found, accepted, path)
+
+
+def refusal(
+    zarr_format: ZarrFormat, field: str, found: object, accepted: str, path: str = ""
+) -> MetadataError:
+    """The error for metadata that a format cannot express; the caller sets the path of a root."""
+    text = f"Zarr format {zarr_format} cannot express this"
+    return MetadataError(text, path=path or None, field=field, found=found, accepted=accepted)
 
 
 def _present(keys: Sequence[str], found: Sequence[Document | None]) -> dict[str, Document]:
@@ -414,4 +416,5 @@ __all__ = [
     "fill_value_from_json",
     "lengths_of",
     "node_prefix",
+    "refusal",
 ]

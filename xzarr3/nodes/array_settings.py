@@ -90,20 +90,7 @@ def array_metadata(
         codecs = (ShardingCodec(grid.largest, codecs),)
         grid = units
     grid.check(sizes)
-    try:
-        names = None if dimension_names is None else tuple(dimension_names)
-    except TypeError as error:
-        raise MetadataError(
-            "not names of dimensions", field="dimension_names", found=dimension_names,
-            accepted=f"{len(sizes)} strings or None",
-        ) from error  # fmt: skip
-    if names is not None and (
-        len(names) != len(sizes) or not all(n is None or isinstance(n, str) for n in names)
-    ):
-        raise MetadataError(
-            f"the array has {len(sizes)} dimensions", field="dimension_names", found=list(names),
-            accepted=f"{len(sizes)} strings or None",
-        )  # fmt: skip
+    names = _dimension_names(dimension_names, len(sizes))
     for unit in grid.sample_shapes():
         # The chain fills in settings that codecs left open, such as the element size of blosc.
         codecs = CodecChain(codecs, ChunkSpec(unit, data_type, fill)).codecs
@@ -123,6 +110,22 @@ def array_metadata(
     for document in format.documents(meta, "").values():
         documents.check(document)
     return cast("ArrayMetadata", format.parse(format.hold(meta), ""))
+
+
+def _dimension_names(given: Sequence[str | None] | None, ndim: int) -> tuple[str | None, ...] | None:
+    """The names of the dimensions, if there are any; a name may be None."""
+    accepted = f"{ndim} strings or None"
+    try:
+        names = None if given is None else tuple(given)
+    except TypeError as error:
+        raise MetadataError(
+            "not names of dimensions", field="dimension_names", found=given, accepted=accepted
+        ) from error
+    if names is not None and (len(names) != ndim or not all(n is None or isinstance(n, str) for n in names)):
+        raise MetadataError(
+            f"the array has {ndim} dimensions", field="dimension_names", found=list(names), accepted=accepted
+        )
+    return names
 
 
 def cast_fill_value(data_type: ZDType, value: object) -> Scalar:

@@ -39,6 +39,7 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
+"""What a change of a value returns to leave it as it is."""
 Result = TypeVar("Result")
 Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Literal[Unchanged.UNCHANGED] | None]
 

@@ -5,7 +5,7 @@ Their documents are stored last, so that readers find the old nodes until then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from xzarr3.arrays import Array
@@ -71,15 +71,8 @@ class Placement:
         in_place: bool = False,
         lease: Lease | None = None,
     ) -> None:
-        lazy = [array.data for array in arrays.values() if is_lazy(array.data)]
-        if (in_place or (overwrite and store.transactional)) and any(reads_below(lazy, store, path)):
-            way = "pass replace='staged', which keeps them until all is written"
-            if store.transactional:
-                way = "load them first, or write to another group"
-            raise ArgumentError(
-                f"the variables are computed from values in '/{path}' of {store}, which would be erased "
-                f"before they are read; {way}"
-            )
+        if in_place or (overwrite and store.transactional):
+            _check_not_erased(store, path, arrays.values())
         self.path = path
         self.consolidated = consolidated
         self._format = format
@@ -167,3 +160,16 @@ class Placement:
         """The group that was written."""
         meta = replace(self._groups[""], consolidated=self.held() if self.consolidated else None)
         return Group(store, self.path, meta, format=self._format)
+
+
+def _check_not_erased(store: Store, path: str, arrays: Iterable[PlannedArray]) -> None:
+    """Raise if values are computed from others below a path, which are erased first."""
+    lazy = [array.data for array in arrays if is_lazy(array.data)]
+    if any(reads_below(lazy, store, path)):
+        way = "pass replace='staged', which keeps them until all is written"
+        if store.transactional:
+            way = "load them first, or write to another group"
+        raise ArgumentError(
+            f"the variables are computed from values in '/{path}' of {store}, which would be erased "
+            f"before they are read; {way}"
+        )

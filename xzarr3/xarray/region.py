@@ -41,21 +41,7 @@ def find_region(
     KeyError
         If the store lacks the coordinate, or some of its values.
     """
-    if is_auto(region):
-        region = dict.fromkeys(dataset.dims, "auto")
-    if not isinstance(region, Mapping):
-        raise ArgumentTypeError(f"``region`` must be a dict, got {type(region)}; accepted: a dict or 'auto'")
-    found = dict(region)
-    unknown = [dim for dim in found if dim not in dataset.dims]
-    if unknown:
-        raise ArgumentError(
-            f"all keys in ``region`` are not in Dataset dimensions, got {list(found)} and "
-            f"{list(dataset.dims)}; unknown: {listed(unknown)}; {one_of(unknown[0], dataset.dims)}"
-        )
-    if any(is_auto(part) for part in found.values()) and mode not in ("r+", "a"):
-        raise ArgumentError(
-            f"``mode`` must be 'r+' or 'a' when using ``region='auto'``, got {mode!r}; leave mode out"
-        )
+    found = _asked_parts(dataset, region, mode)
     for dim, part in found.items():
         if is_auto(part):
             found[dim] = part = _found_by_values(dataset, dim, stored)
@@ -84,6 +70,26 @@ def find_region(
             f"{append_dim} in both; leave it out of ``region``, since an append goes to the end"
         )
     return dataset.drop_vars(list(dataset.indexes)), found
+
+
+def _asked_parts(dataset: Dataset, region: Any, mode: str) -> dict[Hashable, Any]:
+    """What is asked for along each dimension: a part of it, or "auto"."""
+    if is_auto(region):
+        region = dict.fromkeys(dataset.dims, "auto")
+    if not isinstance(region, Mapping):
+        raise ArgumentTypeError(f"``region`` must be a dict, got {type(region)}; accepted: a dict or 'auto'")
+    found = dict(region)
+    unknown = [dim for dim in found if dim not in dataset.dims]
+    if unknown:
+        raise ArgumentError(
+            f"all keys in ``region`` are not in Dataset dimensions, got {list(found)} and "
+            f"{list(dataset.dims)}; unknown: {listed(unknown)}; {one_of(unknown[0], dataset.dims)}"
+        )
+    if any(is_auto(part) for part in found.values()) and mode not in ("r+", "a"):
+        raise ArgumentError(
+            f"``mode`` must be 'r+' or 'a' when using ``region='auto'``, got {mode!r}; leave mode out"
+        )
+    return found
 
 
 def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]) -> slice:

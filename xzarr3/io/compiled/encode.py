@@ -1,4 +1,4 @@
-"""Encodes chunks in compiled code: the codecs after the array became bytes, first one first.
+"""Encodes chunks in compiled code: applies the bytes-to-bytes codecs, in their order.
 
 The bytes are those of the Python executor: the same functions of the same libraries get the same parameters.
 Each encoder is given the size of its target and writes nothing beyond it.

@@ -224,7 +224,7 @@ _C = {
 
 
 def function(name: str) -> types.ExternalFunction:
-    """A function of the C library or of :data:`LIBRARIES`, as compiled code calls it."""
+    """A function of the C library or of :data:`LIBRARIES`, in the form that compiled code can call."""
     if name in _C:
         return types.ExternalFunction(name, _C[name])
     every = (_MEMORY, *(library.functions for library in LIBRARIES.values()))

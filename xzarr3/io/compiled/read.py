@@ -38,7 +38,7 @@ _NO_FILE = 2  # ENOENT
 _FROM_END = np.int32(2)  # SEEK_END
 _REQUEST = 2**12  # Bytes that can be copied from the system's cache in the time of one more request.
 _WINDOW = 2**18  # Bytes of a shard that are read ahead; more would not fit into the cache of a core.
-_OFTEN = 2**18  # Bytes of inner chunks after which the time is looked at.
+_OFTEN = 2**18  # After so many bytes of inner chunks the clock is read.
 _ARRAYS, _CODECS = 10, 5  # Arrays of a number for each dimension; most codecs of a chunk.
 _SMALL = 2**14  # Bytes; smaller inner chunks are read many at a time.
 
@@ -182,10 +182,12 @@ class _Memory(NamedTuple):
 
 _BEGIN, _END, _AHEAD, _MOVED, _NUMBER, _ELEMENTS, UNIT, _LAST, BOX, FILE, _UNTIL, _SINCE, _CLOCK = range(13)
 _KEPT = _CLOCK + 2
-# In `kept`: where the bytes at `stored` begin and end in the unit; whether to read ahead, and how many bytes
-# were read so; the number of the chunk that was decoded last, and the address of its elements. For the next
-# call: the unit that is not finished, the end of its run, the box that is not finished, the open file; -1 for
-# none. When the call ends; bytes since the time was looked at; two numbers for the clock.
+# The numbers in `kept`, in the order of these names:
+# - where the bytes at `stored` begin and end in the unit; whether to read ahead; how many bytes were so read;
+# - the number of the chunk that was decoded last, and the address of its elements;
+# - where the next call continues: the unfinished unit, the end of its run, the unfinished box, the open file;
+#   each is -1 if there is none;
+# - the time at which the call ends; bytes since the clock was read; two numbers for the clock.
 
 
 @inner
@@ -541,7 +543,7 @@ def _open_and_read(memory, source, boxes, chunk, shards, unit, out, fill):
         else:
             _close(descriptor)
         return found
-    # A link to a file that is gone gives the same error, but is no absent unit.
+    # A broken link gives the same error, but the unit is not absent.
     is_gone = error_number() == _NO_FILE and _readlink(memory.name, memory.decoded, 1) < 0
     if is_gone and error_number() == _NO_FILE:
         return _fill_unit(memory, boxes, chunk, unit, out, fill)

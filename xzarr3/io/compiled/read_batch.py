@@ -180,7 +180,10 @@ def _runs(parts: Sequence[AxisProjection], step: int, length: int) -> _Runs:
 
 
 def _has_few_boxes(plan: ReadPlan, counts: Sequence[int]) -> bool:
-    """Whether few boxes describe what arrays of indices select; a shard has ``counts`` inner chunks."""
+    """Whether a selection by arrays of indices consists of few boxes of neighbours.
+
+    ``counts`` is the number of inner chunks of a shard along each dimension.
+    """
     boxes = 1
     for chosen, parts, count in zip(
         cast("tuple[DimChoice, ...]", plan.selection), plan.parts, counts, strict=True
@@ -493,7 +496,7 @@ def read_value(
 
 
 def missing() -> dict[str, str]:
-    """For each library of compiled code why it is not used; empty if it is."""
+    """By library, the reason why compiled code does not use it; empty for a library that is used."""
     return dict(bind())
 
 

@@ -13,15 +13,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from numbers import Integral, Real
-from typing import Any, Final, Self, TypeAlias, TypeGuard
+from typing import Any, Final, Self, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
     ArgumentError,
     ArgumentTypeError,
-    ChangedError,
     ConflictError,
     InvalidKeyError,
     OutcomeUnknownError,
@@ -35,14 +33,15 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.parallel import parallel_map
-from xzarr3.stores.base import ABSENT, KeySet, Store, check_key, negative_length
+from xzarr3.stores.base import ABSENT, KeySet, Store, check_key
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.object import client as object_client
 from xzarr3.stores.object.client import Answer, Client, client_of
 from xzarr3.stores.object.errors import Failure
 from xzarr3.stores.object.options import Recipe, folder_above, of_ready, parse
+from xzarr3.stores.object.reader import ObjectReader, ObjectsReader, ObjectsWriter, changed, is_version
 from xzarr3.stores.object.retries import Pace
-from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer, steady
+from xzarr3.stores.readers import Reader, Scratch, Writer, steady
 from xzarr3.stores.sharing import reduced
 
 Names: TypeAlias = list[str]
@@ -58,7 +57,6 @@ _LARGE = 2**26  # Bytes; larger values are uploaded in parts.
 _SENT_PART = 2**24
 _SENT_AT_ONCE = 4
 _LONGEST_TURN = 1.0  # Seconds between attempts while others change the same key.
-_SETTLED = timedelta(seconds=5)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WRONG_TAG = '"00000000000000000000000000000000"'
 _IGNORED = Failure("the service ignores conditions")
@@ -460,7 +458,7 @@ class ObjectStore(Store):
         return self._head(key, self._path(key)) is not None
 
     def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
-        return _ObjectsReader(self, scratch, limit)
+        return ObjectsReader(self, scratch, limit)
 
     def _parts(
         self, key: str, path: str, starts: Sequence[int], lengths: Sequence[int]
@@ -474,7 +472,7 @@ class ObjectStore(Store):
         first = readers[0]
         for reader in readers:
             if (first is None) is not (reader is None) or (first and reader and reader.mark != first.mark):
-                raise _changed(self, key)
+                raise changed(self, key)
         if first is None:
             return None
         parts = [
@@ -517,7 +515,7 @@ class ObjectStore(Store):
         content = memoryview(value)
         mode: object = "create"
         if version != ABSENT:
-            tag, generation, _ = version if _is_version(version) else (None, None, 0)
+            tag, generation, _ = version if is_version(version) else (None, None, 0)
             mode = {
                 name: known for name, known in (("e_tag", tag), ("version", generation)) if known is not None
             }
@@ -617,7 +615,7 @@ class ObjectStore(Store):
 
     def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
         self._use()
-        return _ObjectsWriter(self, scratch, limit)
+        return ObjectsWriter(self, scratch, limit)
 
     # Writeable
 
@@ -794,50 +792,6 @@ class ObjectStore(Store):
         )
 
 
-class _ObjectsReader(Reader):
-    """Reads objects of an :class:`ObjectStore`."""
-
-    _store: ObjectStore
-
-    def get(self, key: str) -> Buffer | None:
-        store = self._store
-        answer = store._whole(key, store._path(key), self._limit)
-        if self._scratch is None:
-            store._note_tag(key, answer)
-        return None if answer is None else answer.body
-
-    def get_ranges(
-        self, key: str, starts: Sequence[int], lengths: Sequence[int]
-    ) -> tuple[int | None, list[Buffer]] | None:
-        path = self._store._path(key)
-        return steady(lambda: self._store._parts(key, path, starts, lengths))
-
-    def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-        return steady(lambda: Reader.get_into(self, key, start, out))
-
-    def open(
-        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
-    ) -> ValueReader | None:
-        store = self._store
-        path = store._path(key)
-        if _is_version(version):
-            tag, generation, size = version
-            return ObjectReader(store, key, path, Answer(memoryview(b""), 0, size, tag, generation, None))
-        if part is not None:
-            return store._open(key, path, *part)
-        answer = store._head(key, path)
-        return None if answer is None else ObjectReader(store, key, path, answer)
-
-
-class _ObjectsWriter(Writer):
-    """Changes objects up to a limit of size."""
-
-    _store: ObjectStore
-
-    def _versioned(self, key: str) -> tuple[Buffer | None, object]:
-        return self._store._versioned(key, self._limit)
-
-
 def _put(path: str, content: memoryview, mode: object) -> Callable[[Any, Any], Any]:
     def call(obstore: Any, store: Any) -> Any:
         if mode is None and content.nbytes > _LARGE:
@@ -847,86 +801,6 @@ def _put(path: str, content: memoryview, mode: object) -> Callable[[Any, Any], A
         return obstore.put(store, path, content, mode=mode or "overwrite", use_multipart=False)
 
     return call
-
-
-def _is_version(version: object) -> TypeGuard[tuple[str | None, str | None, int]]:
-    """Whether an object is a version as :attr:`Answer.version` gives it."""
-    return isinstance(version, tuple) and len(version) == 3
-
-
-def _changed(store: Store, key: str) -> ChangedError:
-    return ChangedError(f"key '{key}' of {store} was replaced or removed while it was read")
-
-
-class ObjectReader(ValueReader):
-    """Parts of one version of an object.
-
-    Parameters
-    ----------
-    store : ObjectStore
-    key, path : str
-    answer : Answer
-        What is known of the value, perhaps with a part of it.
-    """
-
-    def __init__(self, store: ObjectStore, key: str, path: str, answer: Answer) -> None:
-        self._store = store
-        self._key = key
-        self._path = path
-        self._known = answer
-        self.size: int = answer.size
-
-    @property
-    def mark(self) -> tuple[object, ...]:
-        """Equal for readers of the same version, as far as answers tell."""
-        return self._known.mark
-
-    @property
-    def version(self) -> object | None:
-        known = self._known
-        if not known.is_named:
-            return None
-        # A web server may give the same tag to two values stored within one second.
-        modified = known.modified
-        if self._store._is_web and modified is not None and datetime.now(UTC) - modified < _SETTLED:
-            return None
-        return known.version
-
-    def read(self, start: int, length: int | None = None) -> Buffer:
-        if length is not None and length < 0:
-            raise negative_length(length)
-        if start < 0:
-            start = max(self.size + start, 0)
-        rest = max(self.size - start, 0)
-        length = rest if length is None else min(length, rest)
-        if length == 0:
-            return b""
-        part, inside = self._known.body, start - self._known.first
-        if 0 <= inside <= len(part) - length:
-            return part[inside : inside + length]
-        return self._fetched(start, length)
-
-    def _fetched(self, start: int, length: int) -> Buffer:
-        options: dict[str, Any] = {"range": (start, start + length)}
-        tag = self._known.tag
-        if tag is not None and tag.startswith('"'):
-            options["if_match"] = tag
-        found = self._store._ask(self._key, self._path, options)
-        if isinstance(found, Failure) and found.sort == "whole":
-            raise self._store._error("read", self._key, found)
-        if not isinstance(found, Answer) or not self._is_of(found):
-            raise _changed(self._store, self._key)
-        return found.body
-
-    def _is_of(self, answer: Answer) -> bool:
-        """Whether an answer is of this version. Only some answers contain a time of modification."""
-        *known, modified = self._known.mark
-        *found, then = answer.mark
-        return found == known and (modified == then or None in (modified, then))
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        wanted = list(zip(starts, lengths, strict=True))
-        return parallel_map(lambda part: self.read(*part), wanted, self._store.concurrency)
 
 
 def _setting(name: str, value: Any) -> Any:

@@ -72,7 +72,8 @@ class IcechunkStore(ZarrPythonStore):
         return self._snapshot or super().stamp(keys)
 
     def _is_around(self, store: object) -> bool:
-        return type(self.foreign) is type(store) and bool(self.foreign == store)  # A session makes new ones.
+        # A session makes a new store object each time.
+        return type(self.foreign) is type(store) and bool(self.foreign == store)
 
     def _is_lost_in_copies(self) -> bool:
         return self._snapshot is None
@@ -90,7 +91,7 @@ class IcechunkStore(ZarrPythonStore):
         return found is not None and all(int(at) < _MOST_CHUNKS for at in (found[1] or "").split("/")[1:])
 
     def _gives_parts(self, key: str) -> bool:
-        return not key.endswith(_DOCUMENT)  # Icechunk cuts documents wrongly.
+        return not key.endswith(_DOCUMENT)  # Icechunk returns wrong parts of documents.
 
     def _says_absent(self, error: Exception) -> bool:
         # A key such as "a/c" may be that of a chunk, and also the path of node "c" in group "a".

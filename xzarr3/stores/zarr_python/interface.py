@@ -29,7 +29,7 @@ def has_interface(store: object) -> bool:
 
 
 def layers(store: Any) -> Iterator[Any]:
-    """A store, and the stores that it is around, as the wrappers of zarr-python hold them."""
+    """A store of zarr-python and the stores that it wraps, the outermost one first."""
     for _ in range(_DEEPEST):
         yield store
         store = getattr(store, "_store", None)

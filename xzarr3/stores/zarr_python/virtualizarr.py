@@ -19,9 +19,9 @@ _DOCUMENT = "zarr.json"
 class ManifestStore(ZarrPythonStore):
     """Values are the documents and chunks of a ``ManifestStore`` of VirtualiZarr, which is read only.
 
-    That class answers for nodes that do not exist with the document of a node above. It also reads beyond the
-    ends of a chunk if it is asked to, into what follows in the file. So this one looks for each node in the
-    lists of the groups above it first, and reads values whole.
+    If a node does not exist, VirtualiZarr's class returns the document of a node above it. So this store
+    first looks for the node in the lists of the groups above. Asked for bytes beyond the end of a chunk, that
+    class returns what follows in the file. So this store reads whole values.
     """
 
     def __init__(self, store: object, *, read_only: bool = False) -> None:
@@ -67,7 +67,7 @@ class ManifestStore(ZarrPythonStore):
         return self._documents[path].get("node_type")
 
     def _encoding(self, path: str) -> tuple[bool, str, int]:
-        """Of the chunk keys of an array: whether they begin with ``c``, the separator, how many numbers."""
+        """The form of an array's chunk keys: a leading ``c`` or not, the separator, the count of numbers."""
         document = self._documents[path]
         encoding = document["chunk_key_encoding"]
         is_default = encoding["name"] == "default"

@@ -1,0 +1,261 @@
+"""``diff``: documents, members and values of two stores, between formats, with numpy as the oracle."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xzarr3
+from xzarr3 import Array, Group, MemoryStore
+from xzarr3.differences.values import equal, incomparable, tile_lengths
+from xzarr3.stores import LoggingStore
+
+
+def hierarchy(zarr_format: Any = 3, **options: Any) -> Group:
+    root = xzarr3.create_group(MemoryStore(), zarr_format=zarr_format, attributes={"title": "x"})
+    data = np.arange(60.0).reshape(6, 10)
+    data[2, 3] = np.nan
+    root.create_array("deep/a", data=data, chunks=(4, 3), dimension_names=["y", "x"], **options)
+    root.create_array(
+        "b", data=np.arange(4, dtype="i2"), **{"attributes": {"units": "K", "n": {"m": [1, 2]}}, **options}
+    )
+    return root
+
+
+def test_equal_stores_do_not_differ() -> None:
+    found = xzarr3.diff(hierarchy().store, hierarchy().store)
+    assert found.ok
+    assert (found.nodes, found.compared) == (4, 64)
+    assert str(found).splitlines()[-1] == "4 nodes and 64 values compared: no difference"
+
+
+@pytest.mark.parametrize("formats", [*itertools.permutations([2, 3, "3-draft"], 2)])
+def test_between_formats_only_the_format_differs(formats: tuple[Any, Any]) -> None:
+    a = hierarchy(formats[0], compressors="gzip").store
+    b = MemoryStore()
+    xzarr3.copy(a, b, zarr_format=formats[1])
+    assert xzarr3.diff(a, b, encoding=False).ok
+    found = xzarr3.diff(a, b)
+    assert {each.kind for each in found.fields} == {"encoding"}
+    assert (found.fields[0].field, found.fields[0].a, found.fields[0].b) == ("zarr_format", *formats)
+    assert not found.values
+    xzarr3.open_array(b, "deep/a", mode="r+")[5, 9] = -1
+    (difference,) = xzarr3.diff(a, b, encoding=False).values
+    assert difference.first == (((5, 9), 59.0, -1.0),)
+
+
+@pytest.mark.parametrize(
+    "layout", [{"chunks": (1, 10)}, {"chunks": (2, 2), "shards": (6, 4)}, {"chunks": (6, 10)}]
+)
+def test_other_chunks_and_codecs_are_encoding(layout: dict[str, Any]) -> None:
+    a, b = hierarchy(), hierarchy()
+    values = a["deep/a"][...]  # type: ignore[index]
+    b.create_array(
+        "deep/a", data=values, dimension_names=["y", "x"], compressors="gzip", overwrite=True, **layout
+    )
+    found = xzarr3.diff(a.store, b.store)
+    assert {each.field for each in found.fields} >= {"chunks", "compressors"}
+    assert not found.values
+    assert xzarr3.diff(a.store, b.store, encoding=False).ok
+
+
+Change = Callable[[Group], object]
+
+
+def _set(path: str, where: Any, value: Any) -> Change:
+    def change(root: Group) -> None:
+        root.get_array(path)[where] = value
+
+    return change
+
+
+CHANGES: dict[str, tuple[Change, dict[str, Any]]] = {
+    "attribute": (lambda root: root["b"].attrs.update(units="degC"), {"fields": ["attributes.units"]}),
+    "nested attribute": (lambda root: root["b"].attrs.update(n={"m": [1]}), {"fields": ["attributes.n.m"]}),
+    "type of an attribute": (lambda root: root.attrs.update(title=1), {"fields": ["attributes.title"]}),
+    "new attribute": (lambda root: root.attrs.update(new=None), {"fields": ["attributes.new"]}),
+    "removed node": (lambda root: root.__delitem__("deep"), {"only_in_a": ["deep"]}),
+    "new node": (lambda root: root.create_array("deep/c/d", shape=1, dtype="i1"), {"only_in_b": ["deep/c"]}),
+    "shape": (lambda root: root["b"].resize(3), {"fields": ["shape"]}),
+    "data type": (
+        lambda root: root.create_array(
+            "b", data=np.arange(4), attributes={"units": "K", "n": {"m": [1, 2]}}, overwrite=True
+        ),
+        {"fields": ["data_type"]},
+    ),
+    "value": (_set("deep/a", (1, 2), 7), {"values": ["deep/a"]}),
+    "NaN": (_set("deep/a", (2, 3), 0), {"values": ["deep/a"]}),
+    "kind": (
+        lambda root: (root.__delitem__("b"), root.create_group("b")),
+        {"fields": ["node_type", "attributes.units", "attributes.n"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_changes_are_named(case: str) -> None:
+    change, expected = CHANGES[case]
+    a, b = hierarchy(), hierarchy()
+    change(b)
+    found = xzarr3.diff(a.store, b.store)
+    names = {
+        "only_in_a": list(found.only_in_a),
+        "only_in_b": list(found.only_in_b),
+        "fields": [each.field for each in found.fields if each.kind != "encoding"],
+        "values": [each.path for each in found.values],
+    }
+    assert {name: each for name, each in names.items() if each} == expected
+    assert not found.ok
+    back = xzarr3.diff(b.store, a.store)
+    assert (back.only_in_a, back.only_in_b) == (found.only_in_b, found.only_in_a)
+    assert json.loads(json.dumps(found.to_json()))["ok"] is False
+    assert "<table" in found._repr_html_() or found.only_in_a or found.only_in_b
+
+
+def test_elements_that_both_have_are_compared_if_shapes_differ() -> None:
+    a, b = (xzarr3.create_array(MemoryStore(), data=np.arange(n), chunks=3) for n in (10, 7))
+    b[6] = -1
+    found = xzarr3.diff(a.store, b.store)
+    assert [each.field for each in found.fields] == ["shape"]
+    assert (found.compared, found.values[0].first) == (7, (((6,), 6, -1),))
+    with pytest.raises(xzarr3.SelectionError, match="ends at 10"):
+        xzarr3.diff(a.store, b.store, selection=-1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_values_against_numpy(seed: int) -> None:
+    """Random shapes, chunks, selections and differences."""
+    random = np.random.default_rng(seed)
+    ndim = int(random.integers(0, 4))
+    shape = tuple(int(each) for each in random.integers(1, 12, ndim))
+    one = random.integers(0, 5, shape).astype(random.choice(["i2", "f4", "f8"]))
+    other = np.where(random.random(shape) < 0.2, one + 1, one).astype(random.choice(["i4", "f8"]))
+    a, b = (
+        xzarr3.create_array(
+            MemoryStore(), data=data, chunks=tuple(int(random.integers(1, n + 1)) for n in shape)
+        )
+        for data in (one, other)
+    )
+    selection = tuple(slice(int(random.integers(0, n)), None, int(random.integers(1, 4))) for n in shape)
+    found = xzarr3.diff(a.store, b.store, selection=selection, first=3, encoding=False)
+    chosen = np.zeros(shape, bool)
+    chosen[selection] = True
+    where = np.argwhere((one != other) & chosen)
+    assert found.compared == chosen.sum()
+    assert sum(each.count for each in found.values) == len(where)
+    if len(where):
+        (difference,) = found.values
+        expected = [(tuple(at.tolist()), one[tuple(at)].item(), other[tuple(at)].item()) for at in where[:3]]
+        assert [*difference.first] == expected
+        assert difference.largest == 1
+
+
+SAME: list[tuple[Any, Any, list[bool]]] = [
+    (np.array([1.0, np.nan, -0.0, np.inf]), np.array([1, np.nan, 0, -np.inf], "f4"), [True] * 3 + [False]),
+    (np.array([2**53 + 1, 5]), np.array([2.0**53, 5]), [False, True]),
+    (np.array([2**63 - 1]), np.array([2**63 - 1], "u8"), [True]),
+    (np.array([-1]), np.array([2**64 - 1], "u8"), [False]),
+    (np.array([2**64 - 1], "u8"), np.array([2.0**64]), [False]),
+    (np.array([complex(np.nan, 1), 1j]), np.array([complex(np.nan, 2), 1j]), [False, True]),
+    (np.array(["a", "b"]), np.array(["a", "c"], object), [True, False]),
+    (np.array(["a", "b"], np.dtypes.StringDType()), np.array(["a", "bb"]), [True, False]),
+    (np.array([b"a", b"b"]), np.array([b"a", b"bb"]), [True, False]),
+    (np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-01", "NaT"], "M8[ns]"), [True, True]),
+    (np.array(["2020-01-01"], "M8[D]"), np.array(["2020-01-01T00:00:01"], "M8[s]"), [False]),
+    (np.array([True, False]), np.array([1, 1]), [True, False]),
+    (
+        np.array([(1, np.nan), (2, 1)], [("a", "i2"), ("b", "f4")]),
+        np.array([(1, np.nan), (2, 2)], [("a", "i8"), ("b", "f8")]),
+        [True, False],
+    ),
+    (np.array([([1, 2],)], [("a", "i2", 2)]), np.array([([1, 3],)], [("a", "i2", 2)]), [False]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SAME, ids=lambda case: f"{case[0].dtype}-{case[1].dtype}")
+def test_equality(case: tuple[Any, Any, list[bool]]) -> None:
+    one, other, expected = case
+    assert incomparable(one.dtype, other.dtype) == ""
+    assert equal(one, other).tolist() == expected
+    assert equal(other, one).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("i2", "U2"), ("M8[s]", "m8[s]"), ("S2", "U2"), ([("a", "i2")], "i2")]
+)
+def test_values_that_cannot_be_compared_differ(one: Any, other: Any) -> None:
+    a, b = (xzarr3.create_array(MemoryStore(), shape=3, dtype=np.dtype(each)) for each in (one, other))
+    found = xzarr3.diff(a.store, b.store)
+    (difference,) = found.values
+    assert "cannot be compared" in difference.why
+    assert "cannot be compared" in str(found)
+
+
+def test_what_cannot_be_read_is_a_problem_and_the_rest_is_compared() -> None:
+    a, b = hierarchy(), hierarchy()
+    b.store.set("deep/a/c/1/2", b"damaged")
+    b["b"][0] = 9  # type: ignore[index]
+    b.store.set("bad/zarr.json", b"{")
+    found = xzarr3.diff(a.store, b.store)
+    assert [path for path, _ in found.problems] == ["bad", "deep/a"]
+    assert [each.path for each in found.values] == ["b"]
+    assert found.compared == 64 - 6
+    assert not found.ok
+    assert "cannot be read" in str(found)
+
+
+def _large(chunks: tuple[int, ...], shape: tuple[int, ...] = (64, 512, 512)) -> Array:
+    return xzarr3.create_array(MemoryStore(), shape=shape, chunks=chunks, dtype="f8")
+
+
+UNITS = [(1, 512, 512), (64, 8, 8), (64, 512, 512), (3, 5, 7), (1, 1, 1)]
+
+
+@pytest.mark.parametrize(("a", "b"), [*itertools.combinations_with_replacement(UNITS, 2)])
+def test_tiles_are_bounded_and_not_tiny(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    lengths = tile_lengths(_large(a), _large(b))
+    assert 2**20 <= 8 * np.prod(lengths) <= 2**25
+
+
+def test_each_chunk_is_read_once_where_chunks_fit() -> None:
+    stores = []
+    for chunks in ((2, 30), (20, 3)):
+        store = LoggingStore(MemoryStore())
+        xzarr3.create_array(store, data=np.arange(1800.0).reshape(60, 30), chunks=chunks)
+        stores.append(store)
+    with xzarr3.trace() as traced:
+        assert xzarr3.diff(*stores, encoding=False).ok
+    assert traced.total["requests"] <= 2 * 30 + 12
+
+
+def test_text_is_safe_and_short() -> None:
+    hostile = "a\x1b[2J\u202e"
+    a, b = MemoryStore(), MemoryStore()
+    one, other = xzarr3.create_group(a), xzarr3.create_group(b, attributes={hostile: hostile * 1000})
+    for at in range(400):
+        one.create_array(f"{hostile}{at}", shape=1, dtype="i1")
+    other.create_array(f"{hostile}0", data=[hostile], dtype="string")
+    text = str(xzarr3.diff(a, b))
+    assert "\x1b" not in text
+    assert len(text.splitlines()) < 210
+    assert "\x1b" not in xzarr3.diff(a, b)._repr_html_()
+
+
+def test_arguments_are_checked() -> None:
+    a = hierarchy().store
+    with pytest.raises(ValueError, match="first"):
+        xzarr3.diff(a, a, first=0)
+    with pytest.raises(xzarr3.SelectionError, match="path of an array"):
+        xzarr3.diff(a, a, selection=0)
+    with pytest.raises(xzarr3.NodeNotFoundError):
+        xzarr3.diff(a, a, "b", b_path="no")
+    with pytest.raises(TypeError, match="progress"):
+        xzarr3.diff(a, a, progress=5)  # type: ignore[arg-type]
+    steps: list[tuple[int, int]] = []
+    xzarr3.diff(a, a, progress=lambda done, total: steps.append((done, total)))
+    assert (steps[0], steps[-1]) == ((0, 64), (64, 64))

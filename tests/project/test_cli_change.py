@@ -1,0 +1,116 @@
+"""The commands ``copy``, ``rechunk``, ``consolidate`` and ``recover``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xzarr3
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("options", "layouts"),
+    [
+        (("--chunks", "time=4,lat=6"), {"sst": ((4, 6, 12), None), "lat": ((6,), None)}),
+        (("--chunks", "time=-1"), {"sst": ((8, 3, 12), None), "deep/salt": ((8, 2), None)}),
+        (("--chunks", "4,3,12", "--source-path", "sst"), {"": ((4, 3, 12), None)}),
+        (("--chunks", "auto"), {"sst": ((8, 6, 12), None)}),
+        (("--chunks", "time=2,lat=2", "--shards", "time=8,lat=6"), {"deep/salt": ((2, 2), (8, 6))}),
+    ],
+)
+@pytest.mark.parametrize("command", ["copy", "rechunk"])
+def test_chunks_and_shards(
+    command: str, options: tuple[str, ...], layouts: dict[str, Any], folder: Path, call: Call
+) -> None:
+    status, _, err = call(command, "ocean.zarr", "r.zarr", *options)
+    assert (status, err) == (0, "")
+    for path, (chunks, shards) in layouts.items():
+        array = xzarr3.open_array("r.zarr", path)
+        assert (array.chunks, array.shards) == (chunks, shards)
+    source = "sst" if "--source-path" in options else ""
+    found = xzarr3.diff("ocean.zarr", "r.zarr", source, b_path="", encoding=False)
+    assert found.ok, str(found)
+
+
+def test_resume_goes_on_and_keeps_what_is_finished(folder: Path, call: Call) -> None:
+    given = ("rechunk", "ocean.zarr", "r.zarr", "--chunks", "time=4")
+    path = Path("ocean.zarr/sst/c/3/1/0")
+    whole = path.read_bytes()
+    path.write_bytes(b"damaged")
+    assert call(*given, "--resume")[0] == 1
+    assert not Path("r.zarr/zarr.json").exists()
+    path.write_bytes(whole)
+    assert call(*given, "--resume", "-q") == (0, "", "")
+    assert call(*given, "--resume", "-q") == (0, "", "")
+    status, _, err = call(*given)
+    assert (status, "--resume" in err) == (1, True)
+    assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok
+
+
+def test_no_shards(folder: Path, call: Call) -> None:
+    data = np.arange(100).reshape(10, 10)
+    xzarr3.create_array("s.zarr", data=data, chunks=(2, 2), shards=(10, 10))
+    assert call("copy", "s.zarr", "c.zarr", "--no-shards", "-q") == (0, "", "")
+    copied = xzarr3.open_array("c.zarr")
+    assert (copied.chunks, copied.shards) == ((2, 2), None)
+    np.testing.assert_array_equal(copied[...], data)
+
+
+def test_advice_gives_each_array_its_layout(folder: Path, call: Call) -> None:
+    status, _, err = call("rechunk", "ocean.zarr", "r.zarr", "--advice", "--access", "series")
+    assert (status, err) == (0, "")
+    for path in ("sst", "deep/salt"):
+        advice = xzarr3.advise(xzarr3.open_array("ocean.zarr", path), access={"series": 1})
+        assert xzarr3.open_array("r.zarr", path).chunks == advice.best.chunks
+    assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok
+    assert call("rechunk", "ocean.zarr/sst", "one.zarr", "--advice", "-q") == (0, "", "")
+    assert xzarr3.open_array("one.zarr").chunks == (8, 6, 12)
+
+
+def test_advice_for_nothing_is_an_error(folder: Path, call: Call) -> None:
+    xzarr3.create_group("empty.zarr")
+    status, _, err = call("copy", "empty.zarr", "r.zarr", "--advice")
+    assert (status, "no array to advise on" in err) == (1, True)
+    assert not Path("r.zarr").exists()
+
+
+def test_codecs(folder: Path, call: Call) -> None:
+    gzip = json.dumps({"name": "gzip", "configuration": {"level": 1}})
+    assert call("copy", "ocean.zarr", "r.zarr", "-q", "--compressor", "crc32c", "--compressor", gzip)[0] == 0
+    assert [each.name for each in xzarr3.open_array("r.zarr", "sst").compressors] == ["crc32c", "gzip"]
+    assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok
+
+
+def test_json_has_the_nodes(folder: Path, call: Call) -> None:
+    status, out, err = call("copy", "ocean.zarr", "r.zarr", "--json", "--format", "2")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found["target"] == "r.zarr"
+    assert {each["path"] for each in found["nodes"]} == {"deep", "deep/salt", "lat", "sst", "time"}
+    assert {each["zarr_format"] for each in found["nodes"]} == {2}
+
+
+def test_consolidate(folder: Path, call: Call) -> None:
+    assert call("consolidate", "ocean.zarr") == (0, "consolidated metadata of 5 nodes written to /\n", "")
+    assert xzarr3.open_group("ocean.zarr").consolidated
+    assert json.loads(call("consolidate", "ocean.zarr", "deep", "--json")[1]) == {"path": "deep", "nodes": 1}
+
+
+@pytest.mark.parametrize("where", ["directory", "memory"])
+def test_recover_of_what_is_not_there_says_so(where: str, tmp_path: Path, call: Call) -> None:
+    place = str(tmp_path / "no.zarr") if where == "directory" else f"memory://{tmp_path.name}/no.zarr"
+    with pytest.raises(xzarr3.NodeNotFoundError, match=r"nothing is stored in .*no\.zarr"):
+        xzarr3.recover(place)
+    status, out, err = call("recover", place)
+    assert (status, out) == (1, "")
+    assert err.startswith("xzarr3: nothing is stored in ")
+    xzarr3.create_group(place)
+    assert call("recover", place) == (0, "nothing was left to finish\n", "")
+    assert json.loads(call("recover", place, "--json")[1]) == {"recovered": []}

@@ -1,0 +1,66 @@
+"""The commands ``check``, ``diff`` and ``advise``; what they find is tested beside the library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import xzarr3
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [((), 1), (("--no-encoding",), 1), (("--no-attributes",), 1), (("--no-values",), 1),
+     (("--no-attributes", "--no-values"), 0), (("lat",), 0), (("sst", "0"), 1), (("sst", "1:"), 1),
+     (("sst", "1:", "--no-attributes"), 0), (("time", "--b-path", "lat"), 1)],
+)  # fmt: skip
+def test_status_of_diff(options: tuple[str, ...], status: int, folder: Path, call: Call) -> None:
+    array = xzarr3.open_array("copy.zarr", "sst", mode="r+")
+    array[0, 0, 0] = 5
+    array.update_attributes({"units": "degC"})
+    found, out, err = call("diff", "ocean.zarr", "copy.zarr", *options)
+    assert (found, err) == (status, "")
+    assert ("no difference" in out) is (status == 0)
+    told = json.loads(call("diff", "ocean.zarr", "copy.zarr", *options, "--json")[1])
+    assert told["ok"] is (status == 0)
+
+
+def test_diff_names_the_first_differences(folder: Path, call: Call) -> None:
+    array = xzarr3.open_array("copy.zarr", "time", mode="r+")
+    array[2:] = -1
+    _, out, _ = call("diff", "ocean.zarr", "copy.zarr", "--first", "2")
+    assert "values: 6 of 8 differ; largest difference 8\n    [2]  2 | -1\n    [3]  3 | -1\n" in out
+    assert "[4]" not in out
+
+
+def test_diff_that_cannot_read_exits_with_2(folder: Path, call: Call) -> None:
+    Path("copy.zarr/sst/c/0/0/0").write_bytes(b"damaged")
+    status, out, err = call("diff", "ocean.zarr", "copy.zarr")
+    assert (status, err) == (2, "")
+    assert "cannot be read: " in out
+    assert "c/0/0/0" in out
+
+
+def test_status_of_check(folder: Path, call: Call) -> None:
+    assert call("check", "ocean.zarr")[0] == 0
+    Path("ocean.zarr/sst/c/0/0/0").write_bytes(b"")
+    status, out, _ = call("check", "ocean.zarr", "--json")
+    assert status == 1
+    assert json.loads(out)["findings"][0]["code"] == "chunk-empty"
+
+
+def test_advise(folder: Path, call: Call) -> None:
+    given = ("advise", "ocean.zarr", "sst", "--access", "map=3", "--access", "series", "--target", "disk")
+    status, out, _ = call(*given)
+    assert status == 0
+    assert "present" in out
+    assert "series" in out
+    status, out, _ = call("advise", "ocean.zarr", "--json")
+    assert json.loads(out)["target"] == "s3"
+    xzarr3.create_group("empty.zarr")
+    assert "no array to advise on" in call("advise", "empty.zarr")[2]

@@ -1,0 +1,222 @@
+"""The commands ``info``, ``ls``, ``tree``, ``read``, ``stats`` and ``explain``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xzarr3
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        (("ls", "ocean.zarr"), ["deep/", "lat", "sst", "time"]),
+        (("ls", "-r", "ocean.zarr"), ["deep/", "deep/salt", "lat", "sst", "time"]),
+        (("ls", "ocean.zarr", "deep"), ["salt"]),
+        (("ls", "ocean.zarr", "sst"), ["sst"]),
+        (("ls", "ocean.zarr/sst"), ["/"]),
+        (("ls", "--keys", "ocean.zarr", "lat"), ["lat/c/0", "lat/zarr.json"]),
+        (
+            ("tree", "ocean.zarr"),
+            [
+                "/",
+                "├── deep/",
+                "│   └── salt (time: 8, lat: 6) float32",
+                "├── lat (lat: 6) float64",
+                "├── sst (time: 8, lat: 6, lon: 12) float32",
+                "└── time (time: 8) int64",
+            ],
+        ),
+        (
+            ("tree", "--depth", "1", "ocean.zarr", "/"),
+            [
+                "/",
+                "├── deep/",
+                "├── lat (lat: 6) float64",
+                "├── sst (time: 8, lat: 6, lon: 12) float32",
+                "└── time (time: 8) int64",
+            ],
+        ),
+        (("tree", "ocean.zarr", "deep"), ["/deep", "└── salt (time: 8, lat: 6) float32"]),
+        (("tree", "ocean.zarr", "lat"), ["/lat (lat: 6) float64"]),
+        (("read", "ocean.zarr", "time"), ["[0 1 2 3 4 5 6 7]"]),
+        (("read", "ocean.zarr", "time", "--", "-1"), ["7"]),
+        (("read", "ocean.zarr", "time", "::3", "--json"), ["[0, 3, 6]"]),
+        (("read", "ocean.zarr/time", "/", ":2"), ["[0 1]"]),
+        (("read", "ocean.zarr", "deep/salt", "[0, 7], [1, 2]", "--vectorized"), ["[0. 0.]"]),
+        (("read", "ocean.zarr", "deep/salt", "[0, 7], [1, 2]", "--orthogonal"), ["[[0. 0.]", " [0. 0.]]"]),
+        (("read", "ocean.zarr", "deep/salt", "0, 0", "--blocks"), ["[[0. 0.]", " [0. 0.]]"]),
+    ],
+)
+def test_lines(given: tuple[str, ...], lines: list[str], folder: Path, call: Call) -> None:
+    status, out, err = call(*given)
+    assert (status, err) == (0, "")
+    found = sorted(out.splitlines()) if "--keys" in given else out.splitlines()
+    assert found == lines
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        (("info", "ocean.zarr"), ["title", "An ocean", "deep/", "(8, 6, 12)"]),
+        (("info", "ocean.zarr", "sst"), ["float32", "(8, 6, 12)", "(2, 3, 12)", "'lon'", "units  K", "zstd"]),
+        (("ls", "-l", "ocean.zarr"), ["deep/\n", "sst    (8, 6, 12)  float32", "2.25 kiB"]),
+        (("ls", "-l", "--keys", "ocean.zarr"), ["          41  lat/c/0\n"]),
+        (
+            ("stats", "ocean.zarr"),
+            ["/deep/salt", "0 of 12 chunks (0 %)", "8 of 8 chunks (100 %)", "documents"],
+        ),
+    ],
+)
+def test_parts(given: tuple[str, ...], parts: list[str], folder: Path, call: Call) -> None:
+    status, out, err = call(*given)
+    assert (status, err) == (0, "")
+    assert [part for part in parts if part not in out] == []
+    assert max(map(len, out.splitlines())) <= 80 or "store" in out
+
+
+def test_json_of_nodes(folder: Path, call: Call) -> None:
+    sst = json.loads(call("info", "ocean.zarr", "sst", "--json")[1])
+    assert sst["shape"] == [8, 6, 12]
+    assert sst["chunks"] == [2, 3, 12]
+    assert sst["shards"] is None
+    assert sst["attributes"] == {"units": "K"}
+    assert [each["name"] for each in sst["codecs"]] == ["bytes", "zstd"]
+    listed = json.loads(call("ls", "-r", "ocean.zarr", "--json")[1])
+    assert [each["path"] for each in listed] == ["deep", "deep/salt", "lat", "sst", "time"]
+    tree = json.loads(call("tree", "ocean.zarr", "--json")[1])
+    assert tree["members"]["deep"]["members"]["salt"]["shape"] == [8, 6]
+    keys = json.loads(call("ls", "--keys", "ocean.zarr", "--json")[1])
+    assert {"key": "lat/c/0", "size": 41} in keys
+    found = json.loads(call("stats", "ocean.zarr", "--json")[1])
+    assert found == xzarr3.stats("ocean.zarr").to_json()
+
+
+def test_a_node_that_cannot_be_read_is_told(folder: Path, call: Call) -> None:
+    Path("ocean.zarr/bad").mkdir()
+    Path("ocean.zarr/bad/zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')
+    for given in (("tree",), ("ls", "-l"), ("info",), ("stats",)):
+        status, out, _ = call(*given, "ocean.zarr")
+        assert status == 0
+        assert "cannot be read" in out
+        json.loads(call(*given, "ocean.zarr", "--json")[1])
+
+
+VALUES: dict[str, tuple[Any, str | dict[str, Any], Any]] = {
+    "floats": ([1.5, np.nan, np.inf, -np.inf], "f8", [1.5, "NaN", "Infinity", "-Infinity"]),
+    "complex": ([1 + 2j], "c16", [[1.0, 2.0]]),
+    "complex of NaN": ([complex(np.nan, 1)], "c8", [["NaN", 1.0]]),
+    "truth": ([True, False], "bool", [True, False]),
+    "text": (["a", "é\x7f"], "string", ["a", "é\x7f"]),
+    "fixed text": (["a", "bc"], "U2", ["a", "bc"]),
+    "bytes": ([b"\xff"], "S1", ["/w=="]),
+    "times": (np.array(["2020-01-01", "NaT"], "M8[D]"), "M8[D]", ["2020-01-01", "NaT"]),
+    "struct": (np.array([(1, 2.5)], [("a", "i2"), ("b", "f4")]), "", [{"a": 1, "b": 2.5}]),
+    "large": ([2**63 - 1], "i8", [2**63 - 1]),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_read_as_json(case: str, folder: Path, call: Call) -> None:
+    data, dtype, expected = VALUES[case]
+    array = np.asarray(data, dtype) if dtype and dtype != "string" else np.asarray(data)
+    xzarr3.create_array("v.zarr", data=array, **({"dtype": dtype} if dtype == "string" else {}))
+    status, out, _ = call("read", "v.zarr", "--json")
+    assert status == 0
+    assert json.loads(out) == expected
+    assert not set(out) & set("\x07\x1b\x7f")
+    status, out, _ = call("read", "v.zarr", "/", "0", "--json")
+    assert json.loads(out) == expected[0]
+    assert call("read", "v.zarr")[0] == 0
+
+
+def test_many_values_are_summarised_unless_all_are_asked_for(folder: Path, call: Call) -> None:
+    xzarr3.create_array("v.zarr", data=np.arange(5000))
+    out = call("read", "v.zarr")[1]
+    assert "..." in out
+    assert len(out) < 200
+    full = call("read", "v.zarr", "--full")[1]
+    assert full.replace("[", " ").split()[2345] == "2345"
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ("...", np.s_[...]), ("::2, [1, 5]", np.s_[::2, [1, 5]]), ("3, 4", np.s_[3, 4]), ("3:3", np.s_[3:3]),
+        ("::-1", np.s_[::-1]),
+    ],
+)  # fmt: skip
+def test_output_is_a_file_of_numpy(selection: str, expected: Any, folder: Path, call: Call) -> None:
+    data = np.arange(60, dtype=">f4").reshape(6, 10)
+    xzarr3.create_array("v.zarr", data=data, chunks=(4, 3))
+    status, out, err = call("read", "v.zarr", "/", selection, "--output", "v.npy")
+    assert (status, err) == (0, "")
+    assert "written to v.npy" in out
+    np.testing.assert_array_equal(np.load("v.npy"), data[expected])
+    status, _, err = call("read", "v.zarr", "/", selection, "--output", "v.npy")
+    assert (status, "the file v.npy exists" in err) == (1, True)
+    assert call("read", "v.zarr", "/", "0", "--output", "v.npy", "--overwrite")[0] == 0
+    assert sorted(each.name for each in Path().glob("v.npy*")) == ["v.npy"]
+
+
+def test_output_of_a_field(folder: Path, call: Call) -> None:
+    data = np.array([(1, 2.5), (3, 4.5)], [("a", "i2"), ("b", "f4")])
+    xzarr3.create_array("v.zarr", data=data)
+    assert call("read", "v.zarr", "/", "'b'", "--output", "v.npy")[0] == 0
+    np.testing.assert_array_equal(np.load("v.npy"), data["b"])
+
+
+def test_output_refuses_what_numpy_cannot_hold_and_leaves_no_file(folder: Path, call: Call) -> None:
+    xzarr3.create_array("v.zarr", data=["a", "b"], dtype="string")
+    status, _, err = call("read", "v.zarr", "--output", "v.npy")
+    assert (status, "--json" in err) == (1, True)
+    Path("ocean.zarr/sst/c/0/0/0").write_bytes(b"damaged")
+    assert call("read", "ocean.zarr", "sst", "--output", "v.npy")[0] == 1
+    assert not [*Path().glob("v.npy*")]
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "expected"),
+    [
+        ((), "0, 1:5", lambda a: a.explain((0, slice(1, 5)))),
+        ((), "...", lambda a: a.explain()),
+        ((), "[0, 5], [1, 2]", lambda a: a.explain(([0, 5], [1, 2]))),
+        (("--orthogonal",), "[0, 5], [1, 2]", lambda a: a.oindex.explain(([0, 5], [1, 2]))),
+        (("--vectorized",), "[0, 5], ::2", lambda a: a.vindex.explain(([0, 5], slice(None, None, 2)))),
+        (("--blocks",), "1, :2", lambda a: a.blocks.explain((1, slice(0, 2)))),
+        (("--threads", "1"), "-1:, 3", lambda a: a.explain((slice(-1, None), 3), threads=1)),
+    ],
+)
+def test_explain(
+    folder: Path, options: tuple[str, ...], text: str, expected: Callable[[xzarr3.Array], Any], call: Call
+) -> None:
+    found = expected(xzarr3.open_array("ocean.zarr", "sst"))
+    for given in (("explain", *options, "--", "ocean.zarr", "sst", text),
+                  ("explain", "ocean.zarr", *options, "sst", "--", text)):  # fmt: skip
+        assert call(*given) == (0, f"{found}\n", "")
+    document = json.loads(call("explain", *options, "--json", "--", "ocean.zarr", "sst", text)[1])
+    assert document == found.to_json()
+    assert document["array"] == "/sst"
+
+
+def test_tree_of_consolidated_metadata_takes_as_many_requests_for_any_number_of_nodes(
+    folder: Path, call: Call
+) -> None:
+    numbers = []
+    for number in (3, 60):
+        root = xzarr3.create_group(f"n{number}.zarr")
+        for at in range(number):
+            root.create_array(f"g{at}/a", shape=4, dtype="i1")
+        xzarr3.consolidate_metadata(f"n{number}.zarr")
+        with xzarr3.trace() as traced:
+            assert call("tree", f"n{number}.zarr")[1].count("\n") == 2 * number + 1
+        numbers.append(traced.total["requests"])
+    assert numbers[0] == numbers[1] <= 2

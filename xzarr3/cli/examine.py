@@ -1,0 +1,165 @@
+"""Commands that judge a store: ``check``, ``advise`` and ``diff``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+import xzarr3
+from xzarr3.cli import arguments, output
+from xzarr3.cli.running import FAILURE, UNCHECKED, HintedError, command
+from xzarr3.errors import SelectionError
+
+
+@command(
+    examples=[
+        "xzarr3 check ocean.zarr",
+        "xzarr3 check ocean.zarr sst --decode all --json",
+        "xzarr3 check ocean.zarr --repair --dry-run",
+    ],
+    status="0 without errors, 1 with errors, 2 if the store cannot be checked.",
+    failure=UNCHECKED,
+)
+@arguments.store_argument()
+@arguments.path_argument
+@click.option(
+    "--decode",
+    type=click.Choice(("sample", "all", "none")),
+    default="sample",
+    help="Which chunks are read and decoded: some of each array (default), all or none.",
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Repair what is safe: writes of dead writers, temporary files, chunks outside of the grid, "
+    "consolidated metadata; never chunks of the grid.",
+)
+@click.option("--dry-run", is_flag=True, help="Only tell what a repair would do.")
+@arguments.threads_option
+@arguments.json_option
+@arguments.store_option()
+def check(
+    store: str, path: str, decode: Any, repair: bool, dry_run: bool, threads: int | None, as_json: bool,
+    option: dict[str, Any],
+) -> int:  # fmt: skip
+    """Look for damage and for what misleads readers.
+
+    Looks, in a node and all that is below it, at documents and their consolidated copies, names, keys and
+    sizes of values, indexes of shards, chunks, coordinates, CF attributes, and writes that have not ended.
+    """
+    found = xzarr3.check(
+        store,
+        path,
+        decode=decode,
+        repair=repair,
+        dry_run=dry_run,
+        threads=threads,
+        progress=sys.stderr.isatty(),
+        storage_options=option,
+    )
+    if as_json:
+        output.echo_json(found.to_json())
+    else:
+        output.echo(str(found))
+    return 0 if found.ok else FAILURE
+
+
+@command(
+    examples=[
+        "xzarr3 advise ocean.zarr sst --access map=0.6 --access series=0.4",
+        "xzarr3 advise ocean.zarr --target disk --json",
+    ],
+    hints=[(SelectionError, "xzarr3 advise --help tells what patterns of access there are")],
+)
+@arguments.store_argument()
+@arguments.path_argument
+@arguments.access_option
+@click.option(
+    "--target", type=click.Choice(("s3", "disk")), default="s3", help="Where the data are kept (default: s3)."
+)
+@arguments.json_option
+@arguments.store_option()
+def advise(
+    store: str, path: str, access: Mapping[str, float], target: str, as_json: bool, option: dict[str, Any]
+) -> None:
+    """Compare layouts for the ways in which an array is read.
+
+    Layouts are chunks, shards and compressors. Of a group, the largest array counts. A sample of the data is
+    read and compressed.
+    """
+    node = xzarr3.open(store, path, storage_options=option)
+    if isinstance(node, xzarr3.Group):
+        arrays = [each for _, each in node.members(max_depth=None) if isinstance(each, xzarr3.Array)]
+        if not arrays:
+            raise HintedError(
+                f"{node!r} has no array to advise on", "name another group, or an array, as PATH"
+            )
+        node = max(arrays, key=lambda array: array.nbytes)
+    found = xzarr3.advise(node, access=dict(access) or None, target=target)
+    if as_json:
+        output.echo_json(found.to_json())
+    else:
+        output.echo(str(found))
+
+
+@command(
+    examples=[
+        "xzarr3 diff ocean.zarr copy.zarr",
+        "xzarr3 diff ocean.zarr v2.zarr --no-encoding",
+        "xzarr3 diff ocean.zarr copy.zarr sst '0, :4' --first 10 --json",
+    ],
+    status="0 if nothing differs, 1 if something does, 2 if the stores cannot be compared.",
+    failure=UNCHECKED,
+)
+@arguments.store_argument("a")
+@arguments.store_argument("b")
+@arguments.path_argument
+@arguments.selection_argument
+@click.option("--b-path", metavar="PATH", help="Path in B, if it is another one.")
+@click.option("--no-encoding", is_flag=True, help="Leave out formats, chunks, shards and codecs.")
+@click.option("--no-attributes", is_flag=True, help="Leave out attributes.")
+@click.option("--no-values", is_flag=True, help="Compare documents only.")
+@click.option(
+    "--first", metavar="N", type=click.IntRange(min=1), default=5,
+    help="How many differences of each array are shown (default: 5).",
+)  # fmt: skip
+@arguments.threads_option
+@arguments.json_option
+@arguments.store_option(of="both stores")
+@arguments.store_option("--a-option", "A")
+@arguments.store_option("--b-option", "B")
+def diff(
+    a: str, b: str, path: str, selection: str, b_path: str | None, no_encoding: bool, no_attributes: bool,
+    no_values: bool, first: int, threads: int | None, as_json: bool, option: dict[str, Any],
+    a_option: dict[str, Any], b_option: dict[str, Any],
+) -> int:  # fmt: skip
+    """Compare two stores: documents, then values.
+
+    The stores may have any formats, chunks and codecs. Values are compared exactly, as they are stored; NaN
+    equals NaN. Memory is bounded.
+    """
+    found = xzarr3.diff(
+        a,
+        b,
+        path,
+        b_path=b_path,
+        selection=arguments.parse_selection(selection),
+        encoding=not no_encoding,
+        attributes=not no_attributes,
+        values=not no_values,
+        first=first,
+        threads=threads,
+        progress=sys.stderr.isatty(),
+        a_options={**option, **a_option},
+        b_options={**option, **b_option},
+    )
+    if as_json:
+        output.echo_json(found.to_json())
+    else:
+        output.echo(str(found))
+    if found.problems:
+        return UNCHECKED
+    return 0 if found.ok else FAILURE

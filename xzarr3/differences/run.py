@@ -1,0 +1,208 @@
+"""``diff``: compares the nodes of two stores in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from xzarr3.api import open as open_node
+from xzarr3.arrays import Array
+from xzarr3.differences.documents import compare_documents
+from xzarr3.differences.report import Diff, FieldDifference, ValueDifference
+from xzarr3.differences.values import compare_values
+from xzarr3.errors import MetadataError, SelectionError, short_traceback
+from xzarr3.groups import Group
+from xzarr3.io.selection import BasicSelection, DimSelection, basic_selection
+from xzarr3.progress import Asked, Progress, check_asked
+from xzarr3.quantities import positive
+from xzarr3.stores.open import StoreLike, open_store
+
+
+@short_traceback
+def diff(
+    a: StoreLike,
+    b: StoreLike,
+    path: str = "",
+    *,
+    b_path: str | None = None,
+    selection: BasicSelection = ...,
+    encoding: bool = True,
+    attributes: bool = True,
+    values: bool = True,
+    first: int = 5,
+    threads: int | None = None,
+    progress: Asked | None = None,
+    a_options: Mapping[str, Any] | None = None,
+    b_options: Mapping[str, Any] | None = None,
+) -> Diff:
+    """Compare an array, or a group with all that is below it, in two stores.
+
+    Compared are which nodes there are, the fields of their documents, the attributes, and the elements. The
+    two stores may have any formats, chunks and codecs: fields are compared in the same words for all formats.
+    Elements are compared exactly, as they are stored, and NaN equals NaN. If shapes differ, the elements that
+    both arrays have are compared. Memory is bounded: tiles of both arrays are read, several at a time.
+
+    Parameters
+    ----------
+    a, b : path, URL or Store
+    path : str
+        Path of the array or group; by default the root.
+    b_path : str, optional
+        Its path in ``b``, if it is another one.
+    selection : int, slice, Ellipsis or a tuple of these
+        Of an array, the elements to compare.
+    encoding : bool
+        Whether to compare how arrays are stored: formats, chunks, shards, codecs and forms of keys.
+    attributes : bool
+        Whether to compare attributes.
+    values : bool
+        Whether to compare elements.
+    first : int
+        How many differences of each array are kept with their index and both values.
+    threads : int, optional
+        Most tiles that are read at a time.
+    progress : bool or callable, optional
+        Show a bar of the elements compared, or call ``progress(done, total)``.
+    a_options, b_options : mapping, optional
+        Further options of the stores; see :func:`xzarr3.open_store`.
+
+    Returns
+    -------
+    Diff
+        Its ``ok`` tells whether nothing differs; printing it shows the differences by node.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no array or group at the path in one of the stores.
+    SelectionError
+        If a selection is given for a group, or does not fit the array.
+    StoreError
+        If a store cannot be read.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> one, other = xzarr3.group(), xzarr3.group(zarr_format=2)
+    >>> old = one.create_array("sst", data=[[1.5, 2.5]], attributes={"units": "K"})
+    >>> new = other.create_array("sst", data=[[1.5, 3.5]], attributes={"units": "degC"})
+    >>> found = xzarr3.diff(one.store, other.store, encoding=False)
+    >>> [each.field for each in found.fields], found.values[0].first
+    (['attributes.units'], (((0, 1), 2.5, 3.5),))
+    """
+    check_asked(progress or False)
+    first = positive("first", first, "an integer of at least 1")
+    with contextlib.ExitStack() as stack:
+        nodes: list[Array | Group] = []
+        for store, options, where in (
+            (a, a_options, path),
+            (b, b_options, path if b_path is None else b_path),
+        ):
+            opened = open_store(store, options, mode="r")
+            if opened is not store:
+                stack.enter_context(opened)
+            nodes.append(open_node(opened, where))
+        job = _Comparison(encoding=encoding, attributes=attributes, first=first, threads=threads)
+        job.run(nodes[0], nodes[1], selection, values, progress or False)
+        one, other = (f"'{node.name}' in {node.store}" for node in nodes)
+        return job.found(one, other)
+
+
+@dataclass
+class _Comparison:
+    """A comparison under way."""
+
+    encoding: bool
+    attributes: bool
+    first: int
+    threads: int | None
+    only: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    fields: list[FieldDifference] = field(default_factory=list)
+    values: list[ValueDifference] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    nodes: int = 0
+    compared: int = 0
+
+    def found(self, a: str, b: str) -> Diff:
+        """What was found."""
+        return Diff(
+            a, b, tuple(self.only[0]), tuple(self.only[1]), tuple(self.fields), tuple(self.values),
+            tuple(self.problems), self.nodes, self.compared,
+        )  # fmt: skip
+
+    def run(
+        self, a: Array | Group, b: Array | Group, selection: BasicSelection, values: bool, progress: Asked
+    ) -> None:
+        """Compare documents of all nodes first, then elements."""
+        if selection is not ... and (isinstance(a, Group) or isinstance(b, Group)):
+            raise SelectionError("a selection of a group; accepted: the path of an array with a selection")
+        arrays = []
+        for path, one, other in self._pairs(a, b):
+            self.nodes += 1
+            self._documents(path, one, other)
+            if isinstance(one, Array) and isinstance(other, Array) and one.ndim == other.ndim:
+                arrays.append((path, one, other, _chosen(one, other, selection)))
+        if not values:
+            return
+        total = sum(math.prod(part.count for part in chosen) for *_, chosen in arrays)
+        with Progress(progress, total, "comparing", "values") as shown:
+            for path, one, other, chosen in arrays:
+                difference, compared, problems = compare_values(
+                    path, one, other, chosen, first=self.first, threads=self.threads, advance=shown.advance
+                )
+                self.compared += compared
+                self.values += [] if difference is None else [difference]
+                self.problems += [(path, problem) for problem in problems]
+
+    def _documents(self, path: str, one: Array | Group, other: Array | Group) -> None:
+        for difference in compare_documents(path, one, other):
+            if difference.kind == "encoding" and not self.encoding:
+                continue
+            if difference.kind == "attribute" and not self.attributes:
+                continue
+            self.fields.append(difference)
+
+    def _pairs(
+        self, a: Array | Group, b: Array | Group
+    ) -> Iterator[tuple[str, Array | Group, Array | Group]]:
+        """The nodes that both sides have; notes the others and those that cannot be read."""
+        yield "", a, b
+        below = [dict(node.load(max_depth=None)) if isinstance(node, Group) else {} for node in (a, b)]
+        for path in dict.fromkeys((*below[0], *below[1])):
+            pair = one, other = below[0].get(path), below[1].get(path)
+            for side, node in zip("ab", pair, strict=True):
+                if isinstance(node, MetadataError):
+                    self.problems.append((path, f"in {side}: {node}"))
+            if one is None or other is None:
+                self._note_only(0 if other is None else 1, path)
+            elif not (isinstance(one, MetadataError) or isinstance(other, MetadataError)):
+                yield path, one, other
+
+    def _note_only(self, side: int, path: str) -> None:
+        """Note a node of one side, unless the group above it is noted already."""
+        noted = self.only[side]
+        if not (noted and path.startswith(f"{noted[-1]}/")):
+            noted.append(path)
+
+
+def _chosen(a: Array, b: Array, selection: BasicSelection) -> tuple[DimSelection, ...]:
+    """The elements to compare, which both arrays have.
+
+    Raises
+    ------
+    SelectionError
+        If one of the arrays lacks some of the selected elements.
+    """
+    if selection is ...:
+        return basic_selection(..., tuple(map(min, a.shape, b.shape)))
+    chosen = basic_selection(selection, a.shape)
+    for axis, (part, length) in enumerate(zip(chosen, b.shape, strict=True)):
+        if part.stop > length:
+            raise SelectionError(
+                f"axis {axis}: the selection ends at {part.stop}, and '{b.name}' of {b.store} has length "
+                f"{length}; choose elements that both arrays have"
+            )
+    return chosen

@@ -1,0 +1,245 @@
+"""The format of Zarr version 2: parses and makes the documents ``.zarray``, ``.zgroup`` and ``.zattrs``.
+
+Specification: Zarr v2, "Arrays", "Hierarchies", "Attributes". Consolidated metadata (``.zmetadata``) and
+object codecs have the form of zarr-python. Dimension names have the form of xarray (``_ARRAY_DIMENSIONS``) or
+netCDF-C (NCZarr). All other attributes and fields of NCZarr are kept unchanged. Makes no requests to a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from xzarr3._types import JSON
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
+from xzarr3.codecs.registry import default_serializer
+from xzarr3.dtypes import ZDType
+from xzarr3.dtypes.base import FOREIGN_ERRORS
+from xzarr3.errors import InvalidKeyError, MetadataError, listed
+from xzarr3.formats.base import Document, DocumentKey, Fetch, Format, fill_value_from_json, node_prefix
+from xzarr3.formats.v2.codec_fields import as_spelled, cannot_say, codec_fields_of
+from xzarr3.formats.v2.names import (
+    ARRAY,
+    ATTRIBUTES,
+    CONSOLIDATED,
+    CONSOLIDATED_FORMAT,
+    DIMENSIONS,
+    GROUP,
+    NCZARR_ARRAY,
+    OWN,
+)
+from xzarr3.formats.v2.parse import parse, scalar_as
+from xzarr3.grid import RegularGrid
+from xzarr3.model.chunk_keys import ChunkKeyEncoding
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+
+# Documents of netCDF-C 4.8.0. Later versions use attributes, or fields of the other documents.
+_NCZARR = (".nczarr", ".nczgroup", NCZARR_ARRAY, ".nczvar", ".nczattr", ".nczattrs")
+_KINDS: dict[str, Literal["array", "group", "other"]] = {ARRAY: "array", GROUP: "group"}
+_KINDS.update(dict.fromkeys((ATTRIBUTES, CONSOLIDATED, *_NCZARR), "other"))
+
+
+@dataclass(frozen=True)
+class V2Format(Format):
+    """Zarr version 2: two documents for each node, one of them for its attributes."""
+
+    zarr_format: ClassVar[Literal[2]] = 2
+    one_document: ClassVar[bool] = False
+    byte_order_in_data_type: ClassVar[bool] = True
+    configures_as_numcodecs: ClassVar[bool] = True
+    fill_value_may_be_null: ClassVar[bool] = True
+    conventions_in_attributes: ClassVar[bool] = True
+    unordered_serializers: ClassVar[tuple[str, ...]] = ("numcodecs.json2",)  # Its chunks hold nested lists.
+    chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding("v2")
+    _taken_names: ClassVar[tuple[str, ...]] = (*_KINDS, "zarr.json")
+
+    @property
+    def fill_value_is_mask(self) -> bool:
+        return True
+
+    def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
+        """See :meth:`Format.codecs_elsewhere`. Replaces codecs of version 2 that another format lacks.
+
+        Drops ``base64``. Text stored as categories, and text of a fixed length stored as text of variable
+        length, get the default serializer of their data type.
+        """
+        codecs = [codec for codec in meta.codecs if codec.name != "numcodecs.base64"]
+        names = [codec.name for codec in codecs]
+        if "numcodecs.categorize" in names:
+            at = names.index("numcodecs.categorize")
+            codecs = codecs[:at] + [codec for codec in codecs[at:] if not isinstance(codec, ArrayArrayCodec)]
+        elif meta.data_type.is_variable or not {"vlen-utf8", "vlen-bytes"} & {*names}:
+            return tuple(codecs)
+        usual = default_serializer(meta.data_type)
+        return tuple(usual if isinstance(codec, ArrayBytesCodec) else codec for codec in codecs)
+
+    def document_keys(self, path: str) -> tuple[str, ...]:
+        return tuple(node_prefix(path) + name for name in _KINDS)
+
+    def defining_keys(self, path: str) -> tuple[str, ...]:
+        return (node_prefix(path) + ARRAY, node_prefix(path) + GROUP)
+
+    def array_key(self, path: str) -> str:
+        return node_prefix(path) + ARRAY
+
+    def attributes_key(self, path: str, *, array: bool) -> str:
+        return node_prefix(path) + ATTRIBUTES
+
+    def place(self, key: str) -> DocumentKey | None:
+        path, _, name = key.rpartition("/")
+        return DocumentKey(path, _KINDS[name]) if name in _KINDS else None
+
+    def child_names(
+        self, keys: Iterable[str], prefixes: Iterable[str], path: str
+    ) -> tuple[set[str], set[str]]:
+        skipped = len(node_prefix(path))
+        return set(), {below[skipped:-1] for below in prefixes}
+
+    def check_name(self, name: str, path: str) -> None:
+        if name in ("", ".", "..") or "\\" in name or name in self._taken_names:
+            raise InvalidKeyError(
+                f"not a name for a node: {name!r} in path {path!r}; accepted: names that are not empty, '.' "
+                f"or '..', have no backslash and are none of {listed(self._taken_names)}"
+            )
+
+    def reading_keys(
+        self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        names = [*OWN]
+        if consolidated:
+            names.append(CONSOLIDATED)
+        if listed is None or any(key.rpartition("/")[2] in _NCZARR for key in listed):
+            names.append(NCZARR_ARRAY)  # Exists only if the parent group has documents of NCZarr.
+        return tuple(node_prefix(path) + name for name in names)
+
+    def held(self, path: str, found: Mapping[str, Document]) -> dict[str, Document] | None:
+        prefix = node_prefix(path)
+        if prefix + ARRAY in found:
+            wanted: tuple[str, ...] = (ARRAY, ATTRIBUTES, NCZARR_ARRAY)
+        elif prefix + GROUP in found:
+            wanted = (GROUP, ATTRIBUTES, CONSOLIDATED)
+        else:
+            return None
+        return {name: found[prefix + name] for name in wanted if prefix + name in found}
+
+    def fetch_consolidated(self, path: str, get: Fetch) -> dict[str, Document] | None:
+        (document,) = get((node_prefix(path) + CONSOLIDATED,))
+        metadata = None if document is None else document.get("metadata")
+        if document is None or not isinstance(metadata, dict) or not isinstance(metadata.get(GROUP), dict):
+            return None
+        own = {name: metadata[name] for name in (GROUP, ATTRIBUTES) if name in metadata}
+        return {**own, CONSOLIDATED: document}
+
+    def is_array(self, held: Mapping[str, Document]) -> bool:
+        return ARRAY in held
+
+    def parse(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
+        return parse(held, path)
+
+    def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
+        try:
+            if isinstance(meta, ArrayMetadata):
+                return {ATTRIBUTES: _attributes_document(meta), ARRAY: _array_document(meta)}
+            return {ATTRIBUTES: dict(meta.attributes), GROUP: {**meta.ignored, "zarr_format": 2}}
+        except MetadataError as error:
+            error.path = path or None  # Without a path here, the caller may set it.
+            raise
+
+    def documents(
+        self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Mapping[str, Document]] | None = None
+    ) -> dict[str, Document]:
+        prefix = node_prefix(path)
+        own = self.hold(meta, path)
+        documents = {prefix + name: document for name, document in own.items()}
+        if consolidated is not None:
+            metadata = dict(_keys("", own))
+            for relative in sorted(consolidated):
+                metadata.update(_keys(relative, consolidated[relative]))
+            documents[prefix + CONSOLIDATED] = {
+                "zarr_consolidated_format": CONSOLIDATED_FORMAT,
+                "metadata": metadata,
+            }
+        return documents
+
+    def consolidated_key(self, path: str) -> str:
+        return node_prefix(path) + CONSOLIDATED
+
+    def without_consolidated(self, held: dict[str, Document]) -> dict[str, Document]:
+        return {name: document for name, document in held.items() if name != CONSOLIDATED}
+
+    def update_consolidated(
+        self, document: Document, relative: str, meta: NodeMetadata | None
+    ) -> Document | None:
+        metadata = document.get("metadata")
+        version = document.get("zarr_consolidated_format")
+        if version != CONSOLIDATED_FORMAT or not isinstance(metadata, dict):
+            return None
+        if meta is None and not relative:
+            return None
+        own = {node_prefix(relative) + name for name in OWN}
+        left = {key: value for key, value in metadata.items() if key not in own}
+        if not isinstance(meta, GroupMetadata):
+            below = node_prefix(relative)
+            left = {key: value for key, value in left.items() if not key.startswith(below)}
+        if meta is not None:
+            left.update(_keys(relative, self.hold(meta, relative)))
+        return {**document, "metadata": left}
+
+
+def _attributes_document(meta: ArrayMetadata) -> Document:
+    """The attributes, including the dimension names."""
+    attributes = dict(meta.attributes)
+    names = meta.dimension_names
+    if names is None or (names and all(name is None for name in names)):
+        return attributes
+    if None in names:
+        raise cannot_say("dimension_names", list(names), "a name for each dimension, or none for all of them")
+    if attributes.get(DIMENSIONS, list(names)) != list(names):
+        raise cannot_say(
+            f"attributes.{DIMENSIONS}", attributes[DIMENSIONS], f"the dimension names {list(names)}"
+        )
+    return {DIMENSIONS: list(names), **attributes}
+
+
+def _array_document(meta: ArrayMetadata) -> Document:
+    if not isinstance(meta.chunk_grid, RegularGrid):
+        raise cannot_say("chunk_grid", meta.chunk_grid.name, "a regular grid")
+    if meta.chunk_key_encoding.name != "v2":
+        raise cannot_say("chunk_key_encoding", meta.chunk_key_encoding.name, "'v2'")
+    if meta.storage_transformers:
+        names = [each.name for each in meta.storage_transformers]
+        raise cannot_say("storage_transformers", names, "none")
+    fields, stored = as_spelled(meta, *codec_fields_of(meta))
+    return {
+        **meta.ignored,
+        "zarr_format": 2,
+        "shape": list(meta.shape),
+        "chunks": [max(length, 1) for length in meta.chunk_grid.chunk_shape],
+        "fill_value": _fill_value(meta, stored),
+        **fields,
+        "dimension_separator": meta.chunk_key_encoding.separator,
+    }
+
+
+def _fill_value(meta: ArrayMetadata, stored: ZDType) -> JSON:
+    if meta.fill_is_null:
+        return None
+    try:
+        value: JSON = stored.to_json_scalar(scalar_as(meta.fill_value, stored), zarr_format=2)
+    except FOREIGN_ERRORS as error:
+        raise cannot_say("fill_value", meta.fill_value, f"a value of '{stored.name}'") from error
+    again = scalar_as(fill_value_from_json(stored, value, 2), meta.data_type)
+    if meta.data_type.bits(again) != meta.data_type.bits(meta.fill_value):
+        raise cannot_say("fill_value", meta.fill_value, f"a value that is read back from {value!r}")
+    return value
+
+
+def _keys(relative: str, held: Mapping[str, Document]) -> Iterator[tuple[str, Document]]:
+    """The documents of a node for consolidated metadata, by their keys in it."""
+    return ((node_prefix(relative) + name, held[name]) for name in OWN if name in held)
+
+
+V2 = V2Format()
+
+__all__ = ["ARRAY", "ATTRIBUTES", "CONSOLIDATED", "DIMENSIONS", "GROUP", "V2", "V2Format", "parse"]

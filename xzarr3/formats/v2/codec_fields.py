@@ -1,0 +1,289 @@
+"""The fields of ``.zarray`` that say how elements are stored: to the data type and the codecs, and back.
+
+These are ``dtype``, ``order``, ``filters`` and ``compressor``. Object codecs have the form of zarr-python.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from xzarr3._types import JSON
+from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.codecs.numcodecs import from_numcodecs, stored_endian, to_numcodecs
+from xzarr3.codecs.registry import NUMCODECS, remembered
+from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.dtypes import ZDType
+from xzarr3.dtypes.base import FOREIGN_ERRORS
+from xzarr3.dtypes.registry import registry
+from xzarr3.errors import MetadataError, UnknownExtensionError, listed
+from xzarr3.formats.base import refusal
+from xzarr3.model.metadata import ArrayMetadata
+
+_CODEC = "an object with an 'id'"
+CODEC_FIELDS = ("compressor", "dtype", "filters", "order")
+_OBJECTS = "|O"
+_OBJECT_CODECS = {name: name for name in ("vlen-utf8", "vlen-bytes", "json2")} | {"categorize": "vlen-utf8"}
+"""Codecs that define the type of objects, and the codec under which the data type is registered."""
+_NO_OBJECT_CODECS = {
+    "pickle": "what is unpickled may do anything",
+    "msgpack2": "its elements may be objects of any class",
+    "vlen-array": "its elements are arrays",
+}
+
+
+def need(document: Mapping[str, Any], field: str, accepted: str) -> Any:
+    """The value of a field that a document must have."""
+    if field not in document:
+        raise MetadataError("missing field", field=field, accepted=accepted)
+    return document[field]
+
+
+def choice(document: Mapping[str, Any], field: str, choices: tuple[str, ...], default: Any = ...) -> str:
+    """The value of a field that is one of ``choices``; without a default the document must have it."""
+    value = need(document, field, listed(choices)) if default is ... else document.get(field, default)
+    if not isinstance(value, str) or value not in choices:
+        raise MetadataError("not a valid value", field=field, found=value, accepted=choices)
+    return value
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The configuration of a codec in a document, and its field."""
+
+    field: str
+    config: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        """The name of the codec in numcodecs."""
+        return str(self.config["id"])
+
+
+def _stages(document: Mapping[str, Any]) -> Iterator[_Stage]:
+    """The filters, followed by the compressor."""
+    filters = document.get("filters")
+    if filters is not None and not isinstance(filters, list):
+        raise MetadataError(
+            "not a valid value", field="filters", found=filters, accepted="an array of codecs, null"
+        )
+    configs = [(f"filters[{at}]", config) for at, config in enumerate(filters or ())]
+    compressor = need(document, "compressor", f"{_CODEC}, null")
+    if compressor is not None:
+        configs.append(("compressor", compressor))
+    for field, config in configs:
+        if not isinstance(config, dict) or not isinstance(config.get("id"), str):
+            accepted = _CODEC if field != "compressor" else f"{_CODEC}, null"
+            raise MetadataError("not a codec", field=field, found=config, accepted=accepted)
+        yield _Stage(field, config)
+
+
+def _object_codec(stages: Iterable[_Stage]) -> str:
+    """The name of the codec that defines the type of the elements of an array of objects."""
+    for stage in stages:
+        if stage.id in _OBJECT_CODECS:
+            return _OBJECT_CODECS[stage.id]
+        if stage.id in _NO_OBJECT_CODECS:
+            raise UnknownExtensionError(
+                f"codec '{stage.id}' is not read: {_NO_OBJECT_CODECS[stage.id]}", field=f"{stage.field}.id",
+                found=stage.id, accepted=_OBJECT_CODECS,
+            )  # fmt: skip
+    raise UnknownExtensionError(
+        "no filter says what the objects are", field="dtype", found=_OBJECTS,
+        accepted=f"a filter among {listed(_OBJECT_CODECS)}, or another data type",
+    )  # fmt: skip
+
+
+def _data_type(document: Mapping[str, Any]) -> ZDType:
+    """The data type, in the byte order of the stored elements."""
+    accepted = "a string such as '<f8', or an array of fields"
+    name = need(document, "dtype", accepted)
+    if not isinstance(name, (str, list)):
+        raise MetadataError("not a data type", field="dtype", found=name, accepted=accepted)
+    codec = _object_codec(_stages(document)) if name == _OBJECTS else None
+    try:
+        return registry.match_json({"name": name, "object_codec_id": codec}, zarr_format=2)
+    except MetadataError as error:
+        error.field = "dtype"
+        error.accepted = error.accepted or accepted
+        raise
+
+
+def _codecs(
+    stages: Sequence[_Stage], order: str, ndim: int, endian: str | None
+) -> tuple[tuple[Codec, ...], list[str]]:
+    """The codecs, and for each codec the field of the document that it comes from."""
+    codecs: list[Codec] = []
+    fields: list[str] = []
+    # json2: a chunk holds its shape and nests its lists like the elements, for either order in memory. So it
+    # gets no transpose. zarr-python 2 writes it the same way, but reads it as elements in order F and so gets
+    # other elements than it wrote.
+    # bitround: what numcodecs writes differs. Versions after 0.12 turn order F into order C, unless all bits
+    # are kept. A chunk does not tell its order, so the order of the document counts, as in zarr-python.
+    if order == "F" and ndim > 1 and all(stage.id != "json2" for stage in stages):
+        codecs.append(TransposeCodec(tuple(reversed(range(ndim)))))
+        fields.append("order")
+    in_bytes = False
+    for stage in stages:
+        try:
+            codec = _codec(stage.config, endian)
+        except MetadataError as error:
+            error.field = f"{stage.field}.{(error.field or '').removeprefix('configuration.')}".strip(".")
+            raise
+        if in_bytes and not isinstance(codec, BytesBytesCodec):
+            raise UnknownExtensionError(
+                f"codec '{stage.id}' encodes arrays, but the codecs before it return bytes",
+                field=stage.field, found=dict(stage.config),
+                accepted="filters on arrays before filters on bytes",
+            )  # fmt: skip
+        if not in_bytes and isinstance(codec, BytesBytesCodec):
+            codecs.append(BytesCodec(endian))
+            fields.append("dtype")
+        in_bytes = in_bytes or not isinstance(codec, ArrayArrayCodec)
+        endian = stored_endian(codec) or endian
+        codecs.append(codec)
+        fields.append(stage.field)
+    if not in_bytes:
+        codecs.append(BytesCodec(endian))
+        fields.append("dtype")
+    return tuple(codecs), fields
+
+
+def _codec(config: Mapping[str, Any], endian: str | None) -> Codec:
+    """The codec with this configuration, for elements in this byte order."""
+    codec = from_numcodecs(config, endian)
+    if codec.name == "numcodecs.shuffle" and codec.configuration().get("elementsize") == 0:
+        return type(codec)()  # In netCDF-C, 0 means the element size of the array.
+    return codec
+
+
+def other_codec_fields(said: dict[str, Any], meta: ArrayMetadata) -> dict[str, Any]:
+    """The fields of a document that this module would write with other values."""
+    fields, _ = codec_fields_of(meta)
+    return {field: value for field, value in said.items() if value != fields[field]}
+
+
+def read_codec_fields(
+    document: Mapping[str, Any], ndim: int
+) -> tuple[ZDType, ZDType, tuple[Codec, ...], list[str]]:
+    """The data type as stored, the data type of arrays in memory, the codecs, and the field of each codec."""
+    stored = _data_type(document)
+    order = choice(document, "order", ("C", "F"))
+    # A single byte order is a property of the chunks only. A mixed byte order stays in the data type.
+    mixed = stored.byte_order == "mixed"
+    endian = sys.byteorder if mixed else stored.byte_order
+    said = repr([document.get(field, ...) for field in ("compressor", "filters")])
+    codecs, fields = remembered(
+        (said, order, ndim, endian), lambda: _codecs(list(_stages(document)), order, ndim, endian)
+    )
+    return stored, stored if mixed else stored.in_native_order(), codecs, fields
+
+
+class IgnoredFields(dict[str, JSON]):
+    """The ignored fields of a document, and the original values of fields that would be written differently.
+
+    For example, in NCZarr ``>S1`` are characters and ``|S1`` strings; and the last filter may be the
+    compressor. Such fields keep their original values as long as these agree with the metadata.
+    """
+
+    def __init__(self, fields: Mapping[str, JSON], spelled: Mapping[str, JSON]) -> None:
+        super().__init__(fields)
+        self.spelled = dict(spelled)
+
+
+def codec_fields_of(meta: ArrayMetadata) -> tuple[dict[str, Any], ZDType]:
+    """The fields for data type and codecs, and the data type in the byte order of these fields."""
+    endian = _stored_order(meta)
+    stored = meta.data_type
+    if stored.byte_order == "mixed" and endian != sys.byteorder:
+        raise cannot_say("data_type", stored.name, "fields of one byte order")
+    if stored.byte_order not in (None, "mixed"):
+        stored = stored.in_byte_order("big" if endian == "big" else "little")
+    try:
+        name = stored.to_json(2)["name"]
+    except FOREIGN_ERRORS as error:
+        raise cannot_say("data_type", stored.name, "data types of numpy") from error
+    fields = copy.deepcopy(
+        _fields_of_codecs(meta.codecs, meta.chain.spec.shape, meta.data_type, endian, meta.said)
+    )
+    return {"dtype": name, **fields}, stored
+
+
+def _stored_order(meta: ArrayMetadata) -> str:
+    """The byte order of the elements before the filters: that of the codec ``bytes``, if it has one."""
+    for codec in meta.codecs:
+        if isinstance(codec, BytesCodec) and codec.endian is not None:
+            return codec.endian
+    return sys.byteorder if meta.data_type.byte_order == "mixed" else "little"
+
+
+@lru_cache(maxsize=512)
+def _fields_of_codecs(
+    codecs: tuple[Codec, ...], chunk_shape: tuple[int, ...], data_type: ZDType, endian: str, said: str
+) -> dict[str, Any]:
+    """The fields for the codecs of chunks whose elements have this byte order before the filters.
+
+    ``said`` is a part of the cache key, as unequal codecs may compare equal; see :attr:`ArrayMetadata.said`.
+    """
+    order = "C"
+    filters: list[Any] = []
+    encoded: list[Any] = []
+    spec = ChunkSpec(chunk_shape, data_type, data_type.default_scalar())
+    for at, codec in enumerate(codecs):
+        field = f"codecs[{at}]"
+        if isinstance(codec, TransposeCodec):
+            axes = tuple(range(len(chunk_shape)))
+            if codec.order != axes:
+                if codec.order != axes[::-1] or at > 0:
+                    accepted = "the reverse order of all dimensions, before all other codecs"
+                    raise cannot_say(field, codec.to_json(), accepted)
+                if any(other.name == "numcodecs.json2" for other in codecs):
+                    raise cannot_say(field, codec.to_json(), "order 'C' with the codec 'json2'")
+                order = "F"
+        elif isinstance(codec, BytesCodec):
+            if codec.endian not in (None, endian) and spec.data_type.has_byte_order:
+                accepted = f"'{endian}', as its filters"
+                raise cannot_say(f"{field}.configuration.endian", codec.endian, accepted)
+        else:
+            try:
+                config = to_numcodecs(codec, spec, endian)
+            except MetadataError as error:
+                twin = f"numcodecs.{codec.name}"
+                accepted = f"'{twin}'" if twin in NUMCODECS else "codecs that numcodecs has"
+                if codec.name == "sharding_indexed":
+                    accepted = "no shards"
+                raise cannot_say(field, codec.name, accepted) from error
+            (filters if isinstance(codec, ArrayArrayCodec) else encoded).append(config)
+            endian = stored_endian(codec) or endian
+        if isinstance(codec, ArrayArrayCodec):
+            spec = codec.resolve(spec)
+    compressor = encoded.pop() if encoded and encoded[-1]["id"] not in _OBJECT_CODECS else None
+    return {"compressor": compressor, "order": order, "filters": [*filters, *encoded] or None}
+
+
+def as_spelled(meta: ArrayMetadata, fields: dict[str, Any], stored: ZDType) -> tuple[dict[str, Any], ZDType]:
+    """The fields with the original values of the document that was read, if these mean the same."""
+    for names in (CODEC_FIELDS, ("dtype",)):
+        given = copy.deepcopy(meta.ignored.spelled) if isinstance(meta.ignored, IgnoredFields) else {}
+        spelled = {field: given[field] for field in names if field in given}
+        if not spelled:
+            break
+        try:
+            other, data_type, codecs, _ = read_codec_fields({**fields, **spelled}, len(meta.shape))
+            again = replace(meta, codecs=codecs).chain.codecs
+            same = data_type == meta.data_type and repr(again) == repr(meta.chain.codecs)
+        except MetadataError:
+            continue
+        if same:
+            return {**fields, **spelled}, other
+    return fields, stored
+
+
+def cannot_say(field: str, found: object, accepted: str) -> MetadataError:
+    """The error for metadata that version 2 cannot express. The caller adds the path of the node."""
+    return refusal(2, field, found, accepted)
