@@ -68,6 +68,7 @@ def test_every_public_object_is_there_and_has_a_docstring() -> None:
 def test_modules_need_only_declared_dependencies() -> None:
     """pandas and botocore come with a declared one, which documents them as its own interface."""
     extras = {"dtypes/ml_dtypes.py": ("ml-dtypes",), "stores/object/client.py": ("object", "aws")}
+    extras |= dict.fromkeys(("advice/plot.py", "advice/report.py"), ("demo",))
     compiled = ("decode", "encode", "libraries", "memory", "read", "write")
     extras |= dict.fromkeys((f"io/compiled/{name}.py" for name in compiled), ("fast",))
     undeclared = {}

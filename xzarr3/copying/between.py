@@ -8,6 +8,7 @@ read, written, read and written. The temporary array lies in the store of the ta
 from __future__ import annotations
 
 import hashlib
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from xzarr3.copying.values import ArrayCopy, Means, Tiling, element_bytes
 from xzarr3.errors import MetadataError
 from xzarr3.grid import RegularGrid
 from xzarr3.nodes.array_settings import array_metadata
-from xzarr3.stores import Store
+from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local.folders import STAGED
 
 _OFTEN = 2  # Reads of each chunk of the source, on average, above which a temporary array pays.
@@ -37,7 +38,7 @@ def chunks_between(copy: ArrayCopy, means: Means) -> tuple[int, ...] | None:
     >>> maps = xzarr3.zeros((1000, 90, 180), chunks=(1, 90, 180), dtype="f4")
     >>> series = xzarr3.zeros((1000, 90, 180), chunks=(1000, 2, 2), dtype="f4")
     >>> chunks_between(ArrayCopy(maps, series), Means(1, 400_000))
-    (3, 4, 14)
+    (3, 2, 4)
     """
     source, target = copy.source, copy.target
     if copy.moves_bytes or copy.absent is not None or not target.size:
@@ -46,8 +47,8 @@ def chunks_between(copy: ArrayCopy, means: Means) -> tuple[int, ...] | None:
     fewest = Tiling.fewest(source)
     if direct.reads <= _OFTEN * fewest:
         return None
-    room = max(means.memory.limit - 2 * direct.beside, means.memory.limit // 2) // element_bytes(target)
-    written = direct.tiles.lengths
+    room = means.memory.limit // 2 // element_bytes(target)  # The rest is for what threads hold besides.
+    written = Tiling.of(source, target, means.half()).tiles.lengths
     read = tiles_for(source.chunk_grid, RegularGrid(written), source.shape, room).lengths
     return tuple(map(min, written, read))
 
@@ -82,7 +83,10 @@ def temporary(copy: ArrayCopy, chunks: tuple[int, ...], store: Store, top: str |
         chunks=chunks,
         fill_value=copy.source.metadata.fill_value,
     )
-    array = Array(StagedKeys(store, values), "", metadata, write_empty_chunks=True)
+    # Files are read one by one, in less memory than values of other stores.
+    in_files = store.renames_trees and store.folder is not None
+    place = LocalStore(os.path.join(str(store.folder), values)) if in_files else StagedKeys(store, values)
+    array = Array(place, "", metadata, write_empty_chunks=True)
     array.has_document = False
     try:
         yield array

@@ -71,7 +71,8 @@ def copy(
     and what became of them.
 
     Chunks are copied as bytes where both formats encode them alike. Others are copied in tiles of whole new
-    chunks or shards. These grow, as far as memory allows, so that few old chunks are read more than once. All
+    chunks or shards. These grow, as far as memory allows, so that few old chunks are read more than once; if
+    each would be read more than twice, values go by way of a temporary array in the store of the target. All
     threads together hold 512 MiB of values, or what the option ``memory_limit`` says
     (:class:`xzarr3.set_options`), but at least one old chunk and one new shard.
 
@@ -361,8 +362,10 @@ def _copy_between(
     """Copy the values of an array by way of a temporary one."""
     finished = copy.finished
     with temporary(copy, chunks, store, None if finished is None else finished.top) as array:
-        for half in (replace(copy, target=array, share=0.5), replace(copy, source=array, share=0.5)):
-            do_all(half.moves(means), means.threads, advance)
+        into = replace(copy, target=array, share=0.5)
+        do_all(into.moves(means), means.threads, advance)
+        out = replace(copy, source=array, share=0.5)
+        do_all(out.moves(means.half()), means.threads, advance)
         if finished is not None:
             finished.note_end(copy.target)
 

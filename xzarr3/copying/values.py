@@ -49,6 +49,10 @@ class Means:
         self.threads = threads
         self.memory = Budget(memory or (option if isinstance(option, int) else MEMORY))
 
+    def half(self) -> Means:
+        """Half of the memory: reading a tile from many chunks takes as much again."""
+        return Means(self.threads, max(1, self.memory.limit // 2))
+
 
 @dataclass(frozen=True)
 class Tiling:
