@@ -7,14 +7,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source ci/_venv.sh
 venv="${VENV:-.venv-floors}"
 if [ -z "${PYTHON:-}" ] && usable_python python3.11; then
-    PYTHON=python3.11  # Newer ones have no binaries of numpy 2.0.
+    PYTHON=python3.11  # The oldest that the package permits.
 fi
 wanted="$(cksum <pyproject.toml) $(cksum <ci/floors.txt) $PWD"
 if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
     echo "== installing the oldest versions into $venv"
     "$(find_python)" -m venv --clear "$venv"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: \
-        --constraint ci/floors.txt --editable . cftime hypothesis ml_dtypes netCDF4 pytest pytest-xdist scipy zarr
+        --constraint ci/floors.txt --editable . cftime crc32c hypothesis ml_dtypes netCDF4 pytest pytest-xdist scipy zarr
     printf '%s' "$wanted" >"$venv/installed"
 fi
 "$venv/bin/python" -m pip list --disable-pip-version-check --format freeze | grep -E '^(numpy|xarray|dask|zarr)='

@@ -193,6 +193,28 @@ def test_scaling_is_drawn_from_the_table(bench: SimpleNamespace, tmp_path: Path)
     assert ">zarrs<" in drawn
 
 
+def test_speeds_are_drawn_from_the_tables(tmp_path: Path) -> None:
+    """Of the page that is stored, and with the losses."""
+    import speed
+
+    page = speed.RESULTS.read_text("utf-8")
+    found = speed.tables(page)
+    line = re.search(
+        r"^\| zstd, 4 MiB \| ([\d.]+) \| ([\d.]+) ", page.split("| full read (ms)")[1], re.MULTILINE
+    )
+    assert line is not None
+    assert found["full read"]["zstd, 4 MiB"]["zarr-python"] == float(line[2]) / float(line[1])
+    shown = [speed.chosen(found, operations) for operations in speed.PANELS.values()]
+    assert "full read: 64 KiB in shards" in shown[0]
+    assert not any("uncompressed" in row or "gzip" in row for row in shown[0])
+    assert any(ratio < 1 for rows in shown for times in rows.values() for ratio in times.values())
+    with pytest.raises(ValueError, match=r"make them: bash ci/bench\.sh"):
+        speed.tables("# Results\n")
+    pytest.importorskip("matplotlib")
+    speed.draw(found, tmp_path / "speed.svg")
+    assert ">tensorstore<" in (tmp_path / "speed.svg").read_text(encoding="utf-8")
+
+
 def judged_bars(bench: SimpleNamespace, medians: dict[tuple[str, str], dict[str, float]]) -> dict[str, Any]:
     """Return the bars that were judged by `medians`, by what they ask of."""
     figures = [

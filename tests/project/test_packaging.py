@@ -147,7 +147,7 @@ def test_the_wheel_has_the_demonstration() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     beside = {path.stem for path in (ROOT / "notebooks").glob("*.py")}
-    assert about.DEMOS == (ROOT / "notebooks" / "demo.py", ROOT / included["notebooks/demo.py"])
+    assert (ROOT / "notebooks" / "demo.py", ROOT / included["notebooks/demo.py"]) == about.DEMOS
     for source, target in included.items():
         assert about.DEMOS[1].with_name(Path(source).name) == ROOT / target
         assert {f"notebooks/{name}.py" for name in imported(ROOT / source) & beside} <= included.keys()
