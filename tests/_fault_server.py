@@ -2,9 +2,9 @@
 
 It is a process of its own. ``FaultServer.start()`` starts it and is what a test talks to:
 
->>> with FaultServer.start() as server:  # doctest: +SKIP
+>>> with FaultServer.start() as server:
 ...     server.put("/bucket/a", b"value")
-...     server.fault("status", "/bucket/*", times=2, status=503)
+...     rule = server.fault("status", "/bucket/*", times=2, status=503)
 
 One space of keys answers as a plain web server, as S3 (path style, ListObjectsV2, bulk deletion, multipart
 uploads) and as the XML interface of Google's storage (generations). The first segment of a path is the
