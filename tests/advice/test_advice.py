@@ -292,3 +292,63 @@ def test_the_plot_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         found.plot()
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "time", "space"),
+    [
+        ((9, 8, 7), None, 0, (1, 2)),
+        ((9, 8), None, 0, (1,)),
+        ((9,), None, 0, ()),
+        ((9, 8), ["latitude", "longitude"], None, (0, 1)),
+        ((9, 8), ["station", "level"], None, (0, 1)),
+        ((9, 8), ["station", "forecast_time"], 1, (0,)),
+        ((9, 8, 7), ["lat", "lon", "time_counter"], 2, (0, 1)),
+        ((9, 8, 7), ["member", "y", "x"], 0, (1, 2)),
+        ((9, 8, 7), ["lat", "lon", "level"], None, (0, 1)),
+        ((9, 8, 7, 6), ["member", "Time", "lat", "lon"], 1, (2, 3)),
+        ((9,), ["latitude"], None, (0,)),
+    ],
+)
+def test_roles(shape: tuple[int, ...], names: list[str] | None, time: int | None, space: Any) -> None:
+    assert roles(shape, names) == (time, space)
+
+
+def test_a_field_without_time() -> None:
+    """A region of a map is a quarter along both dimensions, whatever comes first."""
+    field = xr.DataArray(np.zeros((1820, 2400), "int16"), dims=("latitude", "longitude"), name="height")
+    found = xzarr3.advise(field, access={"region": 1, "map": 1, "sample": 1})
+    used = {each.access: each.bytes_used // 2 for each in found.best.predictions}
+    assert used == {"region": 455 * 600, "map": 1820 * 2400, "sample": 64 * 64}
+    assert found.reads == {
+        "region": "latitude 606:1061, longitude 800:1400",
+        "map": "everything",
+        "sample": "latitude 606:670, longitude 800:864",
+    }
+    assert "region: latitude 606:1061" in str(found)
+    small = [each for each in found.candidates if np.prod(each.chunks) < 1e6]
+    assert small
+    assert all(max(each.chunks) <= 2 * min(each.chunks) for each in small)
+    assert [each.access for each in xzarr3.advise(field).best.predictions] == ["map", "region"]
+    for name in ("series", "append"):
+        with pytest.raises(xzarr3.SelectionError, match="no dimension is time; give dims=") as caught:
+            xzarr3.advise(field, access={name: 1})
+        assert "map, region, scan, sample" in str(caught.value)
+
+
+def test_what_describes_others_is_no_data() -> None:
+    points = np.zeros((30, 40))
+    dataset = xr.Dataset(
+        {
+            "t2m": (("y", "x"), points, {"cell_measures": "area: cell_area"}),
+            "cell_area": (("y", "x"), points),
+            "lat_bnds": (("y", "x", "corner"), np.zeros((30, 40, 4))),
+        },
+        {"lat": (("y", "x"), points, {"bounds": "lat_bnds"}), "x": ("x", np.arange(40))},
+    )
+    group = xzarr3.create_group(xzarr3.MemoryStore())
+    xzarr3.to_zarr(dataset, group.store, group="below")
+    assert xzarr3.advise(dataset).shape == (30, 40)
+    assert xzarr3.advise(group).variables == ("t2m",)
+    with pytest.raises(TypeError, match="no array to advise on"):
+        xzarr3.advise(xzarr3.create_group(xzarr3.MemoryStore()))

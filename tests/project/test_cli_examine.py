@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import xzarr3
+from xzarr3.advice import PATTERNS
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -63,4 +64,6 @@ def test_advise(folder: Path, call: Call) -> None:
     status, out, _ = call("advise", "ocean.zarr", "--json")
     assert json.loads(out)["target"] == "s3"
     xzarr3.create_group("empty.zarr")
+    shown = " ".join(call("advise", "--help")[1].split())
+    assert [name for name, meaning in PATTERNS.items() if f"{name} {meaning}" not in shown] == []
     assert "no array to advise on" in call("advise", "empty.zarr")[2]

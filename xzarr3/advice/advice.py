@@ -15,7 +15,7 @@ from xzarr3.advice.report import Advice, Candidate, Prediction
 from xzarr3.advice.subject import Subject, subject_of
 from xzarr3.api import create_array
 from xzarr3.arrays import Array
-from xzarr3.errors import one_of
+from xzarr3.errors import ArgumentError, one_of
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import available_threads
 from xzarr3.stores import MemoryStore, Store
@@ -36,21 +36,23 @@ def advise(
 
     Parameters
     ----------
-    data : Array, xarray.Dataset, xarray.DataArray, dask or numpy array, optional
-        What is to be stored. Of a dataset, the largest variable decides, and the advice is for all variables
-        with its dimensions. A sample of the data, 8 MiB, is compressed.
+    data : Array, Group, xarray.Dataset, xarray.DataArray, dask or numpy array, optional
+        What is to be stored. Of a group or a dataset the largest variable decides that describes no other
+        one, as bounds do. For a dataset, the advice is for all variables with its dimensions. A sample of the
+        data, 8 MiB, is compressed.
     shape, dtype : optional
         Given in place of data.
     access : mapping of str to float, optional
         How often each pattern happens: ``"map"``, ``"series"``, ``"region"``, ``"scan"``, ``"sample"``,
         ``"append"``. A pattern of one's own is a weight and a selection: ``{"east": (0.5, (..., slice(0,
-        90)))}``. By default maps and series happen equally often.
+        90)))}``. By default maps and series happen equally often, or maps and regions where there is no time.
+        The printed advice says what each of them reads.
     target : {"s3", "disk"}, Store or Target
         Where the data are kept.
     dims : sequence of str, optional
-        Names of the dimensions; time is found by its name. Its coordinate, in the dataset or beside the
-        array, tells how many times a month has for ``"region"``, and a day for ``"append"``. Without it these
-        are 30 and 1.
+        Names of the dimensions. Time is found by its name, or is the first of three or more dimensions, or of
+        dimensions without names. Its coordinate, in the dataset or beside the array, tells how many times a
+        month has for ``"region"``, and a day for ``"append"``. Without it these are 30 and 1.
 
     Returns
     -------
@@ -61,7 +63,7 @@ def advise(
     Raises
     ------
     SelectionError
-        If a pattern is not known.
+        If a pattern is not known, or needs time, which no dimension is.
     TypeError
         If there is neither data nor shape and dtype.
     ValueError
@@ -78,7 +80,7 @@ def advise(
     """
     given = subject_of(data, shape, dtype, dims)
     if not math.prod(given.shape) or not given.shape:
-        raise ValueError(
+        raise ArgumentError(
             f"shape {given.shape} has no values to divide among chunks; give an array with values and "
             "dimensions"
         )
@@ -99,7 +101,8 @@ def advise(
     ]
     present = None if given.array is None else _present(given, wanted, found, place)
     made, present = _scored(made, present)
-    return Advice(given.shape, given.dtype, place, tuple(made), present, tuple(tried), given.variables)
+    reads = {each.name: each.meaning(given.names) for each in wanted}
+    return Advice(given.shape, given.dtype, place, tuple(made), present, tuple(tried), given.variables, reads)
 
 
 def _target(target: str | Store | Target) -> Target:
@@ -108,7 +111,7 @@ def _target(target: str | Store | Target) -> Target:
     if isinstance(target, Store):
         return Target.of(target)
     if target not in TARGETS:
-        raise ValueError(f"target={target!r}; {one_of(target, TARGETS)}, or a store")
+        raise ArgumentError(f"target={target!r}; {one_of(target, TARGETS)}, or a store")
     return TARGETS[target]
 
 
@@ -242,12 +245,13 @@ def _append(
     """More times: each unit at the end is written, and first read unless the times begin a new one."""
     counts = array.metadata.chunk_grid.counts(array.shape)
     units = math.prod(count for axis, count in enumerate(counts) if axis != found.time)
-    length, steps = lengths[found.time], access.steps
+    time = cast("int", found.time)  # Without time there is no append.
+    length, steps = lengths[time], access.steps
     again = 1 - math.gcd(length, steps) / length  # Share of appends that begin within a unit.
     touched = 1 + (steps - math.gcd(length, steps)) / length  # Units along time, on average.
     requests = round(units * (touched + again))
     moved = round(units * size * (touched + again))
-    used = steps * array.nbytes // max(1, array.shape[found.time])
+    used = steps * array.nbytes // max(1, array.shape[time])
     work = round(units * unit * (touched + again))
     seconds = _seconds(requests, moved, work, compression.encode, target)
     return Prediction(access.name, access.weight, requests, moved, used, work, seconds)

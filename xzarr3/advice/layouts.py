@@ -42,6 +42,9 @@ def _times(
     shape: tuple[int, ...], elements: int, found: Roles, weights: dict[str, float]
 ) -> Iterator[tuple[str, int]]:
     """How many times a chunk may hold."""
+    if found.time is None:
+        yield "for regions", 1
+        return
     n_times, n_places = shape[found.time], max(1, math.prod(shape) // max(1, shape[found.time]))
     yield "for maps", max(1, elements // n_places)
     yield "for series", min(n_times, elements)
@@ -55,7 +58,8 @@ def _times(
 def _chunks(shape: tuple[int, ...], elements: int, found: Roles, times: int) -> tuple[int, ...]:
     """Chunks of so many times: the other dimensions are divided, the first ones first, until they fit."""
     chunks = [max(1, length) for length in shape]
-    chunks[found.time] = min(times, chunks[found.time])
+    if found.time is not None:
+        chunks[found.time] = min(times, chunks[found.time])
     others = [axis for axis in range(len(shape)) if axis not in (found.time, *found.space)]
     for axis in others:
         if math.prod(chunks) > elements:
@@ -63,7 +67,7 @@ def _chunks(shape: tuple[int, ...], elements: int, found: Roles, times: int) -> 
     while math.prod(chunks) > elements and any(chunks[axis] > 1 for axis in found.space):
         longest = max(found.space, key=chunks.__getitem__)
         chunks[longest] = -(-chunks[longest] // 2)
-    while math.prod(chunks) > elements and chunks[found.time] > 1:
+    while found.time is not None and math.prod(chunks) > elements and chunks[found.time] > 1:
         chunks[found.time] = -(-chunks[found.time] // 2)
     return tuple(chunks)
 
@@ -90,7 +94,7 @@ def _with_shards(
     grown = [1] * len(shape)
     # A shard is written as a whole: where times are appended, it holds no more of them than a chunk does.
     axes = [axis for axis in range(len(shape)) if axis != found.time]
-    axes += [] if APPEND in weights else [found.time]
+    axes += [] if APPEND in weights or found.time is None else [found.time]
     for axis in reversed(axes) if APPEND in weights else axes:
         room = most // math.prod(grown)
         grown[axis] = max(1, min(counts[axis], room))

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from xzarr3.errors import SelectionError, one_of
 
-TIME_NAMES = ("time", "valid_time", "date", "step", "t", "year", "month")
+_TIMES = ("date", "step", "t", "year", "month", "day", "hour")  # And what begins or ends with "time".
+_HORIZONTAL = ("latitude", "longitude", "lat", "lon", "rlat", "rlon", "nlat", "nlon", "y", "x", "j", "i")
 APPEND = "append"
 _CROP = 64  # Elements along each horizontal dimension of a training sample.
 _STEPS = 8  # Times of a training sample.
@@ -15,7 +16,7 @@ _STEPS = 8  # Times of a training sample.
 PATTERNS = {
     "map": "one time, everywhere",
     "series": "one point, all times",
-    "region": "a quarter along each horizontal dimension, for a month",
+    "region": "a quarter along each horizontal dimension, for a month if there is time",
     "scan": "everything",
     "sample": f"{_STEPS} times of {_CROP} by {_CROP} points, to train a model",
     APPEND: "the times of one more day are written, or one time that is longer",
@@ -34,28 +35,57 @@ class Access(NamedTuple):
     steps: int = 1
     """Times of an append."""
 
+    def meaning(self, names: Sequence[str | None]) -> str:
+        """What is read or written, by dimension; those read as a whole are left out.
+
+        Examples
+        --------
+        >>> Access("region", 1.0, (slice(0, 30), slice(None), slice(4, 9))).meaning(["time", "lat", None])
+        'time 0:30, dimension 2 4:9'
+        """
+        if self.selection is None:
+            return f"{self.steps:,} more times are written" if self.steps > 1 else "one more time is written"
+        named = [*names, *[None] * len(self.selection)]
+        parts = [
+            f"{f'dimension {axis}' if named[axis] is None else named[axis]} "
+            + (f"{part.start or 0}:{part.stop}" if isinstance(part, slice) else str(part))
+            for axis, part in enumerate(self.selection)
+            if part is not ... and part != slice(None)
+        ]
+        return ", ".join(parts) or "everything"
+
 
 class Roles(NamedTuple):
     """Which dimension of an array is what."""
 
-    time: int
-    """The dimension that grows."""
+    time: int | None
+    """The dimension that grows, if there is one."""
     space: tuple[int, ...]
     """The horizontal dimensions."""
 
 
 def roles(shape: Sequence[int], names: Sequence[str | None] | None) -> Roles:
-    """The roles of the dimensions: time is found by its name, or is the first; the last two are horizontal.
+    """The roles of the dimensions, by their names.
+
+    Time has a name such as ``time`` or ``date``. If no dimension has, it is the first one, unless that is
+    horizontal by its name, or the dimensions have names and are only two. Horizontal are dimensions with
+    names such as ``lat`` and ``x``; if fewer than two have, the last two beside time.
 
     Examples
     --------
     >>> roles((365, 10, 721, 1440), ["time", "level", "lat", "lon"])
     Roles(time=0, space=(2, 3))
+    >>> roles((721, 1440), ["latitude", "longitude"])
+    Roles(time=None, space=(0, 1))
     """
-    known = [str(name).lower() for name in names or ()]
-    time = next((known.index(name) for name in TIME_NAMES if name in known), 0)
-    others = [axis for axis in range(len(shape)) if axis != time]
-    return Roles(time, tuple(others[-2:]))
+    known = [str(name).lower() if name is not None else "" for name in names or [None] * len(shape)]
+    times = [axis for axis, name in enumerate(known) if name.startswith("time") or name.endswith("time")]
+    times += [axis for axis, name in enumerate(known) if name in _TIMES]
+    horizontal = tuple(axis for axis, name in enumerate(known) if name in _HORIZONTAL and axis not in times)
+    is_first = len(known) > 2 or (len(known) > 0 and not any(known))
+    time = times[0] if times else 0 if is_first and 0 not in horizontal else None
+    others = tuple(axis for axis in range(len(shape)) if axis != time)
+    return Roles(time, horizontal[-2:] if len(horizontal) > 1 else others[-2:])
 
 
 def accesses(
@@ -72,7 +102,7 @@ def accesses(
     ----------
     wanted : mapping of str to float, or to (float, selection), optional
         How often each pattern happens. A name of one's own comes with a selection. By default maps and series
-        happen equally often.
+        happen equally often, or maps and regions where there is no time.
     shape : sequence of int
     found : Roles
     steps_of_a_month, steps_of_a_day : int
@@ -81,9 +111,10 @@ def accesses(
     Raises
     ------
     SelectionError
-        If a name is not known, or a weight is no positive number.
+        If a name is not known or needs time, where there is none, or a weight is no positive number.
     """
-    wanted = {"map": 1.0, "series": 1.0} if wanted is None else wanted
+    if wanted is None:
+        wanted = {"map": 1.0, "region" if found.time is None else "series": 1.0}
     made: list[Access] = []
     for name, asked in wanted.items():
         weight, own = asked if isinstance(asked, tuple) else (asked, None)
@@ -96,6 +127,11 @@ def accesses(
             raise SelectionError(
                 f"access[{name!r}]: no pattern of this name; {one_of(name, PATTERNS)}; for a pattern of your "
                 "own give its selection: {'own': (0.5, (slice(0, 7), ...))}"
+            )
+        if own is None and found.time is None and name in ("series", APPEND):
+            raise SelectionError(
+                f"access[{name!r}]: no dimension is time; give dims=, one of them 'time', or take one of "
+                f"{', '.join(each for each in PATTERNS if each not in ('series', APPEND))}"
             )
         selection = _selection(name, shape, found, steps_of_a_month) if own is None else own
         steps = steps_of_a_day if selection is None else 1
@@ -110,21 +146,16 @@ def _selection(name: str, shape: Sequence[int], found: Roles, month: int) -> tup
     if name == APPEND:
         return None
     chosen: list[Any] = [slice(None)] * len(shape)
-    n_times = shape[found.time] if shape else 0
-    if name == "map" and shape:
-        chosen[found.time] = n_times // 2
-    elif name == "series":
-        for axis in range(len(shape)):
-            if axis != found.time:
-                chosen[axis] = shape[axis] // 2
-    elif name == "region":
-        chosen[found.time] = _window(n_times, month)
+    if name == "series":
+        chosen = [length // 2 if axis != found.time else slice(None) for axis, length in enumerate(shape)]
+    elif name in ("region", "sample"):
         for axis in found.space:
-            chosen[axis] = _window(shape[axis], max(1, shape[axis] // 4))
-    elif name == "sample":
-        chosen[found.time] = _window(n_times, _STEPS)
-        for axis in found.space:
-            chosen[axis] = _window(shape[axis], _CROP)
+            chosen[axis] = _window(shape[axis], _CROP if name == "sample" else max(1, shape[axis] // 4))
+    if found.time is not None and name in ("map", "region", "sample"):
+        n_times = shape[found.time]
+        chosen[found.time] = (
+            n_times // 2 if name == "map" else _window(n_times, month if name == "region" else _STEPS)
+        )
     return tuple(chosen)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from xzarr3.advice.imagined import Target
 from xzarr3.display import html
 from xzarr3.display.chart import bars
 from xzarr3.display.shown import Description, Shown
-from xzarr3.display.units import size
+from xzarr3.display.units import counted, size
 from xzarr3.errors import printable
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class Advice(Shown):
         What compressors do to a sample of the data.
     variables : tuple of str
         The variables of the dataset that the advice is for.
+    reads : mapping of str to str
+        What each access reads or writes, by dimension.
     """
 
     shape: tuple[int, ...]
@@ -124,6 +127,7 @@ class Advice(Shown):
     present: Candidate | None
     compressions: tuple[Compression, ...]
     variables: tuple[str, ...] = ()
+    reads: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> list[Candidate]:
@@ -180,6 +184,7 @@ class Advice(Shown):
             "shape": list(self.shape),
             "dtype": str(self.dtype),
             "target": self.target.name,
+            "reads": dict(self.reads),
             "present": None if self.present is None else self.present.to_json(),
             "candidates": [each.to_json() for each in self.candidates],
             "compressors": [
@@ -208,7 +213,8 @@ class Advice(Shown):
             html.note(f"seconds of an average access on {self.target.name}"),
             bars(lengths, [each.access for each in self.best.predictions]),
             html.note("time and requests of each access"),
-            html.table([[cell.removesuffix(" requests") for cell in row] for row in self.rows()], left=4),
+            html.table([[re.sub(" requests?$", "", cell) for cell in row] for row in self.rows()], left=4),
+            html.folded(html.dim("what each access reads or writes"), html.facts([*self.reads.items()])),
             html.folded(html.dim("compression of a sample"), html.facts(measured)),
         )
 
@@ -226,7 +232,7 @@ class Advice(Shown):
             one.compression.name,
             f"{one.files:,}",
             f"{one.score:.3g}",
-            *(f"{duration(each.seconds)}, {each.requests:,} requests" for each in one.predictions),
+            *(f"{duration(each.seconds)}, {counted(each.requests, 'request')}" for each in one.predictions),
         )
 
     def __str__(self) -> str:
@@ -243,7 +249,9 @@ class Advice(Shown):
         where = f" of {', '.join(map(printable, self.variables))}" if any(self.variables) else ""
         return (
             f"layouts{where} for {_lengths(self.shape)} {self.dtype} on {self.target.name}; a score of 2 "
-            f"takes twice as long as the layouts that suit each access best\n{table}\ncompression: {codecs}"
+            f"takes twice as long as the layouts that suit each access best\n{table}\n"
+            + "".join(f"{printable(name)}: {printable(what)}\n" for name, what in self.reads.items())
+            + f"compression: {codecs}"
         )
 
 

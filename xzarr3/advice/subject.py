@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,9 @@ from xzarr3.advice import time_steps
 from xzarr3.advice.compression import SAMPLE_BYTES
 from xzarr3.advice.patterns import Roles, roles
 from xzarr3.arrays import Array
+from xzarr3.checks.conventions import NAMING
+from xzarr3.errors import ArgumentTypeError
+from xzarr3.groups import Group
 
 _MONTH = 30  # Steps where nothing says how long a step is.
 
@@ -59,24 +62,24 @@ def subject_of(
     """
     if data is None:
         if shape is None or dtype is None:
-            raise TypeError("nothing to advise on; give an array or a dataset, or shape= and dtype=")
+            raise ArgumentTypeError("nothing to advise on; give an array or a dataset, or shape= and dtype=")
         return Subject(tuple(shape), np.dtype(dtype), tuple(dims or ()))
     variables: tuple[str, ...] = ()
-    if hasattr(data, "data_vars"):
-        sizes = {name: variable.nbytes for name, variable in data.data_vars.items() if variable.ndim}
-        if not sizes:
-            raise TypeError(
-                "the dataset has no data variable with a dimension; give an array or shape= and dtype="
-            )
-        largest = data[max(sizes, key=sizes.__getitem__)]
-        variables = tuple(name for name in sizes if data[name].dims == largest.dims)
-        data = largest
+    if isinstance(data, Group):
+        nodes = data.members(max_depth=None)
+        data = _largest(of_data({path: node for path, node in nodes if isinstance(node, Array)}))
+        variables = (data.basename,)
+    elif hasattr(data, "data_vars"):
+        data_arrays = of_data({**data.variables})
+        chosen = _largest({name: each for name, each in data_arrays.items() if name in data.data_vars})
+        variables = tuple(name for name, each in data.data_vars.items() if each.dims == chosen.dims)
+        data = data[next(name for name, each in data_arrays.items() if each is chosen)]
     elif isinstance(data, Array):
         variables = (data.basename,)
     elif hasattr(data, "name") and hasattr(data, "dims"):
         variables = (data.name,) if data.name else ()
     if not (hasattr(data, "shape") and hasattr(data, "dtype")):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"cannot advise on {type(data).__name__}; accepted: an array, a dataset, or shape= and dtype="
         )
     array = data if isinstance(data, Array) else None
@@ -85,8 +88,36 @@ def subject_of(
         tuple(data.shape), np.dtype(data.dtype), tuple(names or ()), _sample(data), array, variables
     )
     axis = found.roles.time
+    if axis is None:
+        return found
     named = found.names[axis] if axis < len(found.names) else None
     return replace(found, step_days=time_steps.step_days(data, named, axis))
+
+
+def of_data(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables or arrays with elements and dimensions, without those that describe others.
+
+    Those are coordinates of their only dimension, and what a CF attribute of another names, such as bounds.
+    """
+    described = set()
+    for each in variables.values():
+        attributes = {**getattr(each, "encoding", {}), **each.attrs}
+        described |= {word for name in NAMING for word in str(attributes.get(name, "")).split()}
+    return {
+        path: each
+        for path, each in variables.items()
+        if each.size and each.ndim and (name := str(path).rpartition("/")[2]) not in described
+        if list(getattr(each, "dims", None) or getattr(each, "dimension_names", None) or ()) != [name]
+    }
+
+
+def _largest(found: Mapping[str, Any]) -> Any:
+    if not found:
+        raise ArgumentTypeError(
+            "no array to advise on: none has elements and a dimension, without describing another one; give "
+            "an array, or shape= and dtype="
+        )
+    return max(found.values(), key=lambda each: each.nbytes)
 
 
 def _sample(data: Any) -> AnyArray | None:

@@ -21,10 +21,11 @@ from xzarr3.errors import Xzarr3Error, listed, shorten
 from xzarr3.formats.base import node_prefix
 from xzarr3.nodes.node import ancestors
 
-_NAMING = (
+NAMING = (
     *("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables", "cell_measures"),
     *("formula_terms", "geometry", "nodes", "node_coordinates"),
 )
+"""CF attributes that name variables, which describe the one that has the attribute."""
 _KEYWORDS = ("cell_measures", "formula_terms")
 """Attributes of pairs ``keyword: name``."""
 _CODING = (
@@ -89,7 +90,7 @@ def _external(scope: Scope, group: str) -> set[str]:
 def _check_references(
     scope: Scope, path: str, attributes: Mapping[str, Any], there: set[str], findings: Findings, own: object
 ) -> None:
-    for attribute in _NAMING:
+    for attribute in NAMING:
         text = attributes.get(attribute)
         if not isinstance(text, str):
             continue

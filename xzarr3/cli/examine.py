@@ -10,7 +10,7 @@ import click
 
 import xzarr3
 from xzarr3.cli import arguments, output
-from xzarr3.cli.running import FAILURE, UNCHECKED, HintedError, command
+from xzarr3.cli.running import FAILURE, UNCHECKED, command
 from xzarr3.errors import SelectionError
 
 
@@ -87,17 +87,21 @@ def advise(
 ) -> None:
     """Compare layouts for the ways in which an array is read.
 
-    Layouts are chunks, shards and compressors. Of a group, the largest array counts. A sample of the data is
-    read and compressed.
+    Layouts are chunks, shards and compressors. Of a group, the largest array counts that describes no other
+    one, as bounds do. A sample of the data is read and compressed.
+
+    \b
+    Patterns of --access:
+      map     one time, everywhere
+      series  one point, all times
+      region  a quarter along each horizontal dimension, for a month
+              if there is time
+      scan    everything
+      sample  8 times of 64 by 64 points, to train a model
+      append  the times of one more day are written, or one time that
+              is longer
     """
     node = xzarr3.open(store, path, storage_options=option)
-    if isinstance(node, xzarr3.Group):
-        arrays = [each for _, each in node.members(max_depth=None) if isinstance(each, xzarr3.Array)]
-        if not arrays:
-            raise HintedError(
-                f"{node!r} has no array to advise on", "name another group, or an array, as PATH"
-            )
-        node = max(arrays, key=lambda array: array.nbytes)
     found = xzarr3.advise(node, access=dict(access) or None, target=target)
     if as_json:
         output.echo_json(found.to_json())
