@@ -10,6 +10,7 @@ from xzarr3.errors import SelectionError, one_of
 _TIMES = ("date", "step", "t", "year", "month", "day", "hour")  # And what begins or ends with "time".
 _HORIZONTAL = ("latitude", "longitude", "lat", "lon", "rlat", "rlon", "nlat", "nlon", "y", "x", "j", "i")
 APPEND = "append"
+NEED_TIME = ("series", APPEND)
 _CROP = 64  # Elements along each horizontal dimension of a training sample.
 _STEPS = 8  # Times of a training sample.
 
@@ -128,10 +129,10 @@ def accesses(
                 f"access[{name!r}]: no pattern of this name; {one_of(name, PATTERNS)}; for a pattern of your "
                 "own give its selection: {'own': (0.5, (slice(0, 7), ...))}"
             )
-        if own is None and found.time is None and name in ("series", APPEND):
+        if own is None and found.time is None and name in NEED_TIME:
             raise SelectionError(
                 f"access[{name!r}]: no dimension is time; give dims=, one of them 'time', or take one of "
-                f"{', '.join(each for each in PATTERNS if each not in ('series', APPEND))}"
+                f"{', '.join(each for each in PATTERNS if each not in NEED_TIME)}"
             )
         selection = _selection(name, shape, found, steps_of_a_month) if own is None else own
         steps = steps_of_a_day if selection is None else 1

@@ -10,13 +10,16 @@ import click
 
 import xzarr3
 from xzarr3.cli import arguments, output
-from xzarr3.cli.look import node_to_json
+from xzarr3.cli.look import echo_members, node_to_json
 from xzarr3.cli.running import command
 from xzarr3.errors import MetadataError, NodeExistsError, Xzarr3Error, printable
 
 _HINTS = [
     (NodeExistsError, "--overwrite replaces what is there, --resume goes on with an interrupted copy"),
-    (MetadataError, "--help lists what can be chosen: chunks, shards, filters, serializer, compressors"),
+    (
+        MetadataError,
+        "--help lists what can be chosen: chunks, shards (--no-shards: none), filters, compressors",
+    ),
 ]
 
 
@@ -105,7 +108,7 @@ def copy(**given: Any) -> None:
 
 @command(
     examples=[
-        "xzarr3 rechunk ocean.zarr by_time.zarr --chunks time=-1,lat=3",
+        "xzarr3 rechunk ocean.zarr by_time.zarr --chunks time=-1,lat=3 --no-shards",
         "xzarr3 rechunk ocean.zarr sharded.zarr --chunks auto --shards auto",
         "xzarr3 rechunk ocean.zarr series.zarr --advice --access series",
     ],
@@ -115,8 +118,9 @@ def copy(**given: Any) -> None:
 def rechunk(**given: Any) -> None:
     """Copy an array or a group with other chunks.
 
-    They are given with --chunks or chosen with --advice. It needs the memory of a few chunks of both stores.
-    An interrupted one goes on with --resume. It is xzarr3 copy, and takes the same options.
+    They are given with --chunks or chosen with --advice. Shards stay, and chunks must divide them, unless
+    --shards or --no-shards is given. It needs the memory of a few chunks of both stores. An interrupted one
+    goes on with --resume. It is xzarr3 copy, and takes the same options.
     """
     if given["chunks"] is None and not given["advice"]:
         raise click.UsageError("give --chunks or --advice: the chunks of the copy")
@@ -143,11 +147,14 @@ def _copy(
         target_options=target_option,
         **layout,
     )
+    members = dict(node.load(max_depth=None)) if isinstance(node, xzarr3.Group) else {"": node}
     if as_json:
-        members = node.load(max_depth=None) if isinstance(node, xzarr3.Group) else [("", node)]
-        output.echo_json({"target": target, "path": path, "nodes": [node_to_json(*each) for each in members]})
+        nodes = [node_to_json(*each) for each in members.items()]
+        output.echo_json({"target": target, "path": path, "nodes": nodes})
+    elif not quiet and isinstance(node, xzarr3.Array):
+        output.echo(str(node.info))
     elif not quiet:
-        output.echo(str(node.info if isinstance(node, xzarr3.Array) else node.tree()))
+        echo_members(members)
 
 
 def _layout(
@@ -186,17 +193,25 @@ def _refuse_both(one: tuple[str, Any], other: tuple[str, Any]) -> None:
 def _advised(
     store: str, path: str, access: Mapping[str, float], options: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The layout that is advised for each array, by its path below the copied node."""
+    """The layout that is advised for each array of data, by its path below the copied node.
+
+    Arrays that describe others stay as they are, and so do those without time where all access needs time.
+    """
+    from xzarr3.advice.patterns import NEED_TIME, roles
+    from xzarr3.advice.subject import of_data
+
     node = xzarr3.open(store, path, storage_options=options)
     found = node.members(max_depth=None) if isinstance(node, xzarr3.Group) else [("", node)]
-    arrays = {
-        name: each for name, each in found if isinstance(each, xzarr3.Array) and each.size and each.ndim
-    }
+    arrays = of_data({name: each for name, each in found if isinstance(each, xzarr3.Array)})
     if not arrays:
         raise Xzarr3Error(f"{node!r} has no array to advise on; leave --advice out")
-    return {
-        name: xzarr3.advise(array, access=dict(access) or None).options() for name, array in arrays.items()
-    }
+    advised = {}
+    for name, array in arrays.items():
+        has_time = roles(array.shape, array.dimension_names).time is not None
+        fitting = {each: weight for each, weight in access.items() if has_time or each not in NEED_TIME}
+        if fitting or not access:
+            advised[name] = xzarr3.advise(array, access=fitting or None).options()
+    return advised
 
 
 @command(examples=["xzarr3 consolidate ocean.zarr", "xzarr3 consolidate ocean.zarr deep --json"])

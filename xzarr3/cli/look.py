@@ -82,7 +82,7 @@ def info(store: str, path: str, as_json: bool, option: dict[str, Any]) -> None:
         members = dict(node.load())
         if members:
             output.echo("\nmembers")
-            _echo_members(members)
+            echo_members(members)
 
 
 # ls
@@ -107,7 +107,7 @@ def _member_row(path: str, node: Node | MetadataError) -> Sequence[str]:
     return (name, _lengths(node.shape), node.zdtype.name, _lengths(node.chunks), shards, nbytes)
 
 
-def _echo_members(members: Mapping[str, Node | MetadataError]) -> None:
+def echo_members(members: Mapping[str, Node | MetadataError]) -> None:
     heading = ["name", "shape", "data type", "chunks", "shards", "size"]
     table = [_member_row(*each) for each in members.items()]
     if not any(row[4] for row in table):
@@ -157,7 +157,7 @@ def ls(
     if as_json:
         output.echo_json([node_to_json(*each) for each in members.items()])
     elif long:
-        _echo_members(members)
+        echo_members(members)
     else:
         for name, each in members.items():
             click.echo(_shown_name(name, each))
