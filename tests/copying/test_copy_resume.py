@@ -17,7 +17,9 @@ from _killed import MortalStore, forget_process, killed_everywhere, left
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, StoreCapabilityError
-from xzarr3.copying.values import _Move, _Recode
+from xzarr3.copying.between import temporary
+from xzarr3.copying.finished import Finished
+from xzarr3.copying.values import ArrayCopy, Means, Tiling, _Move, _Recode, do_all
 
 RECHUNKED: dict[str, Any] = {"encoding": {"maps": {"chunks": (5, 2)}}, "threads": 1}
 
@@ -168,9 +170,21 @@ def test_a_source_that_has_changed_is_refused(change: Callable[[Any], object]) -
     _cut_off(target, before)
     change(before)
     there = contents(target)
-    with pytest.raises(NodeExistsError, match="the source has changed since, or the settings differ"):
+    with pytest.raises(NodeExistsError, match="the source is another one or has changed"):
         xzarr3.copy(before, target, resume=True)
     assert contents(target) == there
+
+
+def test_another_source_with_equal_documents_is_refused() -> None:
+    """Arrays of one kind, such as one for each day, often differ in their values only."""
+    before, other, target = source(MemoryStore()), source(MemoryStore()), MortalStore()
+    xzarr3.open_array(other, "time", mode="r+")[...] = -1
+    _cut_off(target, before)
+    there = contents(target)
+    with pytest.raises(NodeExistsError, match="the source is another one or has changed"):
+        xzarr3.copy(other, target, resume=True)
+    assert contents(target) == there
+    assert xzarr3.copy(before, target, resume=True)["time"][...].tolist() == list(range(10))
 
 
 def test_other_settings_are_refused_and_a_new_copy_is_not() -> None:
@@ -232,3 +246,17 @@ def test_stores_that_keep_nothing(tmp_path: Path) -> None:
         pytest.raises(StoreCapabilityError, match="resume=True"),
     ):
         xzarr3.copy(source(MemoryStore()), target, resume=True)
+
+
+def test_notes_on_the_target_say_nothing_of_a_temporary_array() -> None:
+    """Both may have tiles of equal coordinates; chunks that it lacks would read as fill values."""
+    store = MemoryStore()
+    array = xzarr3.create_array(MemoryStore(), data=np.ones((4, 4)), chunks=(1, 4))
+    target = xzarr3.create_array(store, shape=(4, 4), chunks=(4, 1), dtype="f8")
+    copy, means = ArrayCopy(array, target, Finished(store, ".xzarr3-top/")), Means(1, 1)
+    with temporary(copy, (1, 1), store, ".xzarr3-top/") as into:
+        tiles = Tiling.of(array, into.target, means).tiles
+        for coords in np.ndindex(*tiles.counts):
+            copy.finished.note(target, tiles, coords, list(tiles.units(coords)))
+        do_all(into.moves(means), 1, lambda size: None)
+        assert (into.target[...] == 1).all()

@@ -34,7 +34,7 @@ from xzarr3.nodes.consolidated import check_consolidates
 from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.find import DocumentView, find_format, format_for_new, read_metadata
 from xzarr3.nodes.node import check_new_path, locate_node, normal_path
-from xzarr3.parallel import parallel_map
+from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
@@ -134,8 +134,8 @@ def copy(
         If there is nothing to copy.
     NodeExistsError
         If there is a node already and ``overwrite`` is not set, or source and target overlap. With
-        ``resume``, also if the place holds another unfinished write: of a source that has changed since, or
-        of other settings.
+        ``resume``, also if the place holds another unfinished write: of another source, of one that has
+        changed since, or of other settings.
     MetadataError
         If the format cannot express the source, or the settings do not fit it. Nothing is written then.
     StoreCapabilityError
@@ -160,6 +160,7 @@ def copy(
     (365, 9, 9)
     """
     check_asked(progress)
+    threads = asked_threads(threads)
     if isinstance(source, (Array, Group)):
         node = source
     else:
@@ -361,10 +362,9 @@ def _copy_between(
 ) -> None:
     """Copy the values of an array by way of a temporary one."""
     finished = copy.finished
-    with temporary(copy, chunks, store, None if finished is None else finished.top) as array:
-        into = replace(copy, target=array, share=0.5)
+    with temporary(copy, chunks, store, None if finished is None else finished.top) as into:
         do_all(into.moves(means), means.threads, advance)
-        out = replace(copy, source=array, share=0.5)
+        out = replace(copy, source=into.target, share=0.5)
         do_all(out.moves(means.half()), means.threads, advance)
         if finished is not None:
             finished.note_end(copy.target)
