@@ -244,8 +244,14 @@ def test_the_time_coordinate_tells_the_steps(
         (np.arange(7), {"units": "days since 2000-01-01"}, None),
         (np.array(list("abcdefgh")), {"units": "days since 2000-01-01"}, None),
         (np.full(8, np.nan), {"units": "days since 2000-01-01"}, None),
+        (np.linspace(-120, 120, 8).astype("i1"), {"units": "hours since 2000-01-01"}, 10 / 7),
+        (np.arange(8, 0, -1, "u1"), {"units": "days since 2000-01-01"}, 1.0),
+        (np.arange(8).astype("m8[h]"), {}, 1 / 24),
+        (np.array([*range(7), -(2**63)]), {"units": "days since 2000-01-01"}, None),
+        (np.array([*range(7), -9]), {"units": "days since 2000-01-01", "_FillValue": -9}, None),
+        (np.array([*range(1, 8), 0]), {"units": "days since 2000-01-01"}, None),
     ],
-    ids=range(10),
+    ids=range(16),
 )
 def test_units_of_times(values: Any, attrs: dict[str, str], expected: float | None) -> None:
     store = xzarr3.MemoryStore()
@@ -253,6 +259,15 @@ def test_units_of_times(values: Any, attrs: dict[str, str], expected: float | No
     assert step_days(data, "time", 0) is None
     xzarr3.create_array(store, "g/time", data=values, dimension_names=["time"], attributes=attrs)
     assert step_days(data, "time", 0) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "/", "a/b", "."])
+def test_dimensions_of_any_name(name: str) -> None:
+    data = xzarr3.create_array(
+        xzarr3.MemoryStore(), "g/a", shape=(8, 4), dtype="f4", dimension_names=[name, "x"]
+    )
+    assert step_days(data, name, 0) is None
+    assert xzarr3.advise(data).best.chunks
 
 
 @pytest.mark.parametrize("length", [1, 3, 24, 30, 100])

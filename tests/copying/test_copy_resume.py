@@ -17,7 +17,9 @@ from _killed import MortalStore, forget_process, killed_everywhere, left
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, StoreCapabilityError
-from xzarr3.copying.values import _Move, _Recode
+from xzarr3.copying.between import temporary
+from xzarr3.copying.finished import Finished
+from xzarr3.copying.values import ArrayCopy, Means, Tiling, _Move, _Recode, do_all
 
 RECHUNKED: dict[str, Any] = {"encoding": {"maps": {"chunks": (5, 2)}}, "threads": 1}
 
@@ -168,9 +170,21 @@ def test_a_source_that_has_changed_is_refused(change: Callable[[Any], object]) -
     _cut_off(target, before)
     change(before)
     there = contents(target)
-    with pytest.raises(NodeExistsError, match="the source has changed since, or the settings differ"):
+    with pytest.raises(NodeExistsError, match="the source is another one or has changed"):
         xzarr3.copy(before, target, resume=True)
     assert contents(target) == there
+
+
+def test_another_source_with_equal_documents_is_refused() -> None:
+    """Arrays of one kind, such as one for each day, often differ in their values only."""
+    before, other, target = source(MemoryStore()), source(MemoryStore()), MortalStore()
+    xzarr3.open_array(other, "time", mode="r+")[...] = -1
+    _cut_off(target, before)
+    there = contents(target)
+    with pytest.raises(NodeExistsError, match="the source is another one or has changed"):
+        xzarr3.copy(other, target, resume=True)
+    assert contents(target) == there
+    assert xzarr3.copy(before, target, resume=True)["time"][...].tolist() == list(range(10))
 
 
 def test_other_settings_are_refused_and_a_new_copy_is_not() -> None:
@@ -232,3 +246,71 @@ def test_stores_that_keep_nothing(tmp_path: Path) -> None:
         pytest.raises(StoreCapabilityError, match="resume=True"),
     ):
         xzarr3.copy(source(MemoryStore()), target, resume=True)
+
+
+def test_notes_on_the_target_say_nothing_of_a_temporary_array() -> None:
+    """Both may have tiles of equal coordinates; chunks that it lacks would read as fill values."""
+    store = MemoryStore()
+    array = xzarr3.create_array(MemoryStore(), data=np.ones((4, 4)), chunks=(1, 4))
+    target = xzarr3.create_array(store, shape=(4, 4), chunks=(4, 1), dtype="f8")
+    copy, means = ArrayCopy(array, target, Finished(store, ".xzarr3-top/")), Means(1, 1)
+    with temporary(copy, (1, 1), store, ".xzarr3-top/") as into:
+        tiles = Tiling.of(array, into.target, means).tiles
+        for coords in np.ndindex(*tiles.counts):
+            copy.finished.note(target, tiles, coords, list(tiles.units(coords)))
+        do_all(into.moves(means), 1, lambda size: None)
+        assert (into.target[...] == 1).all()
+
+
+def test_settings_chosen_by_a_function_stay_those_of_the_first_attempt() -> None:
+    before, calls = source(MemoryStore()), iter(["gzip", "zstd", "zstd", "zstd"])
+
+    def choose() -> dict[str, Any]:
+        return {"maps": {"chunks": (5, 2), "compressors": [next(calls)]}}
+
+    target = MortalStore()
+    assert target.killed_at(8, lambda: xzarr3.copy(before, target, resume=True, encoding=choose), gone=True)
+    there = units(target)
+    assert there
+    copied = xzarr3.copy(before, target, resume=True, encoding=choose)
+    assert [codec.name for codec in copied["maps"].compressors] == ["gzip"]
+    assert there.items() <= units(target).items()
+    whole = MemoryStore()
+    xzarr3.copy(before, whole, encoding={"maps": {"chunks": (5, 2), "compressors": "gzip"}})
+    assert contents(target) == contents(whole)
+    assert next(calls) == "zstd", "chosen again"
+    fresh = xzarr3.copy(before, MemoryStore(), resume=True, encoding=choose)
+    assert [codec.name for codec in fresh["maps"].compressors] == ["zstd"]
+
+
+def test_a_choice_is_kept_or_refused_wherever_it_is_killed() -> None:
+    before = source(MemoryStore())
+
+    def copy(store: Any, codec: str) -> Any:
+        chosen = {"maps": {"compressors": [codec]}, "time": {"chunks": 3}}
+        return xzarr3.copy(before, store, resume=True, encoding=lambda: chosen, threads=1)
+
+    for store, killed in killed_everywhere(MortalStore(), lambda store: copy(store, "gzip")):
+        if not killed:
+            break
+        forget_process()
+        stored = units(store)
+        try:
+            copied = copy(store, "zstd")
+        except NodeExistsError:  # It has begun and noted nothing, or has ended and removed its notes.
+            assert "zarr.json" in contents(store) or not stored
+            assert units(store) == stored
+        else:
+            (compressor,) = copied["maps"].compressors
+            assert compressor.name == ("gzip" if stored else compressor.name)
+            np.testing.assert_array_equal(copied["maps"][...], xzarr3.open_array(before, "maps")[...])
+            assert left(store) == []
+
+
+def test_a_choice_that_cannot_be_noted_is_refused() -> None:
+    target = MemoryStore()
+    choose = lambda: {"maps": {"compressors": [xzarr3.codecs.GzipCodec()]}}  # noqa: E731
+    with pytest.raises(TypeError, match="cannot be noted"):
+        xzarr3.copy(source(MemoryStore()), target, resume=True, encoding=choose)
+    assert contents(target) == {}
+    assert xzarr3.copy(source(MemoryStore()), target, encoding=choose)["maps"].compressors

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -131,6 +133,27 @@ def test_what_does_not_fit(asked: dict[str, Any], words: list[str]) -> None:
         xzarr3.copy(source(), target, **asked)
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert list(target.list()) == []
+
+
+@pytest.mark.parametrize("name", ["chunks", "shards", "compressors", "filters", "serializer"])
+def test_keep_is_suggested(name: str) -> None:
+    for asked in ({name: "kep"}, {"encoding": {"maps": {name: "kep"}}}):
+        with pytest.raises(MetadataError, match="did you mean 'keep'\\?"):
+            xzarr3.copy(source(), MemoryStore(), **asked)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
+def test_numbers_of_threads_that_there_are_not(threads: Any) -> None:
+    target = MemoryStore()
+    with pytest.raises(ValueError, match=r"threads=.*at least 1"):
+        xzarr3.copy(source(), target, threads=threads)
+    assert list(target.list()) == []
+
+
+def test_two_keys_for_one_array_are_refused() -> None:
+    for one, other in (("text", "deep/text"), ("maps", "/maps")):
+        with pytest.raises(MetadataError, match=f"two keys for one array.*{other}"):
+            xzarr3.copy(source(), MemoryStore(), encoding={one: {"compressors": None}, other: {"chunks": 1}})
 
 
 def test_an_ambiguous_name_is_refused() -> None:
@@ -342,3 +365,44 @@ def test_memory_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> No
     copied = xzarr3.open_array(tmp_path / "series")
     assert copied.chunks == (300, 10, 10)
     np.testing.assert_array_equal(copied[:, 7, 400], np.arange(300, dtype="f4"))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_absent_values_stay_absent_by_way_of_a_temporary_array(zarr_format: Any) -> None:
+    """Also where version 2 leaves the fill value open."""
+    store, counts = MemoryStore(), []
+    array = xzarr3.create_array(
+        store, "a", shape=(60, 20, 30), chunks=(1, 20, 30), dtype="f4", zarr_format=2, fill_value=0
+    )
+    array[3:5] = 1
+    document = json.loads(bytes(store.get("a/.zarray") or b""))
+    store.set("a/.zarray", json.dumps({**document, "fill_value": None}).encode())
+    for memory in (2**20, 20_000):
+        with xzarr3.set_options(memory_limit=memory):
+            copied = xzarr3.copy(store, MemoryStore(), chunks=(20, 2, 2), zarr_format=zarr_format)["a"]
+        np.testing.assert_array_equal(copied[...], array[...])
+        counts.append(sum(1 for _ in copied.stored_units()))
+    assert counts == [150, 150]
+
+
+@pytest.mark.parametrize(("limit", "most"), [(2**20, 4), (8000, 2), (10, 1)])
+def test_moved_units_are_held_within_the_memory_limit(limit: int, most: int) -> None:
+    held = [0]
+
+    class Watched(MemoryStore):
+        def get(self, key: str, *arguments: Any) -> Any:
+            held.append(held[-1] + ("/c/" in key))
+            sleep(0.002)
+            return super().get(key, *arguments)
+
+    class Target(MemoryStore):
+        def set(self, key: str, value: Any) -> None:
+            super().set(key, value)
+            held.append(held[-1] - ("/c/" in key))
+
+    store = Watched()
+    xzarr3.create_array(store, "a", data=np.arange(20_000, dtype="u1") % 251, chunks=4000, compressors=None)
+    xzarr3.create_array(store, "b", data=np.arange(9000, dtype="u1") % 251, chunks=4000, compressors=None)
+    with xzarr3.set_options(memory_limit=limit):
+        xzarr3.copy(store, Target(), threads=4)
+    assert max(held) <= most

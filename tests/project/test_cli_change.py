@@ -118,3 +118,22 @@ def test_recover_of_what_is_not_there_says_so(where: str, tmp_path: Path, call: 
     xzarr3.create_group(place)
     assert call("recover", place) == (0, "nothing was left to finish\n", "")
     assert json.loads(call("recover", place, "--json")[1]) == {"recovered": []}
+
+
+def test_an_interrupted_copy_keeps_the_advice_that_it_began_with(
+    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Advice measures compressors, so that another one may be put first the next time."""
+    given, path = (
+        ("copy", "ocean.zarr", "r.zarr", "--advice", "--resume", "-q"),
+        Path("ocean.zarr/sst/c/3/1/0"),
+    )
+    whole, advice = path.read_bytes(), {"chunks": [4, 3, 6], "shards": None, "compressors": ["gzip"]}
+    monkeypatch.setattr("xzarr3.cli.change._advised", lambda *given: {"sst": dict(advice)})
+    path.write_bytes(b"damaged")
+    assert call(*given)[0] == 1
+    path.write_bytes(whole)
+    advice["compressors"] = ["zstd"]
+    assert call(*given) == (0, "", "")
+    assert [codec.name for codec in xzarr3.open_array("r.zarr", "sst").compressors] == ["gzip"]
+    assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok

@@ -9,7 +9,7 @@ import numpy as np
 
 from xzarr3.api import open_array
 from xzarr3.arrays import Array
-from xzarr3.errors import NodeNotFoundError, NodeTypeError
+from xzarr3.errors import InvalidKeyError, NodeNotFoundError, NodeTypeError
 from xzarr3.formats.base import node_prefix
 
 _DAYS = {
@@ -50,7 +50,9 @@ def step_days(data: Any, name: str | None, axis: int) -> float | None:
     coordinate = _coordinate(data, name) if name is not None and number > 1 else None
     if coordinate is None or tuple(coordinate.shape) != (number,):
         return None
-    first, last = (np.asarray(coordinate[at : at + 1])[0] for at in (0, number - 1))
+    first, last = (_plain(np.asarray(coordinate[at : at + 1])[0]) for at in (0, number - 1))
+    if _is_missing(coordinate, last):
+        return None
     try:
         days = _days(last - first, getattr(coordinate, "attrs", {}).get("units"))
     except TypeError:  # Text, or values that cannot be subtracted.
@@ -65,8 +67,24 @@ def _coordinate(data: Any, name: str) -> Any:
         return getattr(data, "coords", {}).get(name)
     try:
         return open_array(data.store, node_prefix(data.path.rpartition("/")[0]) + name)
-    except (NodeNotFoundError, NodeTypeError):
+    except (NodeNotFoundError, NodeTypeError, InvalidKeyError):  # A dimension may have any name.
         return None
+
+
+def _is_missing(coordinate: Any, time: Any) -> bool:
+    """Whether a time, as a number, was not written yet, as those at the end may be."""
+    if not isinstance(time, (int, float)):
+        return False
+    attributes = getattr(coordinate, "attrs", {})
+    marks = [attributes.get("_FillValue"), attributes.get("missing_value"), np.iinfo("i8").min]
+    if isinstance(coordinate, Array):
+        marks.append(coordinate.fill_value)
+    return any(isinstance(mark, (int, float, np.number)) and mark == time for mark in marks)
+
+
+def _plain(time: Any) -> Any:
+    """A number of Python in place of one of numpy, whose difference to another may not fit its data type."""
+    return time.item() if isinstance(time, np.number) and time.dtype.kind in "iuf" else time
 
 
 def _days(difference: Any, units: object) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -60,7 +61,8 @@ def _layout_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--no-shards", is_flag=True, help="Store the chunks of shards one by one."),
         click.option(
             "--advice", is_flag=True,
-            help="Give each array the chunks, shards and compressor that xzarr3 advise puts first.",
+            help="Give each array the chunks, shards and compressor that xzarr3 advise puts first; with "
+            "--resume, an interrupted copy keeps those it began with.",
         ),
         arguments.access_option,
     )(function)  # fmt: skip
@@ -181,7 +183,7 @@ def _layout(
     if serializer is not None:
         layout["serializer"] = serializer
     if advice:
-        layout["encoding"] = _advised(store, source_path, access, options)
+        layout["encoding"] = partial(_advised, store, source_path, access, options)
     return layout
 
 

@@ -12,14 +12,17 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from xzarr3.arrays import Array
 from xzarr3.commit.leftovers import now
 from xzarr3.commit.stage import BEGUN, StagedKeys
+from xzarr3.copying.finished import Finished
 from xzarr3.copying.tiles import tiles_for
 from xzarr3.copying.values import ArrayCopy, Means, Tiling, element_bytes
 from xzarr3.errors import MetadataError
 from xzarr3.grid import RegularGrid
+from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local.folders import STAGED
@@ -65,8 +68,8 @@ def can_keep(store: Store, array: Array) -> bool:
 
 
 @contextmanager
-def temporary(copy: ArrayCopy, chunks: tuple[int, ...], store: Store, top: str | None) -> Iterator[Array]:
-    """An array for the values of a copy, removed at the end.
+def temporary(copy: ArrayCopy, chunks: tuple[int, ...], store: Store, top: str | None) -> Iterator[ArrayCopy]:
+    """The copy to a temporary array, which is removed at the end.
 
     It stays if the copy fails and can be resumed, which ``top``, the prefix of all that it stores beside its
     place, tells.
@@ -77,21 +80,29 @@ def temporary(copy: ArrayCopy, chunks: tuple[int, ...], store: Store, top: str |
         store.set(f"{prefix}{BEGUN}", now(staged=True))
     name = hashlib.blake2b(f"{copy.target.path} {chunks}".encode(), digest_size=8).hexdigest()
     values = f"{prefix}between-{name}/"
-    metadata = array_metadata(
-        shape=copy.source.shape,
-        dtype=copy.source.metadata.data_type,
-        chunks=chunks,
-        fill_value=copy.source.metadata.fill_value,
-    )
-    # Files are read one by one, in less memory than values of other stores.
-    in_files = store.renames_trees and store.folder is not None
-    place = LocalStore(os.path.join(str(store.folder), values)) if in_files else StagedKeys(store, values)
-    array = Array(place, "", metadata, write_empty_chunks=True)
+    place: Store = StagedKeys(store, values)
+    if isinstance(store, LocalStore):
+        # Files are read one by one, in less memory than values of other stores.
+        place = LocalStore(os.path.join(store.root, values), **store._options())
+    array = Array(place, "", _metadata(copy.source, chunks), write_empty_chunks=True)
     array.has_document = False
+    # All of its chunks are stored, so that no note says which are left out.
+    finished = None if top is None else Finished(store, values)
     try:
-        yield array
+        yield replace(copy, target=array, share=0.5, finished=finished)
     except BaseException:
         if top is None:
             store.erase_prefix(prefix)
         raise
     store.erase_prefix(values if top is not None else prefix)
+
+
+def _metadata(source: Array, chunks: tuple[int, ...]) -> ArrayMetadata:
+    """The metadata of a temporary array, in which absent chunks mean what they mean in the source."""
+    meta = array_metadata(
+        shape=source.shape,
+        dtype=source.metadata.data_type,
+        chunks=chunks,
+        fill_value=source.metadata.fill_value,
+    )
+    return replace(meta, fill_is_null=source.metadata.fill_is_null)

@@ -11,8 +11,8 @@ import numpy as np
 from xzarr3.arrays import Array
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.transpose import TransposeCodec
-from xzarr3.copying.settings import Settings, is_keep
-from xzarr3.errors import MetadataError, levels_to_caller, listed, printable
+from xzarr3.copying.settings import KEEP, Settings, is_keep
+from xzarr3.errors import MetadataError, did_you_mean, levels_to_caller, listed, printable
 from xzarr3.formats import Format
 from xzarr3.formats.fill_value_attribute import (
     fill_value_is_mask,
@@ -88,6 +88,9 @@ def _is_stored_alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
 
 def _advise(error: MetadataError, node: Array, settings: Settings) -> None:
     """Say in an error how the array can be copied."""
+    asked = (settings.chunks, settings.shards, settings.compressors, settings.filters, settings.serializer)
+    if isinstance(error.found, str) and error.found in [each for each in asked if isinstance(each, str)]:
+        error.advice = did_you_mean(error.found, (KEEP, "auto")) or error.advice
     ways = []
     if node.shards is not None and is_keep(settings.shards):
         ways.append("shards=None to store the chunks of shards one by one")

@@ -4,7 +4,8 @@ Stores put a unit in place as a whole or not at all, so a unit that exists is co
 target and the plan tell what is left. Units that are left out, because they hold only the fill value, are
 noted under the prefix of the write.
 
-A copy is identified by the documents of source and target and by the versions of the source's documents. See
+A copy is identified by the place of the source, by the documents of source and target, and by the versions of
+the source's documents. See
 :mod:`xzarr3.commit.resume` for where an interrupted write leaves its values.
 """
 
@@ -25,12 +26,14 @@ from xzarr3.groups import Group
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 
-_VERSION = 1
+_VERSION = 2
 _LARGEST = 2**24  # Bytes of a note.
 
 
 def fingerprint(nodes: Mapping[str, Array | Group], documents: Mapping[str, Mapping[str, bytes]]) -> str:
-    """The fingerprint of a copy: changes with the documents of the source or of the copy.
+    """The fingerprint of a copy: changes with the place or the documents of the source, or with the copy's.
+
+    Two sources can have equal documents and other values, so the documents alone do not tell them apart.
 
     Parameters
     ----------
@@ -42,7 +45,7 @@ def fingerprint(nodes: Mapping[str, Array | Group], documents: Mapping[str, Mapp
     source = next(iter(nodes.values())).store
     keys = sorted({key for node in nodes.values() for key in node.format.document_keys(node.path)})
     values = parallel_map(source.get_versioned, keys, source.concurrency)
-    digest = hashlib.blake2b(repr((_VERSION, "copy")).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr((_VERSION, "copy", source.identity)).encode(), digest_size=16)
     for key, (value, version) in zip(keys, values, strict=True):
         content = None if value is None else hashlib.blake2b(value, digest_size=16).hexdigest()
         digest.update(repr((key, content, source.version(key), version)).encode())
@@ -71,8 +74,8 @@ class CopyResumption(Resumption):
         if found.plan not in (None, self.plan) and is_top(found.top) and found.state not in SWAPS:
             raise NodeExistsError(
                 f"'/{self._path}' in {self._store} holds an unfinished write that this call does not "
-                "continue: the source has changed since, or the settings differ; repeat the call as it was, "
-                "or leave out resume=True to drop what is there and copy everything"
+                "continue: the source is another one or has changed since, or the settings differ; repeat "
+                "the call as it was, or leave out resume=True to drop what is there and copy everything"
             )
         if found.plan == self.plan and may_be_lost(self._store, [found.host, found.boot]):
             warnings.warn(

@@ -20,6 +20,7 @@ from xzarr3.commit.replace import Replacement
 from xzarr3.commit.resume import check_resumable
 from xzarr3.commit.stage import NodeKeys, lease_at
 from xzarr3.copying.between import can_keep, chunks_between, temporary
+from xzarr3.copying.chosen import Encoding, chosen_before, chosen_now, note_chosen
 from xzarr3.copying.documents import translated
 from xzarr3.copying.finished import CopyResumption, Finished, fingerprint
 from xzarr3.copying.settings import KEEP, Settings, settings_of
@@ -34,7 +35,7 @@ from xzarr3.nodes.consolidated import check_consolidates
 from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.find import DocumentView, find_format, format_for_new, read_metadata
 from xzarr3.nodes.node import check_new_path, locate_node, normal_path
-from xzarr3.parallel import parallel_map
+from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
@@ -53,7 +54,7 @@ def copy(
     compressors: Any = KEEP,
     filters: Any = KEEP,
     serializer: Any = KEEP,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    encoding: Encoding | Callable[[], Encoding] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     consolidated: bool | None = None,
@@ -105,10 +106,12 @@ def copy(
         For single arrays, by path below the copied node or by name, any of ``chunks``, ``shards``,
         ``compressors``, ``filters``, ``serializer`` and ``fill_value``; ``xzarr3.advise(array).encoding()``
         gives one. Chunks without shards are stored one by one. Values stay the same under another fill value.
+        Or a function that returns such a mapping: a resumed copy keeps what it returned at first.
     resume : bool
         Go on with a copy that was interrupted, and keep what is stored if this one is. Units that are stored
-        are not copied again. A finished copy stays as it is. Values that others set in the source meanwhile
-        may or may not be in the copy.
+        are not copied again. A finished copy stays as it is: a node with all documents that the copy would
+        have counts as one, whatever its values. Values that others set in the source meanwhile may or may not
+        be in the copy.
     overwrite : bool
         Replace the existing node and all nodes below it. Files that are no part of a Zarr hierarchy stay, as
         :func:`xzarr3.create_group` says.
@@ -134,8 +137,8 @@ def copy(
         If there is nothing to copy.
     NodeExistsError
         If there is a node already and ``overwrite`` is not set, or source and target overlap. With
-        ``resume``, also if the place holds another unfinished write: of a source that has changed since, or
-        of other settings.
+        ``resume``, also if the place holds another unfinished write: of another source, of one that has
+        changed since, or of other settings.
     MetadataError
         If the format cannot express the source, or the settings do not fit it. Nothing is written then.
     StoreCapabilityError
@@ -160,6 +163,7 @@ def copy(
     (365, 9, 9)
     """
     check_asked(progress)
+    threads = asked_threads(threads)
     if isinstance(source, (Array, Group)):
         node = source
     else:
@@ -167,7 +171,7 @@ def copy(
     store, path = locate_node(target, path, target_options, mode="a")
     settings = Settings(chunks, shards, compressors, filters, serializer)
     with store if was_made(store, target) else nullcontext():
-        plan = _planned(node, store, path, zarr_format, settings, encoding, consolidated)
+        plan = _planned(node, store, path, zarr_format, settings, encoding, consolidated, resume)
         return _run(plan, overwrite=overwrite, resume=resume, progress=progress, threads=threads)
 
 
@@ -185,6 +189,8 @@ class _Plan:
     metadata : mapping of str to metadata
         The nodes of the copy, by relative path.
     consolidated : bool
+    chosen : mapping, optional
+        Settings to note, if the copy can be resumed.
     """
 
     nodes: Mapping[str, Array | Group]
@@ -193,6 +199,7 @@ class _Plan:
     format: Format
     metadata: Mapping[str, ArrayMetadata | GroupMetadata]
     consolidated: bool
+    chosen: Encoding | None = None
 
     def path_of(self, below: str) -> str:
         """Path in the target of a node with this relative path."""
@@ -250,16 +257,13 @@ def _planned(
     path: str,
     zarr_format: ZarrFormat | None,
     settings: Settings,
-    encoding: Mapping[str, Mapping[str, Any]] | None,
+    encoding: Encoding | Callable[[], Encoding] | None,
     consolidated: bool | None,
+    resume: bool,
 ) -> _Plan:
     """Plan a copy; raises if it cannot be made."""
-    wanted = None if zarr_format is None else parse_format(zarr_format)
     path = normal_path(path)
-    look = DocumentView.around(store, path)
-    format = format_for_new(look, path, zarr_format)
-    if wanted is None and not path and find_format(look, "") is None:
-        format = parse_format(node.zarr_format)
+    format = _format(node, store, path, zarr_format)
     check_new_path(path, format)
     _check_apart(node, store, path)
     held = isinstance(node, Group) and node.consolidated and not store.transactional
@@ -268,13 +272,27 @@ def _planned(
     if held:
         check_consolidates(store)
     nodes = _nodes_below(node)
+    chosen = None
+    if callable(encoding):
+        before = chosen_before(store, format, path) if resume else None
+        encoding = chosen = chosen_now(encoding, resume=resume) if before is None else before
     own = settings_of(nodes, settings, encoding)
     with Telling():
         metadata = {below: translated(each, format, own.get(below)) for below, each in nodes.items()}
-    plan = _Plan(nodes, store, path, format, metadata, held)
+    plan = _Plan(nodes, store, path, format, metadata, held, chosen)
     for below in nodes:
         check_new_path(plan.path_of(below), format)
     return plan
+
+
+def _format(node: Array | Group, store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
+    """The format of a copy: the given one, or that of the groups above it, or that of the source."""
+    wanted = None if zarr_format is None else parse_format(zarr_format)
+    look = DocumentView.around(store, path)
+    format = format_for_new(look, path, zarr_format)
+    if wanted is None and not path and find_format(look, "") is None:
+        return parse_format(node.zarr_format)
+    return format
 
 
 def _run(
@@ -308,6 +326,8 @@ def _run(
     place.documents_first(write)
     with place.discarding():
         finished = None if resumed is None else Finished(store, resumed.top)
+        if resumed is not None and plan.chosen is not None:
+            note_chosen(store, resumed.top, plan.chosen)
         _copy_values(plan, place.store, finished, progress, threads)
         place.documents_last(write)
     place.put(plan.metadata)
@@ -361,10 +381,9 @@ def _copy_between(
 ) -> None:
     """Copy the values of an array by way of a temporary one."""
     finished = copy.finished
-    with temporary(copy, chunks, store, None if finished is None else finished.top) as array:
-        into = replace(copy, target=array, share=0.5)
+    with temporary(copy, chunks, store, None if finished is None else finished.top) as into:
         do_all(into.moves(means), means.threads, advance)
-        out = replace(copy, source=array, share=0.5)
+        out = replace(copy, source=into.target, share=0.5)
         do_all(out.moves(means.half()), means.threads, advance)
         if finished is not None:
             finished.note_end(copy.target)

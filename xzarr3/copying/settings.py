@@ -206,6 +206,7 @@ def settings_of(
             f"encoding={encoding!r}: not settings by array; give a mapping such as "
             "{'sst': {'chunks': 100}}"
         )
+    keys: dict[str, object] = {}
     for name, own in encoding.items():
         path, field = _path_of(name, arrays, nodes), f"encoding[{name!r}]"
         if not isinstance(own, Mapping):
@@ -213,6 +214,12 @@ def settings_of(
                 "not the settings of an array", field=field, found=own,
                 accepted="a mapping such as {'chunks': 100}",
             )  # fmt: skip
+        if path in keys:
+            raise MetadataError(
+                "two keys for one array", field="encoding", found=[keys[path], name],
+                accepted="one key for each array",
+            )  # fmt: skip
+        keys[path] = name
         unknown = next((key for key in own if key not in _NAMES), None)
         if unknown is not None:
             raise MetadataError("not a setting of an array", field=field, found=unknown, accepted=_NAMES)

@@ -149,7 +149,7 @@ class ArrayCopy:
         if self.moves_bytes:
             alone = Tiles(target.metadata.chunk_grid, target.shape, (1,) * target.ndim)
             for coords in self._left(_stored(source) if absent is None else _all(alone.counts), alone):
-                yield _Move(self, coords, absent)
+                yield _Move(self, coords, absent, means.memory)
             return
         target.write_empty_chunks = target.write_empty_chunks or absent is not None
         tiling = Tiling.of(source, target, means)
@@ -233,22 +233,33 @@ def _same_fill(source: ArrayMetadata, target: ArrayMetadata) -> bool:
 
 @dataclass(frozen=True)
 class _Move:
-    """Copies the bytes of a stored unit, or stores the encoded fill value if the unit is absent."""
+    """Copies the bytes of a stored unit, or stores the encoded fill value if the unit is absent.
+
+    It waits for memory as large as the decoded unit: how large the encoded one is, no one knows before.
+    """
 
     copy: ArrayCopy
     coords: Coords
     absent: Absent | None
+    memory: Budget
+
+    def __call__(self) -> int:
+        grid = self.copy.target.metadata.chunk_grid
+        size = math.prod(grid.chunk_shape_at(self.coords)) * element_bytes(self.copy.target)
+        with self.memory.reserved(size):
+            if not pause(0):  # The copy has failed while this thread waited.
+                return 0
+            self._move()
+        return self.copy.size(grid.region(self.coords, self.copy.target.shape))
 
     @for_array(lambda move: move.copy.source.engine)
-    def __call__(self) -> int:
-        engine, target = self.copy.source.engine, self.copy.target
+    def _move(self) -> None:
+        engine, into = self.copy.source.engine, self.copy.target.engine
         value = engine.store.get(engine.key(self.coords))
         if value is None and self.absent is not None:
             value = self.absent.unit(self.coords)
         if value is not None:
-            into = target.engine
             into.store.set(into.key(self.coords), value)
-        return self.copy.size(target.metadata.chunk_grid.region(self.coords, target.shape))
 
 
 @dataclass(frozen=True)
