@@ -259,3 +259,114 @@ def test_arguments_are_checked() -> None:
     steps: list[tuple[int, int]] = []
     xzarr3.diff(a, a, progress=lambda done, total: steps.append((done, total)))
     assert (steps[0], steps[-1]) == ((0, 64), (64, 64))
+
+
+# Stores that differ in one thing, which a comparison must not take for none
+
+
+def _array(edit: Callable[[dict[str, Any]], object] = lambda document: None, **options: Any) -> MemoryStore:
+    """A store with one array, whose document is edited by hand."""
+    store = MemoryStore()
+    xzarr3.create_array(store, **options)
+    key = ".zarray" if options.get("zarr_format") == 2 else "zarr.json"
+    document = json.loads(bytes(store.get(key) or b""))
+    edit(document)
+    store.set(key, json.dumps(document).encode())
+    return store
+
+
+def _sharded(**configuration: Any) -> MemoryStore:
+    def edit(document: dict[str, Any]) -> None:
+        document["codecs"][0]["configuration"].update(configuration)
+
+    return _array(edit, shape=4, chunks=2, shards=4, dtype="f8")
+
+
+def _of_v2(**fields: Any) -> MemoryStore:
+    dtype = [("a", "f4")] if "dtype" in fields else "M8[s]"
+    return _array(lambda document: document.update(fields), shape=2, dtype=dtype, zarr_format=2)
+
+
+def _data(values: Any, dtype: str, **options: Any) -> MemoryStore:
+    return _array(data=np.array(values, dtype), **options)
+
+
+PAIRS: dict[str, tuple[Callable[[], MemoryStore], Callable[[], MemoryStore], str]] = {
+    "the text 'absent'": (
+        lambda: _data([1], "i1"), lambda: _data([1], "i1", attributes={"u": "absent"}), "attributes.u",
+    ),
+    "no attribute and an empty one": (
+        lambda: _data([1], "i1"), lambda: _data([1], "i1", attributes={"u": {}}), "attributes.u",
+    ),
+    "place of an index": (_sharded, lambda: _sharded(index_location="start"), "shard_index"),
+    "codecs of an index": (
+        _sharded, lambda: _sharded(index_codecs=[{"name": "bytes", "configuration": {"endian": "big"}}]),
+        "shard_index",
+    ),
+    "no fill value and NaT": (
+        lambda: _of_v2(fill_value=None), lambda: _of_v2(fill_value="NaT"), "fill_value",
+    ),
+    "digits in a fill value": (
+        lambda: _array(shape=1, dtype=[("a", "f8")], fill_value=np.array((0.1,), [("a", "f8")])[()]),
+        lambda: _array(shape=1, dtype=[("a", "f8")], fill_value=np.array((0.1 + 1e-16,), [("a", "f8")])[()]),
+        "fill_value",
+    ),
+    "shapes of fields": (
+        lambda: _of_v2(dtype=[["a", "<f4", [2]]], fill_value=None),
+        lambda: _of_v2(dtype=[["a", "<f4", [3]]], fill_value=None),
+        "data_type",
+    ),
+    "years and days": (lambda: _data([1], "m8[Y]"), lambda: _data([365], "m8[D]"), "data_type"),
+    "years and attoseconds": (lambda: _data(["2000"], "M8[Y]"), lambda: _data([1], "M8[as]"), "data_type"),
+    "a time that ns cannot hold": (
+        lambda: _data([2**62, 7], "M8[s]"), lambda: _data([1, 7 * 10**9], "M8[ns]"), "data_type",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_what_differs_is_never_taken_for_equal(case: str) -> None:
+    a, b, field = PAIRS[case]
+    for one, other in ((a(), b()), (b(), a())):
+        found = xzarr3.diff(one, other)
+        assert field in {each.field for each in found.fields}
+        assert str(found)
+        assert xzarr3.diff(one, one).ok
+
+
+def test_times_beyond_the_other_unit_differ_and_the_others_are_equal() -> None:
+    times = np.array([2**62, -(2**62), 7, -7, np.iinfo("i8").min, 9223372036], "M8[s]")
+    there = np.array([1, -1, 7 * 10**9, -7 * 10**9, np.iinfo("i8").min, 9223372036 * 10**9], "M8[ns]")
+    assert equal(times, there).tolist() == [False, False, True, True, True, True]
+    assert equal(there, times).tolist() == [False, False, True, True, True, True]
+
+
+def test_the_largest_difference_of_integers_is_exact() -> None:
+    found = xzarr3.diff(_data([2**63 - 1, 0], "i8"), _data([2**63 - 2, 0], "i8"))
+    assert found.values[0].largest == 1
+    found = xzarr3.diff(_data([-(2**63)], "i8"), _data([2**63 - 1], "i8"))
+    assert found.values[0].largest == 2.0**64
+
+
+def test_differences_of_fields_have_all_digits() -> None:
+    one, other = (np.array([(value,)], [("a", "f8")]) for value in (0.1234567891, 0.1234567892))
+    found = xzarr3.diff(_array(data=one), _array(data=other))
+    assert found.values[0].first == (((0,), "(0.1234567891,)", "(0.1234567892,)"),)
+
+
+def test_a_problem_names_the_side() -> None:
+    stores = []
+    for _ in range(2):
+        stores.append(_data([1, 2, 3, 4], "i4", chunks=2))
+        stores[-1].set("c/1", b"damaged")
+    found = xzarr3.diff(*stores)
+    assert [problem[:5] for _, problem in found.problems] == ["in a:", "in b:"]
+    assert found.compared == 2
+
+
+def test_many_problems_are_told_to_be_more() -> None:
+    a, b = (_array(data=np.arange(60), chunks=1) for _ in range(2))
+    for at in range(40):
+        a.set(f"c/{at}", b"damaged")
+    found = xzarr3.diff(a, b)
+    assert found.problems[-1] == ("", "there may be more: 40 values are not compared")

@@ -115,7 +115,7 @@ def advise(
         "xzarr3 diff ocean.zarr v2.zarr --no-encoding",
         "xzarr3 diff ocean.zarr copy.zarr sst '0, :4' --first 10 --json",
     ],
-    status="0 if nothing differs, 1 if something does, 2 if the stores cannot be compared.",
+    status="0 if nothing differs, 1 if something does, 2 if a store or a part of one cannot be read.",
     failure=UNCHECKED,
 )
 @arguments.store_argument("a")
@@ -143,7 +143,7 @@ def diff(
     """Compare two stores: documents, then values.
 
     The stores may have any formats, chunks and codecs. Values are compared exactly, as they are stored; NaN
-    equals NaN. Memory is bounded.
+    equals NaN, and -0.0 equals 0.0. Memory is bounded.
     """
     found = xzarr3.diff(
         a,

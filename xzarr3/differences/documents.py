@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from xzarr3.arrays import Array
+from xzarr3.codecs.base import Codec
+from xzarr3.codecs.sharding import ShardingCodec
 from xzarr3.differences.report import ABSENT, FieldDifference, Kind
+from xzarr3.differences.values import shown
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask, to_fill_value_attribute
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
@@ -70,7 +73,7 @@ def _meaning(meta: ArrayMetadata, other: ArrayMetadata) -> _Fields:
         "shape": ("meaning", list(meta.shape)),
         "data_type": ("meaning", repr(data_type) if same_name and data_type != others else data_type.name),
         "dimension_names": ("meaning", None if names is None or not any(names) else list(names)),
-        "fill_value": ("meaning", None if meta.fill_is_null else _text(meta.fill_value)),
+        "fill_value": ("meaning", None if meta.fill_is_null else shown(meta.fill_value)),
     }
 
 
@@ -84,20 +87,23 @@ def _encoding(array: Array) -> _Fields:
         "compressors": [*map(_codec, array.compressors)],
         "storage_transformers": [repr(each) for each in meta.storage_transformers],
     }
+    if array.shards is not None:
+        said["shard_index"] = _index(meta.codecs)
     if meta.data_type != meta.data_type.in_native_order():
         said["byte_order"] = "swapped"
     return {name: ("encoding", value) for name, value in said.items()}
 
 
+def _index(codecs: Sequence[Codec]) -> list[str]:
+    """Where shards have their index, and how it is encoded; the same of shards within them."""
+    found = [each for each in codecs if isinstance(each, ShardingCodec)]
+    said = [f"{codec.index_location}: {', '.join(map(_codec, codec.index_codecs))}" for codec in found]
+    return said + [line for codec in found for line in _index(codec.codecs)]
+
+
 def _codec(codec: Any) -> str:
     configuration = codec.configuration()
     return codec.name if not configuration else f"{codec.name} {json.dumps(configuration, default=repr)}"
-
-
-def _text(value: Any) -> Any:
-    """A fill value as JSON has it, or as text."""
-    plain = value.item() if hasattr(value, "item") else value
-    return plain if isinstance(plain, bool | int | str | None) else str(value)
 
 
 def _compared(path: str, a: _Fields, b: _Fields) -> Iterator[FieldDifference]:
@@ -122,5 +128,5 @@ def _attributes(path: str, name: str, a: Any, b: Any) -> Iterator[FieldDifferenc
 
 
 def _said(value: Any) -> str:
-    """Text that is equal for equal JSON: NaN equals NaN; 1, 1.0 and true differ."""
-    return json.dumps(value, sort_keys=True, default=repr)
+    """Text that is equal for equal JSON: NaN equals NaN; 1, 1.0 and true differ. Empty for ABSENT."""
+    return "" if value is ABSENT else json.dumps(value, sort_keys=True, default=repr)

@@ -42,8 +42,11 @@ def diff(
 
     Compared are which nodes there are, the fields of their documents, the attributes, and the elements. The
     two stores may have any formats, chunks and codecs: fields are compared in the same words for all formats.
-    Elements are compared exactly, as they are stored, and NaN equals NaN. If shapes differ, the elements that
-    both arrays have are compared. Memory is bounded: tiles of both arrays are read, several at a time.
+    Elements are compared exactly, as they are stored; NaN equals NaN, whatever its bits, and -0.0 equals 0.0.
+    Fill values are fields, in which -0.0 and 0.0 differ. Nodes are as readers find them: where there are
+    consolidated metadata, these are compared (:func:`xzarr3.check` compares them with the documents). If
+    shapes differ, the elements that both arrays have are compared. Memory is bounded: tiles of both arrays
+    are read, several at a time.
 
     Parameters
     ----------

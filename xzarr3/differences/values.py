@@ -24,6 +24,7 @@ _SMALLEST = 2**22  # Bytes of a tile; many small chunks are read together.
 _MEMORY = 2**29  # Bytes of tiles that threads hold together.
 _BATCH = 256  # Tiles that are handed to the threads together.
 _MOST_PROBLEMS = 20  # Chunks of an array that are named because they cannot be read.
+_LATEST = 2**63 - 1  # The largest number of units of a time.
 _EXACT = 2**53  # Integers up to this are exact as float64.
 
 
@@ -77,7 +78,10 @@ def compare_values(
     difference = None
     if total.count:
         difference = ValueDifference(path, total.count, total.compared, total.first, total.largest)
-    return difference, total.compared, [*total.problems]
+    problems = [*total.problems]
+    if len(problems) == _MOST_PROBLEMS:
+        problems.append(f"there may be more: {number - total.compared:,} values are not compared")
+    return difference, total.compared, problems
 
 
 def _added(one: Found, other: Found, first: int) -> Found:
@@ -176,14 +180,19 @@ def _compare_tile(
 ) -> Found:
     """Compare a tile; if some of its chunks cannot be read, chunk by chunk."""
     region = tuple(slice(part.start, part.start + part.count * part.step, part.step) for part in tile)
-    try:
-        one, other = a.get(region, threads=1), b.get(region, threads=1)
-    except ChunkError as error:
-        if not is_whole:
-            return Found(problems=(str(error),))
+    read, problems = [], []
+    for side, array in (("a", a), ("b", b)):
+        try:
+            read.append(array.get(region, threads=1))
+        except ChunkError as error:
+            problems.append(f"in {side}: {error}")
+    if problems and not is_whole:
+        return Found(problems=tuple(problems))
+    if problems:
         parts = _tiles(tile, [min(_unit(a, at), _unit(b, at)) for at in range(a.ndim)])
         found = (_compare_tile(a, b, part, first, is_whole=False) for part in parts)
         return functools.reduce(lambda one, other: _added(one, other, first), found, Found())
+    one, other = read
     same = equal(one, other)
     count = int(same.size - np.count_nonzero(same))
     if not count:
@@ -199,16 +208,30 @@ def _compare_tile(
 
 def shown(value: Any) -> Any:
     """An element as JSON has it, or as text."""
-    plain = value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufUS" else value
+    plain = _plain(value)
     if isinstance(plain, float):
         return plain if math.isfinite(plain) else str(plain)
     return plain if isinstance(plain, bool | int | str | None) else str(plain)
+
+
+def _plain(value: Any) -> Any:
+    """An element without numpy's types, which print few digits of fields and write their own names."""
+    if isinstance(value, np.ndarray):
+        return [*map(_plain, value)] if value.ndim else _plain(value[()])
+    if isinstance(value, np.void) and value.dtype.names is not None:
+        return tuple(_plain(value[name]) for name in value.dtype.names)
+    if isinstance(value, np.generic):
+        return value.item() if value.dtype.kind in "biufUS" else str(value)
+    return value
 
 
 def _largest(one: AnyArray, other: AnyArray) -> float | None:
     """The largest absolute difference of numbers."""
     if one.dtype.kind not in "iuf" or other.dtype.kind not in "iuf":
         return None
+    if one.dtype.kind == other.dtype.kind != "f":  # Unsigned numbers wrap around to the exact distance.
+        wide = np.maximum(one, other).astype(np.uint64) - np.minimum(one, other).astype(np.uint64)
+        return float(wide.max())
     with np.errstate(all="ignore"):
         distance = np.abs(one.astype(np.float64) - other.astype(np.float64))
     known = distance[~np.isnan(distance)]
@@ -225,11 +248,14 @@ def incomparable(one: np.dtype[Any], other: np.dtype[Any]) -> str:
     if one.names is not None or other.names is not None:
         if one.names != other.names:
             return f"cannot be compared, as the fields differ: {one.names} | {other.names}"
+        shapes = ((one[name].shape, other[name].shape) for name in one.names or ())
+        if any(mine != theirs for mine, theirs in shapes):
+            return f"cannot be compared, as the shapes of fields differ: {one} | {other}"
         pairs = ((one[name].base, other[name].base) for name in one.names or ())
         return next(filter(None, (incomparable(*pair) for pair in pairs)), "")
     kinds = one.kind, other.kind
     alike = one == other or any(set(kinds) <= set(family) for family in (_NUMBERS, _TEXTS))
-    alike = alike or (kinds[0] == kinds[1] and kinds[0] in "mMS")
+    alike = alike or (kinds[0] == kinds[1] and (kinds[0] == "S" or _common_unit(one, other) is not None))
     return "" if alike else f"cannot be compared: {one} | {other}"
 
 
@@ -274,13 +300,30 @@ def _exactly(same: AnyArray, one: AnyArray, other: AnyArray) -> AnyArray:
 
 
 def _equal_times(one: AnyArray, other: AnyArray) -> AnyArray:
-    """Times of two units; those that one unit cannot hold differ."""
+    """Times of two units; those that the unit of both cannot hold differ."""
     common = np.promote_types(one.dtype, other.dtype)
-    same = np.ones(np.shape(one), bool)
-    cast = []
+    same, cast = np.ones(np.shape(one), bool), []
     for each in (one, other):
-        converted = each.astype(common)
-        same &= (converted.astype(each.dtype) == each) | np.isnat(each)
-        cast.append(converted)
+        fits = _fits(each, common)
+        same &= fits
+        cast.append(np.where(fits, each, np.array("NaT", each.dtype)).astype(common))
     same &= (cast[0] == cast[1]) | (np.isnat(cast[0]) & np.isnat(cast[1]))
     return np.asarray(same)
+
+
+def _common_unit(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The unit in which times of two units can be compared; None if there is none, as of years and days."""
+    if one.kind != other.kind or one.kind not in _TIMES:
+        return None
+    try:
+        return np.promote_types(one, other)
+    except (TypeError, OverflowError):
+        return None
+
+
+def _fits(times: AnyArray, common: np.dtype[Any]) -> AnyArray:
+    """Which times a finer unit can hold. numpy wraps the others around, or raises."""
+    if np.datetime_data(times.dtype) == np.datetime_data(common):
+        return np.ones(np.shape(times), bool)
+    latest = np.array(_LATEST).view(common).astype(times.dtype).astype(np.int64)
+    return np.asarray((np.abs(times.astype(np.int64)) <= latest) | np.isnat(times))

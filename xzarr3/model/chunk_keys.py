@@ -5,6 +5,7 @@ Specification: Zarr v3, "Chunk key encodings": ``default`` and ``v2``; draft of 
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 
@@ -12,6 +13,12 @@ from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError
 
 _SEPARATORS = {"default": "/", "v2": "."}
+
+
+@functools.lru_cache(maxsize=128)  # A listing asks for the same one with every key.
+def _pattern(prefix: str, separator: str, ndim: int) -> re.Pattern[str]:
+    """What the chunk keys of an array match; its groups are the coordinates."""
+    return re.compile(re.escape(prefix) + re.escape(separator).join(["(0|[1-9][0-9]{0,18})"] * ndim))
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,7 @@ class ChunkKeyEncoding:
 
     def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
         """The coordinates in ``key``, or None if it is no chunk key."""
-        number = "(0|[1-9][0-9]{0,18})"
-        pattern = re.escape(self.prefix(ndim)) + re.escape(self.separator).join([number] * ndim)
-        match = re.fullmatch(pattern, key)
+        match = _pattern(self.prefix(ndim), self.separator, ndim).fullmatch(key)
         return None if match is None else tuple(map(int, match.groups()))
 
     def to_json(self) -> JSON:
