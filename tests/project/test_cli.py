@@ -266,6 +266,39 @@ def test_completion(words: list[str], expected: set[str], folder: Path) -> None:
     assert {each.value for each in found} == expected
 
 
+def test_completion_proposes_no_name_that_a_terminal_executes(folder: Path, capsysbinary: Any) -> None:
+    from click.shell_completion import ShellComplete
+
+    root = xzarr3.open_group(folder / "ocean.zarr", mode="r+")
+    root.create_group("clear\x1b[2J")
+    for name in (b"line\nplain,rm", b"\xff\xfe"):
+        place = os.path.join(os.fsencode(folder / "ocean.zarr"), name)
+        os.mkdir(place)
+        with open(os.path.join(place, b"zarr.json"), "wb") as file:
+            file.write(b'{"zarr_format": 3, "node_type": "group"}')
+    complete = ShellComplete(cli.commands, {}, "xzarr3", "_XZARR3_COMPLETE")
+    found = complete.get_completions(["ls", "ocean.zarr"], "")
+    assert {each.value for each in found} == {"deep", "lat", "sst", "time"}
+
+
+@pytest.mark.parametrize("name", ["lss", "raed"])
+def test_a_near_command_is_proposed_once(name: str, call: Call) -> None:
+    assert call(name)[2].lower().count("did you mean") == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("tree", "ocean.zarr"), ("diff", "ocean.zarr", "copy.zarr"), ("read", "ocean.zarr", "time", "--json")],
+)
+def test_closed_streams_are_no_error(
+    given: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("stdout", "stderr"):  # As a shell leaves them after >&- and 2>&-.
+        monkeypatch.setattr(sys, name, None)
+    assert cli.main(given) == 0
+    assert cli.main(["tree", "missing.zarr"]) == 1
+
+
 @pytest.mark.slow
 def test_process(folder: Path, run: Callable[..., Any]) -> None:
     done = run("-m", "xzarr3", "tree", "ocean.zarr", env={"_XZARR3_COMPLETE": ""})

@@ -57,7 +57,7 @@ def check(
         repair=repair,
         dry_run=dry_run,
         threads=threads,
-        progress=sys.stderr.isatty(),
+        progress=output.is_terminal(sys.stderr),
         storage_options=option,
     )
     if as_json:
@@ -152,7 +152,7 @@ def diff(
         values=not no_values,
         first=first,
         threads=threads,
-        progress=sys.stderr.isatty(),
+        progress=output.is_terminal(sys.stderr),
         a_options={**option, **a_option},
         b_options={**option, **b_option},
     )

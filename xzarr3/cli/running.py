@@ -107,7 +107,8 @@ def run_reporting(
     try:
         with warnings_as_lines():
             status = command()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # A shell has closed it.
+            sys.stdout.flush()
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
@@ -227,7 +228,8 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = errors.did_you_mean(args[0], self.list_commands(ctx))
-            raise click.UsageError(f"{error.format_message()} {near}".rstrip(), ctx) from error
+            message = error.format_message().partition(" Did you mean")[0]  # As newer versions of click say.
+            raise click.UsageError(f"{message} {near}".rstrip(), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by family."""
