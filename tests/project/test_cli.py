@@ -266,7 +266,7 @@ def test_completion(words: list[str], expected: set[str], folder: Path) -> None:
     assert {each.value for each in found} == expected
 
 
-def test_completion_proposes_no_name_that_a_terminal_executes(folder: Path, capsysbinary: Any) -> None:
+def test_completion_proposes_no_name_that_a_terminal_executes(folder: Path) -> None:
     from click.shell_completion import ShellComplete
 
     root = xzarr3.open_group(folder / "ocean.zarr", mode="r+")
