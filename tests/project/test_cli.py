@@ -96,6 +96,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], int, str, str]] = {
     "store option": (("info", "ocean.zarr", "--option", "no_such=1"), 1, "no_such", "NAME=VALUE"),
     "selection": (("read", "ocean.zarr", "time", "x"), 1, "not a selection", "in quotes"),
     "path forgotten": (("read", "ocean.zarr", "0, :5"), 1, "0, :5", "ocean.zarr / '0, :5'"),
+    "path forgotten in diff": (
+        ("diff", "ocean.zarr", "copy.zarr", "0, :5"), 2, "0, :5", "ocean.zarr copy.zarr / '0, :5'",
+    ),
     "outside": (("explain", "ocean.zarr", "sst", "0, 9"), 1, "axis 1: index 9", "in quotes"),
     "group": (("read", "ocean.zarr", "deep"), 1, "group", "xzarr3 tree STORE"),
     "too many values": (("read", "large.zarr"), 1, "most 1,048,576", "--output"),

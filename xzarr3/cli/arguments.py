@@ -223,7 +223,10 @@ def json_option(function: Function) -> Function:
 def threads_option(function: Function) -> Function:
     """``--threads``."""
     return click.option(
-        "--threads", metavar="N", type=click.IntRange(min=1), help="Threads that read (default: all cores)."
+        "--threads",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Most threads that read (default: all cores, or more for remote stores).",
     )(function)
 
 

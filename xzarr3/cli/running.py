@@ -13,6 +13,7 @@ from typing import Any, TextIO, TypeAlias
 import click
 
 from xzarr3 import errors
+from xzarr3.cli.arguments import is_selection
 from xzarr3.cli.output import is_colored
 from xzarr3.errors import FULL_TRACEBACK, Xzarr3Error, printable
 
@@ -64,6 +65,18 @@ class HintedError(Xzarr3Error):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+@contextmanager
+def path_before_selection(path: str, stores: str) -> Iterator[None]:
+    """Give a hint if a missing node has a selection as its path, because the path was forgotten."""
+    try:
+        yield
+    except errors.NodeNotFoundError as error:
+        if not path or not is_selection(path):
+            raise
+        hint = f"the path comes before the selection; / is the root: {stores} / '{path}'"
+        raise HintedError(str(error), hint) from error
 
 
 def report(error: BaseException, hint: str = "") -> None:
