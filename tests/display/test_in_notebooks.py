@@ -9,8 +9,9 @@ import pytest
 from _page import Page
 from nbclient import NotebookClient
 
+HERE = Path(__file__).parent
 SETUP = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys; sys.path[:0] = {[str(HERE), str(HERE.parents[1] / 'ci')]!r}
 from pathlib import Path
 from _examples import examples
 shown = examples(Path("."))

@@ -224,7 +224,7 @@ def test_ended_again_as_a_worker_was_lost_that_had_ended_it(
         raise Killed
 
     with monkeypatch.context() as patch:
-        for kind in ("replace_directory.Directories", "swap.Beside", "replace.InPlace"):
+        for kind in ("replace_directory.Directories", "staged.Beside", "replace.InPlace"):
             patch.setattr(f"xzarr3.commit.{kind}.clean", kill)
         with suppress(Killed):
             write.run(write.later.key, results)

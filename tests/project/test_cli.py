@@ -96,6 +96,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], int, str, str]] = {
     "store option": (("info", "ocean.zarr", "--option", "no_such=1"), 1, "no_such", "NAME=VALUE"),
     "selection": (("read", "ocean.zarr", "time", "x"), 1, "not a selection", "in quotes"),
     "path forgotten": (("read", "ocean.zarr", "0, :5"), 1, "0, :5", "ocean.zarr / '0, :5'"),
+    "path forgotten in diff": (
+        ("diff", "ocean.zarr", "copy.zarr", "0, :5"), 2, "0, :5", "ocean.zarr copy.zarr / '0, :5'",
+    ),
     "outside": (("explain", "ocean.zarr", "sst", "0, 9"), 1, "axis 1: index 9", "in quotes"),
     "group": (("read", "ocean.zarr", "deep"), 1, "group", "xzarr3 tree STORE"),
     "too many values": (("read", "large.zarr"), 1, "most 1,048,576", "--output"),
@@ -264,6 +267,39 @@ def test_completion(words: list[str], expected: set[str], folder: Path) -> None:
     complete = ShellComplete(cli.commands, {}, "xzarr3", "_XZARR3_COMPLETE")
     found = complete.get_completions(words[1:-1], words[-1])
     assert {each.value for each in found} == expected
+
+
+def test_completion_proposes_no_name_that_a_terminal_executes(folder: Path) -> None:
+    from click.shell_completion import ShellComplete
+
+    root = xzarr3.open_group(folder / "ocean.zarr", mode="r+")
+    root.create_group("clear\x1b[2J")
+    for name in (b"line\nplain,rm", b"\xff\xfe"):
+        place = os.path.join(os.fsencode(folder / "ocean.zarr"), name)
+        os.mkdir(place)
+        with open(os.path.join(place, b"zarr.json"), "wb") as file:
+            file.write(b'{"zarr_format": 3, "node_type": "group"}')
+    complete = ShellComplete(cli.commands, {}, "xzarr3", "_XZARR3_COMPLETE")
+    found = complete.get_completions(["ls", "ocean.zarr"], "")
+    assert {each.value for each in found} == {"deep", "lat", "sst", "time"}
+
+
+@pytest.mark.parametrize("name", ["lss", "raed"])
+def test_a_near_command_is_proposed_once(name: str, call: Call) -> None:
+    assert call(name)[2].lower().count("did you mean") == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("tree", "ocean.zarr"), ("diff", "ocean.zarr", "copy.zarr"), ("read", "ocean.zarr", "time", "--json")],
+)
+def test_closed_streams_are_no_error(
+    given: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("stdout", "stderr"):  # As a shell leaves them after >&- and 2>&-.
+        monkeypatch.setattr(sys, name, None)
+    assert cli.main(given) == 0
+    assert cli.main(["tree", "missing.zarr"]) == 1
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 import xzarr3
-from xzarr3.errors import SelectionError, Xzarr3Error, shorten
+from xzarr3.errors import SelectionError, Xzarr3Error, printable, shorten
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -178,14 +178,14 @@ def together(*decorators: Callable[[Function], Function]) -> Callable[[Function]
 
 
 def _complete_path(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Paths of nodes that a shell proposes."""
+    """Paths of nodes that a shell proposes, without names that a terminal would execute."""
     above, _, begun = incomplete.rpartition("/")
     store = ctx.params.get("store") or ctx.params.get("a") or ""
     if "://" in store:
         return []  # A shell waits for the answer.
     try:
         group = xzarr3.open_group(store, above, storage_options=dict(ctx.params.get("option") or ()))
-        names = [name for name in group if name.startswith(begun)]
+        names = [name for name in group if name.startswith(begun) and name == printable(name)]
     except (Xzarr3Error, OSError):
         return []  # A shell has no place for an error.
     return [f"{above}/{name}".lstrip("/") for name in names]
@@ -223,7 +223,10 @@ def json_option(function: Function) -> Function:
 def threads_option(function: Function) -> Function:
     """``--threads``."""
     return click.option(
-        "--threads", metavar="N", type=click.IntRange(min=1), help="Threads that read (default: all cores)."
+        "--threads",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Most threads that read (default: all cores, or more for remote stores).",
     )(function)
 
 

@@ -144,7 +144,7 @@ def _copy(
         path=path,
         zarr_format=arguments.FORMATS[zarr_format] if zarr_format else None,
         overwrite=overwrite,
-        progress=not (quiet or no_progress) and sys.stderr.isatty(),
+        progress=not (quiet or no_progress) and output.is_terminal(sys.stderr),
         source_options=source_option,
         target_options=target_option,
         **layout,

@@ -10,7 +10,7 @@ import click
 
 import xzarr3
 from xzarr3.cli import arguments, output
-from xzarr3.cli.running import FAILURE, UNCHECKED, command
+from xzarr3.cli.running import FAILURE, UNCHECKED, command, path_before_selection
 from xzarr3.errors import SelectionError
 
 
@@ -57,7 +57,7 @@ def check(
         repair=repair,
         dry_run=dry_run,
         threads=threads,
-        progress=sys.stderr.isatty(),
+        progress=output.is_terminal(sys.stderr),
         storage_options=option,
     )
     if as_json:
@@ -145,21 +145,22 @@ def diff(
     The stores may have any formats, chunks and codecs. Values are compared exactly, as they are stored; NaN
     equals NaN, and -0.0 equals 0.0. Memory is bounded.
     """
-    found = xzarr3.diff(
-        a,
-        b,
-        path,
-        b_path=b_path,
-        selection=arguments.parse_selection(selection),
-        encoding=not no_encoding,
-        attributes=not no_attributes,
-        values=not no_values,
-        first=first,
-        threads=threads,
-        progress=sys.stderr.isatty(),
-        a_options={**option, **a_option},
-        b_options={**option, **b_option},
-    )
+    with path_before_selection(path, f"{a} {b}"):
+        found = xzarr3.diff(
+            a,
+            b,
+            path,
+            b_path=b_path,
+            selection=arguments.parse_selection(selection),
+            encoding=not no_encoding,
+            attributes=not no_attributes,
+            values=not no_values,
+            first=first,
+            threads=threads,
+            progress=output.is_terminal(sys.stderr),
+            a_options={**option, **a_option},
+            b_options={**option, **b_option},
+        )
     if as_json:
         output.echo_json(found.to_json())
     else:

@@ -13,10 +13,10 @@ import numpy as np
 
 import xzarr3
 from xzarr3.cli import arguments, output
-from xzarr3.cli.running import HintedError, command
+from xzarr3.cli.running import HintedError, command, path_before_selection
 from xzarr3.display.text import cut, rows
 from xzarr3.display.units import size
-from xzarr3.errors import MetadataError, NodeNotFoundError, printable, shorten
+from xzarr3.errors import MetadataError, printable, shorten
 
 _MOST_PRINTED = 2**20
 """Elements of a selection that are read to be printed."""
@@ -260,13 +260,8 @@ def open_array(store: str, path: str, option: Mapping[str, Any]) -> xzarr3.Array
     HintedError
         If there is none, and the path is a selection whose path was forgotten.
     """
-    try:
+    with path_before_selection(path, store):
         return xzarr3.open_array(store, path, storage_options=option)
-    except NodeNotFoundError as error:
-        if path and arguments.is_selection(path):
-            hint = f"the path comes before the selection; / is the root: {store} / '{path}'"
-            raise HintedError(str(error), hint) from error
-        raise
 
 
 @command(

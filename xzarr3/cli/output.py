@@ -33,10 +33,18 @@ _WORDS = {
 """What stands out in a text, by style."""
 
 
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream is a terminal; a closed one is None."""
+    return stream is not None and stream.isatty()
+
+
 def is_colored(stream: Any = None) -> bool:
     """Whether a stream, by default standard output, is a terminal that may be colored."""
-    stream = sys.stdout if stream is None else stream
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        is_terminal(stream or sys.stdout)
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def echo(text: str) -> None:
@@ -59,7 +67,7 @@ def echo_styled(*things: Any) -> None:
     colored = is_colored()
     console = Console(
         file=sys.stdout,
-        width=None if sys.stdout.isatty() else _FILE_WIDTH,
+        width=None if is_terminal(sys.stdout) else _FILE_WIDTH,
         no_color=not colored,
         force_terminal=colored,
         highlight=False,

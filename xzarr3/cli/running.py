@@ -13,6 +13,7 @@ from typing import Any, TextIO, TypeAlias
 import click
 
 from xzarr3 import errors
+from xzarr3.cli.arguments import is_selection
 from xzarr3.cli.output import is_colored
 from xzarr3.errors import FULL_TRACEBACK, Xzarr3Error, printable
 
@@ -66,6 +67,18 @@ class HintedError(Xzarr3Error):
         self.hint = hint
 
 
+@contextmanager
+def path_before_selection(path: str, stores: str) -> Iterator[None]:
+    """Give a hint if a missing node has a selection as its path, because the path was forgotten."""
+    try:
+        yield
+    except errors.NodeNotFoundError as error:
+        if not path or not is_selection(path):
+            raise
+        hint = f"the path comes before the selection; / is the root: {stores} / '{path}'"
+        raise HintedError(str(error), hint) from error
+
+
 def report(error: BaseException, hint: str = "") -> None:
     """Print an error as one line on standard error, and a line with a hint if there is one."""
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
@@ -107,7 +120,8 @@ def run_reporting(
     try:
         with warnings_as_lines():
             status = command()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # A shell has closed it.
+            sys.stdout.flush()
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
@@ -227,7 +241,8 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = errors.did_you_mean(args[0], self.list_commands(ctx))
-            raise click.UsageError(f"{error.format_message()} {near}".rstrip(), ctx) from error
+            message = error.format_message().partition(" Did you mean")[0]  # As newer versions of click say.
+            raise click.UsageError(f"{message} {near}".rstrip(), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by family."""

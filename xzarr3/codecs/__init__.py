@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.base import (
+    ArrayArrayCodec,
+    ArrayBytesCodec,
+    BytesBytesCodec,
+    ChunkSpec,
+    Codec,
+    Configuration,
+)
 from xzarr3.codecs.parsing import parse_codec
 from xzarr3.codecs.registry import (
     CLASSES,
@@ -70,6 +77,7 @@ __all__ = [
     "ChunkSpec",
     "Codec",
     "ConditionalCodec",
+    "Configuration",
     "Crc32Codec",
     "Crc32cCodec",
     "DeltaCodec",

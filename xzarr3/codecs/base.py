@@ -206,6 +206,9 @@ class BytesBytesCodec(Codec):
 class Configuration:
     """Reads and checks the fields of a codec's configuration.
 
+    Codecs of one's own use it, too: documents may come from anywhere, and a wrong field is a
+    :class:`~xzarr3.errors.MetadataError` that names the codec, the field and what is accepted.
+
     Parameters
     ----------
     codec : str
