@@ -307,3 +307,15 @@ def test_the_plot_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         found.plot()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "access", [{"a$b_$^{": (1, (slice(0, 2),)), "_x": (1, (0,))}, {"nothing": (1, (slice(0, 0),))}]
+)
+def test_the_plot_of_patterns_of_any_name(access: dict[str, Any]) -> None:
+    pytest.importorskip("matplotlib")
+    figure = xzarr3.advise(shape=(10, 10), dtype="f4", access=access).plot()
+    figure.savefig(io.BytesIO())
+    names = [label.get_text().replace("\\$", "$") for label in figure.legends[0].get_texts()]
+    assert names == list(access)
