@@ -311,10 +311,10 @@ def _run(
     except NodeExistsError:
         if resumed is None or not plan.is_there:
             raise
-        resumed.clear(plan.lease)
+        resumed.clear(plan.lease.key)
         return plan.opened()
     if resumed is not None and resumed.has_swapped and plan.is_there:
-        resumed.clear(plan.lease)
+        resumed.clear(plan.lease.key)
         return plan.opened()
     if threads is None:
         threads = most_threads(node, store, plan.arrays.values())
