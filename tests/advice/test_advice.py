@@ -367,3 +367,15 @@ def test_what_describes_others_is_no_data() -> None:
     assert xzarr3.advise(group).variables == ("t2m",)
     with pytest.raises(TypeError, match="no array to advise on"):
         xzarr3.advise(xzarr3.create_group(xzarr3.MemoryStore()))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "access", [{"a$b_$^{": (1, (slice(0, 2),)), "_x": (1, (0,))}, {"nothing": (1, (slice(0, 0),))}]
+)
+def test_the_plot_of_patterns_of_any_name(access: dict[str, Any]) -> None:
+    pytest.importorskip("matplotlib")
+    figure = xzarr3.advise(shape=(10, 10), dtype="f4", access=access).plot()
+    figure.savefig(io.BytesIO())
+    names = [label.get_text().replace("\\$", "$") for label in figure.legends[0].get_texts()]
+    assert names == list(access)

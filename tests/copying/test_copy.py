@@ -266,6 +266,22 @@ def test_a_source_that_lies_in_the_target_is_refused(tmp_path: Path) -> None:
     assert xzarr3.open_array(tmp_path / "outer", "inner")[...].tolist() == list(range(10))
 
 
+def test_stores_of_a_folder_and_of_one_above_it_overlap() -> None:
+    """As those of two URLs of one bucket."""
+    outer = MemoryStore()
+
+    class Inner(MemoryStore):
+        above = (outer, "inner")
+
+    inner = Inner()
+    xzarr3.create_array(inner, data=np.arange(3))
+    xzarr3.create_array(outer, "b", data=np.arange(3))
+    for source, target, path in ((inner, outer, ""), (outer, inner, "a"), (inner, outer, "inner/a")):
+        with pytest.raises(NodeExistsError, match="contains the other"):
+            xzarr3.copy(source, target, path=path, overwrite=True)
+    assert xzarr3.copy(inner, outer, path="beside").shape == (3,)
+
+
 @pytest.mark.parametrize("path", ["", "g/a"])
 def test_a_failed_copy_leaves_what_was_there(store: Store, path: str) -> None:
     class Broken(MemoryStore):

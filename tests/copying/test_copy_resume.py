@@ -314,3 +314,24 @@ def test_a_choice_that_cannot_be_noted_is_refused() -> None:
         xzarr3.copy(source(MemoryStore()), target, resume=True, encoding=choose)
     assert contents(target) == {}
     assert xzarr3.copy(source(MemoryStore()), target, encoding=choose)["maps"].compressors
+
+
+def test_a_copy_that_is_killed_twice_at_its_end_leaves_nothing() -> None:
+    before = source(MemoryStore())
+    ended = [
+        contents(store)
+        for store, _ in killed_everywhere(
+            MortalStore(), lambda store: xzarr3.copy(before, store, resume=True, **RECHUNKED)
+        )
+        if "zarr.json" in contents(store)
+    ]
+    assert len(ended) > 3
+    for there in ended[:-1]:
+        for store, killed in killed_everywhere(
+            type("Mortal", (MortalStore,), {})(there),
+            lambda store: xzarr3.copy(before, store, resume=True, **RECHUNKED),
+        ):
+            if killed:
+                forget_process()
+                xzarr3.copy(before, store, resume=True, **RECHUNKED)
+            assert left(store) == []

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _killed import MortalStore
 from _recording import recording
 from _strategies import arrays_of, data_types, shapes
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, MetadataError
+from xzarr3.commit import leftovers, recover
 from xzarr3.copying.tiles import Tiles, tiles_for
 from xzarr3.copying.values import _Recode
 from xzarr3.grid import RegularGrid, grid_for
@@ -406,3 +408,20 @@ def test_moved_units_are_held_within_the_memory_limit(limit: int, most: int) -> 
     with xzarr3.set_options(memory_limit=limit):
         xzarr3.copy(store, Target(), threads=4)
     assert max(held) <= most
+
+
+def test_recover_removes_a_temporary_array_that_was_left_a_day_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.ones((60, 20, 30), "f4"), chunks=(1, 20, 30))
+    target = MortalStore()
+    xzarr3.create_group(target)
+    with xzarr3.set_options(memory_limit=20_000):
+        assert target.killed_at(
+            40, lambda: xzarr3.copy(array, target, path="a", chunks=(60, 2, 2), threads=1), gone=True
+        )
+    assert [each.code for each in xzarr3.check(target).findings] == ["write-leftover"] * 2
+    xzarr3.recover(target)
+    assert any("/between-" in key for key in target.list()), "its writer may still live"
+    monkeypatch.setattr(leftovers, "ABANDONED", -1.0)
+    monkeypatch.setattr(recover, "ABANDONED", -1.0)
+    xzarr3.recover(target)
+    assert not [key for key in target.list() if "/between-" in key]

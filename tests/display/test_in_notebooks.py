@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
 SETUP = f"""
-import sys; sys.path[:0] = {[str(HERE), str(HERE.parents[1] / 'ci')]!r}
+import sys; sys.path[:0] = {[str(HERE), str(HERE.parents[1] / "ci")]!r}
 from pathlib import Path
 from _examples import examples
 shown = examples(Path("."))

@@ -319,6 +319,7 @@ def recover_swaps(store: Store) -> list[str]:
         begun = said_in(store.get(f"{top}{BEGUN}"))
         key = begun.get("lease")
         if not isinstance(key, str):
+            remove_abandoned(store, [top])  # no lease tells whether the writer lives, but its age does
             continue
         holder = Lease(store, key, "replace").there()
         done = None

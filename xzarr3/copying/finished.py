@@ -86,14 +86,16 @@ class CopyResumption(Resumption):
             return  # Its values lie under another prefix, and are removed.
         super().find(key)
 
-    def clear(self, lease: Lease) -> None:
+    def clear(self, key: str) -> None:
         """Remove what a copy has left that was killed after its last document was stored.
 
         Parameters
         ----------
-        lease : Lease
-            The lease of the place.
+        key : str
+            The key of the lease of the place.
         """
+        # It says what it removes, so that another call can go on if this one is killed.
+        lease = Lease(self._store, key, "replace", plan=self.plan, top=self._found.top)
         if self._found.plan == self.plan and lease.there().plan == self.plan:
             lease.reserve(self._path)
             try:

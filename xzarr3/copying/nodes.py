@@ -311,10 +311,10 @@ def _run(
     except NodeExistsError:
         if resumed is None or not plan.is_there:
             raise
-        resumed.clear(plan.lease)
+        resumed.clear(plan.lease.key)
         return plan.opened()
     if resumed is not None and resumed.has_swapped and plan.is_there:
-        resumed.clear(plan.lease)
+        resumed.clear(plan.lease.key)
         return plan.opened()
     if threads is None:
         threads = most_threads(node, store, plan.arrays.values())
@@ -439,4 +439,8 @@ def _location(store: Store, path: str) -> tuple[object, str]:
     """The store's identity and the prefix of everything that belongs to the node."""
     if store.folder is not None:
         return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.folder, path)), "")
-    return store.identity, node_prefix(path)
+    prefix = node_prefix(path)
+    while (above := store.above) is not None:  # Stores of a folder and of one above it share what lies there.
+        store, name = above
+        prefix = f"{name}/{prefix}"
+    return store.identity, prefix
