@@ -28,7 +28,6 @@ LAYERS: list[dict[str, str]] = [
     {
         "xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit",
         "checks": "`check`: what is wrong with a store, and its repair",
-        "differences": "`diff`: what two stores do not have in common",
         "inventory": "`stats`: how much is stored, by array",
         "advice": "`advise`: layouts compared for the ways in which data are read",
     },
@@ -45,6 +44,7 @@ LAYERS: list[dict[str, str]] = [
         "array_selections": "the ways to select elements of an `Array`",
         "array_properties": "what the metadata of an `Array` say",
         "describe": "what arrays and groups say of themselves",
+        "differences": "`diff`: what two stores do not have in common",
         "copying": "`copy`: between formats and chunk grids, resumable",
         "progress": "progress bars",
         "versions": "`show_versions`",

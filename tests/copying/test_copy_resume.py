@@ -223,6 +223,20 @@ def test_a_finished_copy_stays(place: Any, tmp_path: Path, worked: list[Any]) ->
     assert (contents(target), len(worked)) == (there, number)
 
 
+@pytest.mark.parametrize("path", ["maps", "time"])
+def test_a_node_that_looks_like_the_finished_copy_is_none(path: str, worked: list[Any]) -> None:
+    before, target = source(MemoryStore()), MemoryStore()
+    xzarr3.copy(before, target, resume=True)
+    array = xzarr3.open_array(target, path, mode="r+")
+    array[-1] = 77
+    there, number = contents(target), len(worked)
+    with pytest.raises(NodeExistsError, match=f"'/{path}' .* other values than"):
+        xzarr3.copy(before, target, resume=True)
+    assert (contents(target), len(worked)) == (there, number)
+    xzarr3.copy(before, target, resume=True, overwrite=True)
+    assert xzarr3.diff(before, target).ok
+
+
 def test_a_node_is_replaced_by_a_resumed_copy(tmp_path: Path) -> None:
     before, target = source(MemoryStore()), MortalStore()
     xzarr3.create_group(target, attributes={"old": 1}).create_array("old", data=np.arange(3), chunks=1)

@@ -25,6 +25,7 @@ from xzarr3.copying.documents import translated
 from xzarr3.copying.finished import CopyResumption, Finished, fingerprint
 from xzarr3.copying.settings import KEEP, Settings, settings_of
 from xzarr3.copying.values import ArrayCopy, Means, do_all, most_threads
+from xzarr3.differences import diff
 from xzarr3.errors import MetadataError, NodeExistsError, short_traceback
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import node_prefix
@@ -110,8 +111,8 @@ def copy(
     resume : bool
         Go on with a copy that was interrupted, and keep what is stored if this one is. Units that are stored
         are not copied again. A finished copy stays as it is: a node with all documents that the copy would
-        have counts as one, whatever its values. Values that others set in the source meanwhile may or may not
-        be in the copy.
+        have counts as one if all values are those of the source, which are read and compared. Values that
+        others set in the source meanwhile may or may not be in the copy.
     overwrite : bool
         Replace the existing node and all nodes below it. Files that are no part of a Zarr hierarchy stay, as
         :func:`xzarr3.create_group` says.
@@ -138,7 +139,7 @@ def copy(
     NodeExistsError
         If there is a node already and ``overwrite`` is not set, or source and target overlap. With
         ``resume``, also if the place holds another unfinished write: of another source, of one that has
-        changed since, or of other settings.
+        changed since, or of other settings; or a node that looks like the finished copy and has other values.
     MetadataError
         If the format cannot express the source, or the settings do not fit it. Nothing is written then.
     StoreCapabilityError
@@ -311,6 +312,8 @@ def _run(
     except NodeExistsError:
         if resumed is None or not plan.is_there:
             raise
+        if not resumed.has_swapped:
+            _check_finished(plan, threads)
         resumed.clear(plan.lease.key)
         return plan.opened()
     if resumed is not None and resumed.has_swapped and plan.is_there:
@@ -332,6 +335,27 @@ def _run(
         place.documents_last(write)
     place.put(plan.metadata)
     return plan.opened()
+
+
+def _check_finished(plan: _Plan, threads: int | None) -> None:
+    """Raise unless the arrays at the place, whose documents are those of the copy, have its values.
+
+    The documents do not tell a finished copy from other arrays that were created alike.
+    """
+    for below, source in plan.nodes.items():
+        if not isinstance(source, Array):
+            continue
+        found = diff(
+            source.store, plan.store, source.path, b_path=plan.path_of(below),
+            encoding=False, attributes=False, first=1, threads=threads,
+        )  # fmt: skip
+        if found.values or found.problems:
+            raise NodeExistsError(
+                f"'/{plan.path_of(below)}' in {plan.store} has the documents of this copy, and other values "
+                f"than '{source.name}' in {source.store}: it is no finished copy of it, or the source has "
+                "changed since, or the compressor changes values; xzarr3.diff() shows the differences, and "
+                "overwrite=True copies anew"
+            )
 
 
 def _resumption(plan: _Plan, encoded: Mapping[str, Mapping[str, bytes]]) -> CopyResumption:
