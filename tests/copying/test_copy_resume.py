@@ -142,7 +142,7 @@ def test_killed_at_random_points_in_a_directory(
             document = target / "zarr.json"
             if document.exists():  # Whoever finds it finds all.
                 assert contents(LocalStore(target)).items() >= whole.items()
-        staged = {path.name: path.stat().st_ino for path in target.glob(".xzarr3-*/new/time/c/*")}
+        staged = {path.name: path.stat().st_ino for path in target.glob(".xzarr3-*/new/time/c/[0-9]*")}
         if [*target.glob(".xzarr3-*/swap")]:  # Past the point where it is resumed.
             staged = {}
         xzarr3.copy(before, target, resume=True, **options)
