@@ -710,6 +710,13 @@ def test_open_store_knows_zips(tmp_path: Path) -> None:
     assert open_store(folder) == LocalStore(folder)
 
 
+@pytest.mark.parametrize(
+    "url", ["s3://archive.zip", "gs://archive.zip/", "https://data.zip", "https://data.zip/", "s3://a.zip/x.zarr"]
+)
+def test_open_store_takes_no_bucket_and_no_host_for_a_zip(url: str) -> None:
+    assert str(open_store(url)) == f"<ObjectStore '{url.rstrip('/')}'>"
+
+
 def test_open_store_takes_options(tmp_path: Path) -> None:
     store = open_store(tmp_path, {"fsync": True, "read_only": True})
     assert (store, store.read_only) == (LocalStore(tmp_path, fsync=True, read_only=True), True)

@@ -191,11 +191,12 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
     if scheme in OBJECT_SCHEMES:
         from xzarr3.stores.object.store import ObjectStore
 
-        above, _, name = location.rstrip("/").rpartition("/")
-        if not _is_zip(name):
+        path = location.rstrip("/").partition("://")[2].partition("/")[2]  # Without the bucket or host.
+        if not _is_zip(path):
             return ObjectStore.from_url(location, storage_options=options)
         from xzarr3.stores.zip.store import ZipStore
 
+        above, _, name = location.rstrip("/").rpartition("/")
         return ZipStore(ObjectStore.from_url(above, storage_options=options), name, mode=mode)
     return _fsspec(location, options)
 
