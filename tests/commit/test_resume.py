@@ -29,6 +29,7 @@ from _killed import MortalStore, forget_process, left, opened
 from _processes import processes
 
 import xzarr3
+import xzarr3.commit.resume
 import xzarr3.dask.journal
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabilityError, to_zarr
 from xzarr3.commit import lease
@@ -38,6 +39,7 @@ from xzarr3.dask.blocks import Regions
 from xzarr3.dask.journal import Journal
 from xzarr3.dask.sources import stamps_of_others
 from xzarr3.formats.v3 import V3
+from xzarr3.stores import CacheStore, LoggingStore, WrapperStore
 
 SHAPE = (12, 10)
 ENCODING: dict[str, Any] = {
@@ -772,6 +774,23 @@ def test_a_system_that_was_started_anew_may_have_lost_values(tmp_path: Path) -> 
             found = finished(target, _packed(boot=said))
         assert found == (set() if is_told else {(0,)})
         assert ["fsync=True to keep them" in str(each.message) for each in told] == [True] * is_told
+
+
+class Wrapped(WrapperStore):
+    """A wrapper of the user, which says nothing of crashes."""
+
+
+@pytest.mark.parametrize("wrap", [lambda store: store, LoggingStore, CacheStore, Wrapped])
+def test_a_resumed_write_stores_values_from_before_a_crash_again(
+    wrap: Callable[[Store], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, store = tmp_path / "log", wrap(LocalStore(tmp_path / "store"))
+    cut_off(store, log, 4)
+    host, _ = lease.boot()
+    monkeypatch.setattr(xzarr3.commit.resume, "boot", lambda: (host, "another"))
+    with pytest.warns(UserWarning, match="fsync=True to keep them"):
+        to_zarr(failing(log, 100), store, resume=True)
+    assert made(log) == 4 + 10
 
 
 @pytest.mark.slow

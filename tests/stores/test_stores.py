@@ -17,6 +17,7 @@ from _conformance import VALUE, contents, read_back, run_threads
 from _kinds import NOT_PICKLED, conformance, reading
 from _things import Thing
 from _unprivileged import run_child
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ from xzarr3 import (
     open_store,
 )
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.stores import CacheStore
+from xzarr3.stores import CacheStore, LoggingStore, ReadOnlyStore, WrapperStore
 from xzarr3.stores.base import check_key, check_prefix, cut, flat, merge, sorted_parts
 from xzarr3.stores.fsspec.store import FsspecStore
 from xzarr3.stores.zip.store import ZipStore
@@ -540,6 +541,49 @@ def test_threads_change_parts_of_chunks(kind: str, tmp_path: Path) -> None:
         run_threads(*(lambda at=at: work(at) for at in range(4)))  # type: ignore[misc]
     for name in "ps":
         assert xzarr3.open_array(store, name)[:].tolist() == list(range(1, 65))
+
+
+# What is left after a crash of the system
+
+
+class FileTransfer(LocalFileSystem):
+    """The file system of fsspec for SFTP as far as a store can tell, without a server."""
+
+    protocol = "sftp"
+
+
+SURVIVES: dict[str, tuple[Callable[[Path], Store], bool]] = {
+    "memory": (lambda base: MemoryStore(), False),
+    "a dict of the user": (lambda base: open_store({}), False),
+    "a class of the user": (lambda base: Plain(), False),
+    "a directory": (LocalStore, False),
+    "a directory that waits for the disk": (lambda base: LocalStore(base, fsync=True), True),
+    "a zip": (lambda base: ZipStore(base / "x.zip", mode="w"), False),
+    "a zip that waits for the disk": (lambda base: ZipStore(base / "x.zip", mode="w", fsync=True), True),
+    "a zip in memory": (lambda base: ZipStore(MemoryStore(), "x.zip", mode="w", fsync=True), False),
+    "a service": (lambda base: open_store("s3://bucket/x.zarr"), True),
+    "memory of fsspec": (lambda base: FsspecStore(f"memory://{base.name}"), False),
+    "a directory of fsspec": (lambda base: FsspecStore(LocalFileSystem(), str(base)), False),
+    "SFTP": (lambda base: FsspecStore(FileTransfer(), str(base)), False),
+}
+"""Stores of each kind, and whether their values are known to be there after a crash."""
+
+
+@pytest.mark.parametrize("kind", SURVIVES)
+@pytest.mark.parametrize("wrap", [lambda store: store, LoggingStore, CacheStore, ReadOnlyStore, WrapperStore])
+def test_survives_crashes(kind: str, wrap: Callable[[Store], Store], tmp_path: Path) -> None:
+    make, expected = SURVIVES[kind]
+    with make(tmp_path) as store:
+        assert wrap(store).survives_crashes is expected
+
+
+def test_survives_crashes_in_stores_of_other_libraries(tmp_path: Path) -> None:
+    obstore = pytest.importorskip("obstore.store")
+    fast, slow = obstore.MemoryStore(), obstore.LocalStore(tmp_path)
+    assert [open_store(store).survives_crashes for store in (fast, slow)] == [False, False]
+    assert open_store(obstore.S3Store("bucket", skip_signature=True)).survives_crashes
+    zarr = pytest.importorskip("zarr.storage")
+    assert not open_store(zarr.LoggingStore(zarr.LocalStore(tmp_path))).survives_crashes
 
 
 # Operations that a store lacks

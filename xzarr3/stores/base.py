@@ -230,6 +230,12 @@ class Store(Shown, Closing):
     chunks before an array shrinks. Everything is written by one process.
     """
 
+    survives_crashes: bool = False
+    """Whether each stored value is known to survive a crash of the operating system.
+
+    Otherwise a write that is resumed after a restart of its machine stores its values again.
+    """
+
     _tells: ClassVar[bool] = True
     """Whether this store reports its requests. A wrapper leaves reporting to the store that it wraps."""
     _does_itself: ClassVar[frozenset[str]] = frozenset()
@@ -360,11 +366,6 @@ class Store(Shown, Closing):
     def replaces_files(self) -> bool:
         """Whether :attr:`files` may be replaced without this store, by new files that are renamed."""
         return False
-
-    @property
-    def survives_crashes(self) -> bool:
-        """Whether stored values survive a crash of the writer's operating system."""
-        return True
 
     @property
     def tells_changes(self) -> bool:

@@ -214,6 +214,7 @@ class Files:
         self.fs, self.names, self.process = fs, names, PROCESS
         self.can_write = not names & _READ_ONLY
         self.moves = bool(names & _MOVES)
+        self.keeps = bool(innermost(fs) & (_OBJECTS - {"memory"}))
         self.in_memory = "memory" in names
         self._is_near = bool(names & NEAR)
         self._usual = Estimate()

@@ -232,6 +232,11 @@ class FsspecStore(Store):
         """True only for the memory of this process, which no other process can write to."""
         return self._home is not None
 
+    @property
+    def survives_crashes(self) -> bool:  # type: ignore[override]
+        """Whether it is object storage; other file systems, SFTP too, do not tell what is on a disk."""
+        return self._filesystem().keeps
+
     # The file system, in this process
 
     def _open_url(self, url: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:

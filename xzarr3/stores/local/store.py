@@ -178,7 +178,7 @@ class LocalStore(Store):
         return own and not self.fsync and self.files is not None
 
     @property
-    def survives_crashes(self) -> bool:
+    def survives_crashes(self) -> bool:  # type: ignore[override]
         """Whether each write is on the disk when it returns."""
         return self.fsync
 

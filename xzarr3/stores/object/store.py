@@ -292,6 +292,11 @@ class ObjectStore(Store):
         """Whether the service compares versions."""
         return self._conditional == "service" and self._has("compare_and_set")
 
+    @property
+    def survives_crashes(self) -> bool:  # type: ignore[override]
+        """Whether a service keeps the values; obstore's stores in memory and of local files promise less."""
+        return self._recipe.kind in _SERVICES
+
     def _check_writable(self) -> None:
         super()._check_writable()
         if self._is_web:

@@ -202,6 +202,11 @@ class ZipStore(Store):
         return self.path, self._inner, self.key, self.read_only
 
     @property
+    def survives_crashes(self) -> bool:  # type: ignore[override]
+        """Whether the zip is on the disk once it is committed."""
+        return self.fsync if self._inner is None else self._inner.survives_crashes
+
+    @property
     def identity(self) -> object:
         if self._inner is not None:
             return "ZipStore", self._inner.identity, self.key
