@@ -17,6 +17,7 @@ import uuid
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -245,10 +246,44 @@ def test_leftovers_are_no_keys(tmp_path: Path) -> None:
     assert store.list_dir("a/") == ({"a/b"}, set())
     with pytest.raises(InvalidKeyError):
         store.get("a/.xzarr3-partial-old")
+
+
+class FileTransfer(LocalFileSystem):
+    """The file system of fsspec for SFTP as far as a store can tell, without a server."""
+
+    protocol = "sftp"
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        found = super().info(path, **options)
+        return {**found, "mtime": datetime.fromtimestamp(found["mtime"], tz=UTC)}
+
+
+@pytest.mark.parametrize("kind", [LocalFileSystem, FileTransfer])
+def test_sweep_removes_what_killed_writers_left(kind: type[LocalFileSystem], tmp_path: Path) -> None:
+    store = FsspecStore(kind(), str(tmp_path / "store"))
+    xzarr3.create_group(store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "mv", lambda *paths: os._exit(7))  # Killed before the file gets its name.
+        for key in ("a/b", "c/d/e"):
+            with pytest.raises(AssertionError, match="died without a result"):
+                run_child(functools.partial(store.set, key, VALUE))
+    names = [name for name, _ in store.leftovers()]
+    assert [name.rpartition("/")[0] for name in sorted(names)] == ["a", "c/d"]
+    store.set("a/b", VALUE)
     store.sweep()
-    assert file.exists()
-    LocalStore(tmp_path / "store").sweep()
-    assert os.listdir(tmp_path / "store/a") == ["b"]
+    assert len(list(store.leftovers())) == 2, "a writer may still be at work"
+    (tmp_path / "store/a/.xzarr3-partial-lock").touch()
+    for folder, _, files in os.walk(tmp_path):
+        for name in files:
+            os.utime(os.path.join(folder, name), (0, 0))
+    assert sorted(store.leftovers("a/")) == [(name, True) for name in names if name.startswith("a/")]
+    report = xzarr3.check(store)
+    assert [finding.code for finding in report.findings].count("key-temporary") == 2
+    store.sweep("a/")
+    assert [name for name, _ in store.leftovers()] == [name for name in names if name.startswith("c/")]
+    store.sweep()
+    assert sorted(os.listdir(tmp_path / "store")) == ["a", "zarr.json"]
+    assert sorted(os.listdir(tmp_path / "store/a")) == [".xzarr3-partial-lock", "b"]
 
 
 def test_folder_that_may_not_be_read_is_no_empty_one(tmp_path: Path) -> None:

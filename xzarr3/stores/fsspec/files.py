@@ -14,9 +14,11 @@ import os
 import re
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from functools import cached_property
 from inspect import signature
 from itertools import count
@@ -27,7 +29,8 @@ from xzarr3.errors import StorePermissionError
 from xzarr3.parallel import parallel_map, undisturbed
 from xzarr3.stores.base import cut
 from xzarr3.stores.in_flight import Estimate, reserved
-from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.local.folders import ABANDONED, TEMPORARY
+from xzarr3.stores.local.locks import LOCK_NAME
 from xzarr3.stores.locks import key_lock
 from xzarr3.tracing.events import sent
 
@@ -480,6 +483,20 @@ class Files:
                     else:
                         yield above + name
             waiting = deeper
+
+
+    def leftovers(self, path: str) -> Iterator[tuple[str, bool]]:
+        """Temporary files below a path, relative to it, each with whether its writer has been killed."""
+        for name in self.below(path) if self.moves else ():
+            last = name.rpartition("/")[2]
+            if last.startswith(TEMPORARY) and last != LOCK_NAME:  # A lock is that of a LocalStore.
+                yield name, self._is_abandoned(self.path(path, name))
+
+    def _is_abandoned(self, path: str) -> bool:
+        info = self._found(self._ask, self.fs.info, path)
+        changed = None if info is NOTHING else info.get("mtime")  # A number, or with SFTP a datetime.
+        seconds = changed.timestamp() if isinstance(changed, datetime) else changed
+        return isinstance(seconds, (int, float)) and time.time() - seconds > ABANDONED
 
 
 def first_names(names: Iterable[str]) -> set[tuple[str, bool]]:

@@ -84,8 +84,9 @@ class FsspecStore(Store):
     options include ``remote_protocol="file"`` or a local ``fs``.
 
     A value is replaced in one step where the file system can do so: in object storage and in memory. On a
-    local file system and over SFTP it is written to a temporary file, which is then renamed. Elsewhere a
-    concurrent reader may see part of a value. For local files :class:`LocalStore` is faster and safer.
+    local file system and over SFTP it is written to a temporary file, which is then renamed. One that a killed
+    writer leaves is no key; once it is an hour old, :meth:`sweep` removes it. Elsewhere a concurrent reader may
+    see part of a value. For local files :class:`LocalStore` is faster and safer.
     Archives and references are read only.
 
     Changes by :meth:`compare_and_set` and :meth:`update` are safe from other threads. Changes by other
@@ -351,7 +352,19 @@ class FsspecStore(Store):
         files.erase(path)
         files.prune(self._root, path.rpartition("/")[0])
 
+    def _sweep(self, prefix: str) -> None:
+        def sweep(files: Files, folder: str) -> None:
+            for name, is_old in files.leftovers(folder):
+                if is_old:
+                    self._remove(files, files.path(folder, name))
+
+        self._do("erase", prefix[:-1], sweep)
+
     # Listable
+
+    def _leftovers(self, prefix: str) -> list[tuple[str, bool]]:
+        found = self._do("list", prefix[:-1], lambda files, folder: list(files.leftovers(folder)))
+        return [(prefix + name, is_old) for name, is_old in found]
 
     def _list(self, prefix: str) -> Iterator[str]:
         found = self._do("list", prefix[:-1], lambda files, folder: list(files.below(folder)))

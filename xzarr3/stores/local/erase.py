@@ -12,13 +12,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from xzarr3.stores.local.folders import OTHER_KIND, STAGED, TEMPORARY, Folders
+from xzarr3.stores.local.folders import ABANDONED, OTHER_KIND, STAGED, TEMPORARY, Folders
 from xzarr3.stores.local.locks import LOCK_NAME, FileLock
 
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
 
-_ABANDONED = 3600.0  # Seconds without a change after which a temporary file counts as abandoned.
 
 
 class Eraser(Folders):
@@ -203,6 +202,6 @@ def is_busy(name: str, error: OSError) -> bool:
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     try:
-        return time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime > ABANDONED
     except FileNotFoundError:  # Its writer has just renamed it.
         return False

@@ -21,6 +21,8 @@ from xzarr3.stores.local.platform import Folder, close_folder, open_folder
 
 TEMPORARY = ".xzarr3-partial-"
 """Prefix of the names of temporary files, to which values are written before they are renamed."""
+ABANDONED = 3600.0
+"""Seconds without a change after which a temporary file counts as that of a killed writer."""
 STAGED = ".xzarr3-staged-"
 """Prefix of the names of stage directories at the root, whose values are not committed yet."""
 OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
