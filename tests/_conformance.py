@@ -25,7 +25,7 @@ from _things import Thing
 from _unprivileged import run_child, run_unprivileged
 
 from xzarr3 import InvalidKeyError, InvalidRangeError, ReadOnlyError, Store, StoreError, Xzarr3Error
-from xzarr3.stores.base import OversizedError, Scratch, ValueReader
+from xzarr3.stores.base import ABSENT, OversizedError, Scratch, ValueReader, Writer
 
 VALUE = b"0123456789"
 
@@ -684,10 +684,7 @@ class StoreConformance:
             fill(store, "a/b", "c")
             planted = b"planted"
             calls: dict[str, Callable[[Any], object]] = {
-                "get": store.get,
-                "get range": lambda key: store.get(key, (0, 1)),
-                "exists": store.exists,
-                "getsize": store.getsize,
+                **reads(store),
                 "get_partial_values": lambda key: store.get_partial_values([("c", (0, 1)), (key, (0, 1))]),
                 "set": lambda key: store.set(key, planted),
                 "set_partial_values": lambda key: store.set_partial_values([(key, 0, planted)]),
@@ -697,6 +694,14 @@ class StoreConformance:
                 "erase": store.erase,
                 "erase_values": lambda key: store.erase_values([key]),
                 "erase some": lambda key: store.erase_values(["a/b", key, "c"]),
+                "compare_and_set": lambda key: store.compare_and_set(key, ABSENT, planted),
+                "copy from": lambda key: store.copy_values([(key, "d")]),
+                "copy to": lambda key: store.copy_values([("c", key)]),
+                "update": lambda key: store.update(key, lambda stored: [planted]),
+                "writer set": lambda key: writing(store, lambda writer: writer.set(key, [planted])),
+                "writer update": lambda key: writing(
+                    store, lambda writer: writer.update(key, lambda stored: [planted])
+                ),
             }
             by_prefix: dict[str, Callable[[Any], object]] = {
                 "list_prefix": lambda prefix: list(store.list_prefix(prefix)),
@@ -894,6 +899,31 @@ def not_refused(calls: dict[str, Callable[[Any], object]], words: list[Any]) -> 
     return wrong
 
 
+def reads(store: Store) -> dict[str, Callable[[Any], object]]:
+    """Every way to read a key."""
+    return {
+        "get": store.get,
+        "get range": lambda key: store.get(key, (0, 1)),
+        "exists": store.exists,
+        "getsize": store.getsize,
+        "parts": lambda key: store.get_partial_values([(key, (0, 1))]),
+        "get_versioned": store.get_versioned,
+        "reader": lambda key: store.reader().get(key),
+        "scratch": lambda key: store.reader(Scratch(), 10**6).get(key),
+        "get_ranges": lambda key: store.reader().get_ranges(key, [0], [1]),
+        "get_ranges of two": lambda key: store.reader().get_ranges(key, [0, 2], [1, 1]),
+        "get_into": lambda key: store.reader().get_into(key, 0, memoryview(bytearray(1))),
+        "open": lambda key: store.reader().open(key),
+        "open part": lambda key: store.reader().open(key, (0, 1)),
+    }
+
+
+def writing(store: Store, work: Callable[[Writer], object]) -> None:
+    """What a writer of a store does."""
+    with store.writer() as writer:
+        work(writer)
+
+
 def writes(store: Store) -> list[Callable[[], object]]:
     """Every way to change a store."""
     return [
@@ -957,16 +987,10 @@ class ReadingConformance:
     def test_invalid_keys_are_refused(self) -> None:
         def work(base: Path) -> list[str]:
             store = self.make(base)
-            by_key: dict[str, Callable[[Any], object]] = {
-                "get": store.get,
-                "exists": store.exists,
-                "getsize": store.getsize,
-                "parts": lambda key: store.get_partial_values([(key, (0, 1))]),
-            }
             by_prefix: dict[str, Callable[[Any], object]] = {
                 "list_prefix": lambda prefix: list(store.list_prefix(prefix)),
                 "list_dir": store.list_dir,
             }
-            return not_refused(by_key, INVALID_KEYS) + not_refused(by_prefix, INVALID_PREFIXES)
+            return not_refused(reads(store), INVALID_KEYS) + not_refused(by_prefix, INVALID_PREFIXES)
 
         assert run_unprivileged(work).checked() == []

@@ -16,7 +16,7 @@ from xzarr3.arrays import Array
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.stores.base import Store, cut
+from xzarr3.stores.base import Store, check_key, cut
 from xzarr3.stores.readers import Reader, Scratch, ValueReader
 
 
@@ -121,7 +121,7 @@ class _ImaginedReader(Reader):
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
-        return self._store.value(key)
+        return self._store.value(check_key(key))
 
 
 class ImaginedValue(ValueReader):

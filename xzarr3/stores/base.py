@@ -141,7 +141,8 @@ class Store(Shown, Closing):
     Where a derived class overrides a hook, the operations made from that hook return to their defaults, so
     that they call the override. An operation that cannot be made raises
     :class:`~xzarr3.StoreCapabilityError`. A class may also override a public method. The override must then
-    check keys with :func:`~xzarr3.stores.check_key` and call ``self._check_writable()`` itself.
+    check keys with :func:`~xzarr3.stores.check_key` and call ``self._check_writable()`` itself. So must the
+    readers and writers that a class has of its own check their keys.
 
     Attributes tell what else a store can do: :attr:`concurrency` (requests in flight at once),
     :attr:`writes_conditionally` and :attr:`erases_conditionally`, :attr:`folder` (values are local files),
@@ -492,8 +493,6 @@ class Store(Shown, Closing):
     def reader(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Reader:
         """The object with which a thread reads values; see :class:`~xzarr3.stores.readers.Reader`.
 
-        The reader does not check keys.
-
         Parameters
         ----------
         scratch : Scratch, optional
@@ -631,7 +630,7 @@ class Store(Shown, Closing):
     def writer(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Writer:
         """The object with which a thread stores and changes values, to be used in a ``with`` statement.
 
-        See :class:`~xzarr3.stores.readers.Writer`. The writer does not check keys.
+        See :class:`~xzarr3.stores.readers.Writer`.
 
         Parameters
         ----------

@@ -142,12 +142,12 @@ class _MemoryReader(Reader):
     _store: MemoryStore
 
     def get(self, key: str) -> Buffer | None:
-        return self._store._values.get(key)
+        return self._store._values.get(check_key(key))
 
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
-        value = self._store._values.get(key)
+        value = self._store._values.get(check_key(key))
         return None if value is None else BytesReader(value)
 
 

@@ -184,7 +184,7 @@ class _RangeReader(ValueReader):
 
 
 class Reader:
-    """Reads values of a store for one thread. It does not check keys.
+    """Reads values of a store for one thread. A derived class checks its keys, as a store does.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ class Reader:
 class Writer(Closing):
     """Stores and changes values of a store, for one thread, within a ``with`` statement.
 
-    It does not check keys.
+    A derived class checks its keys, as a store does.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ArgumentError, ChangedError, StoreError, printable
 from xzarr3.parallel import parallel_map
-from xzarr3.stores.base import Parts, cut, negative_length
+from xzarr3.stores.base import Parts, check_key, cut, negative_length
 from xzarr3.stores.cache.directory import DirectoryKept, check_place
 from xzarr3.stores.cache.memory import HEAD, WHOLE, Entry, MemoryKept, Part
 from xzarr3.stores.locks import fork_safe, key_lock
@@ -413,7 +413,7 @@ class _CacheReader(Reader):
     _store: CacheStore
 
     def get(self, key: str) -> Buffer | None:
-        return self._store._whole(key, self._limit)
+        return self._store._whole(check_key(key), self._limit)
 
     def get_ranges(
         self, key: str, starts: Sequence[int], lengths: Sequence[int]
@@ -426,7 +426,7 @@ class _CacheReader(Reader):
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
-        return self._store._open(key, part)
+        return self._store._open(check_key(key), part)
 
 
 class _CacheWriter(Writer):

@@ -301,16 +301,17 @@ class FsspecStore(Store):
         files = self._filesystem()
         handled = sys.exception()
         try:
-            return call(files, self._path(files, key))
+            return call(files, self._path(files, key, doing))
         except (InvalidKeyError, ChangedError, OversizedError):
             raise
         except Exception as error:  # noqa: BLE001 - file systems raise whatever they like
             failure, cause = self._told(f"cannot {doing} key '{key}' of {self}", error, handled)
         raise failure from cause  # Outside the handler: its error may hold secrets.
 
-    def _path(self, files: Files, key: str) -> str:
-        if not key:
+    def _path(self, files: Files, key: str, doing: str) -> str:
+        if not key and doing == "list":  # The empty prefix, which is the root.
             return self._root
+        check_key(key)
         if is_taken(key):
             raise InvalidKeyError(
                 f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
@@ -358,7 +359,7 @@ class FsspecStore(Store):
                 if is_old:
                     self._remove(files, files.path(folder, name))
 
-        self._do("erase", prefix[:-1], sweep)
+        self._do("list", prefix[:-1], sweep)
 
     # Listable
 
@@ -457,7 +458,7 @@ class _FileSystemReader(Reader):
         if isinstance(version, FileInfo):
             return _PartsReader(store, key, version)
         if not store._filesystem().in_memory:
-            look = store._do("read", check_key(key), lambda files, path: files.look(path))
+            look = store._do("read", key, lambda files, path: files.look(path))
             if look is None:
                 return None
             if look.mark is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3._types import Buffer
 from xzarr3.errors import StoreError, contended
-from xzarr3.stores.base import check_key, flat, negative_length
+from xzarr3.stores.base import flat, negative_length
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.erase import Eraser
 from xzarr3.stores.local.folders import NO_MORE, TEMPORARY
@@ -128,14 +128,13 @@ class LocalReader(Reader):
 
     def __init__(self, store: LocalStore, scratch: Scratch | None, limit: int) -> None:
         super().__init__(store, scratch, limit)
-        self._base = store._base
+        self._path = store._path
         self._open = store._open
 
     def get(self, key: str) -> Buffer | None:  # One function, for speed: it reads chunks.
-        if self._scratch is None:
-            self._store._path(check_key(key))  # A user may give a path that names no file.
+        path = self._path(key)
         try:
-            descriptor = self._open(self._base + key, platform.OPEN)
+            descriptor = self._open(path, platform.OPEN)
         except OSError as error:
             self._store._nothing(key, error)
             return None
@@ -165,8 +164,9 @@ class LocalReader(Reader):
 
     def _read(self, key: str, read: Callable[..., T], *what: object) -> tuple[int, T] | None:
         """The size of a file and the result of ``read``; None if there is no file."""
+        path = self._path(key)
         try:
-            descriptor = self._open(self._base + key, platform.OPEN)
+            descriptor = self._open(path, platform.OPEN)
         except OSError as error:
             self._store._nothing(key, error)
             return None
@@ -192,7 +192,7 @@ class LocalReader(Reader):
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
-        return self._store._opened(check_key(key))
+        return self._store._opened(key)
 
 
 class _RetryError(Exception):
@@ -229,7 +229,7 @@ class FileWriter(Writer):
 
     def check(self, key: str) -> None:
         """Raise if no value can be stored under a key."""
-        path = self._store._path(check_key(key))
+        path = self._store._path(key)
         if len(path) > _SHORT:
             self._store._check_length(path, key)
 

@@ -26,7 +26,7 @@ from typing import Any, NoReturn, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, printable, shorten
-from xzarr3.stores.base import KeySet, Store
+from xzarr3.stores.base import KeySet, Store, check_key
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.erase import Eraser
 from xzarr3.stores.local.files import FileReader, FileWriter, LocalReader, version_of
@@ -191,6 +191,8 @@ class LocalStore(Store):
         return self.identity
 
     def _path(self, key: str) -> str:
+        """The path of a key's file. Every key gets here before its file is touched."""
+        check_key(key)
         if TEMPORARY in key and is_taken(key):
             raise InvalidKeyError(
                 f"invalid key {shorten(key)}: names that begin with '{TEMPORARY}' are reserved"
@@ -335,8 +337,9 @@ class LocalStore(Store):
         return [self.version(key) for key in keys]
 
     def version(self, key: str) -> object | None:
+        path = self._path(key) if key else self._base
         try:
-            info = self._stat(self._base + key)
+            info = self._stat(path)
         except OSError:  # Missing or inaccessible; reading it will tell which.
             return None
         return version_of(info)

@@ -27,7 +27,7 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.parallel import parallel_map, undisturbed
-from xzarr3.stores.base import KeySet, Store, cut
+from xzarr3.stores.base import KeySet, Store, check_key, cut
 from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.readers import BytesReader, Reader, Scratch, ValueReader
@@ -214,7 +214,7 @@ class ZarrPythonStore(Store):
     # Readable
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        if not self._holds(key):
+        if not self._holds(check_key(key)):
             return None
         if byte_range is None or byte_range == (0, None):
             return self._whole(key)

@@ -428,7 +428,7 @@ class ZipStore(Store):
         self._put(key, [memoryview(value)])
 
     def _put(self, key: str, contents: list[memoryview]) -> None:
-        info, header = new_member(key, contents)
+        info, header = new_member(check_key(key), contents)
         with self._lock:
             draft, view = self._writing()
             view.put(info, draft.append(info, header, contents))
@@ -483,7 +483,7 @@ class _ZipReader(Reader):
 
     def get(self, key: str) -> Buffer | None:
         view = self._store._opened()
-        info = view.members.get(key)
+        info = view.members.get(check_key(key))
         if info is None:
             return None
         size, limit = info.file_size, self._limit
@@ -500,7 +500,7 @@ class _ZipReader(Reader):
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
         view = self._store._opened()
-        info = view.members.get(key)
+        info = view.members.get(check_key(key))
         return None if info is None else MemberReader(view, info)
 
 
