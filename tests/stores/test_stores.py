@@ -755,7 +755,8 @@ def test_open_store_knows_zips(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://archive.zip", "gs://archive.zip/", "https://data.zip", "https://data.zip/", "s3://a.zip/x.zarr"]
+    "url",
+    ["s3://archive.zip", "gs://archive.zip/", "https://data.zip", "https://data.zip/", "s3://a.zip/x.zarr"],
 )
 def test_open_store_takes_no_bucket_and_no_host_for_a_zip(url: str) -> None:
     assert str(open_store(url)) == f"<ObjectStore '{url.rstrip('/')}'>"

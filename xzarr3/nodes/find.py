@@ -37,6 +37,7 @@ class DocumentView(Store):
     def __init__(self, store: Store) -> None:
         super().__init__(read_only=store.read_only)
         self.concurrency = store.concurrency
+        self.browsable = store.browsable
         self._store = store
         self._found: dict[str, tuple[Buffer | None, object]] = {}
         self._listed: dict[str, tuple[set[str], set[str]]] = {}
@@ -188,7 +189,10 @@ def read_metadata(
 
 def _is_implied(store: Store, format: Format, path: str) -> bool:
     """Whether a group without a document is implied by nodes below it."""
-    return format.implicit_groups and store.listable and any(store.list_dir(format.listing_prefix(path)))
+    if format.implicit_groups and (store.listable or store.browsable):
+        with suppress(StoreCapabilityError):  # A web server that does not show this folder.
+            return any(store.list_dir(format.listing_prefix(path)))
+    return False
 
 
 def exists(store: Store, format: Format, path: str) -> bool:
@@ -342,13 +346,25 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
     return found or wanted
 
 
-def _check_listable(store: Store, path: str) -> None:
-    if not store.listable:
-        raise StoreCapabilityError(
-            f"{store} cannot list, so the members of the group '/{path}' are unknown; consolidate the "
-            "metadata of the group where its files can be written (xzarr3.consolidate_metadata()), or open "
-            "nodes by path, as in open_array(store, path) and group[name]"
-        )
+def _list_group(store: Store, format: Format, path: str) -> tuple[set[str], set[str]]:
+    """The keys and the prefixes directly below a group.
+
+    Raises
+    ------
+    StoreCapabilityError
+        If the store can neither list nor browse.
+    """
+    why: StoreCapabilityError | None = None
+    if store.listable or store.browsable:
+        try:
+            return store.list_dir(format.listing_prefix(path))
+        except StoreCapabilityError as error:
+            why = error
+    raise StoreCapabilityError(
+        f"{store} cannot list, so the members of the group '/{path}' are unknown; consolidate the metadata "
+        "of the group where its files can be written (xzarr3.consolidate_metadata(), or xzarr3 consolidate "
+        "in a shell), or open nodes by path, as in open_array(store, path) and group[name]"
+    ) from why
 
 
 def children(store: Store, format: Format, path: str) -> list[str]:
@@ -359,8 +375,7 @@ def children(store: Store, format: Format, path: str) -> list[str]:
     StoreCapabilityError
         If the store cannot list.
     """
-    _check_listable(store, path)
-    sure, possible = format.child_names(*store.list_dir(format.listing_prefix(path)), path)
+    sure, possible = format.child_names(*_list_group(store, format, path), path)
     prefix = node_prefix(path)
     names = sorted(sure | possible)
     asked = {name: format.defining_keys(prefix + name) for name in names if name not in sure}
@@ -405,7 +420,6 @@ def load_below(
     StoreCapabilityError
         If the store cannot list.
     """
-    _check_listable(store, path)
     found: dict[str, Held | MetadataError] = {}
     level, depth, skipped = [path], 0, len(node_prefix(path))
     while level and (max_depth is None or depth <= max_depth):
@@ -415,9 +429,7 @@ def load_below(
                 path=level[0],
                 accepted=f"paths of at most {MAX_NAMES} names",
             )
-        listings = parallel_map(
-            store.list_dir, [format.listing_prefix(above) for above in level], store.concurrency
-        )
+        listings = parallel_map(lambda above: _list_group(store, format, above), level, store.concurrency)
         wanted: dict[str, tuple[str, ...]] = {}
         for above, (keys, prefixes) in zip(level, listings, strict=True):
             sure, possible = format.child_names(keys, prefixes, above)
@@ -425,7 +437,9 @@ def load_below(
             for name in names if choose is None else choose(above[skipped:], names, len(level)):
                 if depth or name not in leave_out:
                     child = node_prefix(above) + name
-                    wanted[child] = format.reading_keys(child, consolidated=False, listed=keys)
+                    # Pages of web servers may leave out names that begin with a dot.
+                    listed = keys if store.listable else None
+                    wanted[child] = format.reading_keys(child, consolidated=False, listed=listed)
         asked = [key for keys in wanted.values() for key in keys]
         values = dict(zip(asked, document_values(store, asked), strict=True))
         level = []

@@ -231,6 +231,12 @@ class Store(Shown, Closing):
     chunks before an array shrinks. Everything is written by one process.
     """
 
+    browsable: bool = False
+    """Whether :meth:`list_dir` may work although the store cannot list, as with pages of a web server.
+
+    What they show is enough to find the nodes in a group, and nothing is erased or counted by it.
+    """
+
     survives_crashes: bool = False
     """Whether each stored value is known to survive a crash of the operating system.
 

@@ -80,6 +80,7 @@ class WrapperStore(Store, hands_on=True):
     erases_conditionally: bool = _OfInner()  # type: ignore[assignment]
     publishes_at_close: bool = _OfInner()  # type: ignore[assignment]
     transactional: bool = _OfInner()  # type: ignore[assignment]
+    browsable: bool = _OfInner()  # type: ignore[assignment]
     survives_crashes: bool = _OfInner()  # type: ignore[assignment]
 
     def __init__(self, store: StoreLike, *, read_only: bool | None = None) -> None:

@@ -484,7 +484,6 @@ class Files:
                         yield above + name
             waiting = deeper
 
-
     def leftovers(self, path: str) -> Iterator[tuple[str, bool]]:
         """Temporary files below a path, relative to it, each with whether its writer has been killed."""
         for name in self.below(path) if self.moves else ():

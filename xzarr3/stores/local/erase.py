@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
 
 
-
 class Eraser(Folders):
     """The directories of a store, for erasing in them.
 

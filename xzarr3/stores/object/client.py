@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
-from typing import Any, TypeVar
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from xzarr3.errors import StoreError
 from xzarr3.parallel import pause, undisturbed, waiters
@@ -26,6 +26,10 @@ from xzarr3.stores.object.errors import AnswerError, Failure, describe, scrub
 from xzarr3.stores.object.options import Recipe, accepted, is_forked, read_by_obstore, settled
 from xzarr3.stores.object.retries import Pace, retry_config
 from xzarr3.tracing.events import sent
+
+if TYPE_CHECKING:
+    from xzarr3.stores.object.listing import Names
+    from xzarr3.stores.object.web import Web
 
 Result = TypeVar("Result")
 
@@ -147,11 +151,14 @@ class Client:
         self._lock = threading.Lock()
         self._ready = ready
         self._stores: dict[tuple[bool, bool], Any] = {}
-        self._web: Any = None
-        if recipe.private_headers():
-            from xzarr3.stores.object.web import Web
+        self._web = self._own if recipe.private_headers() else None
 
-            self._web = Web(recipe, timeout)
+    @cached_property
+    def _own(self) -> Web:
+        """Makes the requests to a web server that obstore cannot make."""
+        from xzarr3.stores.object.web import Web
+
+        return Web(self.recipe, self._timeout)
 
     def made(self, *, once: bool = False, sends: bool = False) -> Any:
         """The store of obstore for a kind of request.
@@ -354,6 +361,11 @@ class Client:
             return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], modified)
 
         return self.request(call, "head" if head else "get_range" if "range" in wanted else "get")
+
+    def folder(self, path: str) -> Names | Failure:
+        """The names of the files and of the folders in a folder of a web server."""
+        own = self._own
+        return self.request(lambda obstore, store: own.folder(path, self._deadline), "list")
 
 
 def _interruptible(call: Callable[[], Result]) -> Result:

@@ -101,7 +101,8 @@ class Failure:
         Whether no connection was made, which rarely changes soon.
     sort : str
         ``"whole"`` for an answer that ignores the range, ``"unsupported"`` for an unsupported request,
-        ``"credentials"`` if none are available, ``"other"`` for an answer that is not about the key.
+        ``"credentials"`` if none are available, ``"other"`` for an answer that is not about the key,
+        ``"unlisted"`` for an answer that is no list of a folder.
     attempts : int
         Number of attempts, as far as known.
     insisted : bool

@@ -79,7 +79,8 @@ class ObjectStore(Store):
     Accepted URLs: ``s3://``, ``gs://`` and ``az://`` (also ``s3a``, ``gcs``, ``abfs``, ``abfss``) with a
     bucket or container and a path, which is taken literally, ``%`` and ``#`` included;
     ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. A web server is read
-    only and cannot be listed. An ``https://`` URL of S3 or Azure counts as a web server too.
+    only and cannot be listed. If it shows its folders as HTML pages, as those of Python, nginx, Apache and
+    lighttpd can, :meth:`list_dir` reads these pages, which is enough to find the nodes in a group. An ``https://`` URL of S3 or Azure counts as a web server too.
 
     Where the options name no endpoint, region or account, the environment does (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AZURE_STORAGE_ACCOUNT_NAME`` and similar variables). It is read when the store is made,
@@ -304,8 +305,13 @@ class ObjectStore(Store):
                 f"{self} cannot be written, because it is a web server; use s3://, gs:// or az://"
             )
 
+    @property
+    def browsable(self) -> bool:  # type: ignore[override]
+        """Whether this is a web server, which may show its folders."""
+        return self._is_web
+
     def _check_listable(self, operation: str) -> None:
-        if self._is_web:
+        if self._is_web and operation != "list_dir":
             raise StoreCapabilityError(
                 f"{self} cannot be listed, because it is a web server; use consolidated metadata, or keys "
                 "by name"
@@ -770,6 +776,8 @@ class ObjectStore(Store):
     def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         within = self._prefix + prefix
         self._checked(within[:-1], prefix)
+        if self._is_web:
+            return self._list_page(prefix)
 
         def ask() -> tuple[dict[str, int], set[str]]:
             found = self._use().request(
@@ -795,6 +803,18 @@ class ObjectStore(Store):
             {path[cut:] for path in self._objects(within, objects)},
             {path[cut:] for path in prefixes if path.startswith(within) and path != within},
         )
+
+    def _list_page(self, prefix: str) -> tuple[KeySet, KeySet]:
+        """The names on the page with which a web server lists a folder."""
+        found = self._use().folder(prefix)
+        if not isinstance(found, Failure):
+            return {prefix + name for name in found[0]}, {f"{prefix}{name}/" for name in found[1]}
+        if found.sort == "unlisted" or found.status in (403, 404):
+            raise StoreCapabilityError(
+                f"{self} does not list the folder '{prefix}': {found.text}; let the web server list its "
+                "folders, or use consolidated metadata, or keys by name"
+            )
+        raise self._error("list", prefix, found)
 
 
 def _put(path: str, content: memoryview, mode: object) -> Callable[[Any, Any], Any]:

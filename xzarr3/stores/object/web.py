@@ -1,8 +1,9 @@
-"""Requests to web servers with headers that only one server may see.
+"""Requests to web servers that obstore cannot make: with headers for one server, and for lists of folders.
 
 On a redirect to another server, obstore's client sends every header along except ``Authorization`` and
 ``Cookie``. This cannot be changed. If there are other private headers, this module makes the requests with
-the standard library, with one connection for each request.
+the standard library, with one connection for each request. obstore lists no folders over HTTP, and takes no
+answer without a length, as lists of folders often are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from xzarr3.errors import StoreError, listed
 from xzarr3.stores.object.errors import AnswerError, Failure, describe_status, scrub
+from xzarr3.stores.object.listing import Names, names_on
 from xzarr3.stores.object.options import ANYWHERE, Recipe
 
 _SPAN = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -71,7 +73,7 @@ class Web:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Redirects)
         self._url = recipe.arguments["url"]
-        self._headers = {**recipe.private_headers(), "Accept-Encoding": "identity"}
+        self._headers = {**options.get("default_headers", {}), "Accept-Encoding": "identity"}
         self._timeout = timeout
 
     def get(self, store: None, path: str, *, options: Mapping[str, Any] | None = None) -> _Result:
@@ -87,14 +89,7 @@ class Web:
             request.add_header("Range", f"bytes={span.get('offset', '')}-{span.get('suffix', '')}")
         if "if_match" in asked:
             request.add_header("If-Match", asked["if_match"])
-        try:
-            answer = self._opener.open(request, timeout=self._timeout)
-        except urllib.error.HTTPError as error:
-            with error:
-                body = error.read(4096).decode("latin-1")
-                raise AnswerError(describe_status(error.code, body)) from None
-        except (OSError, http.client.HTTPException) as error:
-            raise _failure(error) from None
+        answer = self._answer(request)
         if "head" in asked:
             answer.close()
         try:
@@ -102,6 +97,39 @@ class Web:
         except AnswerError:
             answer.close()
             raise
+
+    def folder(self, path: str, seconds: float) -> Names:
+        """The names of the files and of the folders in a folder, from the server's page about it.
+
+        Parameters
+        ----------
+        path : str
+            Empty or ending with ``/``.
+        seconds : float
+            How long reading the page may take.
+        """
+        url = f"{self._url}/{quote(path)}"
+        with self._answer(urllib.request.Request(url, headers=self._headers)) as answer:
+            found = answer.geturl()
+            if (urlsplit(found).hostname, urlsplit(found).path) != (
+                urlsplit(url).hostname,
+                urlsplit(url).path,
+            ):
+                raise AnswerError(Failure("the server redirects to another place", sort="unlisted"))
+            try:
+                return names_on(answer, found, seconds)
+            except (OSError, http.client.HTTPException) as error:
+                raise _failure(error) from None
+
+    def _answer(self, request: urllib.request.Request) -> Any:
+        try:
+            return self._opener.open(request, timeout=self._timeout)
+        except urllib.error.HTTPError as error:
+            with error:
+                body = error.read(4096).decode("latin-1")
+                raise AnswerError(describe_status(error.code, body)) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise _failure(error) from None
 
 
 def _failure(error: Exception) -> AnswerError:
