@@ -84,9 +84,9 @@ class FsspecStore(Store):
     options include ``remote_protocol="file"`` or a local ``fs``.
 
     A value is replaced in one step where the file system can do so: in object storage and in memory. On a
-    local file system and over SFTP it is written to a temporary file, which is then renamed. One that a killed
-    writer leaves is no key; once it is an hour old, :meth:`sweep` removes it. Elsewhere a concurrent reader may
-    see part of a value. For local files :class:`LocalStore` is faster and safer.
+    local file system and over SFTP it is written to a temporary file, which is then renamed. If a killed
+    writer leaves such a file, it is no key; :meth:`sweep` removes it once it is an hour old. Elsewhere a
+    concurrent reader may see part of a value. For local files :class:`LocalStore` is faster and safer.
     Archives and references are read only.
 
     Changes by :meth:`compare_and_set` and :meth:`update` are safe from other threads. Changes by other

@@ -78,9 +78,10 @@ class ObjectStore(Store):
 
     Accepted URLs: ``s3://``, ``gs://`` and ``az://`` (also ``s3a``, ``gcs``, ``abfs``, ``abfss``) with a
     bucket or container and a path, which is taken literally, ``%`` and ``#`` included;
-    ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. A web server is read
-    only and cannot be listed. If it shows its folders as HTML pages, as those of Python, nginx, Apache and
-    lighttpd can, :meth:`list_dir` reads these pages, which is enough to find the nodes in a group. An ``https://`` URL of S3 or Azure counts as a web server too.
+    ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. An ``https://`` URL
+    of S3 or Azure counts as a web server too. A web server is read only and cannot be listed. If it shows
+    folders as HTML pages, as the servers of Python, nginx, Apache and lighttpd can, :meth:`list_dir` reads
+    these pages, so that the nodes in a group are found. Otherwise a group needs consolidated metadata.
 
     Where the options name no endpoint, region or account, the environment does (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AZURE_STORAGE_ACCOUNT_NAME`` and similar variables). It is read when the store is made,

@@ -20,11 +20,12 @@ from email.utils import parsedate_to_datetime
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
-from xzarr3.errors import StoreError, listed
+from xzarr3.errors import StoreCapabilityError, listed
 from xzarr3.stores.object.errors import AnswerError, Failure, describe_status, scrub
 from xzarr3.stores.object.listing import Names, names_on
 from xzarr3.stores.object.options import ANYWHERE, Recipe
 
+_OF_URLS = "%/:[]@!$&'()*+,;=~"
 _SPAN = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -64,15 +65,16 @@ class Web:
         options = recipe.arguments["client_options"]
         unknown = options.keys() - {"default_headers", "allow_http", "allow_invalid_certificates"}
         if unknown:
-            raise StoreError(
+            raise StoreCapabilityError(
                 f"{recipe.address}: client_options {listed(sorted(unknown))} have no effect beside headers "
-                "for one server; set SSL_CERT_FILE and https_proxy in the environment"
+                "for one server, and on lists of folders; set SSL_CERT_FILE and https_proxy in the "
+                "environment"
             )
         context = ssl.create_default_context()
         if options.get("allow_invalid_certificates"):
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Redirects)
-        self._url = recipe.arguments["url"]
+        self._url = quote(recipe.arguments["url"], safe=_OF_URLS)
         self._headers = {**options.get("default_headers", {}), "Accept-Encoding": "identity"}
         self._timeout = timeout
 
@@ -110,11 +112,9 @@ class Web:
         """
         url = f"{self._url}/{quote(path)}"
         with self._answer(urllib.request.Request(url, headers=self._headers)) as answer:
-            found = answer.geturl()
-            if (urlsplit(found).hostname, urlsplit(found).path) != (
-                urlsplit(url).hostname,
-                urlsplit(url).path,
-            ):
+            found = answer.geturl().partition("?")[0]
+            asked, given = urlsplit(url), urlsplit(found)
+            if (given.hostname, given.path) != (asked.hostname, asked.path):
                 raise AnswerError(Failure("the server redirects to another place", sort="unlisted"))
             try:
                 return names_on(answer, found, seconds)
