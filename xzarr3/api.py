@@ -484,13 +484,16 @@ def create_array(
     chunks : tuple of int, or of sequences of int
         Shape of a chunk in elements; -1 stands for the whole dimension, and -1 alone or False for the whole
         array. ``"auto"``, None or True choose a shape of at most 4 MiB, or of at most 1 MiB in shards. Text
-        such as ``"2 MB"`` sets another limit. A sequence of lengths for a dimension gives each chunk along it
-        its own length.
+        such as ``"2 MB"`` sets another limit. A sequence of lengths for a dimension, as in
+        ``chunks=((3, 2), 10)``, gives each chunk along it its own length, also if they are equal: the grid is
+        then rectilinear. Formats 2 and "3-draft" have regular grids only. There, such lengths must be equal,
+        and only the last may be shorter.
     shards : tuple of int, or of sequences of int, optional
         Shape of a shard in elements, a multiple of ``chunks``: each stored unit is then a shard of many inner
-        chunks. ``"auto"`` or True choose a shape of at most 64 MiB, text such as ``"100 MB"`` sets another
-        limit. If ``chunks`` are left open, they divide the shards evenly: into about 16 chunks, or more so
-        that a chunk takes at most 1 MiB.
+        chunks. Sequences of lengths are as those in ``chunks``, which then must be integers. ``"auto"`` or
+        True choose a shape of at most 64 MiB, text such as ``"100 MB"`` sets another limit. If ``chunks`` are
+        left open, they divide the shards evenly: into about 16 chunks, or more so that a chunk takes at most
+        1 MiB.
     filters : codecs, optional
         Array-to-array codecs; none by default.
     serializer : codec

@@ -60,11 +60,12 @@ def _check_known(options: Mapping[str, Any]) -> None:
     """Raise if an option for a new array does not exist; the error says which to use."""
     code = array_metadata.__code__
     known = {*code.co_varnames[: code.co_kwonlyargcount], "data", "write_empty_chunks", "overwrite"}
-    unknown = [name for name in options if name not in known or name == "format"]
+    known -= {"format", "literal"}
+    unknown = [name for name in options if name not in known]
     if unknown:
         given = [name for name in unknown if name in _OF_THE_GROUP]
         found = [f"leave {name!r} out, because a new array takes that of the group" for name in given]
-        found += (hint(name, sorted(known - {"format"})) for name in unknown if name not in given)
+        found += (hint(name, sorted(known)) for name in unknown if name not in given)
         text = "; ".join(dict.fromkeys(found))
         raise ArgumentTypeError(f"create_array() of a group has no argument {listed(unknown)}; {text}")
 
@@ -119,7 +120,7 @@ def make_array(
             accepted="'shape' and 'dtype', or 'data'",
         )  # fmt: skip
     try:
-        meta = array_metadata(shape=shape, dtype=dtype, format=format, **options)
+        meta = array_metadata(shape=shape, dtype=dtype, format=format, literal=True, **options)
     except MetadataError as error:
         error.at(path=path)
         raise

@@ -45,6 +45,7 @@ class V2Format(Format):
     """Zarr version 2: two documents for each node, one of them for its attributes."""
 
     zarr_format: ClassVar[Literal[2]] = 2
+    regular_grids_only: ClassVar[bool] = True
     one_document: ClassVar[bool] = False
     byte_order_in_data_type: ClassVar[bool] = True
     configures_as_numcodecs: ClassVar[bool] = True
