@@ -173,7 +173,9 @@ def chosen_grids(
         units = grid_for(shards, shape, "shards", literal=literal)
         return RegularGrid(chunks_in_shards(units, itemsize, limit)), units
     most = AUTO_INNER_CHUNK if limit is None else limit
-    grid = RegularGrid(auto_chunks(shape, itemsize, most)) if is_open(chunks) else _given(chunks, shape, literal)
+    grid = (
+        RegularGrid(auto_chunks(shape, itemsize, most)) if is_open(chunks) else _given(chunks, shape, literal)
+    )
     if not isinstance(grid, RegularGrid):
         raise MetadataError(
             "chunks of several shapes cannot lie in shards", field="chunks", found=chunks,
