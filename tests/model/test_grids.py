@@ -173,7 +173,7 @@ def test_create_array_with_lists_of_lengths(chunks: Any, zarr: Any) -> None:
     assert (grid["name"], grid["configuration"]["chunk_shapes"][0]) == ("rectilinear", [3, 2])
     array.resize((7, 4))
     assert array.metadata.chunk_grid.region((2, 0), array.shape)[0] == slice(5, 7)
-    peer = zarr.create_array(dict(), shape=(5, 4), chunks=chunks, dtype="int8")
+    peer = zarr.create_array({}, shape=(5, 4), chunks=chunks, dtype="int8")
     assert peer.metadata.to_dict()["chunk_grid"]["name"] == "rectilinear"
 
 

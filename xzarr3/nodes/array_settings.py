@@ -164,18 +164,18 @@ def chosen_grids(
         If the settings do not fit the shape, or each other.
     """
     limit = _limit(chunks, "chunks")
+
+    def divided(most: int) -> Grid:
+        if is_open(chunks):
+            return RegularGrid(auto_chunks(shape, itemsize, most if limit is None else limit))
+        return grid_for(-1 if chunks is False else chunks, shape, literal=literal)
+
     if shards is None or shards is False:
-        most = AUTO_CHUNK if limit is None else limit
-        return RegularGrid(auto_chunks(shape, itemsize, most)) if is_open(chunks) else _given(
-            chunks, shape, literal
-        ), None
+        return divided(AUTO_CHUNK), None
     if is_open(chunks) and not is_open(shards):
         units = grid_for(shards, shape, "shards", literal=literal)
         return RegularGrid(chunks_in_shards(units, itemsize, limit)), units
-    most = AUTO_INNER_CHUNK if limit is None else limit
-    grid = (
-        RegularGrid(auto_chunks(shape, itemsize, most)) if is_open(chunks) else _given(chunks, shape, literal)
-    )
+    grid = divided(AUTO_INNER_CHUNK)
     if not isinstance(grid, RegularGrid):
         raise MetadataError(
             "chunks of several shapes cannot lie in shards", field="chunks", found=chunks,
@@ -200,10 +200,6 @@ def _of_whole_chunks(shards: Any, chunks: tuple[int, ...], shape: tuple[int, ...
         length if isinstance(each, int) and each == -1 else each
         for each, length in zip(along, whole, strict=True)
     ]
-
-
-def _given(chunks: Any, shape: tuple[int, ...], literal: bool) -> Grid:
-    return grid_for(-1 if chunks is False else chunks, shape, literal=literal)
 
 
 def _limit(setting: Any, field: str) -> int | None:
