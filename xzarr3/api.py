@@ -518,7 +518,8 @@ def create_array(
     order : {"C", "F"}
         The order in which the elements of a chunk are stored.
     write_empty_chunks : bool
-        Also store chunks that hold only the fill value.
+        Also store chunks that hold only the fill value. Those of scalars and of index coordinates, which have
+        one dimension of their own name, are always stored.
     overwrite : bool
         Replace the existing node and all nodes below it. Without ``data``, it is erased first. This erases
         documents, chunks and any file that has the name of a chunk of the new node. Other files, such as

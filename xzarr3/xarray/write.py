@@ -165,7 +165,8 @@ def to_zarr(
         By default the format of what exists, or 3 if nothing does. In format 2 the fill value of an array is
         its ``_FillValue``, as in xarray.
     write_empty_chunks : bool, optional
-        Store chunks that contain only the fill value as well; by default they are left out.
+        Store chunks that contain only the fill value as well; by default they are left out, except for those
+        of scalars and of index coordinates.
     chunkmanager_store_kwargs : mapping, optional
         Options for dask's scheduler.
     write_inherited_coords : bool
