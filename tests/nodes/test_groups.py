@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 from _conformance import contents
 from _strategies import array_document, attempt
 from _things import Thing
@@ -826,6 +827,24 @@ def test_pickled_groups_are_the_same(store: xzarr3.Store) -> None:
         assert sorted(again) == sorted(group)
         assert dict(again.attrs) == dict(group.attrs)
         assert repr(again) == repr(group)
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_consolidate_keeps_the_order(kind: str, zarr_format: Any, tmp_path: Path) -> None:
+    store: Any = xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(tmp_path)
+    ds = xr.Dataset({name: ("time", [1.0, 2]) for name in "zbqa"}, {"time": [0, 1]})
+    xzarr3.to_zarr(ds, store, zarr_format=zarr_format)
+    root = xzarr3.open_group(store, mode="r+", use_consolidated=False)
+    root.create_array("c/d", shape=2, dtype="int8")
+    root["b"].attrs["units"] = "K"
+    xzarr3.to_zarr(ds.assign_coords(time=[2, 3]), store, append_dim="time")
+    expected = ["z", "b", "q", "a", "time", "c"]
+    assert list(xzarr3.open_group(store, use_consolidated=True)) == expected
+    root.consolidate()
+    xzarr3.consolidate_metadata(store)
+    assert list(xzarr3.open_group(store, use_consolidated=True)) == expected
+    assert list(xzarr3.open_group(store, use_consolidated=False)) == sorted(expected)  # Nobody knows it.
 
 
 class FailingStore(xzarr3.MemoryStore):
