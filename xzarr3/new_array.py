@@ -116,7 +116,20 @@ def _create(array: Array, values: Any, *, overwrite: bool = False, look: Documen
         look = None
     make_node(store, format, path, array.metadata, overwrite=overwrite, look=look)
     if values is not None:
-        array[...] = values
+        _write(values, array)
+
+
+def _write(values: Any, target: Array) -> None:
+    if isinstance(values, Array):
+        from xzarr3.copying import copy_values
+
+        copy_values(values, target)
+    elif _is_lazy(values):
+        from xzarr3.dask.creating import write_blocks
+
+        write_blocks(values, target)
+    else:
+        target[...] = values
 
 
 def make_arrays(
@@ -161,7 +174,7 @@ def _planned(
     write_empty_chunks: bool = False,
     **options: Any,
 ) -> tuple[Array, Any]:
-    """A new array that is not stored yet, and its values, if any, converted unless they are lazy."""
+    """A new array that is not stored yet, and its values, if any: converted, or a dask array or an array."""
     _check_known(options)
     with Telling():
         data, names, described = _unwrapped(data, path)
@@ -171,7 +184,10 @@ def _planned(
     lazy = _is_lazy(data)
     if lazy:
         _take_blocks(data, shape, options, path)
-    values: Any = data if lazy or data is None else _values(data, dtype, format, path)
+    # The values of an array in a store need not fit into memory, unless they are needed for more than a copy.
+    is_plain = isinstance(data, Array) and data.missing == "fill" and not write_empty_chunks
+    is_copied = is_plain and not store.transactional and (shape is None or as_lengths(shape) == data.shape)
+    values: Any = data if lazy or is_copied or data is None else _values(data, dtype, format, path)
     if values is not None:
         shape = values.shape if shape is None else shape
         dtype = values.dtype if dtype is None else dtype
@@ -186,7 +202,9 @@ def _planned(
         error.at(path=path)
         raise
     array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
-    if values is not None and not lazy:  # values that cannot be stored raise here, before anything is
+    if (
+        values is not None and not lazy and not is_copied
+    ):  # values that cannot be stored raise here, before anything is
         values = array.fitted(values, array.shape)
     return array, values
 
@@ -212,9 +230,9 @@ def _put(
     """
     lazy = [values for _, values in arrays if _is_lazy(values)]
     if lazy:
-        from xzarr3.dask import creating
+        from xzarr3.dask.creating import check_writable
 
-        creating.check_writable(store, path, lazy, overwrite=overwrite)
+        check_writable(store, path, lazy, overwrite=overwrite)
     prefix = node_prefix(path)
     below = {each[len(prefix) :]: meta for each, meta in nodes.items() if each != path}
     names = None if isinstance(nodes[path], ArrayMetadata) else {name.partition("/")[0] for name in below}
@@ -230,10 +248,7 @@ def _put(
         for array, values in arrays:
             options: Any = {"format": format, "write_empty_chunks": array.write_empty_chunks}
             target = Array(place.store, array.path, array.metadata, **options)
-            if _is_lazy(values):
-                creating.write_blocks(values, target)
-            else:
-                target[...] = values
+            _write(values, target)
         place.documents_last(write_nodes)
     place.put({"": nodes[path], **below})
 
