@@ -885,6 +885,9 @@ OVERWRITES: dict[str, Callable[[xzarr3.Store], object]] = {
     "save": lambda store: xzarr3.save(store, NEW, path="g/x", overwrite=True),
     "save a group": lambda store: xzarr3.save_group(store, NEW, y=NEW, path="g", overwrite=True),
     "save the root": lambda store: xzarr3.save_group(store, NEW, **{"y/z": NEW}, overwrite=True),
+    "an array by a copy": lambda store: xzarr3.from_array(
+        store, data=xzarr3.array(NEW, chunks=4), path="g/x", overwrite=True
+    ),
     "without values": lambda store: xzarr3.create_array(store, "g/x", shape=5, dtype="i4", overwrite=True),
     "create_group": lambda store: xzarr3.create_group(store, "g", overwrite=True),
     "open_group": lambda store: xzarr3.open_group(store, mode="w"),
@@ -942,6 +945,15 @@ def test_an_overwrite_that_fails_leaves_the_old_node_or_none(
     assert steps > 0
     left = 10**6
     assert before != _values(store)
+
+
+def test_an_array_is_replaced_by_a_copy_of_itself(store: xzarr3.Store) -> None:
+    array = xzarr3.create_array(store, "x", data=NEW, chunks=4)
+    again = xzarr3.from_array(store, data=array, path="x", chunks=5, overwrite=True)
+    np.testing.assert_array_equal(again[...], NEW)
+    made = xzarr3.create_array(store, "x", data=again, chunks=(10, 3), overwrite=True)
+    np.testing.assert_array_equal(made[...], NEW)
+    assert made.chunks == xzarr3.open_array(store, "x").chunks == (10, 3)
 
 
 def test_save_group_checks_all_values_first(store: xzarr3.Store) -> None:
