@@ -202,9 +202,7 @@ def _planned(
         error.at(path=path)
         raise
     array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
-    if (
-        values is not None and not lazy and not is_copied
-    ):  # values that cannot be stored raise here, before anything is
+    if not (values is None or lazy or is_copied):  # what cannot be stored raises here, before anything is
         values = array.fitted(values, array.shape)
     return array, values
 

@@ -885,8 +885,8 @@ OVERWRITES: dict[str, Callable[[xzarr3.Store], object]] = {
     "save": lambda store: xzarr3.save(store, NEW, path="g/x", overwrite=True),
     "save a group": lambda store: xzarr3.save_group(store, NEW, y=NEW, path="g", overwrite=True),
     "save the root": lambda store: xzarr3.save_group(store, NEW, **{"y/z": NEW}, overwrite=True),
-    "an array by a copy": lambda store: xzarr3.from_array(
-        store, data=xzarr3.array(NEW, chunks=4), path="g/x", overwrite=True
+    "an array by a copy": lambda store: xzarr3.create_array(
+        store, "g/x", data=xzarr3.array(NEW, chunks=4), overwrite=True
     ),
     "without values": lambda store: xzarr3.create_array(store, "g/x", shape=5, dtype="i4", overwrite=True),
     "create_group": lambda store: xzarr3.create_group(store, "g", overwrite=True),
