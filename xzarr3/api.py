@@ -139,9 +139,10 @@ def _in_consolidated(
     return node if isinstance(node, Group) else None, together
 
 
-def _place_for_new(
+def place_for_new(
     store: Store, path: str, zarr_format: ZarrFormat | None
 ) -> tuple[Format, str, DocumentView]:
+    """The format and the checked path of a new node, and the documents around it."""
     look = DocumentView.around(store, path, listed=True)
     format = format_for_new(look, path, zarr_format)
     return format, check_new_path(path, format), look
@@ -370,7 +371,7 @@ def open_group(
     kind: Literal["r", "r+", "a"] = "a" if mode == "w" or mode == "w-" else mode
     opened, normal = locate_node(store, path, storage_options, mode=kind)
     if mode in ("w", "w-"):
-        format, _, look = _place_for_new(opened, normal, zarr_format)
+        format, _, look = place_for_new(opened, normal, zarr_format)
         made = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
         made.missing = missing
         return made
@@ -382,7 +383,7 @@ def open_group(
     elif (found := _load(opened, normal, zarr_format, **options)) is not None:
         node = found
     else:
-        format, _, look = _place_for_new(opened, normal, zarr_format)
+        format, _, look = place_for_new(opened, normal, zarr_format)
         made = make_group(opened, format, normal, attributes=attributes, look=look)
         made.missing = missing
         return made
@@ -431,7 +432,7 @@ def create_group(
     if unknown:
         raise unknown_arguments(create_group, unknown)
     opened, normal = locate_node(store, path, storage_options, mode="a")
-    format, normal, look = _place_for_new(opened, normal, zarr_format)
+    format, normal, look = place_for_new(opened, normal, zarr_format)
     return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
 
 
@@ -476,21 +477,25 @@ def create_array(
         Data type; that of ``data`` by default.
     data : array_like, dask array or xarray.DataArray, optional
         Values to write into the new array. A dask array is written block by block and is never whole in
-        memory. The old node stays in place until all blocks are written, and it is still there after an
-        error. If none of ``chunks``, ``shards`` and ``shape`` is given, the longest block along each
-        dimension is the chunk length. A data array gives its dimension names to ``dimension_names`` and its
-        attributes to ``attributes``, unless those are given. Its values are stored as they are. Its
-        coordinates and its encoding are not stored: :func:`xzarr3.to_zarr` does that.
+        memory. A node that they replace stays in place until all of them are written; if that fails, the old
+        node is still there, or none is and the error says so. If none of ``chunks``, ``shards`` and ``shape``
+        is given, the longest block of a dask array along each dimension is the chunk length. A data array
+        gives its dimension names to ``dimension_names`` and its attributes to ``attributes``, unless those
+        are given. Its values are stored as they are. Its coordinates and its encoding are not stored:
+        :func:`xzarr3.to_zarr` does that.
     chunks : tuple of int, or of sequences of int
         Shape of a chunk in elements; -1 stands for the whole dimension, and -1 alone or False for the whole
         array. ``"auto"``, None or True choose a shape of at most 4 MiB, or of at most 1 MiB in shards. Text
-        such as ``"2 MB"`` sets another limit. A sequence of lengths for a dimension gives each chunk along it
-        its own length.
+        such as ``"2 MB"`` sets another limit. A sequence of lengths for a dimension, as in
+        ``chunks=((3, 2), 10)``, gives each chunk along it its own length, also if they are equal: the grid is
+        then rectilinear. Formats 2 and "3-draft" have regular grids only. There, such lengths must be equal,
+        and only the last may be shorter.
     shards : tuple of int, or of sequences of int, optional
         Shape of a shard in elements, a multiple of ``chunks``: each stored unit is then a shard of many inner
-        chunks. ``"auto"`` or True choose a shape of at most 64 MiB, text such as ``"100 MB"`` sets another
-        limit. If ``chunks`` are left open, they divide the shards evenly: into about 16 chunks, or more so
-        that a chunk takes at most 1 MiB.
+        chunks. Sequences of lengths are as those in ``chunks``, which then must be integers. ``"auto"`` or
+        True choose a shape of at most 64 MiB, text such as ``"100 MB"`` sets another limit. If ``chunks`` are
+        left open, they divide the shards evenly: into about 16 chunks, or more so that a chunk takes at most
+        1 MiB.
     filters : codecs, optional
         Array-to-array codecs; none by default.
     serializer : codec
@@ -513,10 +518,12 @@ def create_array(
     order : {"C", "F"}
         The order in which the elements of a chunk are stored.
     write_empty_chunks : bool
-        Also store chunks that hold only the fill value.
+        Also store chunks that hold only the fill value. Those of scalars and of index coordinates, which have
+        one dimension of their own name, are always stored.
     overwrite : bool
-        Replace the existing node and all nodes below it. This erases documents, chunks and any file that has
-        the name of a chunk of the new node. Other files, such as ``.DS_Store`` or a README, stay.
+        Replace the existing node and all nodes below it. Without ``data``, it is erased first. This erases
+        documents, chunks and any file that has the name of a chunk of the new node. Other files, such as
+        ``.DS_Store`` or a README, stay.
     zarr_format : {3, 2, "3-draft"}, optional
         By default the format of the groups above, or 3 if there are none.
     storage_options : mapping, optional
@@ -547,7 +554,7 @@ def create_array(
     if unknown:
         raise unknown_arguments(create_array, unknown)
     opened, normal = locate_node(store, path_or_name(path, name), storage_options, mode="a")
-    format, normal, look = _place_for_new(opened, normal, zarr_format)
+    format, normal, look = place_for_new(opened, normal, zarr_format)
     return make_array(
         opened,
         format,

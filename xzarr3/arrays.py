@@ -109,7 +109,8 @@ class Array(ArraySelections):
     read_only : bool
         Refuse every write.
     write_empty_chunks : bool
-        Store chunks that hold only the fill value, instead of leaving them out.
+        Store chunks that hold only the fill value, instead of leaving them out. Those of scalars and of index
+        coordinates, which have one dimension of their own name, are always stored.
     missing : {"fill", "warn", "error"}
         What a read does about absent chunks; see :func:`xzarr3.open`.
 
@@ -445,7 +446,15 @@ class Array(ArraySelections):
     @property
     def _keeps_empty(self) -> bool:
         """Whether to store units that hold only the fill value."""
-        return self.write_empty_chunks or self.metadata.fill_is_null
+        return self.write_empty_chunks or self.metadata.fill_is_null or self._is_always_stored
+
+    @property
+    def _is_always_stored(self) -> bool:
+        """Whether it is a scalar or an index coordinate, whose values are never left out.
+
+        They are few, and a reader that asks for missing chunks to be errors would refuse the whole dataset.
+        """
+        return not self.shape or self.dimension_names == (self.basename,)
 
     def _cast(self, values: npt.ArrayLike, data_type: ZDType) -> AnyArray:
         try:

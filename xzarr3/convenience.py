@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
-
 from xzarr3._types import AnyArray
-from xzarr3.api import create_array, create_group, open, open_group
+from xzarr3.api import create_array, open, open_group, place_for_new
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, ArgumentTypeError, NodeTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
-from xzarr3.stores import MemoryStore, StoreLike, open_store
+from xzarr3.new_array import make_arrays
+from xzarr3.nodes.node import locate_node
+from xzarr3.stores import StoreLike
 
 
 def save(
@@ -95,7 +95,7 @@ def save_group(
 ) -> None:
     """Save arrays in a new group; parameters and errors as for :func:`save`.
 
-    An array that cannot be stored raises before anything is replaced.
+    With ``overwrite``, what is there stays until all arrays are stored, and after an error.
 
     Examples
     --------
@@ -108,14 +108,9 @@ def save_group(
     values = {**{f"arr_{at}": each for at, each in enumerate(arrays)}, **named}
     if not values:
         raise ArgumentError("no array to save; pass one or more, by position or by name")
-    values = {name: each if hasattr(each, "dtype") else np.asarray(each) for name, each in values.items()}
-    opened = open_store(store, storage_options, mode="a")
-    for name, each in values.items():  # raises for what no array can hold, while the old node is there
-        trial = create_group(MemoryStore(), zarr_format=zarr_format)
-        trial.create_array(name, shape=each.shape, dtype=each.dtype)
-    made = create_group(opened, path, overwrite=overwrite, zarr_format=zarr_format)
-    for name, each in values.items():
-        made.create_array(name, data=each)
+    opened, normal = locate_node(store, path, storage_options, mode="a")
+    format, normal, _ = place_for_new(opened, normal, zarr_format)
+    make_arrays(opened, format, normal, values, overwrite=overwrite)
 
 
 @short_traceback

@@ -11,7 +11,6 @@ from typing import Any, Never
 
 from xzarr3.api import create_array, open_group
 from xzarr3.arrays import Array
-from xzarr3.copying import copy_values
 from xzarr3.errors import ArgumentTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
@@ -291,10 +290,8 @@ def from_array(
             return _created(store, path, data=data, **found)
         return _created(store, path, **found)
     kept = {"attributes": data.attrs.asdict(), "dimension_names": data.dimension_names}  # type: ignore[attr-defined]
-    made = _created(store, path, **{**settings_like(data), "fill_value": data.fill_value, **kept, **given})
-    if write_data:
-        copy_values(data, made)
-    return made
+    found = {**settings_like(data), "fill_value": data.fill_value, **kept, **given}
+    return _created(store, path, data=data if write_data else None, **found)
 
 
 def _is_keep(value: object) -> bool:

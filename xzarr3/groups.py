@@ -415,6 +415,8 @@ class Group(GroupArrays):
     def consolidate(self) -> Group:
         """Copy the documents of all nodes below into this group's consolidated metadata.
 
+        Nodes stay in the order of the consolidated metadata that are there; new ones come last.
+
         Returns
         -------
         Group
@@ -426,7 +428,7 @@ class Group(GroupArrays):
             If the format has no consolidated metadata.
         """
         self._check_writable()
-        metadata, below = write_consolidated(self.store, self.format, self.path)
+        metadata, below = write_consolidated(self.store, self.format, self.path, self.copies or ())
         self.metadata = metadata
         group = Group(
             self.store,

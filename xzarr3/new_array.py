@@ -1,6 +1,6 @@
 """Creates arrays: turns the options of ``create_array`` into metadata and writes the new node.
 
-Values go in after the documents. Values that cannot be stored raise before an existing node is replaced. Dask
+Values go in after the documents, unless they replace a node: that stays until all of them are stored. Dask
 arrays are handed to :mod:`xzarr3.dask.creating`.
 """
 
@@ -16,15 +16,20 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.commit.recover import settle
+from xzarr3.commit.replace import Replacement
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import ArgumentTypeError, MetadataError, listed
+from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed
 from xzarr3.formats import Format, ZarrFormat
+from xzarr3.formats.base import node_prefix
 from xzarr3.formats.nonfinite_attributes import Telling, finite_attributes
 from xzarr3.grid import as_lengths
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.names import hint
 from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.create import make_node
+from xzarr3.nodes.documents import write_documents
 from xzarr3.nodes.find import DocumentView
+from xzarr3.nodes.node import ancestors, check_new_path
 from xzarr3.stores import Store
 
 _OF_THE_GROUP = frozenset(("zarr_format", "storage_options"))
@@ -60,11 +65,12 @@ def _check_known(options: Mapping[str, Any]) -> None:
     """Raise if an option for a new array does not exist; the error says which to use."""
     code = array_metadata.__code__
     known = {*code.co_varnames[: code.co_kwonlyargcount], "data", "write_empty_chunks", "overwrite"}
-    unknown = [name for name in options if name not in known or name == "format"]
+    known -= {"format", "literal"}
+    unknown = [name for name in options if name not in known]
     if unknown:
         given = [name for name in unknown if name in _OF_THE_GROUP]
         found = [f"leave {name!r} out, because a new array takes that of the group" for name in given]
-        found += (hint(name, sorted(known - {"format"})) for name in unknown if name not in given)
+        found += (hint(name, sorted(known)) for name in unknown if name not in given)
         text = "; ".join(dict.fromkeys(found))
         raise ArgumentTypeError(f"create_array() of a group has no argument {listed(unknown)}; {text}")
 
@@ -85,10 +91,6 @@ def make_array(
     format: Format,
     path: str,
     *,
-    shape: int | Sequence[int] | None = None,
-    dtype: ZDType | npt.DTypeLike | None = None,
-    data: Any = None,
-    write_empty_chunks: bool = False,
     overwrite: bool = False,
     look: DocumentView | None = None,
     **options: Any,
@@ -100,16 +102,92 @@ def make_array(
     TypeError
         If one of ``options`` is no parameter of :func:`xzarr3.create_array`.
     """
+    array, values = _planned(store, format, path, **options)
+    _create(array, values, overwrite=overwrite, look=look)
+    return array
+
+
+def _create(array: Array, values: Any, *, overwrite: bool = False, look: DocumentView | None = None) -> None:
+    store, format, path = array.store, array.format, array.path
+    if values is not None and (overwrite or _is_lazy(values)):
+        _put(store, format, path, {path: array.metadata}, [(array, values)], overwrite=overwrite)
+        return
+    if settle(store, path):
+        look = None
+    make_node(store, format, path, array.metadata, overwrite=overwrite, look=look)
+    if values is not None:
+        _write(values, array)
+
+
+def _write(values: Any, target: Array) -> None:
+    if isinstance(values, Array):
+        from xzarr3.copying import copy_values
+
+        copy_values(values, target)
+    elif _is_lazy(values):
+        from xzarr3.dask.creating import write_blocks
+
+        write_blocks(values, target)
+    else:
+        target[...] = values
+
+
+def make_arrays(
+    store: Store, format: Format, path: str, data: Mapping[str, Any], *, overwrite: bool = False
+) -> None:
+    """Create a group with arrays of these values, by path relative to the group, whose path is checked.
+
+    All values are checked before anything is stored.
+    """
+    group = GroupMetadata(zarr_format=format.zarr_format)
+    nodes: dict[str, NodeMetadata] = {path: group}
+    planned = []
+    for name, values in data.items():
+        full = node_prefix(path) + check_new_path(name, format)
+        above = [each for each in ancestors(full) if each.startswith(node_prefix(path)) and each != path]
+        if any(isinstance(nodes.get(each), ArrayMetadata) for each in above) or full in nodes:
+            raise NodeTypeError(
+                f"cannot save an array as {name!r}, as another one is saved at or above that path; choose "
+                "another name"
+            )
+        if not format.implicit_groups:
+            nodes.update((each, group) for each in above)
+        planned.append(_planned(store, format, full, data=values))
+        nodes[full] = planned[-1][0].metadata
+    if overwrite:
+        _put(store, format, path, nodes, planned, overwrite=True)
+        return
+    settle(store, path)
+    make_node(store, format, path, group, overwrite=False)
+    for array, values in planned:
+        _create(array, values)
+
+
+def _planned(
+    store: Store,
+    format: Format,
+    path: str,
+    *,
+    shape: int | Sequence[int] | None = None,
+    dtype: ZDType | npt.DTypeLike | None = None,
+    data: Any = None,
+    write_empty_chunks: bool = False,
+    **options: Any,
+) -> tuple[Array, Any]:
+    """A new array that is not stored yet, and its values, if any: converted, or a dask array or an array."""
     _check_known(options)
     with Telling():
         data, names, described = _unwrapped(data, path)
     if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):
         options["dimension_names"] = _given(options.get("dimension_names"), names)
     options["attributes"] = _given(options.get("attributes"), described)
-    lazy = isinstance(data, getattr(sys.modules.get("dask.array"), "Array", ()))
+    lazy = _is_lazy(data)
     if lazy:
         _take_blocks(data, shape, options, path)
-    values: Any = data if lazy or data is None else _values(data, dtype, format, path)
+    # The values of an array in a store need not fit into memory, unless they are needed for more than a copy.
+    is_plain = isinstance(data, Array) and data.missing == "fill" and not write_empty_chunks
+    is_copied = is_plain and not store.transactional and (shape is None or as_lengths(shape) == data.shape)
+    values: Any = data if lazy or is_copied or data is None else _values(data, dtype, format, path)
     if values is not None:
         shape = values.shape if shape is None else shape
         dtype = values.dtype if dtype is None else dtype
@@ -119,25 +197,58 @@ def make_array(
             accepted="'shape' and 'dtype', or 'data'",
         )  # fmt: skip
     try:
-        meta = array_metadata(shape=shape, dtype=dtype, format=format, **options)
+        meta = array_metadata(shape=shape, dtype=dtype, format=format, literal=True, **options)
     except MetadataError as error:
         error.at(path=path)
         raise
-    if lazy:
-        from xzarr3.dask.creating import make_array_of_blocks
-
-        return make_array_of_blocks(
-            store, format, path, meta, values, write_empty_chunks=write_empty_chunks, overwrite=overwrite
-        )
     array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
-    if values is not None:  # values that cannot be stored raise here, before an existing node is replaced
+    if not (values is None or lazy or is_copied):  # what cannot be stored raises here, before anything is
         values = array.fitted(values, array.shape)
-    if settle(store, path):
-        look = None
-    make_node(store, format, path, meta, overwrite=overwrite, look=look)
-    if values is not None:
-        array[...] = values
-    return array
+    return array, values
+
+
+def _is_lazy(data: Any) -> bool:
+    """Whether data is a dask array."""
+    return isinstance(data, getattr(sys.modules.get("dask.array"), "Array", ()))
+
+
+def _put(
+    store: Store,
+    format: Format,
+    path: str,
+    nodes: Mapping[str, NodeMetadata],
+    arrays: Sequence[tuple[Array, Any]],
+    *,
+    overwrite: bool,
+) -> None:
+    """Create a node at ``path`` and those below it, by path, and write the values of the arrays among them.
+
+    A node that is replaced stays in place until all values are stored, because they may be computed from it.
+    After an error it is still there.
+    """
+    lazy = [values for _, values in arrays if _is_lazy(values)]
+    if lazy:
+        from xzarr3.dask.creating import check_writable
+
+        check_writable(store, path, lazy, overwrite=overwrite)
+    prefix = node_prefix(path)
+    below = {each[len(prefix) :]: meta for each, meta in nodes.items() if each != path}
+    names = None if isinstance(nodes[path], ArrayMetadata) else {name.partition("/")[0] for name in below}
+    metas = {array.path: array.metadata for array, _ in arrays}
+    place = Replacement(store, format, path, names, metas, overwrite=overwrite, how="overwrite=True")
+
+    def write_nodes() -> None:
+        write_documents(place.store, format, nodes, last=path, replaces=place.replaces)
+
+    place.begin()
+    place.documents_first(write_nodes)
+    with place.discarding():
+        for array, values in arrays:
+            options: Any = {"format": format, "write_empty_chunks": array.write_empty_chunks}
+            target = Array(place.store, array.path, array.metadata, **options)
+            _write(values, target)
+        place.documents_last(write_nodes)
+    place.put({"": nodes[path], **below})
 
 
 def zero_of(dtype: ZDType | npt.DTypeLike) -> object:

@@ -162,7 +162,7 @@ class Xzarr3(Library):
         return {
             UNITS: lambda: self._module.from_zarr(path, chunks="units"),
             OPENED: lambda: self._module.from_zarr(array, chunks="units"),
-            AUTO: lambda: self._module.from_zarr(path, chunks="auto"),
+            AUTO: lambda: self._module.from_zarr(path, chunks="grouped"),
         }
 
     def save(self, data: xr.Dataset, path: Path) -> None:

@@ -660,7 +660,7 @@ T_ALONE = {"t/zarr.json", "t/c/0"}
 OVERWRITING: dict[str, tuple[Callable[[Any], object], set[str]]] = {
     "to_zarr": (lambda store: to_zarr(filled(1), store, mode="w"), T_ALONE),
     "to_zarr later": (
-        lambda store: to_zarr(filled(1).chunk(), store, mode="w", compute=False).compute(), T_ALONE
+        lambda store: to_zarr(filled(1).chunk(), store, mode="w", compute="later").compute(), T_ALONE
     ),
     "create_array": (
         lambda store: xzarr3.create_array(store, "t", data=np.ones(4), overwrite=True),

@@ -44,6 +44,29 @@ def hierarchy(store: Store, zarr_format: Any, **options: Any) -> xzarr3.Group:
     return xzarr3.open_group(store)
 
 
+def variables(store: Any, **options: Any) -> list[str]:
+    with xr.open_dataset(store, engine="xzarr3", **options) as found:
+        return [str(name) for name in found.variables]
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+@pytest.mark.parametrize("source_format", [3, 2])
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_copy_keeps_the_order_of_variables(
+    source_format: Any, zarr_format: Any, kind: str, tmp_path: Path
+) -> None:
+    places = [LocalStore(tmp_path / f"{at}") if kind == "local" else MemoryStore() for at in range(3)]
+    ds = xr.Dataset({name: ("time", [1.0, 2]) for name in "zbqa"}, {"time": [0, 1]})
+    xzarr3.to_zarr(ds, places[0], zarr_format=source_format)
+    xzarr3.to_zarr(ds, places[0], group="of/it")
+    order = variables(places[0])
+    assert order == ["z", "b", "q", "a", "time"]
+    xzarr3.copy(places[0], places[1], zarr_format=zarr_format)
+    xzarr3.copy(places[0], places[2], source_path="of/it", path="g/h", zarr_format=zarr_format)
+    assert variables(places[1]) == variables(places[1], group="of/it") == order
+    assert variables(places[2], group="g/h") == order
+
+
 def assert_same(one: xzarr3.Group, other: xzarr3.Group, *, masked: bool = False) -> None:
     """Whether nodes say the same; with ``masked``, those of ``other`` say in an attribute what is masked."""
     assert dict(one.attrs) == dict(other.attrs)

@@ -44,7 +44,7 @@ from xzarr3 import (
     ("chunks", "expected"),
     [
         ("units", None),
-        ("auto", None),
+        ("grouped", None),
         (-1, ((30,), (40,))),
         (7, ((7, 7, 7, 7, 2), (7, 7, 7, 7, 7, 5))),
         ((10, 40), ((10, 10, 10), (40,))),
@@ -81,7 +81,7 @@ def _slices(lengths: tuple[int, ...]) -> list[slice]:
     return list(itertools.starmap(slice, itertools.pairwise(edges)))
 
 
-@pytest.mark.parametrize("chunks", ["units", "auto", -1])
+@pytest.mark.parametrize("chunks", ["units", "grouped", "auto", -1])
 @pytest.mark.parametrize(
     ("shape", "units"),
     [
@@ -132,7 +132,7 @@ EXPRESSIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("chunks", ["units", "auto", (7, 13)], ids=str)
+@pytest.mark.parametrize("chunks", ["units", "grouped", (7, 13)], ids=str)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_expressions_equal_those_of_numpy(name: str, chunks: Any) -> None:
     array = sample()
@@ -180,7 +180,7 @@ def test_sources(tmp_path: Path) -> None:
     [
         ((3,), None),
         ((1, 2, 3), None),
-        ("unit", "chunks='unit'.*'auto', 'units'"),
+        ("unit", "chunks='unit'.*'grouped', 'units'"),
         ((10, 50, 0), None),
         (((10, 10), (40,)), None),
         ((-3, 4), None),
@@ -207,7 +207,7 @@ def test_errors_reach_the_caller() -> None:
 # The graph
 
 
-@pytest.mark.parametrize("chunks", ["units", "auto", (7, 9), ((1, 29), (13, 27))], ids=str)
+@pytest.mark.parametrize("chunks", ["units", "grouped", (7, 9), ((1, 29), (13, 27))], ids=str)
 @pytest.mark.parametrize("shape", [(), (50,), (30, 40), (8, 9, 10)])
 def test_one_blockwise_layer(shape: tuple[int, ...], chunks: Any) -> None:
     chunks = chunks if isinstance(chunks, str) or len(shape) == 2 else -1

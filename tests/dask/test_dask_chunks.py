@@ -22,8 +22,8 @@ def stored(**options: Any) -> xzarr3.Array:
 DASKS: list[Any] = [
     5, -1, (5, 4), (5, -1), [5, 4], (None, 4), ((3, 17), 6), ((3, 17), (6, 6)), (20, (1,) * 12), "1 kB",
     "64 MiB",
-    ("auto", 3), ("auto", "auto"), {0: 5}, {0: 5, 1: -1}, {1: (5, 7)}, {0: "auto"}, {}, np.int64(7), 7.0,
-    10**6,
+    "auto", ("auto", 3), ("auto", "auto"), {0: 5}, {0: 5, 1: -1}, {1: (5, 7)}, {0: "auto"}, {}, np.int64(7),
+    7.0, 10**6,
     (np.int32(4), 5), {0: None},
 ]  # fmt: skip
 
@@ -77,7 +77,7 @@ def test_names_differ_with_the_blocks() -> None:
         ({"tmie": 5}, "did you mean 'time'"),
         ({2: 5}, "no dimension of the array; accepted: 'time', 'x', 0, 1"),
         ({0.5: 5}, "no dimension of the array"),
-        ("unit", "accepted: 'auto', 'units', 'chunks', or a size"),
+        ("unit", "accepted: 'grouped', 'units', 'chunks', and"),
         ((5, 4, 3), "same length"),
         (((3, 4), 6), "add up to shape"),
     ],

@@ -97,7 +97,7 @@ def test_any_selections_are_those_of_dask(data: st.DataObject) -> None:
     array, values = _made(
         *(size for size, _ in dimensions), chunks=tuple(chunks for _, chunks in dimensions) or ()
     )
-    chunks = data.draw(st.sampled_from(["units", "auto", -1, 4]))
+    chunks = data.draw(st.sampled_from(["units", "grouped", -1, 4]))
     found = from_zarr(array, chunks=chunks)
     expected = da.from_array(values, chunks=found.chunks or ())
     assert isinstance(found, ZarrArray)
@@ -640,7 +640,7 @@ def test_uneven_blocks_are_pickled_small() -> None:
     assert len(pickle.dumps(from_zarr(uneven, chunks="units")[::7].dask)) < 40 * len(edges)
 
 
-@pytest.mark.parametrize("chunks", ["units", "auto"])
+@pytest.mark.parametrize("chunks", ["units", "grouped"])
 @pytest.mark.parametrize("where", ["memory", "local"])
 def test_work_does_not_depend_on_the_number_of_chunks(where: str, chunks: str, tmp_path: Path) -> None:
     """It is counted in calls of functions, of which ten million chunks would need more."""

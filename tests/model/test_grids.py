@@ -163,9 +163,41 @@ def test_the_document_that_is_written() -> None:
     array = made(shape=(10, 12, 7), chunks=[[4, 4, 4], [1, 5, 5, 1], [3, [2, 2]]], dtype="int8")
     # Lengths that repeat are a pair.
     assert document_of(array)["chunk_grid"] == rectilinear([[[4, 3]], [1, [5, 2], 1], [3, [2, 2]]])
-    regular = made(shape=(10, 7), chunks=((4, 4, 2), (7,)), dtype="int8")
-    assert regular.chunks == (4, 7)
-    assert document_of(regular)["chunk_grid"] == {"name": "regular", "configuration": {"chunk_shape": [4, 7]}}
+
+
+@pytest.mark.parametrize("chunks", [((3, 2), 4), ([3, 2], -1), [np.array([3, 2]), (2, 2)]])
+def test_create_array_with_lists_of_lengths(chunks: Any, zarr: Any) -> None:
+    """A list is what it says, also where a regular grid has the same chunks until the array grows."""
+    array = made(shape=(5, 4), chunks=chunks, dtype="int8")
+    grid = document_of(array)["chunk_grid"]
+    assert (grid["name"], grid["configuration"]["chunk_shapes"][0]) == ("rectilinear", [3, 2])
+    array.resize((7, 4))
+    assert array.metadata.chunk_grid.region((2, 0), array.shape)[0] == slice(5, 7)
+    peer = zarr.create_array({}, shape=(5, 4), chunks=chunks, dtype="int8")
+    assert peer.metadata.to_dict()["chunk_grid"]["name"] == "rectilinear"
+
+
+def test_create_array_with_lists_of_lengths_of_shards() -> None:
+    array = made(shape=(10,), shards=((4, 4, 2),), chunks=2, dtype="int8")
+    assert (array.shards, array.chunks) == (((4, 4, 2),), (2,))
+    with pytest.raises(MetadataError, match="cannot lie in shards"):
+        made(shape=(10,), shards=10, chunks=((5, 5),), dtype="int8")
+
+
+@pytest.mark.parametrize("zarr_format", [2, "3-draft"])
+def test_create_array_with_lists_of_lengths_in_formats_with_regular_grids(zarr_format: Any) -> None:
+    options: dict[str, Any] = {"shape": (10, 7), "dtype": "int8", "zarr_format": zarr_format}
+    assert made(**options, chunks=((4, 4, 2), [7])).chunks == (4, 7)
+    with pytest.raises(MetadataError, match="chunk_grid"):
+        made(**options, chunks=((4, 2, 4), 7))
+
+
+def test_blocks_of_dask_arrays_make_a_regular_grid() -> None:
+    blocks = da.ones((10, 7), chunks=((4, 4, 2), (7,)))
+    assert made(data=blocks).chunks == xzarr3.from_array(None, data=blocks).chunks == (4, 7)
+    ds = xr.Dataset({"t": (("y", "x"), blocks)})
+    for encoding in ({}, {"t": {"chunks": blocks.chunks}}):
+        assert xzarr3.to_zarr(ds, encoding=encoding)["t"].chunks == (4, 7)
 
 
 LENGTH = "an integer of at least 1"
@@ -735,7 +767,7 @@ def test_dask_reads_and_writes(data: st.DataObject) -> None:
     bound = st.integers(0, 14)  # Forward only: of some slices beyond the ends dask makes more than numpy.
     selection = tuple(data.draw(st.builds(slice, bound, bound, st.integers(1, 3))) for _ in array.shape)
     assert np.array_equal(
-        xzarr3.from_zarr(array, chunks="auto")[selection].compute(scheduler="sync"), values[selection]
+        xzarr3.from_zarr(array, chunks="grouped")[selection].compute(scheduler="sync"), values[selection]
     )
 
 

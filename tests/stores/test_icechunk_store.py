@@ -90,6 +90,25 @@ def test_a_node_that_is_named_as_chunks_are(session: Any) -> None:
     np.testing.assert_array_equal(xzarr3.open_array(store, "g/c")[:], np.arange(3))
 
 
+@pytest.mark.parametrize("source", ["g/b/x", "g"])
+def test_move(repository: Any, session: Any, source: str) -> None:
+    root = xzarr3.create_group(session.store)
+    root.create_array("g/b/x", data=VALUES, chunks=(2, 4), shards=(4, 8))
+    root.create_array("g/y", data=np.array(5))
+    root["g"].attrs["title"] = "t"
+    session.commit("first")
+    moving = repository.writable_session("main")
+    xzarr3.open_group(moving.store, mode="r+").move(source, "new/where")
+    moving.commit("moved")
+    after = xzarr3.open_group(repository.readonly_session("main").store)
+    assert source not in after
+    moved = "new/where" if source == "g/b/x" else "new/where/b/x"
+    np.testing.assert_array_equal(after[moved][...], VALUES)
+    rest = after["g" if source == "g/b/x" else "new/where"]
+    assert (rest["y"][()], dict(rest.attrs)) == (5, {"title": "t"})
+    assert zarr.open_group(repository.readonly_session("main").store, mode="r")[moved][1, 2] == VALUES[1, 2]
+
+
 def test_stores_around_that_of_a_session(session: Any) -> None:
     logged = zarr.storage.LoggingStore(session.store, log_level="ERROR")
     xzarr3.to_zarr(dataset().chunk({"time": 2}), logged)
@@ -217,7 +236,7 @@ MODES: dict[str, Callable[[Any], object]] = {
         xr.DataTree(dataset(), children={"k": xr.DataTree(dataset())}), store, mode="w"
     ),
     "later": lambda store: xzarr3.to_zarr(
-        dataset().chunk({"time": 2}), store, mode="w", compute=False
+        dataset().chunk({"time": 2}), store, mode="w", compute="later"
     ).compute(scheduler="threads"),
     "copy": lambda store: xzarr3.copy(store, store, source_path="t", path="copied/t"),
     "overwrite": lambda store: xzarr3.create_array(

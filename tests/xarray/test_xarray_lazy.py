@@ -754,6 +754,20 @@ def test_small_chunks_are_grouped() -> None:
     assert xzarr3.open_array(again, "a").chunks == (1, 64)
 
 
+@pytest.mark.parametrize("layout", [{"chunks": (2, 50)}, {"chunks": (2, 5), "shards": (6, 50)}], ids=str)
+@pytest.mark.parametrize("size", ["2 kiB", "20 kiB", "1 MiB"])
+def test_auto_chunks_are_those_of_dask(layout: dict[str, Any], size: str) -> None:
+    store, values = xzarr3.MemoryStore(), np.arange(12000, dtype="i4").reshape(60, 200)
+    xzarr3.create_array(store, "a", data=values, dimension_names=["x", "y"], **layout)
+    with dask.config.set({"array.chunk-size": size}):
+        lazy = xzarr3.from_zarr(store, "a", chunks="auto")
+        opened = [open(store, chunks="auto")["a"] for open in (ours, xzarr3.open_dataset, xzarr3.open_zarr)]
+        expected = da.from_array(values, chunks="auto").chunks if size == "1 MiB" else opened[0].chunks
+    assert [each.chunks for each in (lazy, *opened)] == [expected] * 4
+    assert xzarr3.open_zarr(store)["a"].chunks == xzarr3.open_dataset(store)["a"].chunks
+    np.testing.assert_array_equal(lazy.compute(), values)
+
+
 # Errors are of the types that the zarr engine raises
 
 

@@ -622,8 +622,8 @@ def test_new_variables_of_other_lengths(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mode", ["w-", "w"])
 def test_regions_of_a_template(tmp_path: Path, mode: Any) -> None:
     whole = timed(6, 0)
-    if mode == "w":
-        to_zarr(base(), tmp_path)
+    if mode == "w":  # A group without anything has nothing to lose.
+        xzarr3.create_group(tmp_path)
     encoding = {"a": {"chunks": (4, 3)}}
     later = to_zarr(whole.chunk(time=1), tmp_path, mode=mode, compute=False, encoding=encoding)
     found = read(xzarr3.LocalStore(tmp_path), consolidated=True)
@@ -638,10 +638,34 @@ def test_regions_of_a_template(tmp_path: Path, mode: Any) -> None:
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
 
 
-def test_a_template_of_what_it_replaces(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+@pytest.mark.parametrize("kind", ["memory", "local"])
+@pytest.mark.parametrize("options", [{}, {"replace": "in place"}], ids=str)
+def test_to_zarr_makes_no_template_of_existing_data(
+    kind: str, zarr_format: Any, options: Any, tmp_path: Path
+) -> None:
+    store: Any = xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(tmp_path)
+    to_zarr(base(), store, group="g", zarr_format=zarr_format)
+    before, lazy = contents(store), timed(6, 0).chunk(time=1)
+    for group, there in (
+        ("g", "is a group with 'a', "),
+        ("g/a", "is an array"),
+        (None, "is a group with 'g'"),
+    ):
+        with pytest.raises(ValueError, match=f"{there}.*compute=True.*new place.*region"):
+            to_zarr(lazy, store, group=group, mode="w", compute=False, **options)
+        assert contents(store) == before
+    to_zarr(lazy, store, group="h", mode="w", compute=False).compute(scheduler="threads")
+    later = to_zarr(base(2, 5)[["a"]].chunk(), store, group="g", append_dim="time", compute=False)
+    xr.testing.assert_identical(open_dataset(store, group="g").load(), base())
+    later.compute(scheduler="threads")
+    assert open_dataset(store, group="g").sizes["time"] == 5
+    to_zarr(base() + 1, store, group="g", mode="w", compute=False, **options)  # Nothing is left for later.
+    xr.testing.assert_identical(open_dataset(store, group="g").load(), base() + 1)
+
+
+def test_values_of_compute(tmp_path: Path) -> None:
     to_zarr(base(), tmp_path)
-    with pytest.raises(ValueError, match="compute='later'"):
-        to_zarr(open_dataset(tmp_path, chunks={}) + 1, tmp_path, mode="w", compute=False)
     with pytest.raises(ValueError, match="'template' is not supported"):
         to_zarr(base(), tmp_path, mode="w", compute="template")  # type: ignore[call-overload]
     xr.testing.assert_identical(open_dataset(tmp_path).load(), base())
@@ -651,10 +675,9 @@ def test_a_template_of_what_it_replaces(tmp_path: Path) -> None:
 def test_a_template_knows_what_it_replaces_by_place(tmp_path: Path, engine: str) -> None:
     to_zarr(base(), tmp_path, group="g")
     there = xr.open_dataset(tmp_path / "g", engine=engine, chunks={}, consolidated=False)
-    with pytest.raises(ValueError, match="compute='later'"):
+    with pytest.raises(ValueError, match="compute=True"):
         to_zarr(there, tmp_path, group="g", mode="w", compute=False)
     xr.testing.assert_identical(open_dataset(tmp_path, group="g").load(), base())
-    to_zarr(base(), tmp_path, group="h")
     to_zarr(there + 1, tmp_path, group="h", mode="w", compute=False).compute(scheduler="threads")
     np.testing.assert_array_equal(open_dataset(tmp_path, group="h")["a"].values, base()["a"].values + 1)
 

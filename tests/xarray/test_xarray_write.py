@@ -537,6 +537,42 @@ def test_write_empty_chunks(option: bool | None, stored: bool) -> None:
         )
 
 
+def of_fill_values() -> xr.Dataset:
+    """A dataset whose coordinates hold only zero, as the number of an ensemble's first member does."""
+    coords = {"time": [0], "x": [0.0], "number": 0, "surface": 0.0}
+    return xr.Dataset({"t": (("time", "x"), [[1.5]])}, coords=coords)
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_scalars_and_index_coordinates_of_fill_values_are_stored(
+    zarr_format: Any, lazy: bool, tmp_path: Path
+) -> None:
+    ds = of_fill_values()
+    if lazy:
+        ds["number"] = ds["number"].chunk()
+    by_zarr, ours, copied = tmp_path / "zarr", tmp_path / "ours", xzarr3.MemoryStore()
+    ds.to_zarr(by_zarr, zarr_format=zarr_format, consolidated=True)  # It leaves these chunks out.
+    to_zarr(ds, ours, zarr_format=zarr_format)
+    xzarr3.copy(by_zarr, copied)
+    more: Any = {"chunks": {"x": 2, "time": 2}, "shards": {"x": 4}} if zarr_format == 3 else {"chunks": 2}
+    recoded = xzarr3.MemoryStore()
+    xzarr3.copy(by_zarr, recoded, **more)
+    for store in (ours, copied, recoded):
+        assert not xzarr3.check(store).findings
+        with xr.open_dataset(store, engine="xzarr3", missing="error") as found:
+            xr.testing.assert_identical(found.load(), ds.load())
+    root = xzarr3.open_group(ours, mode="r+")
+    for name in ("number", "time"):
+        root[name][...] = 1
+        root[name][...] = 0
+    to_zarr(ds.drop_vars(["number", "surface"]), ours, append_dim="time")
+    root = xzarr3.open_group(ours, missing="error")
+    assert (root["number"][()], root["time"][:].tolist()) == (0, [0, 0])
+    if zarr_format == 3:
+        assert contents(ours).keys() >= {"number/c", "time/c/0", "x/c/0"}
+
+
 # Dask
 
 

@@ -312,4 +312,4 @@ def finish_above(
     above = [each for each in ancestors(path) if each or not consolidates]
     refresh_consolidated(store, format, [*made, *paths], metas, holders=above)
     if consolidates:
-        write_consolidated(store, format, "")
+        write_consolidated(store, format, "", paths)

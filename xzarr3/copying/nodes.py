@@ -32,9 +32,9 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.formats.nonfinite_attributes import Telling
 from xzarr3.groups import Group, bind
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes.consolidated import check_consolidates
+from xzarr3.nodes.consolidated import check_consolidates, write_consolidated
 from xzarr3.nodes.documents import store_documents
-from xzarr3.nodes.find import DocumentView, find_format, format_for_new, read_metadata
+from xzarr3.nodes.find import DocumentView, depth_first, find_format, format_for_new, read_metadata
 from xzarr3.nodes.node import check_new_path, locate_node, normal_path
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.progress import Asked, Progress, check_asked
@@ -245,11 +245,12 @@ class _Plan:
 
     def opened(self) -> Array | Group:
         """The copy, once it is in its place; its consolidated metadata are made if it is to have any."""
-        result = bind(self.store, self.format, self.path, self.metadata[""], read_only=False)
-        has_any = self.format.consolidated_key(self.path) is not None
-        if self.consolidated and isinstance(result, Group) and has_any:
-            return result.consolidate()
-        return result
+        top, has_any = self.metadata[""], self.format.consolidated_key(self.path) is not None
+        if self.consolidated and has_any and isinstance(top, GroupMetadata):
+            order = [below for below in self.metadata if below]
+            top, held = write_consolidated(self.store, self.format, self.path, order)
+            top = replace(top, consolidated=held)
+        return bind(self.store, self.format, self.path, top, read_only=False)
 
 
 def _planned(
@@ -436,7 +437,9 @@ def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
         read_only=node.read_only,
         use_consolidated=False,
     )
-    nodes.update(plain.members(max_depth=None))
+    below = dict(plain.members(max_depth=None))
+    held = [name for name in node.copies or () if name in below]  # The order of the variables in xarray.
+    nodes.update((name, below[name]) for name in depth_first(dict.fromkeys([*held, *below])))
     known = {node.path, *(node_prefix(node.path) + below for below in nodes)}
     for prefix in node.format.prefixes(node.path):
         for key in node.store.list_prefix(prefix):

@@ -131,9 +131,9 @@ class ArrayCopy:
 
     @property
     def absent(self) -> Absent | None:
-        """What is stored in place of absent units; None if absence means the same in both arrays."""
+        """What is stored in place of absent units; None if they may be absent in the target, too."""
         source, target = self.source.metadata, self.target.metadata
-        left_open = target.fill_is_null and not source.fill_is_null
+        left_open = self.target._is_always_stored or (target.fill_is_null and not source.fill_is_null)
         return Absent(source.fill_value, target) if left_open or not _same_fill(source, target) else None
 
     @property
@@ -179,7 +179,7 @@ def _encoded_alike(source: ArrayMetadata, target: ArrayMetadata) -> bool:
 
 @dataclass(frozen=True)
 class Absent:
-    """Encoded fill values for units that are absent in the source, where absence would mean another value."""
+    """Encoded fill values for units that are absent in the source and must not be in the target."""
 
     fill_value: Scalar
     metadata: ArrayMetadata

@@ -66,9 +66,9 @@ def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks
         If they do not fit the array, or name a dimension that it does not have.
     """
     if chunks is None:
-        chunks = "auto"
-    if isinstance(chunks, str) and chunks in ("auto", *_STORED):
-        asked = _grouped(array) if chunks == "auto" else _STORED[chunks](array).axes
+        chunks = "grouped"
+    if isinstance(chunks, str) and chunks in ("grouped", *_STORED):
+        asked = _grouped(array) if chunks == "grouped" else _STORED[chunks](array).axes
         return [trimmed(blocks, size) for blocks, size in zip(asked, array.shape, strict=True)]
     if type(chunks) is int:
         chunks = (chunks,) * array.ndim
@@ -84,11 +84,12 @@ def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks
     try:
         units = array.write_chunk_sizes
         normal: BlockChunks = normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units)
-    except ValueError as error:
+    except (ValueError, NotImplementedError) as error:  # dask cannot tell the size of objects
         if not isinstance(chunks, str):
             raise
         raise ArgumentError(
-            f"chunks={chunks!r}; accepted: 'auto', 'units', 'chunks', or a size as '16 MiB'"
+            f"chunks={chunks!r}; accepted: 'grouped', 'units', 'chunks', and, unless the dtype is object, "
+            "'auto' or a size as '16 MiB'"
         ) from error
     blocks = [as_blocks(along) for along in normal]
     return normal if None in blocks else cast("list[Steps | Edges]", blocks)

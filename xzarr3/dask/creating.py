@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import dask.array as da
 
 from xzarr3.arrays import Array
-from xzarr3.commit.replace import Replacement
 from xzarr3.dask.sources import reads_below
 from xzarr3.dask.write import check_scheduler
 from xzarr3.dask.write import store as store_blocks
 from xzarr3.errors import ArgumentError, MetadataError
-from xzarr3.formats import Format
-from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.nodes.documents import write_documents
 from xzarr3.stores import Store
 
 
@@ -34,37 +31,16 @@ def block_lengths(source: da.Array, path: str) -> tuple[int, ...]:
     return tuple(max(1, *lengths) for lengths in source.chunks)
 
 
-def make_array_of_blocks(
-    store: Store,
-    format: Format,
-    path: str,
-    meta: ArrayMetadata,
-    source: da.Array,
-    *,
-    write_empty_chunks: bool,
-    overwrite: bool,
-) -> Array:
-    """Make an array and write a dask array to it, block by block.
-
-    A node that is replaced stays in place until all blocks are stored, because they may be computed from it.
-    After an error it is still there.
-    """
+def check_writable(store: Store, path: str, sources: Sequence[da.Array], *, overwrite: bool) -> None:
+    """Raise if the blocks of dask arrays cannot be written at a path, or below it."""
     check_scheduler(store)
-    if overwrite and store.transactional and any(reads_below([source], store, path)):
+    if overwrite and store.transactional and any(reads_below(sources, store, path)):
         raise ArgumentError(
             f"the values are computed from '/{path}' of {store}, which would be erased before they are read; "
             "load them first, or create another array"
         )
-    place = Replacement(store, format, path, None, {path: meta}, overwrite=overwrite, how="overwrite=True")
-    target = Array(place.store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
 
-    def write() -> None:
-        write_documents(place.store, format, {path: meta}, last=path, replaces=place.replaces)
 
-    place.begin()
-    place.documents_first(write)
-    with place.discarding():
-        store_blocks(da.broadcast_to(source, meta.shape), target)
-        place.documents_last(write)
-    place.put({"": meta})
-    return Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
+def write_blocks(source: da.Array, target: Array) -> None:
+    """Write a dask array to an array of the same or a larger shape, block by block."""
+    store_blocks(da.broadcast_to(source, target.shape), target)

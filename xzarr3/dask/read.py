@@ -31,7 +31,7 @@ def from_zarr(
     source: StoreLike | Array,
     path: str = "",
     *,
-    chunks: Literal["auto", "units", "chunks"] | Any = "auto",
+    chunks: Literal["grouped", "units", "chunks"] | Any = "grouped",
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
@@ -45,14 +45,16 @@ def from_zarr(
         The array, or the store that contains it.
     path : str
         Path of the array in its hierarchy; the root by default.
-    chunks : {"auto", "units", "chunks"} or any chunks of dask
+    chunks : {"grouped", "units", "chunks"} or any chunks of dask
         ``units`` makes one block of each stored unit: a shard, or a chunk without shards. ``chunks`` makes
-        one block of each chunk: in a shard, of each inner chunk. ``auto`` makes blocks of units but groups
+        one block of each chunk: in a shard, of each inner chunk. ``grouped`` makes blocks of units but groups
         small ones, because running a task costs more than reading a small chunk.
 
-        Everything that dask accepts has the meaning that dask gives it: a number, -1, a size in bytes such as
-        ``"64 MiB"``, a tuple of these, tuples of the lengths of all blocks, and a mapping from dimensions,
-        by name or number, to any of these. A mapping makes one block of each dimension that it leaves out.
+        Everything that dask accepts has the meaning that dask gives it: a number, -1, ``"auto"`` or a size in
+        bytes such as ``"64 MiB"`` for blocks of about that size that are made of whole units, a tuple of
+        these, tuples of the lengths of all blocks, and a mapping from dimensions, by name or number, to any
+        of these. The size of ``"auto"`` is dask's option ``array.chunk-size``. A mapping makes one block of
+        each dimension that it leaves out.
         ``"units"`` and ``"chunks"`` can stand for a single dimension, too.
     name : str, optional
         Name of the dask array. By default an array has the same name in every process until it is changed;

@@ -82,6 +82,9 @@ class Format(ABC):
     opaque_type: ClassVar[type[RawBits | RawBytes]] = RawBits
     """The data type for bytes without a meaning in Zarr."""
 
+    regular_grids_only: ClassVar[bool] = False
+    """Whether all chunks of an array have the same shape."""
+
     is_draft: ClassVar[bool] = False
     """Whether the format is a draft that other tools do not read any more."""
 

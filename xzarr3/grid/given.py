@@ -30,7 +30,7 @@ def _sample(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(max(1, min(length, 100)) for length in shape)
 
 
-def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid:
+def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks", *, literal: bool = False) -> Grid:
     """The grid for the ``chunks`` that a user gives.
 
     Parameters
@@ -41,12 +41,14 @@ def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid
     shape : tuple of int
     field : str
         Name of ``chunks`` in errors.
+    literal : bool
+        Any list makes a rectilinear grid.
 
     Returns
     -------
     RegularGrid or RectilinearGrid
-        Regular if every list has equal lengths, of which the last may be shorter. Otherwise rectilinear; a
-        dimension given as a list then grows as :meth:`Edges.covering` describes.
+        Regular if every list has equal lengths, of which the last may be shorter, unless it is ``literal``.
+        Otherwise rectilinear; a dimension given as a list then grows as :meth:`Edges.covering` describes.
 
     Raises
     ------
@@ -59,6 +61,8 @@ def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid
     (RegularGrid(chunk_shape=(4, 4)), RegularGrid(chunk_shape=(4, 5)))
     >>> grid_for([-1, [3, 7]], (10, 10))
     RectilinearGrid(chunk_shapes=(10, ((3, 1), (7, 1))))
+    >>> grid_for([[4, 4, 2]], (10,), literal=True)
+    RectilinearGrid(chunk_shapes=(((4, 2), (2, 1)),))
     """
     given = [chunks] * len(shape) if _is_integer(chunks) else _items(chunks)
     if given is None or len(given) != len(shape):
@@ -70,7 +74,7 @@ def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid
         _wanted_axis(value, size, field if value is chunks else f"{field}[{at}]")
         for at, (value, size) in enumerate(zip(given, shape, strict=True))
     ]
-    steps = [axis if isinstance(axis, int) else _step(axis) for axis in found]
+    steps = [axis if isinstance(axis, int) else None if literal else _step(axis) for axis in found]
     if None not in steps:
         return RegularGrid(tuple(cast("list[int]", steps)))
     return RectilinearGrid(tuple(found))

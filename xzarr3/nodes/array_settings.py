@@ -54,8 +54,12 @@ def array_metadata(
     storage_transformers: Sequence[StorageTransformer | Mapping[str, Any] | str] = (),
     order: str = "C",
     format: Format = V3,
+    literal: bool = False,
 ) -> ArrayMetadata:
     """The metadata of a new array; see :func:`xzarr3.create_array` for the parameters.
+
+    With ``literal``, lists of lengths make a rectilinear grid, if the format has one. Without it, only lists
+    that no regular grid has: such lists are the blocks of a dask array.
 
     Raises
     ------
@@ -74,7 +78,8 @@ def array_metadata(
     mixed = format.byte_order_in_data_type and asked.byte_order == "mixed"
     data_type = asked if mixed else asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
-    grid, units = chosen_grids(chunks, shards, sizes, data_type.item_size)
+    literal = literal and not format.regular_grids_only
+    grid, units = chosen_grids(chunks, shards, sizes, data_type.item_size, literal=literal)
     filters, packing = chosen_filters(filters, format)
     serializer = chosen_serializer(serializer, asked, filters, format)
     codecs: tuple[Codec, ...] = (
@@ -148,8 +153,10 @@ def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
         ) from error
 
 
-def chosen_grids(chunks: Any, shards: Any, shape: tuple[int, ...], itemsize: int) -> tuple[Grid, Grid | None]:
-    """The grid of the chunks, and that of the shards or None; see :func:`xzarr3.create_array`.
+def chosen_grids(
+    chunks: Any, shards: Any, shape: tuple[int, ...], itemsize: int, *, literal: bool = False
+) -> tuple[Grid, Grid | None]:
+    """The grid of the chunks, and that of the shards or None; see :func:`array_metadata`.
 
     Raises
     ------
@@ -157,16 +164,18 @@ def chosen_grids(chunks: Any, shards: Any, shape: tuple[int, ...], itemsize: int
         If the settings do not fit the shape, or each other.
     """
     limit = _limit(chunks, "chunks")
+
+    def divided(most: int) -> Grid:
+        if is_open(chunks):
+            return RegularGrid(auto_chunks(shape, itemsize, most if limit is None else limit))
+        return grid_for(-1 if chunks is False else chunks, shape, literal=literal)
+
     if shards is None or shards is False:
-        most = AUTO_CHUNK if limit is None else limit
-        return RegularGrid(auto_chunks(shape, itemsize, most)) if is_open(chunks) else _given(
-            chunks, shape
-        ), None
+        return divided(AUTO_CHUNK), None
     if is_open(chunks) and not is_open(shards):
-        units = grid_for(shards, shape, "shards")
+        units = grid_for(shards, shape, "shards", literal=literal)
         return RegularGrid(chunks_in_shards(units, itemsize, limit)), units
-    most = AUTO_INNER_CHUNK if limit is None else limit
-    grid = RegularGrid(auto_chunks(shape, itemsize, most)) if is_open(chunks) else _given(chunks, shape)
+    grid = divided(AUTO_INNER_CHUNK)
     if not isinstance(grid, RegularGrid):
         raise MetadataError(
             "chunks of several shapes cannot lie in shards", field="chunks", found=chunks,
@@ -176,7 +185,8 @@ def chosen_grids(chunks: Any, shards: Any, shape: tuple[int, ...], itemsize: int
         largest = _limit(shards, "shards") or AUTO_SHARD
         units = RegularGrid(auto_shards(shape, grid.chunk_shape, itemsize, largest))
     else:
-        units = grid_for(_of_whole_chunks(shards, grid.chunk_shape, shape), shape, "shards")
+        whole = _of_whole_chunks(shards, grid.chunk_shape, shape)
+        units = grid_for(whole, shape, "shards", literal=literal)
     return grid, units
 
 
@@ -190,10 +200,6 @@ def _of_whole_chunks(shards: Any, chunks: tuple[int, ...], shape: tuple[int, ...
         length if isinstance(each, int) and each == -1 else each
         for each, length in zip(along, whole, strict=True)
     ]
-
-
-def _given(chunks: Any, shape: tuple[int, ...]) -> Grid:
-    return grid_for(-1 if chunks is False else chunks, shape)
 
 
 def _limit(setting: Any, field: str) -> int | None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import cast
 
 from xzarr3._types import Buffer
-from xzarr3.errors import StoreCapabilityError, StoreError
+from xzarr3.errors import MetadataError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes.documents import Before, gone
 from xzarr3.nodes.find import (
     DocumentView,
+    depth_first,
     held_below,
     held_of,
     read_documents,
@@ -93,8 +95,13 @@ def check_consolidates(store: Store) -> None:
         )
 
 
-def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMetadata, dict[str, Held]]:
+def write_consolidated(
+    store: Store, format: Format, path: str, order: Iterable[str] = ()
+) -> tuple[GroupMetadata, dict[str, Held]]:
     """Copy the documents of all nodes below a group into its consolidated metadata.
+
+    Nodes stay in the order of the consolidated metadata that are there. Others come after them, in the
+    ``order`` of these relative paths, and last those that only a listing shows.
 
     Returns
     -------
@@ -122,9 +129,11 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
         # Read the nodes after the document that will hold them. A writer that changes a node updates that
         # document afterwards, if it holds consolidated metadata; the compare-and-set then fails and this runs
         # again.
-        before, metadata = _group_with(store, format, path, key, stored)
+        known, metadata = _group_with(store, format, path, key, stored)
         below = held_below(DocumentView(store), format, path)
-        written[:] = [(before, metadata, below)]
+        paths = dict.fromkeys([*(known or ()), *order, *below])
+        below = {each: below[each] for each in depth_first(each for each in paths if each in below)}
+        written[:] = [(known is not None, metadata, below)]
         document = format.documents(metadata, path, below)[key]
         return [documents.encode(document, path) + documents.mark_of(stored)]
 
@@ -139,19 +148,30 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
 
 def _group_with(
     store: Store, format: Format, path: str, key: str, stored: Buffer | None
-) -> tuple[bool, GroupMetadata]:
-    """Whether there are consolidated metadata, and the metadata of the group, given its document ``key``."""
-    held = None
+) -> tuple[list[str] | None, GroupMetadata]:
+    """The paths in the consolidated metadata of a group, and its own metadata, given its document ``key``.
+
+    The paths are None if there are no consolidated metadata.
+    """
+    held = found = None
     if not format.one_document:
-        held, before = read_held(store, format, path, consolidated=False), stored is not None
+        held = found = read_held(store, format, path, consolidated=False)
     elif stored is not None:
         found = held_of(format, path, {key: stored})
         held = format.without_consolidated(found)
-        before = held != found
     metadata = None if held is None else format.parse_again(held, path)
     if not isinstance(metadata, GroupMetadata):
         raise gone(store, path)
-    return before, metadata
+    if stored is None or (format.one_document and held == found):
+        return None, metadata
+    try:
+        if not format.one_document:
+            name = key.rpartition("/")[2]
+            found = {**cast("dict[str, Held]", held), name: documents.decode(stored, path, name)}
+        before = format.parse_again(found, path)
+    except MetadataError:  # they are written anew, which needs no more than their order
+        return [], metadata
+    return [*(cast("GroupMetadata", before).consolidated or ())], metadata
 
 
 def _holds_own(format: Format, path: str) -> bool:

@@ -133,18 +133,22 @@ def make_node(
     look.fetch(format.documents(meta, path))
     # The lock keeps one thread from erasing what another has just created.
     with document_lock(store) if overwrite else nullcontext():
-        if overwrite:
-            erase_node(store, path, new=(format, meta))
-        else:
+        is_erased = overwrite and erase_node(store, path, new=(format, meta))
+        if not overwrite:
             orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
             _check_room(store, look, path, None if is_array else format, orphans)
             if not path and (store.renames_trees or not (look.listable and _has_no_lease(look))):
                 check_complete(store, path, "array" if is_array else "group")
-        made = make_groups_above(store, format, path, None if overwrite else look)
-        if overwrite:
-            write_documents(store, format, {path: meta}, replaces=not store.renames_trees)
-        elif not create_documents(look, store, format, path, meta):
-            raise _there_is_one(store, path)
+        try:
+            made = make_groups_above(store, format, path, None if overwrite else look)
+            if overwrite:
+                write_documents(store, format, {path: meta}, replaces=not store.renames_trees)
+            elif not create_documents(look, store, format, path, meta):
+                raise _there_is_one(store, path)
+        except BaseException as error:
+            if is_erased:
+                error.add_note(f"what was at '/{path}' in {store} is erased, and nothing is there now")
+            raise
         refresh_consolidated(store, format, [*made, path])
 
 

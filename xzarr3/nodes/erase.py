@@ -35,8 +35,8 @@ def erase_node(
     format: Format | None = None,
     *,
     new: tuple[Format, NodeMetadata] | None = None,
-) -> None:
-    """Erase an array, or a group with all nodes below it, if it exists.
+) -> bool:
+    """Erase an array, or a group with all nodes below it, if it exists; returns whether anything was there.
 
     Only documents and chunks of arrays are erased. Other keys stay.
 
@@ -59,7 +59,7 @@ def erase_node(
     formats = formats_in(look, path, format)
     found = keys_at(look, formats, path)
     if not found:
-        return
+        return False
     kept = documents_among(formats, found)
     look.fetch(kept)
     arrays: dict[str, ArrayMetadata] = {}
@@ -78,12 +78,14 @@ def erase_node(
         arrays=arrays,
         undone="nothing was erased",
     )
+    for each in formats:  # first, so that no consolidated copy outlives its document
+        drop_from_consolidated(store, each, path)
     # documents go first: after a crash, the remaining keys are no node
     erase_stages(store, leaving_stages(formats, path, found.difference(foreign - taken)))
-    for format in formats:
-        drop_from_consolidated(store, format, path)
-        for prefix in format.prefixes(path):
+    for each in formats:
+        for prefix in each.prefixes(path):
             store.sweep(prefix)
+    return True
 
 
 def erase_stages(store: Store, stages: Iterable[Sequence[str]]) -> None:

@@ -1,8 +1,8 @@
 """Moves a node, with all nodes below it, to another path of its hierarchy.
 
 A directory is renamed. Elsewhere values are copied within the store, documents last, and the old ones are
-erased when all copies are there: after a crash the node is at the old path, or at both. Values are not
-decoded.
+erased when all copies are there: after a crash the node is at the old path, or at both. A transactional store
+gets the documents first, as its commit makes all of them visible together. Values are not decoded.
 """
 
 from __future__ import annotations
@@ -85,11 +85,14 @@ def _rename(store: LocalStore, source: str, target: str) -> None:
 
 
 def _copy_and_erase(store: Store, formats: tuple[Format, ...], source: str, target: str) -> None:
-    """Copy the values of a node, documents last, and erase the old ones, documents first."""
+    """Copy the values of a node, documents last, and erase the old ones, documents first.
+
+    A transactional store takes documents first: it has no place for chunks of a node that does not exist yet.
+    """
     keys = keys_at(store, formats, source)
     leaving = leaving_stages(formats, source, keys)
     renamed = _renaming(formats, source, target)
-    for stage in reversed(leaving):
+    for stage in leaving if store.transactional else reversed(leaving):
         store.copy_values((key, renamed(key)) for key in stage if not is_lease(key))
     erase_stages(store, leaving)
     for format in formats:

@@ -57,7 +57,8 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     chunks : "grouped" or any ``chunks`` of :func:`xarray.open_dataset`
         The chunks of the dask arrays. ``"grouped"`` makes blocks of whole stored units, shards or unsharded
         chunks, and groups small ones. If dask is not installed, ``"grouped"`` means None: no dask arrays, and
-        values are read when they are used. ``{}`` makes one block of each stored unit.
+        values are read when they are used. ``{}`` makes one block of each stored unit. ``"auto"`` is dask's:
+        blocks of about its option ``array.chunk-size``, of whole stored units where that is possible.
     **options
         Further options of :func:`xarray.open_dataset` and of this engine, such as ``group``,
         ``drop_variables``, ``keep_variables``, ``consolidated``, ``storage_options`` and ``missing``.
@@ -78,7 +79,9 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     return dataset
 
 
-def open_zarr(store: StoreLike, group: str | None = None, *, chunks: Any = "auto", **options: Any) -> Dataset:
+def open_zarr(
+    store: StoreLike, group: str | None = None, *, chunks: Any = "grouped", **options: Any
+) -> Dataset:
     """Open a dataset lazily: :func:`open_dataset` with the arguments of :func:`xarray.open_zarr`.
 
     Parameters
@@ -86,9 +89,9 @@ def open_zarr(store: StoreLike, group: str | None = None, *, chunks: Any = "auto
     store : path, URL or Store
     group : str, optional
         Path of the group in its hierarchy; the root by default.
-    chunks : "auto" or any ``chunks`` of :func:`xarray.open_dataset`
-        ``"auto"`` makes blocks of whole stored units, and groups small ones: ``"grouped"`` of
-        :func:`open_dataset`. None reads values when they are used, without dask.
+    chunks : "grouped" or any ``chunks`` of :func:`xarray.open_dataset`
+        See :func:`open_dataset`. There, as here, ``"auto"`` is dask's; in :func:`xarray.open_zarr` it is
+        ``{}``.
     **options
         Further options of :func:`open_dataset`.
 
@@ -100,8 +103,7 @@ def open_zarr(store: StoreLike, group: str | None = None, *, chunks: Any = "auto
     >>> xzarr3.open_zarr(store, "ocean")["t"].mean().compute().item()
     1.0
     """
-    is_auto = isinstance(chunks, str) and chunks == "auto"
-    return open_dataset(store, group=group, chunks="grouped" if is_auto else chunks, **options)
+    return open_dataset(store, group=group, chunks=chunks, **options)
 
 
 def open_datatree(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -> DataTree:

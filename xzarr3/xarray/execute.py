@@ -24,9 +24,10 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from xzarr3.arrays import Array
 from xzarr3.dask.cleanup import Writing, fetched
 from xzarr3.dask.plan import BlockWrite, Writes, plan_writes
-from xzarr3.dask.sources import reads_below
 from xzarr3.dask.write import check_scheduler
-from xzarr3.errors import ArgumentError, ConflictError
+from xzarr3.errors import ArgumentError, ConflictError, some
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.find import children, find_node
 from xzarr3.progress import Asked, shown
 from xzarr3.stores import Store, in_flight
 
@@ -106,16 +107,11 @@ def templated(write: Commit, opened: Store | None) -> Delayed:
     Raises
     ------
     ValueError
-        If a dask array reads data that this call replaces.
+        If fill values would take the place of existing data.
     """
     store, jobs = write.store, write.jobs
-    read = reads_below([job.source for job in jobs], store, write.path)
-    for job, is_replaced in zip(jobs, read, strict=True):
-        if is_replaced:
-            raise ArgumentError(
-                f"array '{job.target.name}' is computed from values in {store} and would be replaced before "
-                "they are read; pass compute='later', which keeps them until all is written"
-            )
+    if jobs:
+        _check_nothing_lost(store, write.path)
     targets = [
         Array(store, at.path, at.metadata, format=at.format, write_empty_chunks=at.write_empty_chunks)
         for at in (job.target for job in jobs)
@@ -126,6 +122,25 @@ def templated(write: Commit, opened: Store | None) -> Delayed:
         cast("Any", opened).flush()
     placed = [BlockWrite(job.source, target, ...) for job, target in zip(jobs, targets, strict=True)]
     return _ending(plan_writes(placed) if placed else None, partial(_closed, opened))
+
+
+def _check_nothing_lost(store: Store, path: str) -> None:
+    """Raise if a new dataset without values would replace a node."""
+    found = find_node(store, path)
+    if found is None:
+        return
+    format, meta = found
+    there = "an array"
+    if not isinstance(meta, ArrayMetadata):
+        names = children(store, format, path)
+        if not names and not meta.attributes:
+            return
+        there = f"a group with {some(names)}" if names else "a group with attributes"
+    raise ArgumentError(
+        f"'/{path}' in {store} is {there}, which would be gone before the new values are there, as "
+        "compute=False stores these later; pass compute=True, which keeps the old data until then, write to "
+        "a new place, or write the blocks into a region of what is there"
+    )
 
 
 def _closed(opened: Store | None, blocks: object = None) -> None:

@@ -218,7 +218,7 @@ def _grouped(array: Array) -> Iterator[int | tuple[int, ...]]:
     """The lengths of blocks that group small stored units, along each dimension."""
     from xzarr3.dask.blocks import asked_blocks
 
-    for axis, size in zip(asked_blocks(array, "auto"), array.shape, strict=True):
+    for axis, size in zip(asked_blocks(array, "grouped"), array.shape, strict=True):
         yield axis if isinstance(axis, tuple) else _axis_lengths(axis, size)
 
 

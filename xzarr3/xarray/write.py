@@ -142,9 +142,10 @@ def to_zarr(
     compute : bool or "later"
         True writes now. With False, a new dataset is created at once with all values that are in memory. The
         returned Delayed writes the dask arrays when it is computed. Until then their arrays read as the fill
-        value, and other calls may write regions of them. An existing dataset stays as it is until the Delayed
-        is computed, which then writes all values and documents. With ``"later"`` the Delayed does so for a
-        new dataset, too, and for one that ``mode="w"`` replaces. A zip that this call opened by its path is
+        value, and other calls may write regions of them. So with ``mode="w"`` and dask arrays, False is
+        refused where data exist. With other modes an existing dataset stays as it is until the Delayed is
+        computed, which then writes all values and documents. With ``"later"`` the Delayed does so for a new
+        dataset, too, and for one that ``mode="w"`` replaces. A zip that this call opened by its path is
         closed by the last task, and contains the values of dask arrays only after that.
     consolidated : bool, optional
         Whether the root shall contain the documents of all nodes. True by default, if the format supports
@@ -164,7 +165,8 @@ def to_zarr(
         By default the format of what exists, or 3 if nothing does. In format 2 the fill value of an array is
         its ``_FillValue``, as in xarray.
     write_empty_chunks : bool, optional
-        Store chunks that contain only the fill value as well; by default they are left out.
+        Store chunks that contain only the fill value as well; by default they are left out, except for those
+        of scalars and of index coordinates.
     chunkmanager_store_kwargs : mapping, optional
         Options for dask's scheduler.
     write_inherited_coords : bool
@@ -197,7 +199,8 @@ def to_zarr(
     NodeNotFoundError
         If ``mode`` is ``r+`` and nothing exists.
     ValueError, TypeError
-        If the dataset cannot be stored with these settings, or does not match the stored one.
+        If the dataset cannot be stored with these settings, or does not match the stored one. If
+        ``compute=False`` would replace existing data by fill values.
         :class:`MetadataError` is one of these and names the variable and the attribute or setting.
     ConflictError
         If another writer has changed the length of a variable since the write was planned. Nothing is

@@ -64,6 +64,7 @@ class DraftFormat(Format):
     """
 
     zarr_format: ClassVar[Literal["3-draft"]] = "3-draft"
+    regular_grids_only: ClassVar[bool] = True
     implicit_groups: ClassVar[bool] = True
     is_draft: ClassVar[bool] = True
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = DraftChunkKeyEncoding()

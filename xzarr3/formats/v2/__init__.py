@@ -45,6 +45,7 @@ class V2Format(Format):
     """Zarr version 2: two documents for each node, one of them for its attributes."""
 
     zarr_format: ClassVar[Literal[2]] = 2
+    regular_grids_only: ClassVar[bool] = True
     one_document: ClassVar[bool] = False
     byte_order_in_data_type: ClassVar[bool] = True
     configures_as_numcodecs: ClassVar[bool] = True
@@ -154,8 +155,8 @@ class V2Format(Format):
         documents = {prefix + name: document for name, document in own.items()}
         if consolidated is not None:
             metadata = dict(_keys("", own))
-            for relative in sorted(consolidated):
-                metadata.update(_keys(relative, consolidated[relative]))
+            for relative, held in consolidated.items():
+                metadata.update(_keys(relative, held))
             documents[prefix + CONSOLIDATED] = {
                 "zarr_consolidated_format": CONSOLIDATED_FORMAT,
                 "metadata": metadata,
@@ -182,8 +183,9 @@ class V2Format(Format):
         if not isinstance(meta, GroupMetadata):
             below = node_prefix(relative)
             left = {key: value for key, value in left.items() if not key.startswith(below)}
-        if meta is not None:
-            left.update(_keys(relative, self.hold(meta, relative)))
+        if meta is not None:  # changed in its place, so that nodes stay in their order
+            new = dict(_keys(relative, self.hold(meta, relative)))
+            left = {**{key: value for key, value in metadata.items() if key in left or key in new}, **new}
         return {**document, "metadata": left}
 
 
