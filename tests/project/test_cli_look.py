@@ -100,6 +100,10 @@ def test_json_of_nodes(folder: Path, call: Call) -> None:
     assert found == xzarr3.stats("ocean.zarr").to_json()
 
 
+def test_tree_is_that_of_python(folder: Path, call: Call) -> None:
+    assert call("tree", "ocean.zarr")[1] == f"{xzarr3.open_group('ocean.zarr').tree()}\n"
+
+
 def test_a_node_that_cannot_be_read_is_told(folder: Path, call: Call) -> None:
     Path("ocean.zarr/bad").mkdir()
     Path("ocean.zarr/bad/zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')

@@ -14,6 +14,7 @@ import numpy as np
 import xzarr3
 from xzarr3.cli import arguments, output
 from xzarr3.cli.running import HintedError, command, path_before_selection
+from xzarr3.describe import node_detail, tree_lines
 from xzarr3.display.text import cut, rows
 from xzarr3.display.units import size
 from xzarr3.errors import MetadataError, printable, shorten
@@ -166,34 +167,6 @@ def ls(
 # tree
 
 
-def _branch(path: str, node: Node | MetadataError) -> tuple[str, str]:
-    """The name of a node and what is told beside it."""
-    name = printable(path.rpartition("/")[2])
-    if isinstance(node, MetadataError):
-        return name, f"cannot be read: {node}"
-    if isinstance(node, xzarr3.Group):
-        return f"{name}/", ""
-    names = node.dimension_names or (None,) * node.ndim
-    along = (
-        str(length) if name is None else f"{name}: {length}"
-        for name, length in zip(names, node.shape, strict=True)
-    )
-    return name, printable(f"({', '.join(along)}) {node.zdtype.name}")
-
-
-def _tree_lines(nodes: Mapping[str, Node | MetadataError]) -> Iterator[tuple[str, str, str]]:
-    """Guides, name and detail of each node, depth first."""
-    last: dict[str, str] = {}
-    for path in nodes:
-        last[path.rpartition("/")[0]] = path
-    for path, node in nodes.items():
-        parts = path.split("/")
-        above = ["/".join(parts[: at + 1]) for at in range(len(parts))]
-        ends = [last[each.rpartition("/")[0]] == each for each in above]
-        guides = "".join("    " if end else "│   " for end in ends[:-1])
-        yield (guides + ("└── " if ends[-1] else "├── "), *_branch(path, node))
-
-
 def _nested(nodes: Mapping[str, Node | MetadataError], root: xzarr3.Group) -> dict[str, Any]:
     """The hierarchy as JSON: each group has its members by name."""
     top: dict[str, Any] = {**node_to_json(root.path, root), "members": {}}
@@ -233,8 +206,8 @@ def tree(store: str, path: str, depth: int | None, as_json: bool, option: dict[s
         told = _nested(nodes, node) if isinstance(node, xzarr3.Group) else node_to_json(node.path, node)
         output.echo_json(told)
         return
-    head = ("", printable(node.name), "" if isinstance(node, xzarr3.Group) else _branch("", node)[1])
-    lines = [head, *_tree_lines(nodes)]
+    head = ("", printable(node.name), "" if isinstance(node, xzarr3.Group) else printable(node_detail(node)))
+    lines = [head, *tree_lines(nodes)]
     if output.is_colored():
         from rich.text import Text
 
