@@ -71,7 +71,7 @@ def _check_values(path: str, handle: Array, findings: Findings) -> None:
     kind = handle.dtype.kind
     if kind not in _NUMBERS:
         return
-    fill = _masked(handle)
+    fill = masked_value(handle)
     nan = filled = 0
     order = _Order()
     for start, values in _parts(handle):
@@ -106,8 +106,8 @@ def _parts(handle: Array) -> Iterator[tuple[int, AnyArray]]:
         yield start, handle[start : start + part]
 
 
-def _masked(handle: Array) -> Any:
-    """The value that xarray reads as missing, None without one."""
+def masked_value(handle: Array) -> Any:
+    """The value that xarray reads as missing; None without one, or if it is NaN."""
     meta = handle.metadata
     value: Any = None
     if fill_value_is_mask(handle.format):

@@ -12,12 +12,12 @@ import click
 import numpy as np
 
 import xzarr3
-from xzarr3.cli import arguments, output
+from xzarr3.cli import arguments, decoding, output
 from xzarr3.cli.running import HintedError, command, path_before_selection
 from xzarr3.describe import node_detail, tree_lines
 from xzarr3.display.text import cut, rows
 from xzarr3.display.units import size
-from xzarr3.errors import MetadataError, printable, shorten
+from xzarr3.errors import MetadataError, listed, printable, shorten
 
 _MOST_PRINTED = 2**20
 """Elements of a selection that are read to be printed."""
@@ -274,6 +274,7 @@ def explain(
     examples=[
         "xzarr3 read ocean.zarr sst '0, :3, :3'",
         "xzarr3 read ocean.zarr time --json",
+        "xzarr3 read ocean.zarr time --raw",
         "xzarr3 read ocean.zarr sst '::2' --output sst.npy",
         "xzarr3 read ocean.zarr sst -- '-1, 0, :'",
     ]
@@ -281,10 +282,11 @@ def explain(
 @arguments.store_argument()
 @arguments.path_argument
 @arguments.selection_argument
+@click.option("--raw", is_flag=True, help="Values as they are stored: packed, fill values, numbers of days.")
 @click.option("--full", is_flag=True, help="Print all values; otherwise the middle of many is left out.")
 @click.option(
     "--output", "file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the values to a file of numpy (.npy), of any size.",
+    help="Write the values as they are stored to a file of numpy (.npy), of any size.",
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the file of --output.")
 @arguments.way_options
@@ -292,14 +294,14 @@ def explain(
 @arguments.json_option
 @arguments.store_option()
 def read(
-    store: str, path: str, selection: str, full: bool, file: Path | None, overwrite: bool,
+    store: str, path: str, selection: str, raw: bool, full: bool, file: Path | None, overwrite: bool,
     ways: Sequence[str], threads: int | None, as_json: bool, option: dict[str, Any],
 ) -> None:  # fmt: skip
     """Print the values of a selection of an array.
 
-    SELECTION is what stands between the brackets in Python, by default everything. Values are as they are
-    stored: scale factors and fill values of the CF conventions are not applied. A selection that begins
-    with '-' has to be given after '--'.
+    SELECTION is what stands between the brackets in Python, by default everything. Attributes of the CF
+    conventions are applied as xarray does: packed numbers are unpacked, missing ones are nan, and times are
+    dates. A selection that begins with '-' has to be given after '--'.
     """
     if file is not None and as_json:
         raise click.UsageError("give --output or --json, not both")
@@ -307,7 +309,14 @@ def read(
     array = open_array(store, path, option)
     indexer = arguments.indexer(array, ways)
     shape = indexer.plan(chosen).shape
+    coding = [] if raw else decoding.attributes_of(array)
     if file is not None:
+        if coding:
+            raise HintedError(
+                f"values are written to a file as they are stored, and those of '{printable(array.name)}' "
+                f"are decoded by {listed(coding)}",
+                "--raw writes them as they are stored",
+            )
         _save(indexer, array, chosen, shape, file, overwrite, threads)
         return
     number = math.prod(shape)
@@ -317,21 +326,27 @@ def read(
             f"{_MOST_PRINTED:,} elements and {size(_MOST_BYTES)} are printed",
             "choose fewer, such as '0, :10, :10', or write them to a file with --output FILE",
         )
-    values = indexer.get(chosen, threads=threads)
+    values = np.asarray(indexer.get(chosen, threads=threads))
+    if coding:
+        values = decoding.decoded(array, values)
     if as_json:
         output.echo_json(output.values_to_json(values), indent=None)
     else:
-        _echo_values(np.asarray(values), full)
+        _echo_values(values, full)
 
 
 def _echo_values(values: Any, full: bool) -> None:
     text = values.dtype.kind in "OTSUV" and values.dtype.names is None
-    options: dict[str, Any] = {"formatter": {"all": lambda each: printable(repr(each))}} if text else {}
+    options: dict[str, Any] = {"formatter": {"all": _quoted}} if text else {}
     with np.printoptions(threshold=_MOST_PRINTED if full else 1000, linewidth=80):
         if values.ndim == 0:
             click.echo(printable(str(values[()])))
         else:
             click.echo(np.array2string(values, separator=" ", **options))
+
+
+def _quoted(value: Any) -> str:
+    return printable(repr(value.item() if isinstance(value, np.generic) else value))
 
 
 def _save(
