@@ -59,5 +59,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if taken < found:
         terminalreporter.write_line(
             f"sampled: {taken:,} of {found:,} cases ran, at most {CASES} of each test; "
-            f"{found - taken:,} were left out. Name a folder or a file to run all of its cases, as in: pytest tests"
+            f"{found - taken:,} were left out. Name a folder or a file to run all of its cases: pytest tests"
         )
