@@ -195,8 +195,8 @@ def _compare_tile(
         return Found(problems=tuple(problems))
     if problems:
         parts = _tiles(tile, [min(_unit(a, at), _unit(b, at)) for at in range(a.ndim)])
-        found = (_compare_tile(a, b, part, first, is_whole=False) for part in parts)
-        return functools.reduce(lambda one, other: _added(one, other, first), found, Found())
+        of_chunks = (_compare_tile(a, b, part, first, is_whole=False) for part in parts)
+        return functools.reduce(lambda one, other: _added(one, other, first), of_chunks, Found())
     one, other = map(np.ravel, read)
     total = Found()
     for start in range(0, one.size, _AT_ONCE):
