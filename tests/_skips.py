@@ -46,6 +46,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "needs fork",
         "forks",
         "reads /proc",
+        "this machine has no wider floats",
         "bash looks for its own version",
         "needs two cores",
     ),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import _sampling
 import pytest
 from _servers import (  # noqa: F401 - fixtures, and what says which of them there were
     azure_server,
@@ -32,36 +31,35 @@ pytest.register_assert_rewrite("_conformance", "_unprivileged")
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # They hold no doctests, and share a name.
 
 # How quick the machine is says nothing about the code. Examples are the same each time, so that a run that
-# fails does so again; `pytest --hypothesis-profile explore` looks for new ones.
-settings.register_profile("explore", suppress_health_check=[HealthCheck.too_slow], deadline=None)
-settings.register_profile("same", settings.get_profile("explore"), derandomize=True)
+# fails does so again; `pytest -m hypothesis --hypothesis-profile explore` looks for new ones, and prints how
+# one that fails is run again. In CI, hypothesis would look for no new ones if it were not told to.
+settings.register_profile(
+    "explore",
+    suppress_health_check=[HealthCheck.too_slow],
+    deadline=None,
+    derandomize=False,
+    max_examples=500,
+    print_blob=True,
+)
+settings.register_profile("same", settings.get_profile("explore"), derandomize=True, max_examples=100)
 settings.load_profile("same")
 
 # What takes long, or needs what a newcomer does not have: bash ci/test.sh --all runs these as well.
 SLOW_FOLDERS = frozenset(("cluster", "faults", "interop", "remote"))
 SLOW_FIXTURES = frozenset(("azure_server", "gcs_server", "http_server", "s3_server"))
-CASES = 6  # Of a parametrized test the default run takes so many, spread evenly.
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Sample the cases of the default run."""
+    config.pluginmanager.register(_sampling)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests as slow by their folder and by their servers, and sample the cases of the default run."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests as slow by their folder and by their servers."""
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
-    asked = config.option.keyword or any(os.path.splitext(arg)[1] or "::" in arg for arg in config.args)
-    if config.option.markexpr != "not slow" or asked:  # Who names tests wants all of them.
-        return
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    chosen = (
-        [each[at * len(each) // CASES] for at in range(CASES)] if len(each) > CASES else each
-        for each in cases.values()
-    )
-    kept = set(itertools.chain.from_iterable(chosen))
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -101,7 +101,7 @@ def _array_html(array: Array) -> str:
 def _dims(array: Array) -> str:
     names = array.dimension_names or (None,) * array.ndim
     along = (
-        f"{length:,}" if name is None else f"{text.cut(name, _LONGEST_NAME)}: {length:,}"
+        str(length) if name is None else f"{text.cut(name, _LONGEST_NAME)}: {length}"
         for name, length in zip(names, array.shape, strict=True)
     )
     return f"({', '.join(along)})"
@@ -193,7 +193,7 @@ def describe_group(group: Group) -> Description:
         remark = f"its nodes cannot be read: {error}"
         told = f"{group!r}\n{printable(remark)}"
         return Description(told, lambda: _group_box(group, html.note(remark)))
-    lines = [repr(group), *_tree_lines(nodes)]
+    lines = [repr(group), *_tree_text(nodes)]
     left = len(lines) - 1 - _MOST_LINES
     more = sum(limit.left_out.values()) + max(left, 0)
     if more:
@@ -203,7 +203,7 @@ def describe_group(group: Group) -> Description:
 
 def describe_tree(group: Group, nodes: Mapping[str, _Node]) -> Description:
     """``group.tree()``: all nodes as text, and a limited number as HTML."""
-    found = "\n".join([printable(group.name), *_tree_lines(nodes)])
+    found = "\n".join([printable(group.name), *_tree_text(nodes)])
 
     def shown() -> str:
         limit = Limit()
@@ -243,20 +243,30 @@ def limited(paths: Iterable[str], limit: Limit) -> Iterator[str]:
         yield from level
 
 
-def _tree_lines(nodes: Mapping[str, _Node]) -> Iterator[str]:
+def tree_lines(nodes: Mapping[str, _Node]) -> Iterator[tuple[str, str, str]]:
+    """Guides, name and detail of each node, depth first, safe to print."""
+    last: dict[str, str] = {}
+    for path in nodes:
+        last[path.rpartition("/")[0]] = path
     for path, node in nodes.items():
-        label, detail = _line(path, node)
-        yield "    " * (path.count("/") + 1) + printable(f"{label} {detail}".rstrip())
+        parts = path.split("/")
+        above = ["/".join(parts[: at + 1]) for at in range(len(parts))]
+        ends = [last[each.rpartition("/")[0]] == each for each in above]
+        guides = "".join("    " if end else "│   " for end in ends[:-1])
+        is_group = not (isinstance(node, MetadataError) or _is_array(node))
+        name = printable(parts[-1]) + ("/" if is_group else "")
+        yield guides + ("└── " if ends[-1] else "├── "), name, printable(node_detail(node))
 
 
-def _line(path: str, node: _Node) -> tuple[str, str]:
-    """The name of a node, and what is told beside it."""
-    name = path.rpartition("/")[2]
+def _tree_text(nodes: Mapping[str, _Node]) -> Iterator[str]:
+    return (f"{guides}{name} {detail}".rstrip() for guides, name, detail in tree_lines(nodes))
+
+
+def node_detail(node: _Node) -> str:
+    """What is told of a node beside its name."""
     if isinstance(node, MetadataError):
-        return name, f"cannot be read: {node}"
-    if not _is_array(node):
-        return name, ""
-    return name, f"{node.shape} {node.dtype}"
+        return f"cannot be read: {node}"
+    return f"{_dims(node)} {node.zdtype.name}" if _is_array(node) else ""
 
 
 def _group_html(group: Group, nodes: Mapping[str, _Node], left_out: Mapping[str, int]) -> str:
@@ -265,9 +275,10 @@ def _group_html(group: Group, nodes: Mapping[str, _Node], left_out: Mapping[str,
         below.setdefault(path.rpartition("/")[0], []).append(path)
 
     def branch(path: str) -> html.Branch:
-        node = nodes[path]
-        name, detail = _html_line(path, node)
-        found = branches(path)
+        node, found = nodes[path], branches(path)
+        name, detail = path.rpartition("/")[2], node_detail(node)
+        if _is_array(node):
+            detail += _size(node)
         is_group = not (isinstance(node, MetadataError) or _is_array(node))
         if is_group:
             detail = f"({len(found) + left_out.get(path, 0):,})"
@@ -286,10 +297,3 @@ def _group_box(group: Group, *parts: str) -> str:
         facts.append(("Metadata", "consolidated"))
     attributes = folded_attributes(group.metadata.attributes)
     return html.box(html.title("xzarr3.Group", group.name), *parts, attributes, html.facts(facts))
-
-
-def _html_line(path: str, node: _Node) -> tuple[str, str]:
-    label, detail = _line(path, node)
-    if _is_array(node):
-        detail = f"{_dims(node)} {node.zdtype.name}{_size(node)}"
-    return label, detail

@@ -268,7 +268,7 @@ class Group(GroupArrays):
         return sum(1 for _ in self)
 
     def tree(self) -> Description:
-        """A line for each node below: name, shape and data type, or the error if it cannot be read.
+        """A line for each node below: name, dimensions and data type, or the error if it cannot be read.
 
         The text has all nodes. A notebook shows a tree that folds, with the first nodes of each group.
         """

@@ -6,7 +6,7 @@ are absent here, or mean something else, are listed with the reason; the referen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xzarr3.errors import listed, one_of
@@ -55,10 +55,11 @@ NEEDLESS: dict[str, str] = {
 _OF_NEW_ARRAYS = frozenset(
     ("shape", "dtype", "data", "chunks", "shards", "filters", "serializer", "compressors", "fill_value")
 )
+_LEVELS = frozenset(("complevel", "compression_opts", "clevel", "compression_level"))
 _MODES = "overwrite=True for mode='w'; without it an existing node is an error, as with mode='w-'"
 
 
-def hint(name: object, known: Iterable[object]) -> str:
+def hint(name: object, known: Iterable[object], given: Mapping[str, object] | None = None) -> str:
     """What to use instead of an unknown argument or key.
 
     Parameters
@@ -66,6 +67,8 @@ def hint(name: object, known: Iterable[object]) -> str:
     name : str
     known : iterable of str
         The names that are accepted.
+    given : mapping, optional
+        All that is given, by name: names with one meaning get one hint, which has the level that is given.
 
     Examples
     --------
@@ -75,31 +78,39 @@ def hint(name: object, known: Iterable[object]) -> str:
     "did you mean 'shards'? accepted: 'chunks', 'shards'"
     """
     if isinstance(name, str) and name in INSTEAD:
-        return f"for {name!r} use {INSTEAD[name]}"
+        return _instead(name, given or {name: None})
     if isinstance(name, str) and name in NEEDLESS:
         return f"leave {name!r} out, because {NEEDLESS[name]}"
     return one_of(name, known)
 
 
-def hints(names: Iterable[object]) -> str:
+def _instead(name: str, given: Mapping[str, object]) -> str:
+    text = INSTEAD[name]
+    levels = [value for each, value in given.items() if each in _LEVELS and type(value) is int]
+    if levels:
+        text = text.replace("'level': 5", f"'level': {levels[0]}")
+    return f"for {listed(each for each in given if INSTEAD.get(each) == INSTEAD[name])} use {text}"
+
+
+def hints(given: Mapping[str, object]) -> str:
     """What to use instead of those names that are known from elsewhere, for the middle of a message.
 
     Examples
     --------
-    >>> hints(["zlib", "units"])
-    "; for 'zlib' use compressors={'name': 'gzip', 'configuration': {'level': 5}}"
+    >>> hints({"zlib": True, "complevel": 9, "units": "K"})
+    "; for 'zlib', 'complevel' use compressors={'name': 'gzip', 'configuration': {'level': 9}}"
     """
-    found = [hint(name, ()) for name in names if name in INSTEAD or name in NEEDLESS]
+    found = [hint(name, (), given) for name in given if name in INSTEAD or name in NEEDLESS]
     return "".join(f"; {text}" for text in dict.fromkeys(found))
 
 
-def unknown_arguments(function: Callable[..., Any], unknown: Collection[str]) -> TypeError:
+def unknown_arguments(function: Callable[..., Any], unknown: Mapping[str, object]) -> TypeError:
     """The error for arguments that a function does not have.
 
     Examples
     --------
     >>> def create(shape, *, chunks=None): ...
-    >>> unknown_arguments(create, ["chunksizes"])
+    >>> unknown_arguments(create, {"chunksizes": 4})
     TypeError("create() has no argument 'chunksizes'; for 'chunksizes' use chunks=...")
     """
     while hasattr(function, "__wrapped__"):  # a decorated function
@@ -114,7 +125,7 @@ def unknown_arguments(function: Callable[..., Any], unknown: Collection[str]) ->
         elif opens and (name in _OF_NEW_ARRAYS or INSTEAD.get(name, "").partition("=")[0] in _OF_NEW_ARRAYS):
             found.append("create_array() creates an array with these settings")
         else:
-            found.append(hint(name, known))
+            found.append(hint(name, known, unknown))
     text = "; ".join(dict.fromkeys(found))
     return TypeError(f"{function.__name__}() has no argument {listed(unknown)}; {text}")
 

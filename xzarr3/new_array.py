@@ -70,7 +70,7 @@ def _check_known(options: Mapping[str, Any]) -> None:
     if unknown:
         given = [name for name in unknown if name in _OF_THE_GROUP]
         found = [f"leave {name!r} out, because a new array takes that of the group" for name in given]
-        found += (hint(name, sorted(known)) for name in unknown if name not in given)
+        found += (hint(name, sorted(known), options) for name in unknown if name not in given)
         text = "; ".join(dict.fromkeys(found))
         raise ArgumentTypeError(f"create_array() of a group has no argument {listed(unknown)}; {text}")
 

@@ -41,6 +41,12 @@ def memory_limit() -> int | str | None:
     return cast("int | str | None", _values["memory_limit"])
 
 
+def memory_for_values() -> int:
+    """Bytes of values that a copy, a check or a diff holds: the option ``memory_limit``, else 512 MiB."""
+    limit = memory_limit()
+    return limit if isinstance(limit, int) else 2**29
+
+
 def most_threads() -> int | None:
     """Most threads of a read, write or copy that is not told a number; None if this option is not set."""
     return cast("int | None", _values["threads"])
@@ -80,7 +86,8 @@ class set_options:  # noqa: N801 - used as a function
     memory_limit : int or str, optional
         Bytes that the blocks of :func:`xzarr3.store` and :func:`xzarr3.to_zarr` may take in memory, as a
         number or as ``"4 GiB"``. None, the default, for ``xzarr3.memory-limit`` of dask's configuration, else
-        half of the memory.
+        half of the memory. Also the bytes of values that :func:`xzarr3.copy`, :func:`xzarr3.check` and
+        :func:`xzarr3.diff` hold, but at least what one chunk takes; by default 512 MiB.
     missing : {"fill", "warn", "error"}, optional
         What reads do about absent chunks of arrays that are opened without ``missing=...``; see
         :func:`xzarr3.open`. ``"fill"`` by default.

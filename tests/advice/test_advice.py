@@ -19,6 +19,7 @@ from xzarr3.advice import TARGETS, Advice, Candidate, Target
 from xzarr3.advice.advice import _present
 from xzarr3.advice.imagined import imagined
 from xzarr3.advice.patterns import PATTERNS, accesses, roles
+from xzarr3.advice.report import duration
 from xzarr3.advice.subject import subject_of
 from xzarr3.advice.time_steps import step_days
 
@@ -168,6 +169,21 @@ def test_it_shows_what_it_found() -> None:
     said = json.loads(json.dumps(found.to_json()))
     assert said["candidates"][0]["score"] <= said["candidates"][-1]["score"]
     assert said["candidates"][0]["chunks"] == list(found.best.chunks)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0004, "0.4 ms"),
+        (0.0996, "100 ms"),
+        (0.123, "0.12 s"),
+        (99.4, "99 s"),
+        (123, "123 s"),
+        (4e6, "4,000,000 s"),
+    ],
+)
+def test_duration_has_no_exponent(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize("shape", [(1,), (10**9,), (5, 1, 3), (2, 3, 4, 5, 6)])

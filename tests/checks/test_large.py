@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -113,6 +115,44 @@ def test_a_million_keys_take_less_than_500_mib(kind: str, expected: dict[str, in
     assert found["findings"] <= 110
     assert found["lines"] <= 40
     assert found["memory"] < LIMIT
+
+
+def test_memory_of_a_check_is_bounded_by_the_option(tmp_path: Path) -> None:
+    array = xzarr3.create_array(
+        tmp_path / "a", shape=(64, 512, 256), chunks=(1, 512, 256), shards=(32, 512, 256), dtype="f8",
+        compressors=None, fill_value=-1,
+    )  # fmt: skip
+    for row in range(0, 64, 32):
+        array[row : row + 32] = 1
+    tracemalloc.start()
+    try:
+        with xzarr3.set_options(memory_limit="8 MiB"):
+            report = xzarr3.check(array.store, decode="all", threads=16)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert report.findings == ()
+    assert peak < 10 * 2**20
+
+
+def test_chunks_that_a_check_reads_at_a_time_fit_into_the_option() -> None:
+    class Watched(MemoryStore):
+        """Counts the reads that are under way."""
+
+        under_way = most = 0
+
+        def get(self, key: str, *arguments: Any) -> Any:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            sleep(0.002)
+            self.under_way -= 1
+            return super().get(key, *arguments)
+
+    store = Watched()
+    xzarr3.create_array(store, data=np.ones((40, 1000), "i1"), chunks=(1, 1000), compressors=None)
+    with xzarr3.set_options(memory_limit=4000):
+        assert xzarr3.check(store, decode="all", threads=8).arrays[""].read == 40
+    assert store.most <= 2
 
 
 @pytest.mark.parametrize("number", [10, 400])

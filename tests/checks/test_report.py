@@ -45,9 +45,45 @@ def test_text_of_a_healthy_store() -> None:
     assert str(xzarr3.check(healthy(3))).splitlines() == [
         "check of '/' in <MemoryStore, 18 keys>",
         "4 arrays, 12 of 12 stored units decoded: 0 errors, 0 warnings, 0 notes",
-        "arrays read by zarr-python 3: all, tensorstore: all, GDAL: all, zarrita.js: all, xarray: 3, "
-        "zarr-python 2: 0",
+        "arrays read by zarr-python 3: all, tensorstore: all, GDAL: all, zarrita.js: all, xarray: 3 of 4 "
+        "(not deep/x: needs the names of the dimensions), zarr-python 2: 0",
     ]
+
+
+def test_check_names_a_few_arrays_that_a_library_does_not_read() -> None:
+    root = xzarr3.create_group(MemoryStore())
+    root.create_array("t2m", data=np.ones(2, "f4"), dimension_names=["x"])
+    root.create_array("expver", data=np.array(["0001", "0005"]), dimension_names=["x"])
+    text = str(xzarr3.check(root.store))
+    assert "tensorstore: 1 of 2 (not expver: fixed_length_utf32)" in text
+    assert "xarray: all" in text
+    for at in range(5):
+        root.create_array(f"\x1b[2J{at}", data=np.array(["0001"]), dimension_names=["y"])
+    text = str(xzarr3.check(root.store))
+    assert "tensorstore: 1 of 7 (not " in text
+    assert ": fixed_length_utf32; and 3 more)" in text
+    assert "\x1b" not in text
+
+
+def test_count_of_a_finding_about_many_chunks_is_one() -> None:
+    root = xzarr3.create_group(MemoryStore())
+    root.create_array("a", shape=1000, chunks=1, dtype="i4")
+    for at in range(5):
+        root.store.set(f"lost/c/{at}", b"1")
+    report = xzarr3.check(root.store)
+    assert [(each.code, each.count) for each in report.findings] == [
+        ("chunks-orphan", 5),
+        ("chunks-missing", 1000),
+    ]
+    assert (report.count("warning"), report.count("note")) == (1, 1)
+    assert "0 errors, 1 warning, 1 note" in str(report)
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_check_does_not_note_a_scalar_that_is_not_stored(zarr_format: Any) -> None:
+    root = xzarr3.create_group(MemoryStore(), zarr_format=zarr_format)
+    root.create_array("number", shape=(), dtype="i8", fill_value=0)
+    assert xzarr3.check(root.store).findings == ()
 
 
 def test_text_groups_findings_by_node_and_ends_with_what_to_do() -> None:

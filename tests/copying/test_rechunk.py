@@ -158,6 +158,53 @@ def test_two_keys_for_one_array_are_refused() -> None:
             xzarr3.copy(source(), MemoryStore(), encoding={one: {"compressors": None}, other: {"chunks": 1}})
 
 
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_copy_by_names_of_dimensions_does_not_cut_coordinates(zarr_format: Any) -> None:
+    store, counts = MemoryStore(), []
+    root = xzarr3.create_group(store, zarr_format=zarr_format)
+    for group in ("", "deep/"):
+        for name, length in (("time", 24), ("lat", 60), ("lon", 90)):
+            attributes = {"bounds": f"{name}_bnds"} if name != "lon" else {"climatology": "months"}
+            root.create_array(
+                group + name, data=np.arange(length), dimension_names=[name], attributes=attributes
+            )
+        root.create_array(f"{group}time_bnds", data=np.ones((24, 2)), dimension_names=["time", "nv"])
+        root.create_array(f"{group}months", data=np.ones(24), dimension_names=["time"])
+        root.create_array(
+            f"{group}sst", data=np.ones((24, 60, 90), "f4"), dimension_names=["time", "lat", "lon"]
+        )
+    root.create_array("lat_bnds", data=np.ones((60, 2)), chunks=(30, 1), dimension_names=["lat", "nv"])
+    root.create_array("deep/data", data=np.ones(60), dimension_names=["lat"])
+    xzarr3.consolidate_metadata(store)
+    asked = {"chunks": {"time": 6, "lat": 10, "lon": 10, "nv": 1}}
+    copied = xzarr3.copy(store, MemoryStore(), encoding={"/lon": {"chunks": {"lon": 45}}}, **asked)
+    found = {
+        path: node.chunks for path, node in copied.members(max_depth=None) if isinstance(node, xzarr3.Array)
+    }
+    whole = {
+        "time": (24,),
+        "lat": (60,),
+        "lon": (90,),
+        "time_bnds": (24, 2),
+        "months": (24,),
+        "sst": (6, 10, 10),
+    }
+    assert found == {
+        **whole, "lon": (45,), "lat_bnds": (30, 1),
+        **{f"deep/{name}": chunks for name, chunks in whole.items()}, "deep/data": (10,),
+    }  # fmt: skip
+    for place in (store, xzarr3.copy(store, MemoryStore(), **asked).store):
+        logged = xzarr3.LoggingStore(place)
+        xzarr3.open_dataset(logged).close()
+        counts.append(sum(total.requests for total in logged.summary()))
+    assert counts[0] == counts[1]
+    alone = xzarr3.copy(store, MemoryStore(), source_path="lat", chunks={"lat": 10})
+    assert alone.chunks == (10,)
+    if zarr_format == 3:
+        sharded = xzarr3.copy(store, MemoryStore(), chunks={"lat": 10}, shards={"lat": 20})
+        assert [sharded[name].shards for name in ("lat", "sst")] == [None, (24, 20, 90)]
+
+
 def test_an_ambiguous_name_is_refused() -> None:
     store = source()
     xzarr3.create_array(store, "other/text", shape=2, dtype="i4")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import Array, Group, MemoryStore
@@ -346,6 +351,77 @@ def test_the_largest_difference_of_integers_is_exact() -> None:
     assert found.values[0].largest == 1
     found = xzarr3.diff(_data([-(2**63)], "i8"), _data([2**63 - 1], "i8"))
     assert found.values[0].largest == 2.0**64
+
+
+def test_the_largest_difference_of_integers_and_floats_is_not_rounded_away() -> None:
+    if np.finfo(np.longdouble).nmant < 63:
+        pytest.skip("this machine has no wider floats")
+    found = xzarr3.diff(_data([2**62 + 3, 0], "i8"), _data([2**62, 0], "f8"))
+    assert found.values[0].largest == 3
+
+
+EDGES = [0, 2**53, 2**62, 2**63, 2**64]
+
+
+@given(st.data(), st.sampled_from(["i8", "u8", "i4"]), st.sampled_from(["f8", "f4", "f2"]))
+def test_equal_compares_integers_with_floats_as_python_does(
+    data: st.DataObject, whole: str, real: str
+) -> None:
+    limits, wide = np.iinfo(whole), np.finfo(real)
+    near = st.builds(
+        lambda edge, sign, by: sign * edge + by,
+        st.sampled_from(EDGES),
+        st.sampled_from([1, -1]),
+        st.integers(-3, 3),
+    )
+    integers = st.integers(int(limits.min), int(limits.max)) | near.filter(
+        lambda each: limits.min <= each <= limits.max
+    )
+    floats = st.floats(width=8 * wide.dtype.itemsize) | near.filter(
+        lambda each: abs(each) <= float(wide.max)
+    ).map(float)
+    one = np.array(data.draw(st.lists(integers, min_size=1, max_size=6)), whole)
+    with np.errstate(over="ignore"):
+        other = np.array([data.draw(floats | st.just(float(each))) for each in one.tolist()]).astype(real)
+    expected = [a == b for a, b in zip(one.tolist(), other.tolist(), strict=True)]
+    assert equal(one, other).tolist() == expected
+    assert equal(other, one).tolist() == expected
+
+
+def test_equal_compares_large_integers_with_floats_all_at_once() -> None:
+    """Not one by one, in Python."""
+    one = np.arange(2**53, 2**53 + 100_000)
+    other = one.astype("f8")
+    calls = []
+    sys.setprofile(lambda frame, event, called: calls.append(event))
+    try:
+        equal(one, other)
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 200
+
+
+def test_memory_is_bounded_by_the_option(tmp_path: Path) -> None:
+    layouts = [{"chunks": (1, 512, 256)}, {"chunks": (64, 16, 128)}]
+    stores = []
+    for at, layout in enumerate(layouts):
+        array = xzarr3.create_array(
+            tmp_path / str(at), shape=(64, 512, 256), dtype="f8", compressors=None, **layout
+        )
+        for row in range(0, 64, 8):
+            array[row : row + 8] = at + 1
+        stores.append(array.store)
+    xzarr3.diff(*stores, selection=0)
+    tracemalloc.start()
+    try:
+        with xzarr3.set_options(memory_limit="16 MiB"):
+            found = xzarr3.diff(*stores, threads=8)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.values[0].count == found.compared == 64 * 512 * 256
+    assert found.values[0].first[1] == ((0, 0, 1), 1.0, 2.0)
+    assert peak < 20 * 2**20
 
 
 def test_differences_of_fields_have_all_digits() -> None:

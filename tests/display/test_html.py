@@ -106,6 +106,16 @@ def test_a_hierarchy_of_very_many_levels() -> None:
         assert "and 1 more, not shown" in page.text
 
 
+def test_repr_html_writes_a_length_in_one_form() -> None:
+    for names in (("time", "x"), None):
+        array = xzarr3.create_array(
+            xzarr3.MemoryStore(), shape=(1464, 5), chunks=(48, 5), dtype="int8", dimension_names=names
+        )
+        text = Page(array._repr_html_()).text
+        assert "1464" in text.replace("(1464, 5)", "")
+        assert "1,464" not in text
+
+
 def test_very_long_names() -> None:
     root = xzarr3.create_group(xzarr3.MemoryStore())
     array = root.create_array(

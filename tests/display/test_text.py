@@ -27,8 +27,8 @@ size        74.16 MiB in 12 shards
 store       <MemoryStore, 3 keys>"""
 TREE = """\
 /
-    surface
-        sst (300, 180, 360) float32"""
+└── surface/
+    └── sst (time: 300, lat: 180, lon: 360) float32"""
 EXPLANATION = """\
 read of shape (2, 3) from array '/surface/sst'
 keys         1, of which 1 absent

@@ -47,10 +47,13 @@ Call = Callable[..., tuple[int, str, str]]
         ),
         (("tree", "ocean.zarr", "deep"), ["/deep", "└── salt (time: 8, lat: 6) float32"]),
         (("tree", "ocean.zarr", "lat"), ["/lat (lat: 6) float64"]),
-        (("read", "ocean.zarr", "time"), ["[0 1 2 3 4 5 6 7]"]),
-        (("read", "ocean.zarr", "time", "--", "-1"), ["7"]),
-        (("read", "ocean.zarr", "time", "::3", "--json"), ["[0, 3, 6]"]),
-        (("read", "ocean.zarr/time", "/", ":2"), ["[0 1]"]),
+        (("read", "ocean.zarr", "time", "--raw"), ["[0 1 2 3 4 5 6 7]"]),
+        (("read", "ocean.zarr", "time", ":2"), ["['2000-01-01' '2000-01-02']"]),
+        (("read", "ocean.zarr", "time", "--", "-1"), ["2000-01-08"]),
+        (("read", "ocean.zarr", "time", "--raw", "--", "-1"), ["7"]),
+        (("read", "ocean.zarr", "time", "::3", "--json"), ['["2000-01-01", "2000-01-04", "2000-01-07"]']),
+        (("read", "ocean.zarr", "time", "::3", "--json", "--raw"), ["[0, 3, 6]"]),
+        (("read", "ocean.zarr/time", "/", ":2", "--raw"), ["[0 1]"]),
         (("read", "ocean.zarr", "deep/salt", "[0, 7], [1, 2]", "--vectorized"), ["[0. 0.]"]),
         (("read", "ocean.zarr", "deep/salt", "[0, 7], [1, 2]", "--orthogonal"), ["[[0. 0.]", " [0. 0.]]"]),
         (("read", "ocean.zarr", "deep/salt", "0, 0", "--blocks"), ["[[0. 0.]", " [0. 0.]]"]),
@@ -100,6 +103,10 @@ def test_json_of_nodes(folder: Path, call: Call) -> None:
     assert found == xzarr3.stats("ocean.zarr").to_json()
 
 
+def test_tree_is_that_of_python(folder: Path, call: Call) -> None:
+    assert call("tree", "ocean.zarr")[1] == f"{xzarr3.open_group('ocean.zarr').tree()}\n"
+
+
 def test_a_node_that_cannot_be_read_is_told(folder: Path, call: Call) -> None:
     Path("ocean.zarr/bad").mkdir()
     Path("ocean.zarr/bad/zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')
@@ -136,6 +143,61 @@ def test_read_as_json(case: str, folder: Path, call: Call) -> None:
     status, out, _ = call("read", "v.zarr", "/", "0", "--json")
     assert json.loads(out) == expected[0]
     assert call("read", "v.zarr")[0] == 0
+
+
+CODED: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
+    "packed": (
+        [15, -99], {"dtype": "int16", "scale_factor": 0.5, "add_offset": 273.0, "_FillValue": -99},
+        "[280.5, \"NaN\"]", "[280.5   nan]",
+    ),
+    "missing integers": ([1, 7], {"dtype": "int8", "_FillValue": 7}, "[1.0, \"NaN\"]", "[ 1. nan]"),
+    "times of the day": (
+        [1, 2], {"dtype": "int64", "units": "hours since 2000-01-01"},
+        '["2000-01-01T01:00", "2000-01-01T02:00"]', "['2000-01-01T01:00' '2000-01-01T02:00']",
+    ),
+    "another calendar": (
+        [29, 30], {"dtype": "int64", "units": "days since 2000-02-01", "calendar": "360_day"},
+        '["2000-02-30", "2000-03-01"]', "['2000-02-30' '2000-03-01']",
+    ),
+    "no times": ([1, 2], {"dtype": "int64", "units": "days"}, "[1, 2]", "[1 2]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("case", CODED)
+def test_read_decodes_as_xarray(case: str, zarr_format: Any, folder: Path, call: Call) -> None:
+    data, coding, as_json, text = CODED[case]
+    attributes = {name: value for name, value in coding.items() if name not in ("dtype", "_FillValue")}
+    fill = {"fill_value": coding["_FillValue"]} if zarr_format == 2 and "_FillValue" in coding else {}
+    if zarr_format == 3 and "_FillValue" in coding:
+        attributes["_FillValue"] = coding["_FillValue"]
+    xzarr3.create_group("v.zarr", zarr_format=zarr_format).create_array(
+        "v", data=np.array(data, coding["dtype"]), dimension_names=["x"], attributes=attributes, **fill
+    )
+    assert call("read", "v.zarr", "v", "--json") == (0, f"{as_json}\n", "")
+    assert call("read", "v.zarr", "v") == (0, f"{text}\n", "")
+    assert json.loads(call("read", "v.zarr", "v", "--json", "--raw")[1]) == data
+    if case != "no times":
+        status, _, err = call("read", "v.zarr", "v", "--output", "v.npy")
+        assert (status, "--raw" in err, Path("v.npy").exists()) == (1, True, False)
+    assert call("read", "v.zarr", "v", "--output", "v.npy", "--raw", "--overwrite")[0] == 0
+    assert np.load("v.npy").tolist() == data
+
+
+def test_read_names_attributes_that_xarray_cannot_apply(folder: Path, call: Call) -> None:
+    xzarr3.create_array(
+        "v.zarr", data=[1, 2], dimension_names=["x"], attributes={"units": "days since the flood"}
+    )
+    status, out, err = call("read", "v.zarr")
+    assert (status, out) == (1, "")
+    assert "'units'" in err
+    assert "--raw prints" in err
+    assert call("read", "v.zarr", "--raw") == (0, "[1 2]\n", "")
+
+
+def test_read_shows_text_of_fixed_length_as_text(folder: Path, call: Call) -> None:
+    xzarr3.create_array("v.zarr", data=np.array(["a", "bc"]))
+    assert call("read", "v.zarr")[1] == "['a' 'bc']\n"
 
 
 def test_many_values_are_summarised_unless_all_are_asked_for(folder: Path, call: Call) -> None:

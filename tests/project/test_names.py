@@ -20,7 +20,7 @@ ARGUMENTS: dict[str, str] = {
     "compressor": "compressors=",
     "compression": "compressors=",
     "zlib": "{'name': 'gzip', 'configuration': {'level': 5}}",
-    "complevel": "{'level': 5}",
+    "complevel": "{'level': 1}",
     "chunk": "did you mean 'chunks'",
     "chunksizes": "chunks=",
     "chunk_shape": "chunks=",
@@ -57,6 +57,17 @@ def test_arguments_of_create_array(name: str) -> None:
         assert ARGUMENTS[name] in str(again.value)
 
 
+def test_arguments_with_one_meaning_get_one_hint() -> None:
+    for create in (
+        xzarr3.create_array,
+        lambda store, **options: xzarr3.group(store).create_array("x", **options),
+    ):
+        with pytest.raises(TypeError, match="for 'zlib', 'complevel' use compressors=") as caught:
+            create(xzarr3.MemoryStore(), **FIELD, zlib=True, complevel=9)
+        assert str(caught.value).count("gzip") == 1
+        assert "{'level': 9}" in str(caught.value)
+
+
 CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "zeros": (lambda: xzarr3.zeros(3, compressor="zstd"), "compressors="),
     "group": (lambda: xzarr3.group(synchronizer=None), "leave 'synchronizer' out"),  # type: ignore[arg-type]
@@ -88,7 +99,11 @@ def test_arguments_of_other_functions(call: str) -> None:
 @pytest.mark.parametrize(
     ("encoding", "texts"),
     [
-        ({"zlib": True, "complevel": 4}, ["for 'zlib' use compressors=", "for 'complevel' use"]),
+        ({"zlib": True}, ["for 'zlib' use compressors={'name': 'gzip', 'configuration': {'level': 5}}; acc"]),
+        (
+            {"zlib": True, "complevel": 9},
+            ["; for 'zlib', 'complevel' use compressors={'name': 'gzip', 'configuration': {'level': 9}}; a"],
+        ),
         ({"chunksizes": (2,)}, ["for 'chunksizes' use chunks="]),
         ({"compressor": "zstd"}, ["for 'compressor' use compressors="]),
         ({"contiguous": True}, ["chunks=-1"]),

@@ -16,7 +16,7 @@ from xzarr3.advice.imagined import Target
 from xzarr3.display import html
 from xzarr3.display.chart import bars
 from xzarr3.display.shown import Description, Shown
-from xzarr3.display.units import counted, size
+from xzarr3.display.units import counted, ratio, size
 from xzarr3.errors import printable
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Advice(Shown):
             "-" if one.shards is None else _lengths(one.shards),
             one.compression.name,
             f"{one.files:,}",
-            f"{one.score:.3g}",
+            ratio(one.score, 1),
             *(f"{duration(each.seconds)}, {counted(each.requests, 'request')}" for each in one.predictions),
         )
 
@@ -243,7 +243,7 @@ class Advice(Shown):
             for row in rows
         )
         codecs = ", ".join(
-            f"{each.name} {each.ratio:.3g}" + ("" if each.is_measured else " (assumed)")
+            f"{each.name} {ratio(each.ratio, 1)}" + ("" if each.is_measured else " (assumed)")
             for each in self.compressions
         )
         where = f" of {', '.join(map(printable, self.variables))}" if any(self.variables) else ""
@@ -258,9 +258,9 @@ class Advice(Shown):
 def _compressed(one: Compression) -> str:
     """What a compressor does, for people to read."""
     if not one.is_measured:
-        return f"{one.ratio:.3g} times smaller (assumed)"
+        return f"{ratio(one.ratio, 1)} times smaller (assumed)"
     speeds = f"decodes {size(round(one.decode))}/s, encodes {size(round(one.encode))}/s"
-    return f"{one.ratio:.3g} times smaller, {speeds}"
+    return f"{ratio(one.ratio, 1)} times smaller, {speeds}"
 
 
 def duration(seconds: float) -> str:
@@ -268,10 +268,11 @@ def duration(seconds: float) -> str:
 
     Examples
     --------
-    >>> duration(0.0123), duration(75)
-    ('12 ms', '75 s')
+    >>> duration(0.0123), duration(0.0996), duration(75), duration(4000)
+    ('12 ms', '100 ms', '75 s', '4,000 s')
     """
-    return f"{seconds * 1000:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"
+    number, unit = (seconds * 1000, "ms") if seconds < 0.1 else (seconds, "s")
+    return f"{number:.2g} {unit}" if number < 99 else f"{number:,.0f} {unit}"
 
 
 def _lengths(lengths: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from xzarr3.checks.keys import Listing, Units, chosen, size_problem
 from xzarr3.checks.report import Findings
 from xzarr3.checks.shard_indexes import Problem, check_shard
 from xzarr3.errors import ChunkError, StoreError
+from xzarr3.options import memory_for_values
 from xzarr3.parallel import asked_threads, available_threads, parallel_map
 from xzarr3.progress import Asked, Progress
 from xzarr3.stores.base import OversizedError
@@ -26,7 +27,6 @@ _WHOLE, _SMALL = 2**26, 2**20
 """Bytes of a shard that is read with one request, for all of its inner chunks or for a sample of them."""
 _LARGEST = 2**31  # Bytes of a chunk that is decoded.
 _MOST_ASKED = 10**6  # Units that are asked for one by one where nothing is listed.
-_MEMORY = 2**29  # Bytes of chunks that threads hold together.
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ def check_chunks(
 ) -> dict[str, int]:
     """Read and decode stored units; returns how many of each array, by path."""
     asked_threads(threads)
+    memory = memory_for_values()
     number = {"all": None, "sample": _SAMPLE, "none": 0}[decode]
     wanted = {path: _chosen(listing, units, number, findings) for path, units in listing.units.items()}
     read = {path: len(units) for path, units in wanted.items()}
@@ -63,8 +64,8 @@ def check_chunks(
     with Progress(progress or False, sum(read.values()), text, unit="chunks") as shown:
         for path, units in wanted.items():
             handle = listing.units[path].handle
-            at_once = _threads(handle, threads)
-            check = partial(check_unit, most=None if decode == "all" else _SAMPLE)
+            at_once = _threads(handle, threads, memory)
+            check = partial(check_unit, most=None if decode == "all" else _SAMPLE, memory=memory)
             for batch in _batches(units):
                 for unit, problems in zip(batch, parallel_map(check, batch, at_once), strict=True):
                     for problem in problems:
@@ -91,8 +92,7 @@ class _Chosen:
 
 def is_too_large(handle: Array) -> bool:
     """Whether one chunk, by its document, would take too much memory. Such a chunk is not decoded."""
-    chain = handle.metadata.chain
-    return (chain.spec if chain.shard is None else chain.shard.inner.spec).nbytes > _LARGEST
+    return handle.metadata.chain.chunk_nbytes > _LARGEST
 
 
 def _chosen(listing: Listing, units: Units, number: int | None, findings: Findings) -> _Chosen:
@@ -124,16 +124,15 @@ def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
         yield batch
 
 
-def _threads(handle: Array, threads: int | None) -> int:
+def _threads(handle: Array, threads: int | None, memory: int) -> int:
     """How many units are read at a time: as many as their decoded chunks leave memory for."""
     wanted = threads or max(available_threads(), handle.store.concurrency)
     chain = handle.metadata.chain
-    spec = chain.spec if chain.shard is None else chain.shard.inner.spec
-    held = 2 * spec.nbytes + (0 if chain.shard is None else _WHOLE)
-    return max(1, min(wanted, _MEMORY // max(held, 1)))
+    held = 2 * chain.chunk_nbytes + (0 if chain.shard is None else min(_WHOLE, memory // 4))
+    return max(1, min(wanted, memory // max(held, 1)))
 
 
-def check_unit(unit: Unit, most: int | None) -> list[Problem]:
+def check_unit(unit: Unit, most: int | None, memory: int) -> list[Problem]:
     """Read and decode one stored unit; returns what is wrong with it.
 
     Parameters
@@ -141,29 +140,31 @@ def check_unit(unit: Unit, most: int | None) -> list[Problem]:
     unit : Unit
     most : int, optional
         How many inner chunks of a shard are decoded; None for all.
+    memory : int
+        Bytes that there are for values.
     """
     try:
-        return list(_problems(unit, most))
+        return list(_problems(unit, most, memory // 4))
     except StoreError as error:
         return [Problem("chunk-unreadable", str(error))]
     except ChunkError as error:
         return [Problem("chunk-damaged", _reason(error))]
 
 
-def _problems(unit: Unit, most: int | None) -> Iterator[Problem]:
+def _problems(unit: Unit, most: int | None, at_once: int) -> Iterator[Problem]:
     handle = unit.handle
     engine, grid = handle.engine, handle.metadata.chunk_grid
     chain = engine.chain_of(grid.chunk_shape_at(unit.coords))
     shard = chain.shard
     store = engine.store
     # Of a large shard, a sample takes the index and single inner chunks only.
-    if shard is not None and not 0 <= unit.size <= (_WHOLE if most is None else _SMALL):
+    if shard is not None and not 0 <= unit.size <= min(_WHOLE if most is None else _SMALL, at_once):
         opened = store.reader().open(unit.key)
         if opened is None:
             return
         with opened:
             size = opened.size if opened.size is not None else store.getsize(unit.key) or 0
-            yield from check_shard(shard, opened, size, most)
+            yield from check_shard(shard, opened, size, most, at_once)
         return
     try:
         value = store.reader(limit=max(chain.largest_stored, _WHOLE)).get(unit.key)
@@ -176,7 +177,7 @@ def _problems(unit: Unit, most: int | None) -> Iterator[Problem]:
     if problem is not None:
         yield Problem(*problem)
     elif shard is not None:
-        yield from check_shard(shard, BytesReader(value), len(value), most)
+        yield from check_shard(shard, BytesReader(value), len(value), most, at_once)
     else:
         chain.decode(value)
 

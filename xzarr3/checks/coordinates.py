@@ -18,8 +18,9 @@ from xzarr3.checks.keys import Listing, is_coordinate
 from xzarr3.checks.report import Findings
 from xzarr3.errors import ChunkError, StoreError, shorten
 from xzarr3.formats.fill_value_attribute import decode_fill_value, fill_value_is_mask
+from xzarr3.options import memory_for_values
 
-_PART = 2**20  # Elements that are read at once.
+_PART, _LEAST = 2**20, 2**10  # Elements that are read at once, by the memory that there is.
 _LARGEST = 2**24  # Elements of a coordinate whose units may be absent.
 _NUMBERS = "iufM"  # Kinds of numpy whose order counts.
 
@@ -70,7 +71,7 @@ def _check_values(path: str, handle: Array, findings: Findings) -> None:
     kind = handle.dtype.kind
     if kind not in _NUMBERS:
         return
-    fill = _masked(handle)
+    fill = masked_value(handle)
     nan = filled = 0
     order = _Order()
     for start, values in _parts(handle):
@@ -100,12 +101,13 @@ def _note_order(path: str, order: _Order, findings: Findings) -> None:
 
 def _parts(handle: Array) -> Iterator[tuple[int, AnyArray]]:
     (size,) = handle.shape
-    for start in range(0, size, _PART):
-        yield start, handle[start : start + _PART]
+    part = min(_PART, max(_LEAST, memory_for_values() // 64))
+    for start in range(0, size, part):
+        yield start, handle[start : start + part]
 
 
-def _masked(handle: Array) -> Any:
-    """The value that xarray reads as missing, None without one."""
+def masked_value(handle: Array) -> Any:
+    """The value that xarray reads as missing; None without one, or if it is NaN."""
     meta = handle.metadata
     value: Any = None
     if fill_value_is_mask(handle.format):

@@ -316,10 +316,10 @@ class Listing:
                 )  # fmt: skip
 
     def _report_missing(self, path: str, units: Units) -> None:
-        missing = units.total - units.stored
-        if missing <= 0 or units.handle.metadata.storage_transformers:
+        missing, handle = units.total - units.stored, units.handle
+        # A scalar whose value is the fill value need not be stored, and writers leave it out.
+        if missing <= 0 or not handle.shape or handle.metadata.storage_transformers:
             return
-        handle = units.handle
         first = next(units.missing()) if not units.others else 0
         key = handle.engine.key(units.coords(first))
         if is_coordinate(handle):

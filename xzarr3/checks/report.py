@@ -6,12 +6,14 @@ stores.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from xzarr3.display import html
 from xzarr3.display.shown import Description, Shown
+from xzarr3.display.text import cut
 from xzarr3.errors import printable
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -21,6 +23,8 @@ _KEPT = 100  # Findings of one code and node that are kept one by one.
 _SHOWN = 40  # Lines of a printed report.
 _MOST_ROWS = 300  # Findings in HTML.
 _OF_NODE = 8  # Lines of one node, as long as others have findings too.
+_NAMED = 3  # Arrays that are named because a library does not read them,
+_LONGEST = 60  # and characters of such a name, and of the reason.
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ CODES: dict[str, Kind] = {
     "write-leftover": Kind("warning", _RECOVER, repairable=True),
 }
 """Every code of a finding."""
+_OF_MANY = frozenset(("chunks-missing", "chunks-orphan"))
+"""Codes of which one finding is about many chunks."""
 
 _WIDTH = max(map(len, CODES))
 
@@ -132,7 +138,7 @@ class Finding:
     remedy : str
         What to do about it.
     count : int
-        How many such findings this one stands for.
+        How many such findings this one stands for; or how many chunks, where one finding is about many.
     repairable : bool
         Whether ``repair=True`` mends it.
     repaired : bool
@@ -327,7 +333,8 @@ class CheckReport(Shown):
 
     def count(self, severity: Severity) -> int:
         """Number of findings of a severity that were not repaired."""
-        return sum(each.count for each in self.findings if each.severity == severity and not each.repaired)
+        found = (each for each in self.findings if each.severity == severity and not each.repaired)
+        return sum(1 if each.code in _OF_MANY else each.count for each in found)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON has it."""
@@ -383,15 +390,29 @@ class CheckReport(Shown):
         return html.box(html.title("xzarr3.CheckReport", f"/{self.path}"), html.facts(facts), *parts)
 
     def _readers(self) -> Iterator[str]:
-        """How many of the arrays each library reads."""
-        readers: dict[str, int] = {}
-        for array in self.arrays.values():
+        """How many of the arrays each library reads, and which it does not."""
+        others: dict[str, dict[str, str]] = {}
+        for path, array in self.arrays.items():
             for name in (*array.readable_by, *array.not_readable_by):
-                readers[name] = readers.get(name, 0) + (name in array.readable_by)
-        most_first = sorted(readers.items(), key=lambda item: -item[1])
-        shown = (f"{name}: {'all' if number == len(self.arrays) else number}" for name, number in most_first)
-        if readers:
-            yield f"arrays read by {', '.join(shown)}"
+                unread = others.setdefault(name, {})
+                if name in array.not_readable_by:
+                    unread[path] = array.not_readable_by[name]
+        fewest_first = sorted(others.items(), key=lambda item: len(item[1]))
+        told = [f"{name}: {self._read(unread)}" for name, unread in fewest_first]
+        if told:
+            yield f"arrays read by {', '.join(told)}"
+
+    def _read(self, unread: Mapping[str, str]) -> str:
+        """How many arrays a library reads, and why not the others, of which it names a few."""
+        total = len(self.arrays)
+        if not unread or len(unread) == total:
+            return "0" if unread else "all"
+        named: dict[str, list[str]] = {}
+        for path, reason in [*unread.items()][:_NAMED]:
+            named.setdefault(_brief(reason), []).append(printable(cut(path, _LONGEST)))
+        texts = [f"{', '.join(paths)}: {reason}" for reason, paths in named.items()]
+        more = [f"and {len(unread) - _NAMED} more"] if len(unread) > _NAMED else []
+        return f"{total - len(unread)} of {total} (not {'; '.join([*texts, *more])})"
 
     def _lines(self) -> Iterator[str]:
         """The findings, grouped by node; the node with the worst finding first."""
@@ -404,6 +425,12 @@ class CheckReport(Shown):
             yield from (f"  {finding}" for finding in found[:most])
             if len(found) > most:
                 yield f"  and {len(found) - most} more"
+
+
+def _brief(reason: str) -> str:
+    """Why a library does not read an array; of a data type or a codec that it does not know, the name."""
+    known = re.fullmatch(r"does not know (?:data type|codec) (.*)", reason)
+    return printable(cut(reason if known is None else known[1].replace("'", ""), _LONGEST))
 
 
 def _number(number: int, what: str) -> str:

@@ -62,7 +62,8 @@ def check(
         Only tell what a repair would do.
     threads : int, optional
         Most chunks that are decoded at a time; by default as many as there are cores, and as the store has
-        requests in flight. Fewer, if their chunks would take more than 512 MiB.
+        requests in flight. Fewer, if their chunks would take more than 512 MiB, or than the
+        option ``memory_limit`` says (:class:`xzarr3.set_options`).
     progress : bool or callable, optional
         Show a bar of the units read, or call ``progress(done, total)``.
     storage_options : mapping, optional

@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 
 def check_shard(
-    shard: Shard, reader: ValueReader, size: int, most: int | None, above: tuple[int, ...] = ()
+    shard: Shard, reader: ValueReader, size: int, most: int | None, at_once: int, above: tuple[int, ...] = ()
 ) -> Iterator[Problem]:
     """Check the index of a shard, then decode inner chunks; shards within shards are checked in the same way.
 
@@ -41,6 +41,8 @@ def check_shard(
         Size of the shard in bytes.
     most : int, optional
         How many inner chunks to decode at most, spread evenly; None for all.
+    at_once : int
+        Bytes of inner chunks that are read at once, unless one of them has more.
     above : tuple of int
         Coordinates of the shard within the shards around it.
     """
@@ -62,7 +64,7 @@ def check_shard(
     chosen = (
         good if most is None or len(good) <= most else good[np.linspace(0, len(good) - 1, most).astype(int)]
     )
-    yield from _decoded(shard, reader, entries, chosen, most, above)
+    yield from _decoded(shard, reader, entries, chosen, most, min(at_once, _MOST_READ), above)
 
 
 def _within(
@@ -137,12 +139,13 @@ def _decoded(
     entries: npt.NDArray[np.uint64],
     chosen: npt.NDArray[np.intp],
     most: int | None,
+    at_once: int,
     above: tuple[int, ...],
 ) -> Iterator[Problem]:
     """Decode inner chunks; those that are close are read together."""
     inner = shard.inner
     order = chosen[np.argsort(entries[chosen, 0], kind="stable")]
-    for span in _spans(entries, order.tolist()):
+    for span in _spans(entries, order.tolist(), at_once):
         first, last = int(entries[span[0], 0]), int(entries[span[-1]].sum())
         part = within(reader, first, last - first)
         value = memoryview(part.read(0, last - first))
@@ -151,7 +154,7 @@ def _decoded(
             data = value[offset - first : offset - first + length]
             coords = _coords(shard, at, above)
             if inner.shard is not None:
-                yield from check_shard(inner.shard, BytesReader(data), length, most, coords)
+                yield from check_shard(inner.shard, BytesReader(data), length, most, at_once, coords)
                 continue
             try:
                 inner.decode(data)
@@ -159,14 +162,14 @@ def _decoded(
                 yield Problem("chunk-damaged", f"inner chunk {coords}: {error}")
 
 
-def _spans(entries: npt.NDArray[np.uint64], order: list[int]) -> Iterator[list[int]]:
+def _spans(entries: npt.NDArray[np.uint64], order: list[int], at_once: int) -> Iterator[list[int]]:
     """Inner chunks that are read together: adjacent ones, up to a number of bytes."""
     span: list[int] = []
     for at in order:
         offset, length = (int(each) for each in entries[at])
         if span:
             begin, end = int(entries[span[0], 0]), int(entries[span[-1]].sum())
-            if offset != end or offset + length - begin > _MOST_READ:
+            if offset != end or offset + length - begin > at_once:
                 yield span
                 span = []
         span.append(at)

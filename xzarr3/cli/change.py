@@ -53,7 +53,8 @@ def _layout_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--chunks", type=arguments.lengths_of, metavar="LENGTHS",
             help="Chunks of the copy: time=100,lat=90 for all arrays that have these dimensions (-1 is the "
-            "whole dimension); 100,90,90; auto; or a size such as 4MiB.",
+            "whole dimension), but coordinates and bounds are not cut; 100,90,90; auto; or a size such as "
+            "4MiB.",
         ),
         click.option(
             "--shards", type=arguments.lengths_of, metavar="LENGTHS", help="Shards of the copy, as --chunks."

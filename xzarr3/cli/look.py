@@ -12,11 +12,12 @@ import click
 import numpy as np
 
 import xzarr3
-from xzarr3.cli import arguments, output
+from xzarr3.cli import arguments, decoding, output
 from xzarr3.cli.running import HintedError, command, path_before_selection
+from xzarr3.describe import node_detail, tree_lines
 from xzarr3.display.text import cut, rows
 from xzarr3.display.units import size
-from xzarr3.errors import MetadataError, printable, shorten
+from xzarr3.errors import MetadataError, listed, printable, shorten
 
 _MOST_PRINTED = 2**20
 """Elements of a selection that are read to be printed."""
@@ -166,34 +167,6 @@ def ls(
 # tree
 
 
-def _branch(path: str, node: Node | MetadataError) -> tuple[str, str]:
-    """The name of a node and what is told beside it."""
-    name = printable(path.rpartition("/")[2])
-    if isinstance(node, MetadataError):
-        return name, f"cannot be read: {node}"
-    if isinstance(node, xzarr3.Group):
-        return f"{name}/", ""
-    names = node.dimension_names or (None,) * node.ndim
-    along = (
-        str(length) if name is None else f"{name}: {length}"
-        for name, length in zip(names, node.shape, strict=True)
-    )
-    return name, printable(f"({', '.join(along)}) {node.zdtype.name}")
-
-
-def _tree_lines(nodes: Mapping[str, Node | MetadataError]) -> Iterator[tuple[str, str, str]]:
-    """Guides, name and detail of each node, depth first."""
-    last: dict[str, str] = {}
-    for path in nodes:
-        last[path.rpartition("/")[0]] = path
-    for path, node in nodes.items():
-        parts = path.split("/")
-        above = ["/".join(parts[: at + 1]) for at in range(len(parts))]
-        ends = [last[each.rpartition("/")[0]] == each for each in above]
-        guides = "".join("    " if end else "│   " for end in ends[:-1])
-        yield (guides + ("└── " if ends[-1] else "├── "), *_branch(path, node))
-
-
 def _nested(nodes: Mapping[str, Node | MetadataError], root: xzarr3.Group) -> dict[str, Any]:
     """The hierarchy as JSON: each group has its members by name."""
     top: dict[str, Any] = {**node_to_json(root.path, root), "members": {}}
@@ -233,8 +206,8 @@ def tree(store: str, path: str, depth: int | None, as_json: bool, option: dict[s
         told = _nested(nodes, node) if isinstance(node, xzarr3.Group) else node_to_json(node.path, node)
         output.echo_json(told)
         return
-    head = ("", printable(node.name), "" if isinstance(node, xzarr3.Group) else _branch("", node)[1])
-    lines = [head, *_tree_lines(nodes)]
+    head = ("", printable(node.name), "" if isinstance(node, xzarr3.Group) else printable(node_detail(node)))
+    lines = [head, *tree_lines(nodes)]
     if output.is_colored():
         from rich.text import Text
 
@@ -301,6 +274,7 @@ def explain(
     examples=[
         "xzarr3 read ocean.zarr sst '0, :3, :3'",
         "xzarr3 read ocean.zarr time --json",
+        "xzarr3 read ocean.zarr time --raw",
         "xzarr3 read ocean.zarr sst '::2' --output sst.npy",
         "xzarr3 read ocean.zarr sst -- '-1, 0, :'",
     ]
@@ -308,10 +282,11 @@ def explain(
 @arguments.store_argument()
 @arguments.path_argument
 @arguments.selection_argument
+@click.option("--raw", is_flag=True, help="Values as they are stored: packed, fill values, numbers of days.")
 @click.option("--full", is_flag=True, help="Print all values; otherwise the middle of many is left out.")
 @click.option(
     "--output", "file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the values to a file of numpy (.npy), of any size.",
+    help="Write the values as they are stored to a file of numpy (.npy), of any size.",
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the file of --output.")
 @arguments.way_options
@@ -319,14 +294,14 @@ def explain(
 @arguments.json_option
 @arguments.store_option()
 def read(
-    store: str, path: str, selection: str, full: bool, file: Path | None, overwrite: bool,
+    store: str, path: str, selection: str, raw: bool, full: bool, file: Path | None, overwrite: bool,
     ways: Sequence[str], threads: int | None, as_json: bool, option: dict[str, Any],
 ) -> None:  # fmt: skip
     """Print the values of a selection of an array.
 
-    SELECTION is what stands between the brackets in Python, by default everything. Values are as they are
-    stored: scale factors and fill values of the CF conventions are not applied. A selection that begins
-    with '-' has to be given after '--'.
+    SELECTION is what stands between the brackets in Python, by default everything. Attributes of the CF
+    conventions are applied as xarray does: packed numbers are unpacked, missing ones are nan, and times are
+    dates. A selection that begins with '-' has to be given after '--'.
     """
     if file is not None and as_json:
         raise click.UsageError("give --output or --json, not both")
@@ -334,7 +309,14 @@ def read(
     array = open_array(store, path, option)
     indexer = arguments.indexer(array, ways)
     shape = indexer.plan(chosen).shape
+    coding = [] if raw else decoding.attributes_of(array)
     if file is not None:
+        if coding:
+            raise HintedError(
+                f"values are written to a file as they are stored, and those of '{printable(array.name)}' "
+                f"are decoded by {listed(coding)}",
+                "--raw writes them as they are stored",
+            )
         _save(indexer, array, chosen, shape, file, overwrite, threads)
         return
     number = math.prod(shape)
@@ -344,21 +326,27 @@ def read(
             f"{_MOST_PRINTED:,} elements and {size(_MOST_BYTES)} are printed",
             "choose fewer, such as '0, :10, :10', or write them to a file with --output FILE",
         )
-    values = indexer.get(chosen, threads=threads)
+    values = np.asarray(indexer.get(chosen, threads=threads))
+    if coding:
+        values = decoding.decoded(array, values)
     if as_json:
         output.echo_json(output.values_to_json(values), indent=None)
     else:
-        _echo_values(np.asarray(values), full)
+        _echo_values(values, full)
 
 
 def _echo_values(values: Any, full: bool) -> None:
     text = values.dtype.kind in "OTSUV" and values.dtype.names is None
-    options: dict[str, Any] = {"formatter": {"all": lambda each: printable(repr(each))}} if text else {}
+    options: dict[str, Any] = {"formatter": {"all": _quoted}} if text else {}
     with np.printoptions(threshold=_MOST_PRINTED if full else 1000, linewidth=80):
         if values.ndim == 0:
             click.echo(printable(str(values[()])))
         else:
             click.echo(np.array2string(values, separator=" ", **options))
+
+
+def _quoted(value: Any) -> str:
+    return printable(repr(value.item() if isinstance(value, np.generic) else value))
 
 
 def _save(

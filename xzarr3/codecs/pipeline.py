@@ -200,6 +200,11 @@ class CodecChain:
         return None if self._filters or self._compressors else self._shard
 
     @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of what is decoded alone: a chunk, or of shards an inner chunk."""
+        return self.spec.nbytes if self.shard is None else self.shard.inner.chunk_nbytes
+
+    @property
     def filters(self) -> tuple[ArrayArrayCodec, ...]:
         """The array to array codecs, in order."""
         return tuple(codec for codec, _ in self._filters)

@@ -92,7 +92,9 @@ def copy(
     chunks : optional
         Chunks of all arrays, as :func:`xzarr3.create_array` takes them: a length, lengths, lists of lengths,
         ``"auto"`` or a size such as ``"4 MB"``. Lengths by name of a dimension, such as ``{"time": 100}``,
-        hold for all arrays with that dimension; -1 stands for the whole dimension. By default chunks stay.
+        hold for all arrays with that dimension; -1 stands for the whole dimension. They do not cut
+        coordinates of their own dimension, and what the attributes ``bounds`` and ``climatology`` name, since
+        a reader needs all of these: name such an array in ``encoding`` to do so. By default chunks stay.
     shards : optional
         Shards, in the same forms. None stores each chunk on its own. By default shards stay.
     compressors : codecs, optional

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from typing import Any
 
 from xzarr3.arrays import Array
@@ -16,6 +17,7 @@ from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ArgumentTypeError, MetadataError
 from xzarr3.formats import Format
+from xzarr3.formats.base import node_prefix
 from xzarr3.grid import Grid, RegularGrid
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
@@ -26,6 +28,7 @@ from xzarr3.nodes.array_settings import (
     chosen_grids,
     chosen_serializer,
 )
+from xzarr3.nodes.node import ancestors
 
 KEEP = "keep"
 
@@ -59,6 +62,16 @@ class Settings:
         settings = replace(self, **own)
         bare = "chunks" in own and "shards" not in own and not is_keep(own["chunks"])
         return replace(settings, shards=None) if bare and is_keep(self.shards) else settings
+
+    def without_cuts(self, array: Array) -> Settings:
+        """These settings without the lengths by name of a dimension that would cut chunks of an array."""
+        present = dict(zip(array.dimension_names or (), array.chunks, strict=False))
+        chunks, shards = self.chunks, self.shards
+        if isinstance(chunks, Mapping):
+            chunks = {
+                name: length for name, length in chunks.items() if _is_no_cut(length, present.get(name))
+            }
+        return replace(self, chunks=chunks, shards=KEEP if isinstance(shards, Mapping) else shards)
 
     def metadata(self, array: Array, format: Format) -> ArrayMetadata:
         """The metadata of an array with these settings, still in the terms of its own format.
@@ -144,6 +157,12 @@ class _Named:
         return [length if name is None else self._setting.get(name, length) for name, length in pairs]
 
 
+def _is_no_cut(length: Any, present: Any) -> bool:
+    """Whether chunks of a length are at least as long as the present ones along a dimension."""
+    lengths = isinstance(length, Integral) and isinstance(present, int)
+    return lengths and (length == -1 or length >= present)
+
+
 def _inner(array: Array) -> Grid:
     """The grid of the chunks within shards."""
     return RegularGrid(tuple(array.chunks))  # type: ignore[arg-type]
@@ -198,7 +217,11 @@ def settings_of(
     """
     arrays = {path: node for path, node in nodes.items() if isinstance(node, Array)}
     _check_dimensions(everywhere, arrays.values(), "")
-    found = dict.fromkeys(arrays, everywhere)
+    coordinates = _coordinates(arrays)
+    found = {
+        path: everywhere.without_cuts(array) if path in coordinates else everywhere
+        for path, array in arrays.items()
+    }
     if encoding is None:
         return found
     if not isinstance(encoding, Mapping):
@@ -225,6 +248,17 @@ def settings_of(
             raise MetadataError("not a setting of an array", field=field, found=unknown, accepted=_NAMES)
         _check_dimensions(Settings(**own), [arrays[path]], f"{field}.")
         found[path] = everywhere.updated(own)
+    return found
+
+
+def _coordinates(arrays: Mapping[str, Array]) -> set[str]:
+    """The paths of coordinates of their own dimension, and of bounds: a reader needs all of these."""
+    # An array that is copied alone is what the settings are for.
+    found = {path for path, array in arrays.items() if path and array.dimension_names == (array.basename,)}
+    for path, array in arrays.items():
+        for name in (array.metadata.attributes.get(each) for each in ("bounds", "climatology")):
+            places = [f"{node_prefix(group)}{name}" for group in reversed([*ancestors(path)])]
+            found.update([place for place in places if place in arrays][:1])
     return found
 
 

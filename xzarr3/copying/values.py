@@ -23,14 +23,12 @@ from xzarr3.io.selection import basic_selection
 from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.freshness import note_values
-from xzarr3.options import memory_limit
+from xzarr3.options import memory_for_values
 from xzarr3.parallel import available_threads, pause, run_on_threads, waiters
 from xzarr3.stores import Store, in_flight
 from xzarr3.stores.in_flight import Budget
 from xzarr3.tracing.counters import for_array
 
-MEMORY = 2**29
-"""Bytes that the values of a copy take in memory, over all threads, if no option says otherwise."""
 _OBJECT_BYTES = 64  # Assumed of an element of variable length.
 
 
@@ -45,9 +43,8 @@ class Means:
     """
 
     def __init__(self, threads: int, memory: int | None = None) -> None:
-        option = memory_limit()
         self.threads = threads
-        self.memory = Budget(memory or (option if isinstance(option, int) else MEMORY))
+        self.memory = Budget(memory or memory_for_values())
 
     def half(self) -> Means:
         """Half of the memory: reading a tile from many chunks takes as much again."""

@@ -46,7 +46,8 @@ def diff(
     Fill values are fields, in which -0.0 and 0.0 differ. Nodes are as readers find them: where there are
     consolidated metadata, these are compared (:func:`xzarr3.check` compares them with the documents). If
     shapes differ, the elements that both arrays have are compared. Memory is bounded: tiles of both arrays
-    are read, several at a time.
+    are read, several at a time, which take 512 MiB together, or what the option ``memory_limit`` says
+    (:class:`xzarr3.set_options`), but at least one chunk of each.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ from xzarr3.arrays import Array
 from xzarr3.differences.report import ValueDifference
 from xzarr3.errors import ChunkError
 from xzarr3.io.selection import DimSelection
+from xzarr3.options import memory_for_values
 from xzarr3.parallel import asked_threads, available_threads, parallel_map
 
 _LARGEST = 2**25  # Bytes of a tile of one array, where its chunks permit that.
 _SMALLEST = 2**22  # Bytes of a tile; many small chunks are read together.
-_MEMORY = 2**29  # Bytes of tiles that threads hold together.
+_AT_ONCE = 2**16  # Elements of a tile that are compared together, so that what that takes is small.
 _BATCH = 256  # Tiles that are handed to the threads together.
 _MOST_PROBLEMS = 20  # Chunks of an array that are named because they cannot be read.
 _LATEST = 2**63 - 1  # The largest number of units of a time.
@@ -65,10 +66,14 @@ def compare_values(
     if why:
         advance(number)
         return ValueDifference(path, number, 0, why=why), 0, []
-    lengths = tile_lengths(a, b)
-    held = 2 * math.prod(lengths) * _itemsize(a, b)
+    memory = memory_for_values()
+    lengths = tile_lengths(a, b, min(_LARGEST, max(_AT_ONCE, memory // 4)))
+    # A tile of each, and beside it a chunk as it is stored and as it is decoded.
+    held = 2 * math.prod(lengths) * _itemsize(a, b) + 2 * max(
+        each.metadata.chain.chunk_nbytes for each in (a, b)
+    )
     most = asked_threads(threads) or max(available_threads(), a.store.concurrency, b.store.concurrency)
-    most = max(1, min(most, _MEMORY // max(held, 1)))
+    most = max(1, min(most, memory // max(held, 1)))
     total = Found()
     tiles = _tiles(chosen, lengths)
     while batch := list(itertools.islice(tiles, _BATCH)):
@@ -107,8 +112,8 @@ def _unit(array: Array, axis: int) -> int:
     return array.metadata.chunk_grid.largest[axis]
 
 
-def tile_lengths(a: Array, b: Array) -> tuple[int, ...]:
-    """Lengths of tiles that read few stored units of either array more than once, and fit into memory.
+def tile_lengths(a: Array, b: Array, most: int = _LARGEST) -> tuple[int, ...]:
+    """Lengths of tiles that read few stored units of either array more than once, in ``most`` bytes each.
 
     Examples
     --------
@@ -132,11 +137,11 @@ def tile_lengths(a: Array, b: Array) -> tuple[int, ...]:
     def halved(at: int) -> list[int]:
         return [-(-length // 2) if each == at else length for each, length in enumerate(lengths)]
 
-    while math.prod(lengths) * itemsize > _LARGEST and max(lengths, default=1) > 1:
+    while math.prod(lengths) * itemsize > most and max(lengths, default=1) > 1:
         shorter = [halved(at) for at in axes if lengths[at] > 1]
         lengths = min(shorter, key=lambda each: (cost(each), each))
     for at in reversed(axes):
-        while math.prod(lengths) * itemsize < _SMALLEST // 2 and lengths[at] < a.shape[at]:
+        while math.prod(lengths) * itemsize < min(_SMALLEST, most) // 2 and lengths[at] < a.shape[at]:
             lengths[at] *= 2
     return tuple(lengths)
 
@@ -190,20 +195,32 @@ def _compare_tile(
         return Found(problems=tuple(problems))
     if problems:
         parts = _tiles(tile, [min(_unit(a, at), _unit(b, at)) for at in range(a.ndim)])
-        found = (_compare_tile(a, b, part, first, is_whole=False) for part in parts)
-        return functools.reduce(lambda one, other: _added(one, other, first), found, Found())
-    one, other = read
-    same = equal(one, other)
-    count = int(same.size - np.count_nonzero(same))
-    if not count:
-        return Found(compared=same.size)
-    where = np.flatnonzero(~np.ravel(same))
-    examples = []
-    for flat in where[:first]:
-        local = np.unravel_index(int(flat), same.shape)
-        index = tuple(part.start + int(at) * part.step for part, at in zip(tile, local, strict=True))
-        examples.append((index, shown(one[local]), shown(other[local])))
-    return Found(same.size, count, tuple(examples), _largest(np.ravel(one)[where], np.ravel(other)[where]))
+        of_chunks = (_compare_tile(a, b, part, first, is_whole=False) for part in parts)
+        return functools.reduce(lambda one, other: _added(one, other, first), of_chunks, Found())
+    one, other = map(np.ravel, read)
+    total = Found()
+    for start in range(0, one.size, _AT_ONCE):
+        piece = slice(start, start + _AT_ONCE)
+        found = _compare_piece(one[piece], other[piece], first)
+        # The numbers of the elements become their indices in the arrays.
+        examples = ((_index(tile, start + number), *values) for (number,), *values in found.first)
+        total = _added(total, replace(found, first=tuple(examples)), first)
+    return total
+
+
+def _index(tile: tuple[DimSelection, ...], number: int) -> tuple[int, ...]:
+    """The index in the array of an element of a tile."""
+    local = np.unravel_index(number, tuple(part.count for part in tile))
+    return tuple(part.start + int(at) * part.step for part, at in zip(tile, local, strict=True))
+
+
+def _compare_piece(one: AnyArray, other: AnyArray, first: int) -> Found:
+    """Compare elements that stand in a row; the first differences have their numbers as index."""
+    where = np.flatnonzero(~equal(one, other))
+    if not where.size:
+        return Found(compared=one.size)
+    examples = tuple(((int(at),), shown(one[at]), shown(other[at])) for at in where[:first])
+    return Found(one.size, where.size, examples, _largest(one[where], other[where]))
 
 
 def shown(value: Any) -> Any:
@@ -232,8 +249,10 @@ def _largest(one: AnyArray, other: AnyArray) -> float | None:
     if one.dtype.kind == other.dtype.kind != "f":  # Unsigned numbers wrap around to the exact distance.
         wide = np.maximum(one, other).astype(np.uint64) - np.minimum(one, other).astype(np.uint64)
         return float(wide.max())
+    # Where the machine has it, a wider type tells large integers from floats that are near.
+    wider = np.float64 if one.dtype.kind == other.dtype.kind else np.longdouble
     with np.errstate(all="ignore"):
-        distance = np.abs(one.astype(np.float64) - other.astype(np.float64))
+        distance = np.abs(one.astype(wider) - other.astype(wider))
     known = distance[~np.isnan(distance)]
     return float(known.max()) if known.size else None
 
@@ -292,10 +311,14 @@ def _whole(same: AnyArray, ndim: int) -> AnyArray:
 
 
 def _exactly(same: AnyArray, one: AnyArray, other: AnyArray) -> AnyArray:
-    """Integers against floats: large ones, which numpy rounds, are compared again."""
-    for at in np.argwhere(same & (np.abs(other.astype(np.float64)) >= _EXACT)):
-        here = tuple(at)
-        same[here] = one[here].item() == other[here].item()
+    """Integers against floats: large ones, which numpy rounds, are compared again, as integers."""
+    whole, real = (one, other) if other.dtype.kind == "f" else (other, one)
+    if whole.dtype.itemsize < 8:
+        return same
+    at = same & (np.abs(real.astype(np.float64)) >= _EXACT)
+    found, integers = real[at].astype(np.float64), whole[at]
+    fits = found < 2.0 ** (64 if integers.dtype.kind == "u" else 63)  # Others are larger than any integer.
+    same[at] = fits & (np.where(fits, found, 0).astype(integers.dtype) == integers)
     return same
 
 

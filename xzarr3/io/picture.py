@@ -70,7 +70,7 @@ def _axis(size: int, name: str | None, grid: Steps | Edges, inner: int | None) -
         step = inner * -(-size // (inner * _MOST_FINE))
         for begin, end in itertools.pairwise([0, *starts, size]):
             fine += range(begin + step, end, step)
-    label = f"{size:,}" if name is None else f"{cut(name, _LONGEST_LABEL)}: {size:,}"
+    label = str(size) if name is None else f"{cut(name, _LONGEST_LABEL)}: {size}"
     return Axis(size=size, label=label, edges=tuple(starts), fine=tuple(fine))
 
 

@@ -87,7 +87,7 @@ def array_settings(
     known = [key for key in _STORAGE_KEYS if not (format.fill_value_is_mask and key == "fill_value")]
     unknown = [key for key in encoding if key not in known]
     if unknown and explicit:
-        hint = hints(unknown)
+        hint = hints({key: encoding[key] for key in unknown})
         if "fill_value" in unknown:
             hint += "; in format 2 the fill value is the '_FillValue'"
         unused = [key for key in unknown if key in _VALUE_KEYS]
