@@ -188,7 +188,7 @@ def test_any_shape(shape: tuple[int, ...], dtype: str) -> None:
         ({"shape": ()}, ValueError, "has no values to divide"),
         ({"shape": (5, 0, 3)}, ValueError, "has no values to divide"),
         ({"shape": None}, TypeError, "give an array or a dataset"),
-        ({"data": "store.zarr"}, TypeError, "cannot advise on str"),
+        ({"data": 5}, TypeError, "cannot advise on int"),
     ],
 )
 def test_what_cannot_be_advised_on(options: dict[str, Any], error: type[Exception], said: str) -> None:
