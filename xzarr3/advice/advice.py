@@ -101,8 +101,13 @@ def advise(
     )
     tried = compressions(given.sample, given.array)
     chosen = _chosen(tried, place)
+
+    def laid_out(layout: Layout) -> ArrayMetadata:
+        settings = Settings(layout.chunks, layout.shards, chosen.compressors)
+        return settings.metadata(given.array, given.array.format)
+
     made = [
-        _candidate(layout, given.array, chosen, wanted, found, place)
+        _judged(layout.name, laid_out(layout), chosen, wanted, found, place)
         for layout in layouts(shape, given.array.zdtype.item_size, found, wanted, place)
     ]
     made, present = _scored(made, _present(given, wanted, found, place))
@@ -129,19 +134,6 @@ def _chosen(tried: Sequence[Compression], target: Target) -> Compression:
     times = [1 / each.ratio / target.bandwidth + 1 / each.decode for each in tried]
     good = [each for each, seconds in zip(tried, times, strict=True) if seconds <= _NEARLY * min(times)]
     return max(good, key=lambda each: each.ratio)
-
-
-def _candidate(
-    layout: Layout,
-    array: Array,
-    compression: Compression,
-    wanted: Sequence[Access],
-    found: Roles,
-    target: Target,
-) -> Candidate:
-    settings = Settings(layout.chunks, layout.shards, compression.compressors)
-    made = settings.metadata(array, array.format)
-    return _judged(layout.name, made, compression, wanted, found, target)
 
 
 def _present(given: Subject, wanted: Sequence[Access], found: Roles, target: Target) -> Candidate | None:

@@ -16,7 +16,7 @@ from xzarr3.advice.imagined import Target
 from xzarr3.display import html
 from xzarr3.display.chart import bars
 from xzarr3.display.shown import Description, Shown
-from xzarr3.display.units import counted, size
+from xzarr3.display.units import counted
 from xzarr3.errors import printable
 from xzarr3.grid import ChunkLengths
 
@@ -203,13 +203,7 @@ class Advice(Shown):
             "present": None if self.present is None else self.present.to_json(),
             "candidates": [each.to_json() for each in self.candidates],
             "compressors": [
-                {
-                    "name": each.name,
-                    "ratio": round(each.ratio, 3),
-                    "encode": round(each.encode),
-                    "decode": round(each.decode),
-                    "measured": each.is_measured,
-                }
+                {"name": each.name, "ratio": round(each.ratio, 3), "measured": each.is_measured}
                 for each in self.compressions
             ],
         }
@@ -222,7 +216,7 @@ class Advice(Shown):
             (f"{each.name} {_lengths(each.chunks)}", [one.weight * one.seconds for one in each.predictions])
             for each in self.shown
         ]
-        measured = [(each.name, _compressed(each)) for each in self.compressions]
+        ratios = [(each.name, _ratio(each)) for each in self.compressions]
         return html.box(
             html.title("xzarr3.Advice", ", ".join(self.variables), f"{_lengths(self.shape)} {self.dtype}"),
             html.note(f"seconds of an average access on {self.target.name}"),
@@ -230,7 +224,7 @@ class Advice(Shown):
             html.note(f"{self._verdict}time and requests of each access"),
             html.table([[re.sub(" requests?$", "", cell) for cell in row] for row in self.rows()], left=4),
             html.folded(html.dim("what each access reads or writes"), html.facts([*self.reads.items()])),
-            html.folded(html.dim("compression of a sample"), html.facts(measured)),
+            html.folded(html.dim("compression of a sample"), html.facts(ratios)),
         )
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -261,10 +255,7 @@ class Advice(Shown):
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         )
-        codecs = ", ".join(
-            f"{each.name} {each.ratio:.3g}" + ("" if each.is_measured else " (assumed)")
-            for each in self.compressions
-        )
+        codecs = ", ".join(f"{each.name} {_ratio(each)}" for each in self.compressions)
         where = f" of {', '.join(map(printable, self.variables))}" if any(self.variables) else ""
         return (
             f"layouts{where} for {_lengths(self.shape)} {self.dtype} on {self.target.name}; a score of 2 "
@@ -274,11 +265,8 @@ class Advice(Shown):
         )
 
 
-def _compressed(one: Compression) -> str:
-    """What a compressor does, for people to read."""
-    if not one.is_measured:
-        return f"{one.ratio:.3g} times smaller (assumed)"
-    return f"{one.ratio:.3g} times smaller, usually decodes {size(round(one.decode))}/s"
+def _ratio(one: Compression) -> str:
+    return f"{one.ratio:.3g}" + ("" if one.is_measured else " (assumed)")
 
 
 def duration(seconds: float) -> str:

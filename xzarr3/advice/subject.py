@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from xarray import Variable
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+_FEW = 2**12  # Bytes of a sample that only tells how values are encoded.
 _MONTH = 30  # Steps where nothing says how long a step is.
 
 
@@ -93,8 +94,7 @@ def subject_of(
     elif hasattr(data, "data_vars"):
         found = of_data({**data.variables})
         chosen = _largest({name: each for name, each in found.items() if name in data.data_vars})
-        beside = {name: each for name, each in data.variables.items() if name in data.data_vars}
-        beside = {name: each for name, each in beside.items() if each.dims == chosen.dims}
+        beside = {name: each.variable for name, each in data.data_vars.items() if each.dims == chosen.dims}
         data = data[next(name for name, each in found.items() if each is chosen)]
     if not (hasattr(data, "shape") and hasattr(data, "dtype")):
         raise ArgumentTypeError(
@@ -102,16 +102,14 @@ def subject_of(
             "shape= and dtype="
         )
     if isinstance(data, Array):
-        beside = beside or {data.basename: data}
         names: Any = data.dimension_names
-        subject = Subject(
-            data, (), _sample(data), True, {name: _own(each) for name, each in beside.items()}, data.store
-        )
+        encodings = {name: _own(each) for name, each in (beside or {data.basename: data}).items()}
+        subject = Subject(data, (), _sample(data), True, encodings, data.store)
     elif hasattr(data, "variable"):
         names, name = data.dims, "" if data.name is None else data.name
         beside = beside or ({name: data.variable} if name else {})
         array, sample, own = _planned(data.variable, name, SAMPLE_BYTES)
-        encodings = {each: _planned(beside[each], each, 1)[2] if each != name else own for each in beside}
+        encodings = {each: own if each == name else _planned(beside[each], each, _FEW)[2] for each in beside}
         kept = None if sample.dtype.hasobject or sample.dtype.kind == "T" else sample
         subject = Subject(array, (), kept, True, encodings, _place(whole, data.variable))
     else:
@@ -163,15 +161,17 @@ def _planned(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArra
         unread = da.zeros(variable.shape, dtype=encoded.dtype, chunks=variable.chunks)
     whole = Variable(variable.dims, unread, encoded.attrs, encoded.encoding)
     settings = array_settings(whole, name, V3, explicit=False)
-    keep_empty = settings.pop("write_empty_chunks", None)
+    kept = {key: settings[key] for key in ("chunk_key_encoding", "write_empty_chunks") if key in settings}
+    settings.pop("write_empty_chunks", None)
     make = partial(array_metadata, shape=whole.shape, dtype=stored_dtype(encoded.dtype, V3), format=V3)
     array = Array(MemoryStore(), "", make_from_kept(make, settings, encoded.dtype, V3))
-    own, given = _layout(array), variable.encoding
-    used = {key for key in (*_PACKING, "units", "calendar") if key in encoded.attrs}
-    own |= {key: encoded.attrs[key] for key in used & given.keys() - encoded.encoding.keys()}
-    own |= {key: given[key] for key in ("dtype",) if key in given and key not in encoded.encoding}
-    own |= {"_FillValue": None} if given.get("_FillValue", ...) is None else {}
-    own |= {} if keep_empty is None else {"write_empty_chunks": keep_empty}
+    own: dict[str, Any] = {**_layout(array), **kept}
+    given, left = variable.encoding, encoded.encoding
+    for key in ("dtype", *_PACKING, "units", "calendar"):
+        if key in given and key not in left and (key == "dtype" or key in encoded.attrs):
+            own[key] = encoded.attrs.get(key, given[key])
+    if given.get("_FillValue", ...) is None:
+        own["_FillValue"] = None
     return array, np.asarray(encoded.data), own
 
 
@@ -195,11 +195,12 @@ def _layout(array: Array) -> dict[str, Any]:
     }
     if array.filters:
         own["filters"] = [codec.to_json() for codec in array.filters]
-    if array.serializer != chosen_serializer("auto", array.zdtype, array.filters, array.format):
+    usual = chosen_serializer("auto", array.zdtype, array.filters, array.format)
+    if array.serializer.name != usual.name or array.serializer.configuration().get("endian") == "big":
         own["serializer"] = array.serializer.to_json()
     fill_value = array.fill_value
     if array.dtype.kind in "iuf" and not fill_value_is_mask(array.format) and fill_value not in (None, 0):
-        own |= {"fill_value": fill_value} if fill_value == fill_value else {}
+        own |= {} if np.isnan(fill_value) else {"fill_value": fill_value}
     return own
 
 
