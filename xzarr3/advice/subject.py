@@ -161,7 +161,9 @@ def _planned(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArra
         unread = da.zeros(variable.shape, dtype=encoded.dtype, chunks=variable.chunks)
     whole = Variable(variable.dims, unread, encoded.attrs, encoded.encoding)
     settings = array_settings(whole, name, V3, explicit=False)
-    kept = {key: settings[key] for key in ("chunk_key_encoding", "write_empty_chunks") if key in settings}
+    kept: dict[str, Any] = {
+        key: settings[key] for key in ("chunk_key_encoding", "write_empty_chunks") if key in settings
+    }
     settings.pop("write_empty_chunks", None)
     make = partial(array_metadata, shape=whole.shape, dtype=stored_dtype(encoded.dtype, V3), format=V3)
     array = Array(MemoryStore(), "", make_from_kept(make, settings, encoded.dtype, V3))
