@@ -308,10 +308,11 @@ def test_a_slow_codec_is_not_chosen_for_a_few_percent() -> None:
 
 
 def test_a_scan_counts_by_default() -> None:
-    asked = [each.access for each in advise().best.predictions]
-    assert asked == ["map", "series", "scan"]
-    points, whole = advise(access={"map": 1, "series": 1}), advise(access={"map": 1, "series": 1, "scan": 9})
-    assert whole.best.files <= points.best.files
+    """Tiny chunks make a scan slow, so they are not advised."""
+    shape = (8760, 181, 360)
+    usual, points = advise(shape=shape), advise(shape=shape, access={"map": 1, "series": 1})
+    assert [each.access for each in usual.best.predictions] == ["map", "series", "scan"]
+    assert usual.best.files < points.best.files
 
 
 def test_a_store_is_a_target() -> None:
