@@ -309,7 +309,7 @@ def test_a_slow_codec_is_not_chosen_for_a_few_percent() -> None:
 
 def test_a_scan_counts_by_default() -> None:
     """Tiny chunks make a scan slow, so they are not advised."""
-    shape = (8760, 181, 360)
+    shape = (365, 90, 180)
     usual, points = advise(shape=shape), advise(shape=shape, access={"map": 1, "series": 1})
     assert [each.access for each in usual.best.predictions] == ["map", "series", "scan"]
     assert usual.best.files < points.best.files
