@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from dataclasses import replace
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from _fault_server import FaultServer
 
 import xzarr3
 from xzarr3.advice import TARGETS, Advice, Candidate, Target
-from xzarr3.advice.advice import _present
+from xzarr3.advice.advice import _chosen, _present
+from xzarr3.advice.compression import Compression
 from xzarr3.advice.imagined import imagined
 from xzarr3.advice.patterns import PATTERNS, accesses, roles
 from xzarr3.advice.report import duration
@@ -154,6 +156,166 @@ def test_the_advice_is_what_to_zarr_takes(tmp_path: Any) -> None:
     xzarr3.create_array(xzarr3.MemoryStore(), data=dataset["pr"].values, **one.options())
 
 
+TRANSPOSED = [{"name": "transpose", "configuration": {"order": [2, 1, 0]}}]
+PACKED = {
+    "dtype": np.dtype("int16"),
+    "scale_factor": 0.002,
+    "add_offset": 270.0,
+    "_FillValue": -32767,
+    "filters": TRANSPOSED,
+}
+
+
+def era5(number: int, *, packed: bool = True) -> xr.Dataset:
+    """Values every six hours, with missing ones; packed into 16 bits, or of 32 bits."""
+    rng = np.random.default_rng(0)
+    values = 270 + 10 * np.sin(np.arange(36) / 6) + rng.normal(0, 0.2, (number, 18, 36))
+    values[:, 3, 4] = np.nan
+    ds = xr.Dataset(
+        {"t2m": (("valid_time", "latitude", "longitude"), values), "sst": ("valid_time", values[:, 0, 0])},
+        {"valid_time": np.datetime64("2020-01-01", "ns") + np.arange(number) * np.timedelta64(6, "h")},
+    )
+    ds["d2m"] = ds.t2m - 5
+    for name in ("t2m", "d2m"):
+        ds[name] = ds[name].astype("f8" if packed else "f4")
+        ds[name].encoding = dict(PACKED) if packed else {"_FillValue": np.float32(1e20)}
+    return ds
+
+
+@pytest.mark.parametrize("source", ["memory", "dask", "engine", "path", "store", "group", "array"])
+@pytest.mark.parametrize("access", [{"series": 1}, {"map": 1}])
+def test_encoding_keeps_packing_and_filters(source: str, access: dict[str, Any], tmp_path: Path) -> None:
+    dataset = era5(400)
+    here = str(tmp_path / "a")
+    xzarr3.to_zarr(dataset, here, encoding={"t2m": {**PACKED, "chunks": (400, 18, 36)}})
+    stored = xzarr3.open_dataset(here)
+    data = {
+        "memory": dataset, "dask": dataset.chunk(valid_time=100), "engine": stored, "path": here,
+        "store": xzarr3.LocalStore(here), "group": xzarr3.open(here), "array": xzarr3.open(here, "t2m"),
+    }[source]  # fmt: skip
+    found = xzarr3.advise(data, access=access, target="s3")
+    assert found.dtype == np.int16
+    assert found.best.predictions[0].bytes_used == (400 if "series" in access else 18 * 36) * 2
+    assert set(found.variables) == ({"t2m"} if source == "array" else {"t2m", "d2m"})
+    written = xzarr3.to_zarr(stored, tmp_path / "b", encoding=found.encoding())
+    copied = xzarr3.copy(here, tmp_path / "c", encoding=found.encoding())
+    for group in (written, copied):
+        for name in ("t2m", "d2m"):
+            array = group[name]
+            assert array.dtype == np.int16
+            assert array.attrs == xzarr3.open(here, name).attrs
+            assert [codec.to_json() for codec in array.filters] == TRANSPOSED
+            np.testing.assert_array_equal(array[...], xzarr3.open(here, name)[...])
+    assert written["t2m"].chunks == copied["t2m"].chunks == found.best.chunks
+
+
+def test_encoding_of_values_that_are_not_packed_so_is_refused_by_copy(tmp_path: Path) -> None:
+    xzarr3.to_zarr(era5(8), tmp_path / "a")
+    for key, value in {"scale_factor": 0.5, "dtype": "f4", "_FillValue": 7}.items():
+        with pytest.raises(xzarr3.MetadataError, match=key):
+            xzarr3.copy(tmp_path / "a", xzarr3.MemoryStore(), encoding={"t2m": {key: value}})
+
+
+def test_netcdf_files_are_advised_on_as_they_would_be_stored(tmp_path: Path) -> None:
+    pytest.importorskip("netCDF4")
+    dataset = era5(200).drop_encoding()
+    packing = {key: value for key, value in PACKED.items() if key != "filters"}
+    for at in range(2):
+        dataset.isel(valid_time=slice(100 * at, 100 * at + 100)).to_netcdf(
+            tmp_path / f"{at}.nc", engine="netcdf4", encoding=dict.fromkeys(("t2m", "d2m"), packing)
+        )
+    opened = xr.open_mfdataset(str(tmp_path / "*.nc"), engine="netcdf4", chunks={"valid_time": 50})
+    found = xzarr3.advise(opened)
+    assert (found.dtype, found.target.name) == (np.dtype("int16"), "disk")
+    assert found.present is not None
+    assert found.present.chunks == xzarr3.to_zarr(opened, tmp_path / "now")["t2m"].chunks == (50, 18, 36)
+    written = xzarr3.to_zarr(opened, tmp_path / "a", encoding=found.encoding())
+    assert [written[name].dtype for name in ("t2m", "d2m")] == [np.int16] * 2
+    stored = xzarr3.open_dataset(tmp_path / "a")
+    xr.testing.assert_equal(stored.load(), opened.load())
+
+
+def test_the_target_is_where_the_data_are(tmp_path: Path) -> None:
+    xzarr3.to_zarr(era5(20), tmp_path / "a")
+    stored = xzarr3.open_dataset(tmp_path / "a")
+    assert xzarr3.advise(tmp_path / "a").target.name == "LocalStore"
+    for data in (stored, stored.t2m, stored.t2m + 1, xr.open_dataset(tmp_path / "a", engine="xzarr3")):
+        assert xzarr3.advise(data).target == Target.of(xzarr3.LocalStore(tmp_path / "a"))
+        assert xzarr3.advise(data, target="s3").target == TARGETS["s3"]
+    memory = era5(20)
+    for source, name in {None: "s3", "/data/era5.nc": "disk", "https://there/era5.nc": "s3"}.items():
+        memory.encoding = {} if source is None else {"source": source}
+        assert xzarr3.advise(memory).target.name == name
+
+
+def test_a_layout_that_is_as_good_stays(tmp_path: Path) -> None:
+    """Advice that was followed leaves nothing to advise."""
+    dataset = era5(400)
+    first = xzarr3.advise(dataset, access={"map": 1, "series": 3})
+    xzarr3.to_zarr(dataset, tmp_path / "a", encoding=first.encoding())
+    for data in (tmp_path / "a", xzarr3.open_dataset(tmp_path / "a")):
+        again = xzarr3.advise(data, access={"map": 1, "series": 3}, target="s3")
+        assert again.best is again.present
+        assert "the present layout is as good as the best one" in str(again)
+        xzarr3.to_zarr(dataset, tmp_path / "b", mode="w", encoding=again.encoding())
+        assert xzarr3.diff(tmp_path / "a", tmp_path / "b").ok
+
+
+class Far(xzarr3.stores.WrapperStore):
+    """A store that many requests are made to at a time, as to one with latency."""
+
+    concurrency = 64
+    request_bytes = 2**20
+    over_read = 2.0
+
+
+@pytest.mark.parametrize("kind", ["packed", "float32"])
+@pytest.mark.parametrize("before", [(1, 18, 36), (1000, 18, 36), (20, 18, 36)])
+@pytest.mark.parametrize("far", [False, True])
+def test_the_advised_layout_answers_sooner_than_the_present_one(
+    kind: str, before: tuple[int, ...], far: bool, tmp_path: Path
+) -> None:
+    """What it predicts is what is read, and costs less, unless it says that the present layout is as good."""
+    dataset = era5(1000, packed=kind == "packed")[["t2m"]]
+    own = dataset["t2m"].encoding
+    xzarr3.to_zarr(dataset, tmp_path / "now", encoding={"t2m": {**own, "chunks": before}})
+    there = (lambda name: Far(tmp_path / name)) if far else (lambda name: xzarr3.LocalStore(tmp_path / name))
+    found = xzarr3.advise(there("now"))
+    assert found.present is not None
+    xzarr3.to_zarr(dataset, tmp_path / "advised", encoding=found.encoding())
+    spent: dict[str, list[float]] = {"now": [], "advised": []}
+    for name, layout in {"now": found.present, "advised": found.best}.items():
+        for one, selection in zip(layout.predictions, (np.s_[500], np.s_[:, 9, 18], np.s_[...]), strict=True):
+            array = xzarr3.open_array(there(name), "t2m")
+            with xzarr3.trace() as trace:
+                array[selection]
+            counts = trace.arrays["/t2m"]
+            requests, moved = counts["get"] + counts["get_range"], counts["bytes_read"]
+            assert requests == one.requests
+            waits = -(-requests // found.target.at_once) * found.target.latency
+            seconds = waits + (moved + one.decoded) / found.target.bandwidth
+            spent[name].append(seconds + 0.002)
+    least = [min(pair) for pair in zip(*spent.values(), strict=True)]
+    now, advised = (sum(map(truediv, each, least)) for each in spent.values())
+    assert advised < now or found.best is found.present
+
+
+def test_a_slow_codec_is_not_chosen_for_a_few_percent() -> None:
+    zstd = Compression("zstd", ["zstd"], 2.73, 4e8, 9e8)
+    gzip = Compression("gzip", ["gzip"], 2.81, 6e7, 3e8)
+    for target in TARGETS.values():
+        assert _chosen([zstd, gzip], target) is zstd
+        assert _chosen([zstd, gzip._replace(ratio=20.0, decode=8e8)], target).name == "gzip"
+
+
+def test_a_scan_counts_by_default() -> None:
+    """Tiny chunks make a scan slow, so they are not advised."""
+    shape = (365, 90, 180)
+    usual, points = advise(shape=shape), advise(shape=shape, access={"map": 1, "series": 1})
+    assert [each.access for each in usual.best.predictions] == ["map", "series", "scan"]
+    assert usual.best.files < points.best.files
+
+
 def test_a_store_is_a_target() -> None:
     assert Target.of(xzarr3.MemoryStore()).at_once == TARGETS["disk"].at_once
     assert advise(target=xzarr3.MemoryStore()).target.request_bytes == xzarr3.MemoryStore.request_bytes
@@ -204,7 +366,7 @@ def test_any_shape(shape: tuple[int, ...], dtype: str) -> None:
         ({"shape": ()}, ValueError, "has no values to divide"),
         ({"shape": (5, 0, 3)}, ValueError, "has no values to divide"),
         ({"shape": None}, TypeError, "give an array or a dataset"),
-        ({"data": "store.zarr"}, TypeError, "cannot advise on str"),
+        ({"data": 5}, TypeError, "cannot advise on int"),
     ],
 )
 def test_what_cannot_be_advised_on(options: dict[str, Any], error: type[Exception], said: str) -> None:

@@ -62,7 +62,7 @@ def test_advise(folder: Path, call: Call) -> None:
     assert "present" in out
     assert "series" in out
     status, out, _ = call("advise", "ocean.zarr", "--json")
-    assert json.loads(out)["target"] == "s3"
+    assert json.loads(out)["target"] == "LocalStore"
     xzarr3.create_group("empty.zarr")
     shown = " ".join(call("advise", "--help")[1].split())
     assert [name for name, meaning in PATTERNS.items() if f"{name} {meaning}" not in shown] == []

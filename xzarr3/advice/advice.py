@@ -7,20 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from xzarr3.advice.compression import Compression, assumed, compressions, measured
+from xzarr3.advice.compression import Compression, compressions, present_compression
 from xzarr3.advice.imagined import TARGETS, Target, encoded_size, imagined, shard_size
 from xzarr3.advice.layouts import Layout, layouts
 from xzarr3.advice.patterns import Access, Roles, accesses
 from xzarr3.advice.report import Advice, Candidate, Prediction
 from xzarr3.advice.subject import Subject, subject_of
-from xzarr3.api import create_array
 from xzarr3.arrays import Array
+from xzarr3.copying.settings import Settings
 from xzarr3.errors import ArgumentError, one_of
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import available_threads
-from xzarr3.stores import MemoryStore, Store
+from xzarr3.stores import Store
 
 _NEARLY = 1.25
+_CALL = 0.002  # Seconds that a call takes anyway: layouts that differ by less are alike.
 
 
 def advise(
@@ -29,26 +30,28 @@ def advise(
     shape: Sequence[int] | None = None,
     dtype: Any = None,
     access: Mapping[str, Any] | None = None,
-    target: str | Store | Target = "s3",
+    target: str | Store | Target | None = None,
     dims: Sequence[str | None] | None = None,
 ) -> Advice:
     """Compare layouts of an array for the ways in which it is read and written.
 
     Parameters
     ----------
-    data : Array, Group, xarray.Dataset, xarray.DataArray, dask or numpy array, optional
+    data : path, URL, Store, Group, Array, xarray.Dataset, xarray.DataArray, dask or numpy array, optional
         What is to be stored. Of a group or a dataset the largest variable decides that describes no other
-        one, as bounds do. For a dataset, the advice is for all variables with its dimensions. A sample of the
-        data, 8 MiB, is compressed.
+        one, as bounds do. The advice is for all variables beside it with its dimensions. It is about the
+        values that are stored, packed if the variable's encoding packs them. A sample of them, of 8 MiB
+        before they are packed, is compressed.
     shape, dtype : optional
         Given in place of data.
     access : mapping of str to float, optional
         How often each pattern happens: ``"map"``, ``"series"``, ``"region"``, ``"scan"``, ``"sample"``,
         ``"append"``. A pattern of one's own is a weight and a selection: ``{"east": (0.5, (..., slice(0,
-        90)))}``. By default maps and series happen equally often, or maps and regions where there is no time.
-        The printed advice says what each of them reads.
-    target : {"s3", "disk"}, Store or Target
-        Where the data are kept.
+        90)))}``. By default maps, series and scans happen equally often, or maps and regions where there is
+        no time. The printed advice says what each of them reads.
+    target : {"s3", "disk"}, Store or Target, optional
+        Where the data are kept. By default where they are now: in the store or file that they are read from,
+        or on S3 where nothing tells.
     dims : sequence of str, optional
         Names of the dimensions. Time is found by its name, or is the first of three or more dimensions, or of
         dimensions without names. Its coordinate, in the dataset or beside the array, tells how many times a
@@ -58,7 +61,10 @@ def advise(
     -------
     Advice
         Its requests and bytes are those that :meth:`xzarr3.Array.explain` gives for such an array. Its times
-        are estimates from the costs of the target.
+        are estimates from the costs of the target and the usual speeds of compressors. The layouts are
+        compared with one compressor: the one that stores least, of those with which a byte is moved and
+        decoded in at most 1.25 times the least time. The present layout of data, which is that in a store or
+        what :func:`xzarr3.to_zarr` makes of a dataset, is the best if none is more than 10 % better.
 
     Raises
     ------
@@ -79,30 +85,34 @@ def advise(
     True
     """
     given = subject_of(data, shape, dtype, dims)
-    if not math.prod(given.shape) or not given.shape:
+    shape = given.array.shape
+    if not shape or not math.prod(shape):
         raise ArgumentError(
-            f"shape {given.shape} has no values to divide among chunks; give an array with values and "
-            "dimensions"
+            f"shape {shape} has no values to divide among chunks; give an array with values and dimensions"
         )
-    place = _target(target)
+    place = _target(given.place if target is None else target)
     found = given.roles
     wanted = accesses(
         access,
-        given.shape,
+        shape,
         found,
         steps_of_a_month=given.steps_of_a_month,
         steps_of_a_day=given.steps_of_a_day,
     )
-    tried = compressions(given.sample)
+    tried = compressions(given.sample, given.array)
     chosen = _chosen(tried, place)
+
+    def laid_out(layout: Layout) -> ArrayMetadata:
+        settings = Settings(layout.chunks, layout.shards, chosen.compressors)
+        return settings.metadata(given.array, given.array.format)
+
     made = [
-        _candidate(layout, given, chosen, wanted, found, place)
-        for layout in layouts(given.shape, given.dtype.itemsize, found, wanted, place)
+        _judged(layout.name, laid_out(layout), chosen, wanted, found, place)
+        for layout in layouts(shape, given.array.zdtype.item_size, found, wanted, place)
     ]
-    present = None if given.array is None else _present(given, wanted, found, place)
-    made, present = _scored(made, present)
+    made, present = _scored(made, _present(given, wanted, found, place))
     reads = {each.name: each.meaning(given.names) for each in wanted}
-    return Advice(given.shape, given.dtype, place, tuple(made), present, tuple(tried), given.variables, reads)
+    return Advice(shape, given.array.dtype, place, tuple(made), present, tuple(tried), given.encodings, reads)
 
 
 def _target(target: str | Store | Target) -> Target:
@@ -116,47 +126,25 @@ def _target(target: str | Store | Target) -> Target:
 
 
 def _chosen(tried: Sequence[Compression], target: Target) -> Compression:
-    """The compressor that stores least, of those whose elements arrive nearly as soon as the fastest ones."""
-    threads = available_threads()
-    times = [1 / each.ratio / target.bandwidth + 1 / each.decode / threads for each in tried]
+    """The compressor that stores least, of those whose elements arrive nearly as soon as the fastest ones.
+
+    Stored bytes are moved with the bandwidth of the target and decoded on one core: more cores would hide
+    the time of a slow codec, but still spend it.
+    """
+    times = [1 / each.ratio / target.bandwidth + 1 / each.decode for each in tried]
     good = [each for each, seconds in zip(tried, times, strict=True) if seconds <= _NEARLY * min(times)]
     return max(good, key=lambda each: each.ratio)
 
 
-def _candidate(
-    layout: Layout,
-    given: Subject,
-    compression: Compression,
-    wanted: Sequence[Access],
-    found: Roles,
-    target: Target,
-) -> Candidate:
-    made = create_array(
-        MemoryStore(),
-        shape=given.shape,
-        dtype=given.dtype,
-        chunks=layout.chunks,
-        shards=layout.shards,
-        compressors=None if compression.compressor is None else [compression.compressor],
-    )
-    return _judged(layout.name, made.metadata, compression, wanted, found, target)
-
-
 def _present(given: Subject, wanted: Sequence[Access], found: Roles, target: Target) -> Candidate | None:
-    """The layout that an array has, with its compressor measured on a sample."""
+    """The layout that an array has, or that :func:`xzarr3.to_zarr` gives it."""
     array = given.array
-    if array is None:
-        return None
     shard = array.metadata.chain.shard
-    if shard is not None and shard.inner.shard is not None:
+    if not given.is_present or (shard is not None and shard.inner.shard is not None):
         return None
-    compressors = list(array.compressors) or None
-    name = "+".join(codec.name for codec in array.compressors) or "none"
-    if given.sample is None:
-        compression = assumed(name, compressors)
-    else:
-        compression = measured(given.sample, name, compressors)
-    return _judged("present", array.metadata, compression, wanted, found, target)
+    compression = present_compression(given.sample, array)
+    judged = _judged("present", array.metadata, compression, wanted, found, target)
+    return replace(judged, chunks=array.chunks, shards=array.shards)
 
 
 def _scored(made: Sequence[Candidate], present: Candidate | None) -> tuple[list[Candidate], Candidate | None]:
@@ -165,7 +153,7 @@ def _scored(made: Sequence[Candidate], present: Candidate | None) -> tuple[list[
 
     def scored(one: Candidate) -> Candidate:
         terms = (
-            each.weight * each.seconds / max(best, 1e-9)
+            each.weight * (each.seconds + _CALL) / (best + _CALL)
             for each, best in zip(one.predictions, least, strict=True)
         )
         return replace(one, score=sum(terms))
@@ -228,7 +216,7 @@ def _read(
         found = array.explain(selection, threads=1)
         requests, moved, chunks, used = found.requests, found.bytes_moved, found.chunks, found.bytes_used
     each = chain.spec.nbytes if chain.shard is None else chain.shard.inner.spec.nbytes
-    seconds = _seconds(requests, moved, chunks * each, compression.decode, target)
+    seconds = _seconds(requests, moved, chunks, each, compression.decode, target)
     return Prediction(access.name, access.weight, requests, moved, used, chunks * each, seconds)
 
 
@@ -252,12 +240,15 @@ def _append(
     requests = round(units * (touched + again))
     moved = round(units * size * (touched + again))
     used = steps * array.nbytes // max(1, array.shape[time])
-    work = round(units * unit * (touched + again))
-    seconds = _seconds(requests, moved, work, compression.encode, target)
-    return Prediction(access.name, access.weight, requests, moved, used, work, seconds)
+    seconds = _seconds(requests, moved, requests, unit, compression.encode, target)
+    return Prediction(access.name, access.weight, requests, moved, used, requests * unit, seconds)
 
 
-def _seconds(requests: int, moved: int, coded: int, rate: float, target: Target) -> float:
-    """How long an access takes: requests wait for answers together, bytes share the bandwidth."""
+def _seconds(requests: int, moved: int, chunks: int, each: int, rate: float, target: Target) -> float:
+    """How long an access takes: requests wait for answers together, bytes share the bandwidth.
+
+    A chunk is encoded or decoded by one core.
+    """
     waits = math.ceil(requests / target.at_once) * target.latency
-    return waits + moved / target.bandwidth + coded / rate / available_threads()
+    rounds = math.ceil(chunks / available_threads())
+    return waits + moved / target.bandwidth + rounds * each / rate

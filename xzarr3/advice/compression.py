@@ -1,20 +1,15 @@
-"""What codecs do to a sample of the data: how small it gets and how fast it is decoded."""
+"""What compressors do to a sample of the data: how small it gets."""
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from xzarr3._types import AnyArray
-from xzarr3.api import create_array
-from xzarr3.stores import MemoryStore
+from xzarr3.arrays import Array
+from xzarr3.copying.settings import Settings
 
 SAMPLE_BYTES = 2**23
-_ROUNDS = 3
 _DEFAULT_RATIO = 2.0
-_DEFAULT_RATE = 1e9
 
 CODECS: dict[str, Any] = {
     "none": None,
@@ -29,59 +24,57 @@ CODECS: dict[str, Any] = {
     },
     "gzip": {"name": "gzip", "configuration": {"level": 5}},
 }
-"""The compressors that are measured, as documents describe them."""
+"""The compressors that are compared, as documents describe them."""
+
+_SPEEDS = {
+    "none": (1e10, 1e10),
+    "zstd": (0.4e9, 0.9e9),
+    "blosc-lz4": (1e9, 2.5e9),
+    "blosc-zstd": (0.2e9, 1.2e9),
+    "gzip": (0.06e9, 0.3e9),
+}
+"""Bytes of elements that one core usually encodes and decodes in a second; not measured, so that the same
+data get the same advice on a busy machine."""
+_OTHER_SPEEDS = (0.2e9, 0.5e9)
 
 
 class Compression(NamedTuple):
-    """A compressor, measured on a sample."""
+    """A compressor and what it does to a sample."""
 
     name: str
-    compressor: Any
+    compressors: list[Any] | None
     ratio: float
     """Bytes of the elements for each stored byte."""
     encode: float
-    """Bytes of elements that are encoded in a second, on one core."""
+    """Bytes of elements that one core encodes in a second."""
     decode: float
     is_measured: bool = True
 
 
-def assumed(name: str = "zstd", compressor: Any = ...) -> Compression:
-    """What is assumed of a compressor where there are no data to measure."""
-    given = CODECS[name] if compressor is ... else compressor
-    return Compression(name, given, _DEFAULT_RATIO, _DEFAULT_RATE / 4, _DEFAULT_RATE, is_measured=False)
+def compression(
+    sample: AnyArray | None, array: Array, name: str, compressors: list[Any] | None
+) -> Compression:
+    """Encode a sample as one chunk, with the filters of the array; without a sample, what is assumed."""
+    speeds = _SPEEDS.get(name, _OTHER_SPEEDS)
+    if sample is None:
+        return Compression(name, compressors, _DEFAULT_RATIO, *speeds, is_measured=False)
+    settings = Settings(chunks=sample.shape, shards=None, compressors=compressors)
+    encoded = bytes(settings.metadata(array, array.format).chain.encode(sample, keep_empty=True))
+    return Compression(name, compressors, sample.nbytes / max(len(encoded), 1), *speeds)
 
 
-def measured(sample: AnyArray, name: str, compressor: Any) -> Compression:
-    """Encode and decode a sample as one chunk.
-
-    The ratio depends on the data, and the speeds on this machine: the best of three rounds.
-    """
-    array = create_array(
-        MemoryStore(), shape=sample.shape, dtype=sample.dtype, chunks=sample.shape, compressors=compressor
-    )
-    chain = array.engine.meta.chain
-    encode = decode = float("inf")
-    encoded: Any = b""
-    for _ in range(_ROUNDS):
-        began = time.perf_counter()
-        encoded = bytes(chain.encode(sample, keep_empty=True))
-        middle = time.perf_counter()
-        found = np.array(chain.decode(encoded))
-        decode = min(decode, time.perf_counter() - middle)
-        encode = min(encode, middle - began)
-    del found
-    nbytes = sample.nbytes
-    return Compression(
-        name,
-        compressor,
-        nbytes / max(len(encoded), 1),
-        nbytes / max(encode, 1e-9),
-        nbytes / max(decode, 1e-9),
-    )
-
-
-def compressions(sample: AnyArray | None) -> list[Compression]:
+def compressions(sample: AnyArray | None, array: Array) -> list[Compression]:
     """All compressors on a sample; without one, what is assumed of one of them."""
-    if sample is None or sample.size == 0:
-        return [assumed()]
-    return [measured(sample, name, compressor) for name, compressor in CODECS.items()]
+    names = ["zstd"] if sample is None else list(CODECS)
+    return [
+        compression(sample, array, name, None if CODECS[name] is None else [CODECS[name]]) for name in names
+    ]
+
+
+def present_compression(sample: AnyArray | None, array: Array) -> Compression:
+    """What the compressors of an array do to a sample."""
+    names = [
+        f"{codec.name}-{codec.configuration().get('cname', '')}".rstrip("-") for codec in array.compressors
+    ]
+    kept = [codec.to_json() for codec in array.compressors] or None
+    return compression(sample, array, "+".join(names) or "none", kept)

@@ -102,8 +102,8 @@ def accesses(
     Parameters
     ----------
     wanted : mapping of str to float, or to (float, selection), optional
-        How often each pattern happens. A name of one's own comes with a selection. By default maps and series
-        happen equally often, or maps and regions where there is no time.
+        How often each pattern happens. A name of one's own comes with a selection. By default maps, series
+        and scans happen equally often, or maps and regions where there is no time.
     shape : sequence of int
     found : Roles
     steps_of_a_month, steps_of_a_day : int
@@ -115,7 +115,7 @@ def accesses(
         If a name is not known or needs time, where there is none, or a weight is no positive number.
     """
     if wanted is None:
-        wanted = {"map": 1.0, "region" if found.time is None else "series": 1.0}
+        wanted = dict.fromkeys(("map", "region") if found.time is None else ("map", "series", "scan"), 1.0)
     made: list[Access] = []
     for name, asked in wanted.items():
         weight, own = asked if isinstance(asked, tuple) else (asked, None)

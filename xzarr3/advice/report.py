@@ -16,13 +16,15 @@ from xzarr3.advice.imagined import Target
 from xzarr3.display import html
 from xzarr3.display.chart import bars
 from xzarr3.display.shown import Description, Shown
-from xzarr3.display.units import counted, ratio, size
+from xzarr3.display.units import counted, ratio
 from xzarr3.errors import printable
+from xzarr3.grid import ChunkLengths
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 6  # Layouts in the printed table.
+_AS_GOOD = 1.1  # Times the best score: nothing that is worth writing all data again.
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ class Candidate:
     Parameters
     ----------
     name : str
-    chunks : tuple of int
-    shards : tuple of int or None
+    chunks : tuple
+        Lengths along each dimension; of a present layout with unequal chunks, all lengths.
+    shards : tuple or None
     compression : Compression
     files : int
         Number of stored units.
@@ -75,8 +78,8 @@ class Candidate:
     """
 
     name: str
-    chunks: tuple[int, ...]
-    shards: tuple[int, ...] | None
+    chunks: ChunkLengths
+    shards: ChunkLengths | None
     compression: Compression
     files: int
     stored: int
@@ -88,8 +91,8 @@ class Candidate:
         """All of it as JSON."""
         return {
             "name": self.name,
-            "chunks": list(self.chunks),
-            "shards": None if self.shards is None else list(self.shards),
+            "chunks": [*map(_plain, self.chunks)],
+            "shards": None if self.shards is None else [*map(_plain, self.shards)],
             "compressor": self.compression.name,
             "files": self.files,
             "stored": self.stored,
@@ -114,8 +117,9 @@ class Advice(Shown):
         The layout that the array has now.
     compressions : tuple of Compression
         What compressors do to a sample of the data.
-    variables : tuple of str
-        The variables of the dataset that the advice is for.
+    encodings : mapping of str to mapping
+        The variables that the advice is for, and what stores each of them as it is: its packing, filters and
+        present layout.
     reads : mapping of str to str
         What each access reads or writes, by dimension.
     """
@@ -126,7 +130,7 @@ class Advice(Shown):
     candidates: tuple[Candidate, ...]
     present: Candidate | None
     compressions: tuple[Compression, ...]
-    variables: tuple[str, ...] = ()
+    encodings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reads: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -135,23 +139,34 @@ class Advice(Shown):
         return [*filter(None, [self.present]), *self.candidates[:_SHOWN]]
 
     @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that the advice is for."""
+        return tuple(self.encodings)
+
+    @property
     def best(self) -> Candidate:
-        """The layout with the lowest score."""
-        return self.candidates[0]
+        """The layout with the lowest score, or the present one if that is within 10 % of it."""
+        first, present = self.candidates[0], self.present
+        return first if present is None or present.score > _AS_GOOD * first.score else present
 
     def options(self) -> dict[str, Any]:
         """``chunks``, ``shards`` and ``compressors`` of the best layout, for :func:`xzarr3.create_array`."""
         best = self.best
-        return {
-            "chunks": best.chunks,
-            "shards": best.shards,
-            "compressors": None if best.compression.compressor is None else [best.compression.compressor],
-        }
+        return {"chunks": best.chunks, "shards": best.shards, "compressors": best.compression.compressors}
 
     def encoding(self) -> dict[str, dict[str, Any]]:
-        """The options of the best layout for each variable, for :func:`xzarr3.to_zarr`."""
-        options = {name: value for name, value in self.options().items() if name != "shards" or value}
-        return {name: dict(options) for name in self.variables}
+        """For each variable its whole encoding in the best layout, for :func:`xzarr3.to_zarr`.
+
+        An ``encoding`` that is passed to ``to_zarr`` replaces the variable's own one. So this one also has
+        its data type, ``scale_factor``, ``add_offset``, ``_FillValue`` and filters. If the present layout is
+        the best, each variable keeps its own. :func:`xzarr3.copy` takes it, too.
+        """
+        chosen = {} if self.best is self.present else self.options()
+        merged = {name: {**own, **chosen} for name, own in self.encodings.items()}
+        return {
+            name: {key: value for key, value in own.items() if key != "shards" or value}
+            for name, own in merged.items()
+        }
 
     def plot(self) -> Figure:
         """Draw requests, bytes moved for each byte used and times of the present and the best layouts.
@@ -188,13 +203,7 @@ class Advice(Shown):
             "present": None if self.present is None else self.present.to_json(),
             "candidates": [each.to_json() for each in self.candidates],
             "compressors": [
-                {
-                    "name": each.name,
-                    "ratio": round(each.ratio, 3),
-                    "encode": round(each.encode),
-                    "decode": round(each.decode),
-                    "measured": each.is_measured,
-                }
+                {"name": each.name, "ratio": round(each.ratio, 3), "measured": each.is_measured}
                 for each in self.compressions
             ],
         }
@@ -207,15 +216,15 @@ class Advice(Shown):
             (f"{each.name} {_lengths(each.chunks)}", [one.weight * one.seconds for one in each.predictions])
             for each in self.shown
         ]
-        measured = [(each.name, _compressed(each)) for each in self.compressions]
+        ratios = [(each.name, _ratio(each)) for each in self.compressions]
         return html.box(
             html.title("xzarr3.Advice", ", ".join(self.variables), f"{_lengths(self.shape)} {self.dtype}"),
             html.note(f"seconds of an average access on {self.target.name}"),
             bars(lengths, [each.access for each in self.best.predictions]),
-            html.note("time and requests of each access"),
+            html.note(f"{self._verdict}time and requests of each access"),
             html.table([[re.sub(" requests?$", "", cell) for cell in row] for row in self.rows()], left=4),
             html.folded(html.dim("what each access reads or writes"), html.facts([*self.reads.items()])),
-            html.folded(html.dim("compression of a sample"), html.facts(measured)),
+            html.folded(html.dim("compression of a sample"), html.facts(ratios)),
         )
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -223,6 +232,10 @@ class Advice(Shown):
         first = self.candidates[0].predictions
         heading = ("layout", "chunks", "shards", "codec", "files", "score", *(each.access for each in first))
         return [heading, *(self._row(each) for each in self.shown)]
+
+    @property
+    def _verdict(self) -> str:
+        return "the present layout is as good as the best one\n" if self.best is self.present else ""
 
     def _row(self, one: Candidate) -> tuple[str, ...]:
         return (
@@ -242,25 +255,18 @@ class Advice(Shown):
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         )
-        codecs = ", ".join(
-            f"{each.name} {ratio(each.ratio, 1)}" + ("" if each.is_measured else " (assumed)")
-            for each in self.compressions
-        )
+        codecs = ", ".join(f"{each.name} {_ratio(each)}" for each in self.compressions)
         where = f" of {', '.join(map(printable, self.variables))}" if any(self.variables) else ""
         return (
             f"layouts{where} for {_lengths(self.shape)} {self.dtype} on {self.target.name}; a score of 2 "
-            f"takes twice as long as the layouts that suit each access best\n{table}\n"
+            f"takes twice as long as the layouts that suit each access best\n{table}\n{self._verdict}"
             + "".join(f"{printable(name)}: {printable(what)}\n" for name, what in self.reads.items())
             + f"compression: {codecs}"
         )
 
 
-def _compressed(one: Compression) -> str:
-    """What a compressor does, for people to read."""
-    if not one.is_measured:
-        return f"{ratio(one.ratio, 1)} times smaller (assumed)"
-    speeds = f"decodes {size(round(one.decode))}/s, encodes {size(round(one.encode))}/s"
-    return f"{ratio(one.ratio, 1)} times smaller, {speeds}"
+def _ratio(one: Compression) -> str:
+    return ratio(one.ratio, 1) + ("" if one.is_measured else " (assumed)")
 
 
 def duration(seconds: float) -> str:
@@ -275,5 +281,9 @@ def duration(seconds: float) -> str:
     return f"{number:.2g} {unit}" if number < 99 else f"{number:,.0f} {unit}"
 
 
-def _lengths(lengths: Sequence[int]) -> str:
+def _plain(length: int | tuple[int, ...]) -> JSON:
+    return length if isinstance(length, int) else list(length)
+
+
+def _lengths(lengths: Sequence[Any]) -> str:
     return " x ".join(map(str, lengths)) or "scalar"

@@ -1,11 +1,14 @@
-"""What an advice is about: shape, data type, dimensions, a sample, and how long a time step is."""
+"""What an advice is about: the array that is or would be stored, a sample, and how long a time step is."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,31 +16,46 @@ from xzarr3._types import AnyArray
 from xzarr3.advice import time_steps
 from xzarr3.advice.compression import SAMPLE_BYTES
 from xzarr3.advice.patterns import Roles, roles
+from xzarr3.api import create_array
+from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.checks.conventions import NAMING
 from xzarr3.errors import ArgumentTypeError
+from xzarr3.formats import V3
+from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.groups import Group
+from xzarr3.nodes.array_settings import array_metadata, chosen_serializer
+from xzarr3.stores import MemoryStore, Store
 
+if TYPE_CHECKING:
+    from xarray import Variable
+
+_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+_FEW = 2**12  # Bytes of a sample that only tells how values are encoded.
 _MONTH = 30  # Steps where nothing says how long a step is.
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What the advice is about."""
+    """What the advice is about: an array as it is stored, or as :func:`xzarr3.to_zarr` would store it."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    array: Array
     names: tuple[str | None, ...]
     sample: AnyArray | None = None
-    array: Array | None = None
-    variables: tuple[str, ...] = ()
+    """Stored values."""
+    is_present: bool = False
+    """Whether the layout of the array is one that was chosen before."""
+    encodings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """For each variable that the advice is for, what :func:`xzarr3.to_zarr` takes to store it as it is."""
+    place: Store | str = "s3"
+    """Where the data are, if something tells."""
     step_days: float | None = None
     """Days of a time step, if a coordinate tells."""
 
     @property
     def roles(self) -> Roles:
         """The roles of the dimensions."""
-        return roles(self.shape, self.names)
+        return roles(self.array.shape, self.names)
 
     @property
     def steps_of_a_month(self) -> int:
@@ -63,35 +81,129 @@ def subject_of(
     if data is None:
         if shape is None or dtype is None:
             raise ArgumentTypeError("nothing to advise on; give an array or a dataset, or shape= and dtype=")
-        return Subject(tuple(shape), np.dtype(dtype), tuple(dims or ()))
-    variables: tuple[str, ...] = ()
+        return Subject(_new(shape, dtype), tuple(dims or ()))
+    whole, beside = data, {}
+    if isinstance(data, (str, os.PathLike, Store)):
+        data = open_node(data)
     if isinstance(data, Group):
-        nodes = data.members(max_depth=None)
-        data = _largest(of_data({path: node for path, node in nodes if isinstance(node, Array)}))
-        variables = (data.basename,)
+        nodes = of_data(
+            {path: each for path, each in data.members(max_depth=None) if isinstance(each, Array)}
+        )
+        data = _largest(nodes)
+        beside = {each.basename: each for each in nodes.values() if _kind(each) == _kind(data)}
     elif hasattr(data, "data_vars"):
-        data_arrays = of_data({**data.variables})
-        chosen = _largest({name: each for name, each in data_arrays.items() if name in data.data_vars})
-        variables = tuple(name for name, each in data.data_vars.items() if each.dims == chosen.dims)
-        data = data[next(name for name, each in data_arrays.items() if each is chosen)]
-    elif isinstance(data, Array):
-        variables = (data.basename,)
-    elif hasattr(data, "name") and hasattr(data, "dims"):
-        variables = (data.name,) if data.name else ()
+        found = of_data({**data.variables})
+        chosen = _largest({name: each for name, each in found.items() if name in data.data_vars})
+        beside = {name: each.variable for name, each in data.data_vars.items() if each.dims == chosen.dims}
+        data = data[next(name for name, each in found.items() if each is chosen)]
     if not (hasattr(data, "shape") and hasattr(data, "dtype")):
         raise ArgumentTypeError(
-            f"cannot advise on {type(data).__name__}; accepted: an array, a dataset, or shape= and dtype="
+            f"cannot advise on {type(data).__name__}; accepted: an array, a dataset, a path or store, or "
+            "shape= and dtype="
         )
-    array = data if isinstance(data, Array) else None
-    names = dims or getattr(data, "dims", None) or (array.dimension_names if array is not None else None)
-    found = Subject(
-        tuple(data.shape), np.dtype(data.dtype), tuple(names or ()), _sample(data), array, variables
-    )
-    axis = found.roles.time
+    if isinstance(data, Array):
+        names: Any = data.dimension_names
+        encodings = {name: _own(each) for name, each in (beside or {data.basename: data}).items()}
+        subject = Subject(data, (), _sample(data), True, encodings, data.store)
+    elif hasattr(data, "variable"):
+        names, name = data.dims, "" if data.name is None else data.name
+        beside = beside or ({name: data.variable} if name else {})
+        array, sample, own = _planned(data.variable, name, SAMPLE_BYTES)
+        encodings = {each: own if each == name else _planned(beside[each], each, _FEW)[2] for each in beside}
+        kept = None if sample.dtype.hasobject or sample.dtype.kind == "T" else sample
+        subject = Subject(array, (), kept, True, encodings, _place(whole, data.variable))
+    else:
+        names = None
+        subject = Subject(_new(data.shape, data.dtype), (), _sample(data))
+    subject = replace(subject, names=tuple(dims or names or ()))
+    axis = subject.roles.time
     if axis is None:
-        return found
-    named = found.names[axis] if axis < len(found.names) else None
-    return replace(found, step_days=time_steps.step_days(data, named, axis))
+        return subject
+    named = subject.names[axis] if axis < len(subject.names) else None
+    return replace(subject, step_days=time_steps.step_days(data, named, axis))
+
+
+def _new(shape: Sequence[int], dtype: Any) -> Array:
+    return create_array(MemoryStore(), shape=tuple(shape), dtype=dtype)
+
+
+def _kind(array: Array) -> tuple[object, ...]:
+    """What arrays have in common that are laid out alike: their group, shape and dimensions."""
+    return array.path.rpartition("/")[0], array.shape, array.dimension_names
+
+
+def _place(whole: Any, variable: Variable) -> Store | str:
+    """The store that a lazy variable is read from; else the kind of place that xarray remembers."""
+    from xzarr3.xarray.explain import graph_reads, lazy_read
+
+    first = variable[(slice(0, 1),) * variable.ndim]
+    reads = graph_reads([first.data]) if first.chunks is not None else [lazy_read(first._data)]
+    read = next(iter(reads), None)
+    if read is not None:
+        return read.array.store
+    source = str(variable.encoding.get("source") or whole.encoding.get("source") or "s3://")
+    return "s3" if "://" in source and not source.startswith("file:") else "disk"
+
+
+def _planned(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArray, dict[str, Any]]:
+    """The array that :func:`xzarr3.to_zarr` makes of a variable, stored values of it, and its encoding."""
+    import dask.array as da
+    from xarray import Variable
+
+    from xzarr3.xarray.encode import array_settings, stored_dtype
+    from xzarr3.xarray.encode_values import encode_values
+    from xzarr3.xarray.kept_codecs import make_from_kept
+
+    sample = variable[_middle(variable.shape, variable.dtype.itemsize, nbytes)].load()
+    encoded = encode_values(sample, name, explicit=False)
+    unread: Any = np.broadcast_to(np.zeros((), encoded.dtype), variable.shape)
+    if variable.chunks is not None:
+        unread = da.zeros(variable.shape, dtype=encoded.dtype, chunks=variable.chunks)
+    whole = Variable(variable.dims, unread, encoded.attrs, encoded.encoding)
+    settings = array_settings(whole, name, V3, explicit=False)
+    kept: dict[str, Any] = {
+        key: settings[key] for key in ("chunk_key_encoding", "write_empty_chunks") if key in settings
+    }
+    settings.pop("write_empty_chunks", None)
+    make = partial(array_metadata, shape=whole.shape, dtype=stored_dtype(encoded.dtype, V3), format=V3)
+    array = Array(MemoryStore(), "", make_from_kept(make, settings, encoded.dtype, V3))
+    own: dict[str, Any] = {**_layout(array), **kept}
+    given, left = variable.encoding, encoded.encoding
+    for key in ("dtype", *_PACKING, "units", "calendar"):
+        if key in given and key not in left and (key == "dtype" or key in encoded.attrs):
+            own[key] = encoded.attrs.get(key, given[key])
+    if given.get("_FillValue", ...) is None:
+        own["_FillValue"] = None
+    return array, np.asarray(encoded.data), own
+
+
+def _own(array: Array) -> dict[str, Any]:
+    """The layout of an array, and how its attributes say that its values are packed."""
+    from xzarr3.xarray.variables import MissingDimensionNamesError, as_variable
+
+    own, attributes = _layout(array), array.attrs
+    with suppress(MissingDimensionNamesError):
+        attributes = as_variable(array, fill_value_is_mask(array.format)).attrs
+    own |= {key: attributes[key] for key in _PACKING if key in attributes}
+    return {**own, "dtype": array.dtype} if array.dtype.kind in "iuf" else own
+
+
+def _layout(array: Array) -> dict[str, Any]:
+    """Chunks, shards and codecs of an array, and its fill value where it is no usual one."""
+    own: dict[str, Any] = {
+        "chunks": array.chunks,
+        "shards": array.shards,
+        "compressors": [codec.to_json() for codec in array.compressors] or None,
+    }
+    if array.filters:
+        own["filters"] = [codec.to_json() for codec in array.filters]
+    usual = chosen_serializer("auto", array.zdtype, array.filters, array.format)
+    if array.serializer.name != usual.name or array.serializer.configuration().get("endian") == "big":
+        own["serializer"] = array.serializer.to_json()
+    fill_value = array.fill_value
+    if array.dtype.kind in "iuf" and not fill_value_is_mask(array.format) and fill_value not in (None, 0):
+        own |= {} if np.isnan(fill_value) else {"fill_value": fill_value}
+    return own
 
 
 def of_data(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,18 +233,22 @@ def _largest(found: Mapping[str, Any]) -> Any:
 
 
 def _sample(data: Any) -> AnyArray | None:
-    """At most 8 MiB from the middle of the data, as whole as the dimensions allow."""
-    lengths = list(data.shape)
-    itemsize = np.dtype(data.dtype).itemsize
-    if not math.prod(lengths) or np.dtype(data.dtype).hasobject:
+    """At most 8 MiB from the middle of the data."""
+    dtype = np.dtype(data.dtype)
+    if not math.prod(data.shape) or dtype.hasobject or dtype.kind == "T":
         return None
+    return np.ascontiguousarray(data[_middle(data.shape, dtype.itemsize, SAMPLE_BYTES)])
+
+
+def _middle(shape: Sequence[int], itemsize: int, nbytes: int) -> tuple[slice, ...]:
+    """The middle of the data, as whole as so many bytes allow."""
+    lengths = list(shape)
     for axis in range(len(lengths)):
-        over = math.prod(lengths) * itemsize / SAMPLE_BYTES
+        over = math.prod(lengths) * itemsize / nbytes
         if over <= 1:
             break
         lengths[axis] = max(1, int(lengths[axis] / over))
-    index = tuple(
+    return tuple(
         slice((size - length) // 2, (size - length) // 2 + length)
-        for size, length in zip(data.shape, lengths, strict=True)
+        for size, length in zip(shape, lengths, strict=True)
     )
-    return np.ascontiguousarray(data[index])

@@ -265,5 +265,5 @@ def access_option(function: Function) -> Function:
         multiple=True,
         callback=lambda ctx, param, value: dict(value),
         help="A pattern, map, series, region, scan, sample or append, and how often it happens; may be "
-        "repeated (default: maps and series equally often).",
+        "repeated (default: maps, series and scans equally often).",
     )(function)

@@ -135,7 +135,10 @@ def _copy(
     resume: bool, quiet: bool, no_progress: bool, as_json: bool, source_option: dict[str, Any],
     target_option: dict[str, Any], **given: Any,
 ) -> None:  # fmt: skip
-    layout = _layout(**given, store=store, source_path=source_path, options=source_option)
+    layout = _layout(**given)
+    if given["advice"]:
+        place = xzarr3.open_store(target, target_option)
+        layout["encoding"] = partial(_advised, store, source_path, given["access"], source_option, place)
     if resume:
         layout["resume"] = True
     node = xzarr3.copy(
@@ -163,7 +166,7 @@ def _copy(
 def _layout(
     *, chunks: Any, shards: Any, no_shards: bool, advice: bool, access: Mapping[str, float],
     compressor: tuple[Any, ...], no_compressor: bool, filters: tuple[Any, ...], no_filters: bool,
-    serializer: Any, store: str, source_path: str, options: Mapping[str, Any],
+    serializer: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """The options of :func:`xzarr3.copy` that say how the copy is stored; only those that are given."""
     _refuse_both(("--shards", shards), ("--no-shards", no_shards))
@@ -183,8 +186,6 @@ def _layout(
         layout["filters"] = list(filters) or None
     if serializer is not None:
         layout["serializer"] = serializer
-    if advice:
-        layout["encoding"] = partial(_advised, store, source_path, access, options)
     return layout
 
 
@@ -194,7 +195,7 @@ def _refuse_both(one: tuple[str, Any], other: tuple[str, Any]) -> None:
 
 
 def _advised(
-    store: str, path: str, access: Mapping[str, float], options: Mapping[str, Any]
+    store: str, path: str, access: Mapping[str, float], options: Mapping[str, Any], target: xzarr3.Store
 ) -> dict[str, dict[str, Any]]:
     """The layout that is advised for each array of data, by its path below the copied node.
 
@@ -213,7 +214,7 @@ def _advised(
         has_time = roles(array.shape, array.dimension_names).time is not None
         fitting = {each: weight for each, weight in access.items() if has_time or each not in NEED_TIME}
         if fitting or not access:
-            advised[name] = xzarr3.advise(array, access=fitting or None).options()
+            advised[name] = xzarr3.advise(array, access=fitting or None, target=target).options()
     return advised
 
 

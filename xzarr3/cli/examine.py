@@ -78,12 +78,17 @@ def check(
 @arguments.path_argument
 @arguments.access_option
 @click.option(
-    "--target", type=click.Choice(("s3", "disk")), default="s3", help="Where the data are kept (default: s3)."
+    "--target", type=click.Choice(("s3", "disk")), help="Where the data are kept (default: where they are)."
 )
 @arguments.json_option
 @arguments.store_option()
 def advise(
-    store: str, path: str, access: Mapping[str, float], target: str, as_json: bool, option: dict[str, Any]
+    store: str,
+    path: str,
+    access: Mapping[str, float],
+    target: str | None,
+    as_json: bool,
+    option: dict[str, Any],
 ) -> None:
     """Compare layouts for the ways in which an array is read.
 

@@ -108,7 +108,8 @@ def copy(
     encoding : mapping of str to mapping, optional
         For single arrays, by path below the copied node or by name, any of ``chunks``, ``shards``,
         ``compressors``, ``filters``, ``serializer`` and ``fill_value``; ``xzarr3.advise(array).encoding()``
-        gives one. Chunks without shards are stored one by one. Values stay the same under another fill value.
+        gives one. What it says of the packing of values has to be so in the array. Chunks without shards are
+        stored one by one. Values stay the same under another fill value.
         Or a function that returns such a mapping: a resumed copy keeps what it returned at first.
     resume : bool
         Go on with a copy that was interrupted, and keep what is stored if this one is. Units that are stored

@@ -18,6 +18,7 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ArgumentTypeError, MetadataError
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
+from xzarr3.formats.fill_value_attribute import decode_fill_value, fill_value_is_mask
 from xzarr3.grid import Grid, RegularGrid
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
@@ -195,6 +196,7 @@ def _along(setting: Any, array: Array, lengths: Sequence[Any] | None) -> Any:
 
 
 _NAMES = tuple(field.name for field in fields(Settings))
+_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 
 
 def settings_of(
@@ -243,6 +245,7 @@ def settings_of(
                 accepted="one key for each array",
             )  # fmt: skip
         keys[path] = name
+        own = {key: value for key, value in own.items() if not _is_kept(arrays[path], key, value)}
         unknown = next((key for key in own if key not in _NAMES), None)
         if unknown is not None:
             raise MetadataError("not a setting of an array", field=field, found=unknown, accepted=_NAMES)
@@ -260,6 +263,17 @@ def _coordinates(arrays: Mapping[str, Array]) -> set[str]:
             places = [f"{node_prefix(group)}{name}" for group in reversed([*ancestors(path)])]
             found.update([place for place in places if place in arrays][:1])
     return found
+
+
+def _is_kept(array: Array, key: str, value: Any) -> bool:
+    """Whether an encoding for :func:`xzarr3.to_zarr` says here how values are packed, and they are so."""
+    if key == "dtype":
+        return bool(array.dtype == value)
+    mark = array.fill_value if key == "_FillValue" and fill_value_is_mask(array.format) else None
+    found = array.attrs.get(key, mark)
+    if isinstance(found, str) and array.dtype.kind == "f":
+        found = decode_fill_value(found, array.dtype)
+    return key in _PACKING and bool(found == value or (found != found and value != value))
 
 
 def _path_of(name: object, arrays: Mapping[str, Array], nodes: Mapping[str, Array | Group]) -> str:
