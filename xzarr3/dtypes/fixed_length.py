@@ -329,9 +329,10 @@ def text_items(given: AnyArray, data_type: ZDType) -> list[str] | None:
     if given.dtype.kind not in "TO":
         raise data_type._cannot_hold(given, accepted=accepted)
     items = given.astype(object).reshape(-1).tolist()
-    for item in items:
+    for at, item in enumerate(items):
         if not isinstance(item, str) or not is_text(item):
-            raise data_type._cannot_hold(given, found=item, accepted=accepted)
+            place = f"at index {tuple(map(int, np.unravel_index(at, given.shape)))}" if given.ndim else ""
+            raise data_type._cannot_hold(given, place, found=item, accepted=accepted)
     return items
 
 

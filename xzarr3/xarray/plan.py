@@ -404,8 +404,11 @@ def _attributes(
     encoded: dict[str, Any] = encode_attributes(attributes, path=node)
     if fill_value is None or fill_value_is_mask(format):
         return encoded, fill_value
+    if isinstance(fill_value, str):
+        # xarray's own engine cannot open text with a _FillValue in this format; it masks missing_value alike.
+        return {**encoded, "missing_value": str(fill_value)}, None
     try:
-        if variable.dtype.kind in "SU" and not format.is_draft:
+        if variable.dtype.kind == "S" and not format.is_draft:
             raise ArgumentError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
         encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
     except ValueError as error:
