@@ -200,6 +200,14 @@ def test_bytes_that_would_lose_their_end(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
+def test_raw_bytes_have_one_name_whatever_writes_them(tmp_path: Path) -> None:
+    values = np.array([b"abc", b"d\0f"], "V3")
+    to_zarr(xr.Dataset({"v": ("x", values)}), tmp_path / "a")
+    xzarr3.create_array(tmp_path / "b", data=values)
+    written = [document(tmp_path / path)["data_type"] for path in ("a/v", "b")]
+    assert written == [{"name": "raw_bytes", "configuration": {"length_bytes": 3}}] * 2
+
+
 MISSING_TEXT: dict[str, Any] = {
     "None": np.array(["a", None, "b"], object),
     "NaN": np.array(["a", np.nan, "b"], object),
