@@ -354,6 +354,20 @@ HELD: dict[str, tuple[ZDType, Any, list[Any], list[Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_text_items_names_the_place(missing: Any) -> None:
+    array = create_array(MemoryStore(), shape=(1, 2), dtype="string")
+    for values in (
+        np.array([["a", missing]], object),
+        np.array([["a", missing]], np.dtypes.StringDType(na_object=missing)),
+        [["a", missing]],
+    ):
+        with pytest.raises(DataTypeValidationError, match=r"at index \(0, 1\); found"):
+            array[...] = values
+    with pytest.raises(DataTypeValidationError, match=r"at index \(1,\); found"):
+        create_array(MemoryStore(), data=np.array(["a", missing], object), dtype=str)
+
+
 @pytest.mark.parametrize("name", HELD)
 def test_values_that_arrays_hold(name: str) -> None:
     data_type, expected, others, refused = HELD[name]
