@@ -67,10 +67,10 @@ def kinds() -> xr.Dataset:
     ds = xr.Dataset(
         variables, attrs={"number": 1, "text": "x", "list": [1, 2.5], "nested": {"a": [1, {"b": "c"}]}}
     )
-    ds["v_float32"].encoding["_FillValue"] = np.float32(1)
+    ds["v_float32"].attrs["_FillValue"] = np.float32(1)  # Values that equal an attribute are missing ones.
     ds["v_float64"].encoding["_FillValue"] = None
-    ds["v_int32"].encoding["_FillValue"] = 1
-    ds["v_uint8"].encoding["missing_value"] = np.uint8(0)
+    ds["v_int32"].attrs["_FillValue"] = 1
+    ds["v_uint8"].attrs["missing_value"] = np.uint8(0)
     ds["v_int16"].encoding["fill_value"] = 7
     return ds
 
@@ -107,7 +107,7 @@ def texts() -> xr.Dataset:
     words = np.array(["a", "", "größe", "日本語", "😀"], object)
     missing = words.copy()
     missing[1], missing[3] = None, np.nan
-    return xr.Dataset(
+    ds = xr.Dataset(
         {
             "of_any_length": ("station", words),
             "missing": ("station", missing),
@@ -121,6 +121,8 @@ def texts() -> xr.Dataset:
         },
         coords={"station": ["a", "b", "c", "d", "e"], "kind": ("station", words)},
     )
+    ds["missing"].encoding["missing_value"] = "NA"
+    return ds
 
 
 def records() -> xr.Dataset:

@@ -10,6 +10,7 @@ import lzma
 import pickle
 import struct
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -768,3 +769,23 @@ def test_a_codec_may_hand_on_what_it_is_given(shards: tuple[int, int] | None, tm
             assert np.array_equal(array[...], data)
             array[1:7, 3] = -1.0
             assert np.array_equal(array[...], changed)
+
+
+def test_remembered_forgets_what_was_used_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_parsed", OrderedDict())
+    made: list[int] = []
+
+    def ask(key: int) -> None:
+        assert registry.remembered(key, lambda: made.append(key) or (key,)) == (key,)
+
+    last = 3 * registry._MAX_PARSED
+    for key in range(last):
+        ask(0)
+        ask(key)
+    assert made == list(range(last))
+    assert len(registry._parsed) == registry._MAX_PARSED
+    for key in (0, last - 1, last - registry._MAX_PARSED + 2):
+        ask(key)
+    assert made == list(range(last))
+    ask(1)
+    assert made[last:] == [1]

@@ -131,7 +131,7 @@ def test_types_without_byte_order() -> None:
         ("uint8", ["|u1", ">u1", "u1", "uint8"]), ("int16", ["<i2", "i2", "=i2", "int16"]),
         ("uint64", ["<u8", "u8", "uint64"]), ("float16", ["<f2", "f2", "float16"]),
         ("float64", ["<f8", "f8", "=f8", "float64"]), ("complex64", ["<c8", "c8", "complex64"]),
-        ("complex128", ["<c16", "c16"]), ("r24", ["|V3", "V3", "<V3", ">V3"]),
+        ("complex128", ["<c16", "c16"]), ("V3", ["|V3", "V3", "<V3", ">V3"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

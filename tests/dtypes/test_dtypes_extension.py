@@ -15,7 +15,13 @@ from _things import Thing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
+from xzarr3 import (
+    DataTypeValidationError,
+    MemoryStore,
+    MetadataError,
+    UnknownExtensionError,
+    create_array,
+)
 from xzarr3.dtypes import (
     Bool,
     DateTime64,
@@ -39,6 +45,7 @@ from xzarr3.dtypes import (
     parse_dtype,
     registry,
 )
+from xzarr3.dtypes.times import DRAFT_URI
 
 NAT = -(2**63)
 
@@ -85,14 +92,49 @@ GOLDEN: list[tuple[ZDType, Any, Any, Any]] = [
 def test_json_of_both_versions(data_type: ZDType, name: Any, codec: Any, spec: Any) -> None:
     version_2 = {"name": name, "object_codec_id": codec}
     assert data_type.to_json(2) == version_2
-    assert data_type.to_json(3) == data_type.to_json("3-draft") == spec
+    assert data_type.to_json(3) == spec
     assert type(data_type).from_json(version_2, zarr_format=2) == data_type
     assert type(data_type).from_json(spec, zarr_format=3) == data_type.in_native_order()
     assert registry.match_json(spec, zarr_format=3) == data_type.in_native_order()
-    if not isinstance(data_type, RawBytes):
+    if not isinstance(data_type, RawBits):
         assert registry.match_json(version_2, zarr_format=2) == data_type
         if codec is None:
             assert parse_dtype(name, zarr_format=2) == data_type
+
+
+@pytest.mark.parametrize(
+    ("data_type", "spec"),
+    [
+        *((parse_dtype(name), name) for name in ("bool", "uint8", "int64", "float16", "complex64", "r24")),
+        (RawBytes(3), "r24"),
+        (DateTime64("ns"), {"extension": DRAFT_URI, "type": "<M8[ns]", "fallback": "int64"}),
+        (TimeDelta64("D", endianness="big"), {"extension": DRAFT_URI, "type": "<m8[D]", "fallback": "int64"}),
+    ],
+    ids=str,
+)
+def test_to_json_of_the_draft(data_type: ZDType, spec: Any) -> None:
+    assert data_type.to_json("3-draft") == spec
+    assert registry.match_json(spec, zarr_format="3-draft").to_json("3-draft") == spec
+    store = MemoryStore()
+    create_array(store, "a", shape=1, dtype=data_type, zarr_format="3-draft")
+    assert json.loads(bytes(store.get("meta/a.array.json")))["data_type"] == spec
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        DateTime64("s", 10),
+        DateTime64(),
+        TimeDelta64("D", 7),
+        VariableLengthUTF8(),
+        FixedLengthUTF32(3),
+        POINT,
+    ],
+    ids=str,
+)
+def test_to_json_of_the_draft_refuses_what_the_draft_lacks(data_type: ZDType) -> None:
+    with pytest.raises(DataTypeValidationError, match=f"the draft .* has no data type '{data_type.name}'"):
+        data_type.to_json("3-draft")
 
 
 def test_json2_is_known_to_version_2_only() -> None:
@@ -310,6 +352,20 @@ HELD: dict[str, tuple[ZDType, Any, list[Any], list[Any]]] = {
         for name, data_type in (("r24", RawBits(24)), ("raw_bytes", RawBytes(3)))
     },
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_text_items_names_the_place(missing: Any) -> None:
+    array = create_array(MemoryStore(), shape=(1, 2), dtype="string")
+    for values in (
+        np.array([["a", missing]], object),
+        np.array([["a", missing]], np.dtypes.StringDType(na_object=missing)),
+        [["a", missing]],
+    ):
+        with pytest.raises(DataTypeValidationError, match=r"at index \(0, 1\); found"):
+            array[...] = values
+    with pytest.raises(DataTypeValidationError, match=r"at index \(1,\); found"):
+        create_array(MemoryStore(), data=np.array(["a", missing], object), dtype=str)
 
 
 @pytest.mark.parametrize("name", HELD)

@@ -6,6 +6,7 @@ import datetime
 import importlib.util
 import json
 import pickle
+import re
 import subprocess
 import sys
 from typing import Any, ClassVar, Self
@@ -72,6 +73,9 @@ def names_nan(form: Any) -> Any:
 def test_data_type_and_json_belong_together(data_type: ZDType, zarr_format: ZarrFormat) -> None:
     spec, error = attempt(lambda: data_type.to_json(zarr_format), DataTypeValidationError)
     if error is not None:
+        if zarr_format == "3-draft":
+            assert "the draft of Zarr format 3 has no data type" in str(error)
+            return
         # Version 2 has no sign for the byte order of what numpy does not spell, nor small complex numbers.
         assert zarr_format == 2
         assert "big" in str(error) or "no data type 'complex_" in str(error)
@@ -80,8 +84,8 @@ def test_data_type_and_json_belong_together(data_type: ZDType, zarr_format: Zarr
     for decode in (json.loads, msgspec.json.decode):
         back = registry.match_json(decode(text), zarr_format=zarr_format)
         assert back.to_json(zarr_format) == spec
-        if "raw_bytes" in str(data_type.to_json(3)) and zarr_format == 2:
-            continue  # Another name of the same in version 3 only.
+        if zarr_format != 3 and re.search(r"\br[0-9]+\b|raw_bytes", str(data_type.to_json(3))):
+            continue  # Two names of the same in version 3 only.
         expected = data_type if zarr_format == 2 else data_type.in_native_order()
         assert back == expected
         assert hash(back) == hash(expected)
@@ -194,7 +198,8 @@ def test_every_type_is_complete(data_type: ZDType) -> None:
     if dtype.kind != "O" and not data_type._by_name_only:
         assert parse_dtype(dtype) == data_type
         assert registry.match_dtype(dtype) == data_type
-    for zarr_format in FORMATS:
+    formats: tuple[ZarrFormat, ...] = (2, 3)
+    for zarr_format in formats:
         if data_type.name == "json2" and zarr_format != 2:
             continue
         if data_type.name.startswith("complex_") and zarr_format == 2:
@@ -439,7 +444,8 @@ SPELLINGS: dict[str, list[Any]] = {
     "complex64": ["complex_float32", ">c8"],
     "complex128": [{"name": "complex_float64"}, complex],
     "r16": [{"name": "r16", "configuration": {}}],
-    "r24": ["V3"],
+    "r24": ["r24"],
+    "raw_bytes": ["V3"],
     "r2048": ["r2048"],
     "string": [
         str, np.str_, "str", "string", np.dtypes.StringDType, np.dtypes.StringDType(), "T",
@@ -534,9 +540,9 @@ def test_checks_of_the_form_of_version_2() -> None:
 def test_raw_bytes_and_raw_bits_are_one_in_version_2() -> None:
     spec = {"name": "|V3", "object_codec_id": None}
     assert RawBytes(3).to_json(2) == RawBits(24).to_json(2) == spec
-    assert registry.match_json(spec, zarr_format=2) == RawBits(24)
-    assert RawBytes.from_json(spec, zarr_format=2) == RawBytes(3)
-    assert parse_dtype(np.dtype("V3")) == RawBits(24)
+    assert registry.match_json(spec, zarr_format=2) == RawBytes(3)
+    assert RawBits.from_json(spec, zarr_format=2) == RawBits(24)
+    assert parse_dtype(np.dtype("V3")) == RawBytes(3)
     assert RawBytes.from_native_dtype(np.dtype("V3")) == RawBytes(3)
 
 

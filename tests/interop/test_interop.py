@@ -655,6 +655,10 @@ def test_raw_bits_have_another_name_in_zarr_python(tmp_path: Path) -> None:
     array = xzarr3.open_array(tmp_path / "a")
     assert array.zdtype.name == "raw_bytes"
     assert array[...].tobytes() == values.tobytes()
+    xzarr3.create_array(tmp_path / "b", data=values, chunks=(2,))
+    assert zarr_python().open_array(str(tmp_path / "b"))[...].tobytes() == values.tobytes()
+    xzarr3.create_array(tmp_path / "c", data=values, dtype="r24").attrs["rewritten"] = True
+    assert document(tmp_path / "c")["data_type"] == "r24"
 
 
 # GDAL

@@ -593,14 +593,46 @@ def test_imaginary_parts_are_not_left_out(lazy: bool) -> None:
         to_zarr(dataset.chunk() if lazy else dataset, MemoryStore(), encoding={"v": {"dtype": "float64"}})
 
 
-@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("there", [[0.5], np.array([0.5], "f4"), np.array([0.5], "f2")])
+@pytest.mark.parametrize(
+    ("dtype", "fits", "lost", "read"),
+    [
+        ("i8", [0, -(2**10), 2**11], 2**62 + 1, "4611686018427387904"),
+        ("i8", [], 2**63 - 1, "9223372036854775808"),
+        ("u8", [2**11], 2**64 - 1, "18446744073709551616"),
+        ("i8", [], -(2**53) - 1, "-9007199254740992"),
+    ],
+)
+def test_integers_that_floats_would_round(there: Any, dtype: str, fits: Any, lost: int, read: str) -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", there)}), store)
+    to_zarr(xr.Dataset({"v": ("x", np.array(fits, dtype))}), store, append_dim="x")
+    np.testing.assert_array_equal(open_dataset(store)["v"].values, [0.5, *fits])
+    read = read if np.asarray(there).dtype == "f8" else ".*"
+    new = xr.Dataset({"v": ("x", np.array([1, 2, lost], dtype))})
+    refused(store, new, rf"value {lost} at index .* would be read as {read} from", append_dim="x")
+    whole = xr.Dataset({"v": ("x", np.array([lost, 1], dtype))})
+    encoding = {"v": {"dtype": np.asarray(there).dtype}}
+    refused(MemoryStore(), whole, f"value {lost} at index", encoding=encoding)
+
+
 @pytest.mark.parametrize("missing", [None, np.nan])
-def test_missing_text_is_no_text(missing: Any, lazy: bool) -> None:
+def test_missing_text_is_no_text(missing: Any) -> None:
     store = MemoryStore()
     to_zarr(xr.Dataset({"v": ("x", np.array(["nan", "b"], object))}), store)
-    more = xr.Dataset({"v": ("x", np.array(["c", missing], object))})
-    to_zarr(more.chunk(x=1) if lazy else more, store, append_dim="x")
-    assert open_dataset(store)["v"].values.tolist() == ["nan", "b", "c", ""]
+    more = xr.Dataset({"v": ("x", np.array(["c", "d", missing], object))})
+    refused(store, more, "'v' has missing text at index(.|\n)*which needs mode='w'", append_dim="x")
+
+
+def test_appended_values_that_would_read_as_missing() -> None:
+    store = MemoryStore()
+    first = xr.Dataset({"v": ("x", [1.0, np.nan]), "text": ("x", np.array(["a", None], object))})
+    marks = {"v": {"dtype": "int16", "_FillValue": 0}, "text": {"_FillValue": "NA"}}
+    to_zarr(first, store, encoding=marks)
+    for name, values in (("v", [1, 0]), ("v", [1.0, 0.0]), ("text", np.array(["b", "NA"], object))):
+        refused(store, first.assign({name: ("x", values)}), "and read as missing", append_dim="x")
+    to_zarr(first, store, append_dim="x")
+    xr.testing.assert_equal(open_dataset(store), xr.concat([first, first], "x"))
 
 
 def test_no_region_by_values_that_are_there_twice() -> None:

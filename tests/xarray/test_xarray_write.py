@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -199,22 +200,92 @@ def test_bytes_that_would_lose_their_end(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("missing", [None, np.nan])
-def test_missing_text(tmp_path: Path, missing: Any) -> None:
-    texts = np.array(["a", missing, "b"], np.dtypes.StringDType(na_object=missing))
-    for zarr_format in (2, 3):
-        to_zarr(xr.Dataset({"v": ("x", texts)}), tmp_path / str(zarr_format), zarr_format=zarr_format)
-        assert theirs(tmp_path / str(zarr_format))["v"].values.tolist() == ["a", "", "b"]
-    coded = xr.Dataset({"v": ("x", texts.astype(object))})
-    to_zarr(coded, tmp_path / "coded", zarr_format=2, encoding={"v": {"_FillValue": "?"}})
-    xr.testing.assert_identical(theirs(tmp_path / "coded"), open_dataset(tmp_path / "coded"))
-    assert open_dataset(tmp_path / "coded")["v"].isnull().values.tolist() == [False, True, False]
-    kept = open_dataset(tmp_path / "coded")
-    to_zarr(kept, tmp_path / "kept", zarr_format=3)  # Which has no way to say it that xarray reads.
-    assert theirs(tmp_path / "kept")["v"].values.tolist() == ["a", "?", "b"]
-    for fill_value, texts in (("?", coded), (b"?", xr.Dataset({"v": ("x", np.array([b"a"]))}))):
-        with pytest.raises(ValueError, match=r"node '/v', field 'attributes._FillValue'"):
-            to_zarr(texts, tmp_path / "no", zarr_format=3, encoding={"v": {"_FillValue": fill_value}})
+def test_raw_bytes_have_one_name_whatever_writes_them(tmp_path: Path) -> None:
+    values = np.array([b"abc", b"d\0f"], "V3")
+    to_zarr(xr.Dataset({"v": ("x", values)}), tmp_path / "a")
+    xzarr3.create_array(tmp_path / "b", data=values)
+    written = [document(tmp_path / path)["data_type"] for path in ("a/v", "b")]
+    assert written == [{"name": "raw_bytes", "configuration": {"length_bytes": 3}}] * 2
+
+
+MISSING_TEXT: dict[str, Any] = {
+    "None": np.array(["a", None, "b"], object),
+    "NaN": np.array(["a", np.nan, "b"], object),
+    "StringDType of None": np.array(["a", None, "b"], np.dtypes.StringDType(na_object=None)),
+    "StringDType of NaN": np.array(["a", np.nan, "b"], np.dtypes.StringDType(na_object=np.nan)),
+    "pandas": pd.array(["a", pd.NA, "b"], dtype="string"),
+}
+
+
+@pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("kind", MISSING_TEXT)
+def test_missing_text_is_kept_by_its_mark(
+    tmp_path: Path, kind: str, zarr_format: Any, chunked: bool, key: str
+) -> None:
+    values = MISSING_TEXT[kind]
+    if chunked and kind != "pandas":
+        values = da.from_array(values, chunks=2)
+    dataset = xr.Dataset({"v": ("x", values)})
+    to_zarr(dataset, tmp_path / "a", zarr_format=zarr_format, encoding={"v": {key: "?"}})
+    to_zarr(open_dataset(tmp_path / "a"), tmp_path / "again", zarr_format=5 - zarr_format)
+    to_zarr(dataset, tmp_path / "a", append_dim="x")
+    for path, times in (("a", 2), ("again", 1)):
+        found = open_dataset(tmp_path / path)
+        xr.testing.assert_identical(theirs(tmp_path / path), found)
+        assert found["v"].fillna("missing").values.tolist() == ["a", "missing", "b"] * times
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("kind", MISSING_TEXT)
+def test_missing_text_without_a_mark_is_refused(
+    tmp_path: Path, kind: str, zarr_format: Any, chunked: bool
+) -> None:
+    values = MISSING_TEXT[kind]
+    if chunked and kind != "pandas":
+        values = da.from_array(values, chunks=2)
+    dataset = xr.Dataset({"v": ("x", values)})
+    to_zarr(small(), tmp_path)
+    message = r"'v' has missing text at index \(1,\).*\.fillna\(''\).*encoding={'v': {'_FillValue': 'NA'}}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SerializationWarning)
+        with pytest.raises(xzarr3.DataTypeValidationError, match=message):
+            to_zarr(dataset, tmp_path, mode="w", zarr_format=zarr_format)
+    xr.testing.assert_identical(open_dataset(tmp_path), small())
+
+
+def test_missing_bytes_are_refused(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": ("x", np.array([b"ab", None], object))})
+    with pytest.raises(xzarr3.DataTypeValidationError, match=r"'v' has missing bytes at index \(1,\)"):
+        to_zarr(dataset, tmp_path / "no")
+    to_zarr(dataset, tmp_path / "a", zarr_format=2, encoding={"v": {"_FillValue": b"??"}})
+    assert open_dataset(tmp_path / "a")["v"].isnull().values.tolist() == [False, True]
+    with pytest.raises(ValueError, match=r"node '/v', field 'attributes._FillValue'"):
+        to_zarr(dataset, tmp_path / "no", zarr_format=3, encoding={"v": {"_FillValue": b"??"}})
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("values", "encoding", "message"),
+    [
+        (["a", "NA"], {"_FillValue": "NA"}, r"value NA at index .* _FillValue NA and read as missing"),
+        (["a", "abc"], {"dtype": "U2"}, r"'abc' at index .* is too long for data type <U2"),
+        (["a", None], {"dtype": "U2", "_FillValue": "NONE"}, r"'NONE' at index .* is too long"),
+        (["a", None], {"dtype": "U4"}, "'v' has missing text at index"),
+    ],
+)
+def test_text_that_would_become_other_text(
+    values: Any, encoding: dict[str, Any], message: str, chunked: bool
+) -> None:
+    store = xzarr3.MemoryStore()
+    dataset = xr.Dataset({"v": ("x", np.array(values, object))})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SerializationWarning)
+        with pytest.raises(xzarr3.DataTypeValidationError, match=message):
+            to_zarr(dataset.chunk(x=1) if chunked else dataset, store, encoding={"v": encoding})
+    assert contents(store) == {}
 
 
 def test_returns_the_group() -> None:
@@ -451,6 +522,10 @@ NO_INTEGERS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "-infinite": ([-np.inf], {"dtype": "i2", "_FillValue": -1}, "-inf"),
     "missing": ([1.0, np.nan], {"dtype": "i2"}, "missing value.*_FillValue"),
     "fill value": ([1.0, -0.9], {"dtype": "i2", "_FillValue": -1}, r"-0\.9.*_FillValue -1"),
+    "exactly the fill value": ([1.0, 255], {"dtype": "u1", "_FillValue": 255}, r"255\.0 at.*\.where\("),
+    "integer fill value": ([5, 0, -1], {"dtype": "i2", "_FillValue": -1}, "-1 at index.*_FillValue -1"),
+    "fill value of the same type": (np.array([1, 0], "i4"), {"_FillValue": 0}, "0 at index.*_FillValue 0"),
+    "missing value": (np.array([1, 0], "i4"), {"missing_value": 0}, "0 at index.*_FillValue 0"),
     "packed": ([5e3], {**PACKED, "_FillValue": None}, r"5000\.0.*50000\.0.*-3276\.8 to 3276\.\d+"),
     "packed and missing": ([5e3, np.nan], PACKED, r"5000\.0.*packed"),
     "missing, packed": ([1.0, np.nan], {**PACKED, "_FillValue": None}, "missing value"),
@@ -498,11 +573,9 @@ def test_values_that_an_integer_cannot_hold(tmp_path: Path, case: str, chunked: 
 @pytest.mark.parametrize(
     ("values", "encoding"),
     [
-        ([-32768.0, 32767.0, 32767.4], {"dtype": "i2"}),
+        ([-32768.0, 32767.0], {"dtype": "i2"}),
         ([-32768, 32767], {"dtype": "i2"}),
         ([0, 255.0, np.nan], {"dtype": "u1", "_FillValue": 7}),
-        ([-1.0, 5.0, np.nan], {"dtype": "i2", "_FillValue": -1}),
-        ([-1, 5], {"dtype": "i2", "_FillValue": -1}),
         ([0.0, 200.0, np.nan], {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}),
         ([np.nan, np.nan], {"dtype": "i1", "_FillValue": 0}),
         ([], {"dtype": "i1"}),
@@ -521,6 +594,33 @@ def test_values_that_an_integer_can_hold(
         write(dataset, tmp_path / writer[:5], writer, encoding={"v": encoding}, zarr_format=3)
     xr.testing.assert_identical(theirs(tmp_path / "xzarr"), theirs(tmp_path / "zarr"))
     xr.testing.assert_identical(open_dataset(tmp_path / "xzarr"), theirs(tmp_path / "zarr"))
+
+
+@pytest.mark.parametrize("dtype", ["i2", "f4"])
+def test_values_that_equal_a_fill_value_among_the_attributes_are_missing(tmp_path: Path, dtype: str) -> None:
+    marked = xr.Dataset({"v": ("d", np.array([1, -9], dtype), {"_FillValue": np.dtype(dtype).type(-9)})})
+    for path, dataset in (("a", marked), ("b", lambda: open_dataset(tmp_path / "a", mask_and_scale=False))):
+        to_zarr(dataset() if callable(dataset) else dataset, tmp_path / path)
+        for found in (open_dataset(tmp_path / path), theirs(tmp_path / path)):
+            np.testing.assert_array_equal(found["v"], [1, np.nan])
+
+
+@pytest.mark.filterwarnings("ignore::xarray.conventions.SerializationWarning")
+@pytest.mark.parametrize("chunked", [False, True])
+def test_fractions_that_are_rounded_are_told_once(chunked: bool) -> None:
+    values = np.array([1, 1.25, 7.5, np.nan, 2.25, 3])
+    dataset = xr.Dataset({"v": ("x", values), "packed": ("x", values), "t": ("x", values.astype("M8[s]"))})
+    dataset["t"].encoding = {"units": "days since 1970-01-01", "dtype": "f8"}
+    dataset["packed"].encoding = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
+    dataset["v"].encoding = {"dtype": "i2", "_FillValue": -1}
+    place = r"\(1,\) of block \(1,\)|\(0,\) of block \(.,\)" if chunked else r"\(2,\) has .* error, 0\.5"
+    for _ in range(2):  # The next write is one of its own.
+        with pytest.warns(UserWarning, match="rounded") as told:
+            to_zarr(dataset.chunk(x=1) if chunked else dataset, xzarr3.MemoryStore())
+        (told_of,) = told
+        assert re.search(
+            rf"^fractions of variable 'v' .* dtype int16.* at index ({place})", str(told_of.message)
+        )
 
 
 @pytest.mark.parametrize(("option", "stored"), [(None, False), (False, False), (True, True)])

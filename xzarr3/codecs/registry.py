@@ -6,6 +6,8 @@ installed packages. Names and objects that users pass are parsed in :mod:`xzarr3
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeVar, cast
@@ -68,7 +70,8 @@ NUMCODECS = {
 CLASSES = {place.partition(":")[2]: place for place in (*_CORE.values(), *NUMCODECS.values())}
 """The place of each codec class, by the name of the class."""
 _loaded: dict[str, type[Codec]] = {}
-_parsed: dict[object, Any] = {}
+_parsed: OrderedDict[object, Any] = OrderedDict()  # The most recently used last.
+_parsed_guard = threading.Lock()
 _MAX_PARSED = 512
 _Made = TypeVar("_Made")
 
@@ -181,8 +184,11 @@ def remembered(key: object, make: Callable[[], _Made]) -> _Made:
     made: _Made | None = _parsed.get(key)
     if made is None:
         made = make()
-        if len(_parsed) < _MAX_PARSED:
-            _parsed[key] = made
+    with _parsed_guard:
+        _parsed[key] = made
+        _parsed.move_to_end(key)
+        if len(_parsed) > _MAX_PARSED:
+            _parsed.popitem(last=False)
     return made
 
 

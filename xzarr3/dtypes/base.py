@@ -151,6 +151,10 @@ class ZDType(ABC, Generic[DType, Scalar]):
         )
 
     @classmethod
+    def _from_json_draft(cls, data: Any) -> Self:
+        return cls._from_json_v3(data)
+
+    @classmethod
     def from_json(cls, data: Any, *, zarr_format: ZarrFormat) -> Self:
         """Read the data type from the JSON of a metadata document.
 
@@ -168,7 +172,9 @@ class ZDType(ABC, Generic[DType, Scalar]):
         UnknownExtensionError
             If it does, but something that the data type needs is missing, such as a package.
         """
-        read = cls._from_json_v2 if spelling_of(zarr_format).numpy_names else cls._from_json_v3
+        read = cls._from_json_v3 if zarr_format == 3 else cls._from_json_draft
+        if spelling_of(zarr_format).numpy_names:
+            read = cls._from_json_v2
         try:
             return read(data)
         except MetadataError:
@@ -188,6 +194,13 @@ class ZDType(ABC, Generic[DType, Scalar]):
             f"Zarr format 3 has no data type '{self.name}'", found=self.name, accepted="zarr_format=2"
         )
 
+    def _to_json_draft(self) -> Any:
+        raise DataTypeValidationError(
+            f"the draft of Zarr format 3 has no data type '{self.name}'",
+            found=self.name,
+            accepted="zarr_format=3",
+        )
+
     def to_json(self, zarr_format: ZarrFormat) -> Any:
         """The JSON of this data type, in the form that :meth:`from_json` reads.
 
@@ -198,7 +211,9 @@ class ZDType(ABC, Generic[DType, Scalar]):
         DataTypeValidationError
             If the format cannot express this data type.
         """
-        return self._to_json_v2() if spelling_of(zarr_format).numpy_names else self._to_json_v3()
+        if spelling_of(zarr_format).numpy_names:
+            return self._to_json_v2()
+        return self._to_json_v3() if zarr_format == 3 else self._to_json_draft()
 
     # Scalars
 

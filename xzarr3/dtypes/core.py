@@ -125,6 +125,9 @@ class _Numeric(NumpyNamed, PlainlyNamed):
     def _forms(cls, native: np.dtype[Any]) -> str:
         """The forms of fill values, for error messages."""
 
+    def _to_json_draft(self) -> Any:
+        return self._zarr_v3_name
+
     _castable: ClassVar[str] = "biuf"  # kinds of numpy dtypes whose values may be cast to this type
 
     @classmethod

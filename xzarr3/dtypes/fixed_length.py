@@ -1,8 +1,8 @@
 """Data types for text and bytes of a fixed length.
 
 ``fixed_length_utf32`` is numpy's ``U<n>``, and ``null_terminated_bytes`` is its ``S<n>``. Zeros at the end do
-not belong to an element. ``raw_bytes`` is zarr-python's name for ``r<N>`` of the core specification. numpy's
-``V<n>`` becomes ``r<N>``, so only its name selects ``raw_bytes``.
+not belong to an element. ``raw_bytes`` is zarr-python's name for ``r<N>`` of the core specification, and what
+numpy's ``V<n>`` becomes.
 
 Specification: zarr-extensions, "fixed_length_utf32", "Null-terminated bytes"; Zarr v2, "Data type encoding"
 (``<U3``, ``|S5``). Example: ``{"name": "fixed_length_utf32", "configuration": {"length_bytes": 12}}``.
@@ -269,6 +269,8 @@ class NullTerminatedBytes(_FixedLength):
 class RawBytes(Opaque):
     """``raw_bytes``: bytes that Zarr does not interpret; zarr-python's name for ``r<N>``.
 
+    numpy's ``V<n>`` becomes this type.
+
     Parameters
     ----------
     length : int
@@ -277,7 +279,6 @@ class RawBytes(Opaque):
 
     length: int
     _zarr_v3_name: ClassVar[str] = "raw_bytes"
-    _by_name_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if type(self.length) is not int or not 0 < self.length <= MAX_ITEM_SIZE:
@@ -329,9 +330,10 @@ def text_items(given: AnyArray, data_type: ZDType) -> list[str] | None:
     if given.dtype.kind not in "TO":
         raise data_type._cannot_hold(given, accepted=accepted)
     items = given.astype(object).reshape(-1).tolist()
-    for item in items:
+    for at, item in enumerate(items):
         if not isinstance(item, str) or not is_text(item):
-            raise data_type._cannot_hold(given, found=item, accepted=accepted)
+            place = f"at index {tuple(map(int, np.unravel_index(at, given.shape)))}" if given.ndim else ""
+            raise data_type._cannot_hold(given, place, found=item, accepted=accepted)
     return items
 
 

@@ -43,6 +43,9 @@ class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
     def to_native_dtype(self) -> np.dtype[Any]:
         return np.dtype(f"V{self.item_size}")
 
+    def _to_json_draft(self) -> Any:
+        return f"r{8 * self.item_size}"
+
     def default_scalar(self) -> np.void:
         return np.void(bytes(self.item_size))
 
@@ -102,8 +105,8 @@ class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
 class RawBits(Opaque):
     """``r<N>``: N bits that Zarr does not interpret, N a multiple of 8; their numpy dtype is ``V<N/8>``.
 
-    numpy's ``V<n>`` becomes this type. zarr-python writes another name, ``raw_bytes``, which is
-    :class:`~xzarr3.dtypes.RawBytes`.
+    Only its name selects this type. numpy's ``V<n>`` becomes ``raw_bytes``, :class:`~xzarr3.dtypes.RawBytes`,
+    which is not in the core specification, but which more tools read.
 
     Parameters
     ----------
@@ -113,6 +116,9 @@ class RawBits(Opaque):
 
     width: int
     _zarr_v3_name: ClassVar[str] = "r<N>"
+    # zarr-python 3.4, and with it xarray's own engine, refuses "r24". tensorstore 0.1.86 knows the name and
+    # refuses the fill value as the core specification has it. Both read "raw_bytes".
+    _by_name_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.width <= 0 or self.width % 8 or self.width > 8 * MAX_ITEM_SIZE:

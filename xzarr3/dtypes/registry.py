@@ -103,10 +103,6 @@ class DataTypeRegistry:
         """The names of all known data types."""
         return list(self.contents)
 
-    def _classes(self) -> list[type[ZDType]]:
-        """The classes that dtypes can select, each once."""
-        return [cls for cls in dict.fromkeys(self.contents.values()) if not cls._by_name_only]
-
     def match_dtype(self, dtype: np.dtype[Any]) -> ZDType:
         """The data type for a numpy dtype.
 
@@ -168,6 +164,9 @@ class DataTypeRegistry:
 
     def _match_v3(self, data: DTypeJSON, zarr_format: ZarrFormat) -> ZDType:
         spec = split_v3(data)
+        if spec is None and zarr_format == "3-draft":
+            found, _ = self._offer(lambda each: each.from_json(data, zarr_format=zarr_format))
+            return self._only(found, data, self._unknown(data))
         if spec is None:
             raise self._unknown(data)
         name, configuration = spec
@@ -175,7 +174,9 @@ class DataTypeRegistry:
         cls = self.contents.get(name)
         if cls is not None:
             return cls.from_json(plain, zarr_format=zarr_format)
-        found, refusals = self._offer(lambda each: each.from_json(plain, zarr_format=zarr_format))
+        found, refusals = self._offer(
+            lambda each: each.from_json(plain, zarr_format=zarr_format), by_name=True
+        )
         for error in refusals.values():
             if not found and isinstance(error, UnknownExtensionError):
                 raise error
@@ -219,11 +220,16 @@ class DataTypeRegistry:
             raise self._unknown(data)
 
     def _offer(
-        self, offer: Callable[[type[ZDType]], ZDType]
+        self, offer: Callable[[type[ZDType]], ZDType], *, by_name: bool = False
     ) -> tuple[list[ZDType], dict[type[ZDType], MetadataError]]:
-        """Call ``offer`` with each class; return the data types made, and the errors of the other classes."""
+        """Call ``offer`` with each class; return the data types made, and the errors of the other classes.
+
+        ``by_name`` includes the classes that only their names select.
+        """
         found, refusals = [], {}
-        for cls in self._classes():
+        for cls in dict.fromkeys(self.contents.values()):
+            if cls._by_name_only and not by_name:
+                continue
             try:
                 found.append(offer(cls))
             except MetadataError as error:
@@ -383,8 +389,8 @@ def parse_dtype(spec: ZDType | npt.DTypeLike | JSON, *, zarr_format: ZarrFormat 
     {'name': '>i2', 'object_codec_id': None}
     >>> parse_dtype(bool)
     Bool()
-    >>> parse_dtype("r24")
-    RawBits(width=24)
+    >>> parse_dtype("r24"), parse_dtype("V3")
+    (RawBits(width=24), RawBytes(length=3))
     >>> parse_dtype("<M8[10s]").to_json(3)
     {'name': 'numpy.datetime64', 'configuration': {'unit': 's', 'scale_factor': 10}}
     >>> parse_dtype(str)

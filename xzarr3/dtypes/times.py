@@ -2,12 +2,14 @@
 
 Specification: zarr-extensions, "numpy.datetime64", "numpy.timedelta64"; Zarr v2, "Data type encoding"
 (``<M8[10s]``). Example: ``{"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 10}}``.
+In the draft of version 3 an extension has them.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -16,9 +18,11 @@ import numpy as np
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import FOREIGN_ERRORS, unmasked
 from xzarr3.dtypes.core import NumpyNamed, Ordered, native_order, order_of
-from xzarr3.dtypes.specs import ZarrFormat, spelling_of, split_v3
+from xzarr3.dtypes.specs import ZarrFormat, native_v2, spelling_of, split_v3
 from xzarr3.errors import DataTypeValidationError, listed
 
+DRAFT_URI = "https://purl.org/zarr/spec/extensions/data-types/datetime/1.0"
+"""The extension that has these data types in the draft of version 3."""
 UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
 _MICRO = ("\u03bcs", "\u00b5s")  # other spellings of "us": with the Greek letter, and with the micro sign
 _DATE = re.compile(
@@ -99,6 +103,20 @@ class _Time(NumpyNamed, Ordered):
             "name": self._zarr_v3_name,
             "configuration": {"unit": self.unit, "scale_factor": self.scale_factor},
         }
+
+    @classmethod
+    def _from_json_draft(cls, data: Any) -> Self:
+        if not isinstance(data, Mapping) or data.get("extension") != DRAFT_URI:
+            return cls._from_json_v3(data)
+        native = native_v2({"name": data.get("type"), "object_codec_id": None})
+        if native is None:
+            raise DataTypeValidationError(f"not the data type '{cls._zarr_v3_name}'", found=data)
+        return cls.from_native_dtype(native).in_native_order()
+
+    def _to_json_draft(self) -> Any:
+        if self.unit == "generic" or self.scale_factor != 1:
+            return super()._to_json_draft()
+        return {"extension": DRAFT_URI, "type": f"<{self._code}", "fallback": "int64"}
 
     def _of(self, count: int) -> Any:
         """The scalar of ``count`` units."""

@@ -218,6 +218,9 @@ class JSONObjects(_Objects):
             "only Zarr format 2 has data type 'json2'", found=self.name, accepted="zarr_format=2"
         )
 
+    def _to_json_draft(self) -> Any:
+        return self._to_json_v3()
+
     def default_scalar(self) -> None:
         return None
 

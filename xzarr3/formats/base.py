@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.codecs.base import Codec
-from xzarr3.dtypes import RawBits, RawBytes, ZarrFormat, ZDType
+from xzarr3.dtypes import ZarrFormat, ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
@@ -78,9 +78,6 @@ class Format(ABC):
 
     unordered_serializers: ClassVar[tuple[str, ...]] = ()
     """Array-to-bytes codecs whose chunks are always in C order."""
-
-    opaque_type: ClassVar[type[RawBits | RawBytes]] = RawBits
-    """The data type for bytes without a meaning in Zarr."""
 
     regular_grids_only: ClassVar[bool] = False
     """Whether all chunks of an array have the same shape."""

@@ -16,7 +16,6 @@ from xzarr3._types import JSON
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
-from xzarr3.dtypes import RawBits, RawBytes
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.extensions import EXTENSION, is_optional, parse_extension, unknown_fields
@@ -320,7 +319,6 @@ class V3Format(Format):
     """Zarr version 3: one document for each node, next to the chunks or nodes below it."""
 
     zarr_format: ClassVar[Literal[3]] = 3
-    opaque_type: ClassVar[type[RawBits | RawBytes]] = RawBytes  # More tools know this than raw bits.
     _taken_names: ClassVar[tuple[str, ...]] = (DOCUMENT,)
 
     def document_keys(self, path: str) -> tuple[str, ...]:

@@ -34,12 +34,10 @@ ENCODING_KEYS = (*_STORAGE_KEYS, *_VALUE_KEYS)
 _IGNORED_KEYS = frozenset(("source", "original_shape", "preferred_chunks"))
 
 
-def stored_dtype(dtype: np.dtype[Any], format: Format) -> np.dtype[Any] | ZDType:
+def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | ZDType:
     """The data type to pass to :func:`xzarr3.create_array` for encoded values of ``dtype``."""
     if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:  # type: ignore[no-untyped-call]
         return VariableLengthUTF8()
-    if dtype.type is np.void and dtype.fields is None:
-        return format.opaque_type.from_native_dtype(dtype)
     return dtype
 
 

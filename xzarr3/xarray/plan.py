@@ -1,6 +1,7 @@
 """Plans new nodes: a call of :func:`xzarr3.to_zarr` as a request, and datasets encoded as groups and arrays.
 
-Everything is encoded and checked before the first byte is written. This module accesses no store.
+Values in memory are encoded and checked before the first byte is written, dask arrays when they are computed.
+This module accesses no store.
 """
 
 from __future__ import annotations
@@ -362,7 +363,7 @@ def _keeps_empty(own: bool | None, asked: WriteOptions, name: str, explicit: boo
 
 def _data_type(dtype: np.dtype[Any], name: str, node: str, format: Format) -> ZDType:
     try:
-        return parse_dtype(stored_dtype(dtype, format), zarr_format=format.zarr_format)
+        return parse_dtype(stored_dtype(dtype), zarr_format=format.zarr_format)
     except MetadataError as error:
         raise DataTypeValidationError(
             f"values of dtype {dtype} cannot be stored",
@@ -404,8 +405,11 @@ def _attributes(
     encoded: dict[str, Any] = encode_attributes(attributes, path=node)
     if fill_value is None or fill_value_is_mask(format):
         return encoded, fill_value
+    if isinstance(fill_value, str):
+        # xarray's own engine cannot open text with a _FillValue in this format; it masks missing_value alike.
+        return {**encoded, "missing_value": str(fill_value)}, None
     try:
-        if variable.dtype.kind in "SU" and not format.is_draft:
+        if variable.dtype.kind == "S" and not format.is_draft:
             raise ArgumentError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
         encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
     except ValueError as error:

@@ -272,9 +272,15 @@ def to_zarr(
     by ``r+``, ``region`` or ``a`` take effect one stored unit after the other. A variable whose units are
     widened is replaced like a dataset with ``mode="w"``, and is absent from consolidated copies meanwhile.
 
-    *Precision.* Times that are stored as floating point numbers may be off by a microsecond. For existing
-    variables, values that unpacked integers cannot represent, such as fractions, are refused. A first write
-    rounds them, as xarray does.
+    *Precision.* Times that are stored as floating point numbers may be off by a microsecond. Integers that a
+    floating point type would round are refused, and so are values that equal the ``_FillValue`` of the
+    encoding, since they would be read as missing. A ``_FillValue`` among the attributes says that such values
+    are missing. For existing variables, values that unpacked integers cannot represent, such as fractions,
+    are refused. A first write rounds them, as xarray does, and warns; with a ``scale_factor`` it does not.
+
+    *Missing text.* None and NaN in text are stored as the ``_FillValue`` or ``missing_value`` of the
+    encoding, a text that no value has, and are read as NaN. Without such a mark they are refused. Format 3
+    stores it as ``missing_value``, since xarray's own engine cannot open text with a ``_FillValue`` there.
 
     *Resuming.* With ``resume=True`` a journal beside the values lists the stored tiles of the dask arrays; it
     is updated about once a second. After a kill, an error or Ctrl-C, the same call writes the rest. Tiles

@@ -33,6 +33,7 @@ from xzarr3.dtypes import (
     ZDType,
 )
 from xzarr3.dtypes.registry import registry
+from xzarr3.dtypes.times import DRAFT_URI
 from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed
 from xzarr3.formats.draft.json import Refuse, members, string_of
 
@@ -65,7 +66,6 @@ TABLE: dict[str, ZDType] = {
         Complex64, Complex128,
     )
 }  # fmt: skip
-_NAMES = {type(data_type): name for name, data_type in TABLE.items()}
 
 
 def _numpy_names() -> Iterator[tuple[str, Named]]:
@@ -91,7 +91,6 @@ COMPLEX = re.compile(
     r"https?://(?:purl\.org/zarr/spec/extensions/(?:data-types/complex|complex-dtypes)/1\.0"
     r"|zarr-specs\.readthedocs\.io/en/[^/]*/.*complex(?:-dtypes)?/v1\.0\.html)"
 )
-_TIMES_URI = "https://purl.org/zarr/spec/extensions/data-types/datetime/1.0"
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
 _TIME = re.compile(rf"([<>])([mM]8)\[({'|'.join(_UNITS)})\]")
 _CORE_TYPES = f"{listed(TABLE)}, 'r8', 'r16' ..."
@@ -152,24 +151,19 @@ def data_type_from_json(value: object) -> Named:
         return replace(known, core=False, instead_of=known.instead_of or dict(value))
     raise UnknownExtensionError(
         "unknown data type without a known fallback", found=dict(value),
-        accepted=f"{_CORE_TYPES}, the times of {_TIMES_URI}, or one of these as 'fallback'",
+        accepted=f"{_CORE_TYPES}, the times of {DRAFT_URI}, or one of these as 'fallback'",
     )  # fmt: skip
 
 
 def data_type_to_json(data_type: ZDType, refuse: Refuse) -> JSON:
-    if type(data_type) in _NAMES:
-        return _NAMES[type(data_type)]
-    dtype = data_type.to_native_dtype()
-    if dtype.kind == "V" and isinstance(data_type, RawBits):
-        return f"r{8 * dtype.itemsize}"
-    if dtype.kind in "mM" and data_type == registry.match_dtype(dtype):
-        name = f"<{dtype.str[1:]}"
-        if _TIME.fullmatch(name):
-            return {"extension": _TIMES_URI, "type": name, "fallback": "int64"}
-    raise refuse(
-        "data_type", data_type.name,
-        f"{_CORE_TYPES}, and datetimes and timedeltas that count one of {listed(_UNITS)}",
-    )  # fmt: skip
+    try:
+        named: JSON = data_type.to_json("3-draft")
+    except DataTypeValidationError as error:
+        raise refuse(
+            "data_type", data_type.name,
+            f"{_CORE_TYPES}, and datetimes and timedeltas that count one of {listed(_UNITS)}",
+        ) from error  # fmt: skip
+    return named
 
 
 # Fill values
