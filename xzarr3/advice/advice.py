@@ -15,7 +15,7 @@ from xzarr3.advice.report import Advice, Candidate, Prediction
 from xzarr3.advice.subject import Subject, subject_of
 from xzarr3.api import create_array
 from xzarr3.arrays import Array
-from xzarr3.errors import ArgumentError, one_of
+from xzarr3.errors import ArgumentError, one_of, short_traceback
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import available_threads
 from xzarr3.stores import MemoryStore, Store
@@ -23,6 +23,7 @@ from xzarr3.stores import MemoryStore, Store
 _NEARLY = 1.25
 
 
+@short_traceback
 def advise(
     data: Any = None,
     *,

@@ -17,15 +17,13 @@ from xarray.core.utils import is_remote_uri
 from xzarr3.api import open_group
 from xzarr3.errors import (
     ArgumentError,
-    ArgumentTypeError,
     MetadataError,
     NodeNotFoundError,
-    listed,
     short_traceback,
+    unknown_arguments,
 )
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
-from xzarr3.names import hint
 from xzarr3.nodes.node import locate_node
 from xzarr3.options import Missing
 from xzarr3.stores import Store, StoreLike
@@ -132,14 +130,19 @@ def open_datatree(store: StoreLike, *, chunks: Any = "grouped", **options: Any) 
 
 def _check_known(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise if neither xarray's function nor the engine has one of these arguments."""
+    known = _known(function)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise unknown_arguments(function.__name__, unknown, known)
+
+
+def _known(function: Callable[..., Any]) -> list[str]:
+    """The arguments of one of xarray's functions and of the engine."""
     known = {
         *inspect.signature(function).parameters,
         *(Xzarr3BackendEntrypoint.open_dataset_parameters or ()),
     }
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        text = "; ".join(hint(name, sorted(known - {"filename_or_obj", "kwargs"})) for name in unknown)
-        raise ArgumentTypeError(f"{function.__name__}() has no argument {listed(unknown)}; {text}")
+    return sorted(known - {"filename_or_obj", "kwargs"})
 
 
 def _prepared(store: StoreLike, chunks: Any, options: dict[str, Any]) -> tuple[Store, Any, dict[str, Any]]:
@@ -246,6 +249,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         missing: Missing | None = None,
         keep_variables: str | Iterable[str] | None = None,
         group_chunks: bool = False,
+        **unknown: Any,
     ) -> Dataset:
         """Open a group as a dataset; the parameters are those of xarray's zarr engine.
 
@@ -295,6 +299,8 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         StoreError
             If the store cannot be read.
         """
+        if unknown:
+            raise unknown_arguments("open_dataset", unknown, _known(xr.open_dataset))
         if store is None:
             store = Xzarr3DataStore(
                 _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing),
@@ -337,6 +343,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
 
         The keys are paths, as in xarray's zarr engine: relative to ``group`` if that is given, else absolute.
         """
+        _check_known(xr.open_datatree, decoders)
         root = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing)
         with for_xarray():
             root = root.loaded()
