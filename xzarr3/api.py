@@ -105,7 +105,7 @@ def _there(
             "the group holds no consolidated metadata",
             path=path,
             field="consolidated_metadata",
-            advice="call consolidate_metadata() first, or pass use_consolidated=None or False",
+            advice="call consolidate_metadata() first, or open_group() without use_consolidated=True",
         )
     return bind(
         store,

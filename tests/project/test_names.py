@@ -122,6 +122,7 @@ def test_keys_of_encodings(encoding: dict[str, Any], texts: list[str]) -> None:
     with pytest.raises(ValueError, match="unexpected encoding") as caught:
         xzarr3.to_zarr(dataset, store, encoding={"t": encoding})
     assert [text for text in texts if text not in str(caught.value)] == []
+    assert caught.value.__notes__ == ["raised for variable 't' of dtype int64"]
     assert not list(store.list())
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
@@ -17,8 +19,14 @@ from xarray.core.utils import is_remote_uri
 from xzarr3.api import open_group
 from xzarr3.errors import (
     ArgumentError,
+    InvalidKeyError,
     MetadataError,
     NodeNotFoundError,
+    UnknownNameError,
+    Xzarr3Error,
+    levels_to_caller,
+    listed,
+    one_of,
     short_traceback,
     unknown_arguments,
 )
@@ -30,7 +38,13 @@ from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
 from xzarr3.xarray.decode import decoded_datasets
 from xzarr3.xarray.lazy import LazyArray
-from xzarr3.xarray.variables import MissingDimensionNamesError, Xzarr3DataStore, for_xarray
+from xzarr3.xarray.variables import (
+    MissingDimensionNamesError,
+    Xzarr3DataStore,
+    for_xarray,
+    left_out,
+    names_of,
+)
 
 __all__ = [
     "LazyArray",
@@ -260,7 +274,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         mask_and_scale, decode_times, concat_characters, decode_coords, use_cftime, decode_timedelta
             What to decode, as in :func:`xarray.open_dataset`.
         drop_variables : str or iterable of str, optional
-            Variables to leave out; their documents are not read.
+            Variables to leave out; their documents are not read. Names without a variable cause a warning.
         group : str, optional
             Path of the group; the root by default.
         mode : {"r", "r+"}
@@ -285,7 +299,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             :func:`xzarr3.open` for which chunks count as missing.
         keep_variables : str or iterable of str, optional
             The only variables to open, besides the index coordinates of their dimensions. The documents of
-            other variables are not read. Names without a variable are ignored.
+            other variables are not read.
         group_chunks : bool
             With ``chunks={}``, group small stored units into larger blocks, because running a task costs more
             than reading a small chunk.
@@ -296,11 +310,14 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             If there is no store or no group.
         MetadataError
             If a document is not valid. If it lacks the names of dimensions, the error is also a KeyError.
+        UnknownNameError
+            If there is no variable of a name in ``keep_variables``.
         StoreError
             If the store cannot be read.
         """
         if unknown:
             raise unknown_arguments("open_dataset", unknown, _known(xr.open_dataset))
+        is_ours = store is None
         if store is None:
             store = Xzarr3DataStore(
                 _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing),
@@ -318,7 +335,10 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             "decode_timedelta": decode_timedelta,
         }
         if isinstance(store, Xzarr3DataStore):
-            return decoded_datasets({"": store}, **decoders)[""]
+            datasets = decoded_datasets({"": store}, **decoders)
+            if is_ours:
+                _check_names([store], datasets.values(), drop_variables or (), keep_variables or ())
+            return datasets[""]
         return StoreBackendEntrypoint().open_dataset(store, drop_variables=drop_variables, **decoders)
 
     @short_traceback
@@ -355,19 +375,57 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
-            for path, node in _groups("/" if not group else "", root)
+            for path, node in _groups("/" if not group else "", root, [*names_of(drop_variables or ())])
         }
-        return decoded_datasets(stores, **decoders)
+        datasets = decoded_datasets(stores, **decoders)
+        _check_names([*stores.values()], datasets.values(), drop_variables or (), keep_variables or ())
+        return datasets
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open a group and all groups below it as a tree; options as for ``open_groups_as_dict``."""
         return opened_tree(self.open_groups_as_dict(filename_or_obj, **options))
 
 
-def _groups(path: str, group: Group) -> Iterator[tuple[str, Group]]:
+def _check_names(
+    stores: Sequence[Xzarr3DataStore],
+    datasets: Iterable[Dataset],
+    dropped: str | Iterable[str],
+    kept: str | Iterable[str],
+) -> None:
+    """Raise for variables to keep that are in none of the groups; warn of such variables to drop."""
+    there = {name for dataset in datasets for name in dataset.variables}
+    dropped = dict.fromkeys(names_of(dropped))
+    unkept = [name for name in names_of(kept) if name not in there and name not in dropped]
+    undropped = [name for name in dropped if not any(_has(store.group, name) for store in stores)]
+    for argument, unknown in (("keep_variables", unkept), ("drop_variables", undropped)):
+        if unknown:
+            known: set[str] = set()
+            with suppress(Xzarr3Error):  # Not all stores can list.
+                known.update(*(store.group for store in stores))
+            text = f"{argument}: no variable {listed(unknown)} in {stores[0].group!r}"
+            if known:
+                text += f"; {one_of(unknown[0], sorted(known), 'it has')}"
+            if unknown is unkept:
+                raise UnknownNameError(text)
+            warnings.warn(text, UserWarning, stacklevel=levels_to_caller(("xzarr3", "xarray")))
+
+
+def _has(group: Group, name: str) -> bool:
+    with suppress(InvalidKeyError):
+        return bool(name) and name in group
+    return False
+
+
+def _groups(path: str, group: Group, dropped: Collection[str]) -> Iterator[tuple[str, Group]]:
     yield path or ".", group
-    for name, below in group.groups():
-        yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below)
+    for name, held in group._held():
+        if isinstance(held, MetadataError):  # It may be a group, so that it is passed over only if asked for.
+            if name not in dropped:
+                raise left_out(held, name)
+        elif not group.format.is_array(held):
+            below = group._bound(name, held)
+            if isinstance(below, Group):
+                yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below, dropped)
 
 
 def _open(
@@ -389,8 +447,10 @@ def _open(
             opened, path, use_consolidated=consolidated, zarr_format=zarr_format, missing=missing
         )
     except MetadataError as error:
-        if path and error.field == "consolidated_metadata" and error.found is ...:
-            raise NodeNotFoundError(f"no group '/{path}' in consolidated metadata of {opened}") from error
+        if error.field == "consolidated_metadata" and error.found is ...:
+            if path:
+                raise NodeNotFoundError(f"no group '/{path}' in consolidated metadata of {opened}") from error
+            error.advice = "call xzarr3.consolidate_metadata() first, or leave consolidated=True out"
         raise
 
 

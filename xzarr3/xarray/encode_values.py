@@ -89,7 +89,9 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
             if isinstance(coder, variables.CFMaskCoder):
                 unmasked = encoded
             encoded = coder.encode(encoded, name=name)
-    encoded = _checked(encoded, unmasked, name, is_time=variable.dtype.kind in "mMO", exact=exact)
+    encoded = _checked(
+        encoded, unmasked, name, is_time=variable.dtype.kind in "mMO", exact=exact, explicit=explicit
+    )
     for key in conventions.CF_RELATED_DATA:
         pop_to(encoded.encoding, encoded.attrs, key)
     encoded = ensure_dtype_not_object(encoded, name=name)
@@ -173,7 +175,7 @@ def _other_kind(name: str, found: np.dtype[Any], dtype: np.dtype[Any], fix: str)
 
 
 def _checked(
-    encoded: Variable, unmasked: Variable, name: str, *, is_time: bool, exact: bool = False
+    encoded: Variable, unmasked: Variable, name: str, *, is_time: bool, exact: bool, explicit: bool
 ) -> Variable:
     """``encoded``, checked now or when it is computed: no value is lost by the data type or ``_FillValue``.
 
@@ -204,6 +206,7 @@ def _checked(
         offset=attrs.get("add_offset"),
         is_time=is_time,
         exact=exact,
+        explicit=explicit,
     )
     return _mapped(encoded, check, dtype, unmasked)
 
@@ -233,7 +236,8 @@ class _Fits:
     scale: Any
     offset: Any
     is_time: bool
-    exact: bool = False
+    exact: bool
+    explicit: bool
 
     def __call__(self, encoded: AnyArray, source: AnyArray) -> AnyArray:
         """Check values; returns ``encoded`` in the stored integer type.
@@ -313,12 +317,16 @@ class _Fits:
         return f"{self._unpacked(value)}" + (f" (packed {value})" if self._is_packed else "")
 
     def _error(self, reason: str, found: Any, accepted: str) -> DataTypeValidationError:
+        advice = None  # If exact, the encoding is that of the store.
+        if self.explicit:
+            advice = f"change what encoding={{{self.name!r}: ...}} asks for"
+        elif not self.exact:
+            advice = (
+                "call .drop_encoding() to ignore the variable's own encoding, as of the file it came from"
+            )
         return DataTypeValidationError(
             f"{reason}, which the encoding of variable {self.name!r} asks for",
             found=found.item() if isinstance(found, np.generic) else found,
             accepted=accepted,
-            # If exact, the encoding is that of the store, so .drop_encoding() would not help.
-            advice=None
-            if self.exact
-            else "call .drop_encoding() to ignore the encoding of the file it was read from",
+            advice=advice,
         )
