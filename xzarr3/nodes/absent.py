@@ -31,8 +31,8 @@ _MOST_FOLDERS, _FEW_FOLDERS = 10, 3  # Folders that are searched for stores; few
 _MOST_LISTED = 3  # Folders that are listed to find stores two levels below.
 _LEVELS_LOCAL, _LEVELS = 12, 2  # Folders above that are searched for a store; a request may take long.
 
-_HDF5 = "a netCDF-4 or HDF5 file; open it with xr.open_dataset(..., engine='h5netcdf')"
-_NETCDF3 = "a netCDF-3 file; open it with xr.open_dataset(..., engine='scipy')"
+_HDF5 = "a netCDF-4 or HDF5 file; open it with xr.open_dataset(path)"
+_NETCDF3 = "a netCDF-3 file; open it with xr.open_dataset(path)"
 _TIFF = "a TIFF file; open it with rioxarray.open_rasterio()"
 _CONVERT = ", convert it with xzarr3.to_zarr(), or refer to it with VirtualiZarr"
 _ZIP = "a zip whose name does not end with '.zip'; rename it, or pass xzarr3.ZipStore(path)"
