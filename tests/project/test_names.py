@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -131,6 +132,14 @@ def test_tables_do_not_contradict_each_other() -> None:
     assert not EARLIER.keys() & ABSENT["module"].keys()
     public = set(dir(xzarr3))
     assert not public & (EARLIER.keys() | ABSENT["module"].keys())
+
+
+@pytest.mark.parametrize(
+    "module", ["", ".stores", ".codecs", ".dtypes", ".checks", ".differences", ".advice"]
+)
+def test_dir_has_the_public_names_only(module: str) -> None:
+    found = importlib.import_module(f"xzarr3{module}")
+    assert dir(found) == sorted(found.__all__)
 
 
 @pytest.mark.parametrize("owner", ["module", "Array", "Group"])

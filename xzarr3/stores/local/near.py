@@ -37,7 +37,8 @@ def missing_part(path: str) -> str:
     if url is not None:
         return f"the URL lacks a slash; did you mean {url!r}? Pass it as text, since pathlib drops a slash"
     if "*" in rest or "?" in rest:
-        return f"{rest!r} is a pattern, not a path; open all that match with xr.open_mfdataset(..., engine='xzarr3')"
+        how = "xr.open_mfdataset(..., engine='xzarr3')"
+        return f"{rest!r} is a pattern, not a path; open all that match with {how}"
     names: list[str] = []
     with suppress(OSError), os.scandir(above) as entries:  # A directory that may not be read has no names.
         names = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES))
