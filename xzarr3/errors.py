@@ -99,6 +99,9 @@ def _short_iteration(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator
         except Xzarr3Error as error:
             shorten_traceback(error)
             raise
+        except TypeError as error:
+            _check_call(error, function, kwargs)
+            raise
 
     return iterate
 
