@@ -24,6 +24,7 @@ from xzarr3.errors import (
     NodeNotFoundError,
     UnknownNameError,
     Xzarr3Error,
+    did_you_mean,
     levels_to_caller,
     listed,
     one_of,
@@ -399,12 +400,13 @@ def _check_names(
     undropped = [name for name in dropped if not any(_has(store.group, name) for store in stores)]
     for argument, unknown in (("keep_variables", unkept), ("drop_variables", undropped)):
         if unknown:
-            known: set[str] = set()
+            known: list[str] = []
             with suppress(Xzarr3Error):  # Not all stores can list.
-                known.update(*(store.group for store in stores))
+                known = sorted({name for store in stores for name in store.group})
             text = f"{argument}: no variable {listed(unknown)} in {stores[0].group!r}"
             if known:
-                text += f"; {one_of(unknown[0], sorted(known), 'it has')}"
+                misspelt = next((name for name in unknown if did_you_mean(name, known)), unknown[0])
+                text += f"; {one_of(misspelt, known, 'it has')}"
             if unknown is unkept:
                 raise UnknownNameError(text)
             warnings.warn(text, UserWarning, stacklevel=levels_to_caller(("xzarr3", "xarray")))
