@@ -22,13 +22,14 @@ from xzarr3.errors import (
     InvalidKeyError,
     MetadataError,
     NodeNotFoundError,
+    StoreError,
     UnknownNameError,
     Xzarr3Error,
     did_you_mean,
     levels_to_caller,
-    listed,
     one_of,
     short_traceback,
+    some,
     unknown_arguments,
 )
 from xzarr3.formats import ZarrFormat
@@ -319,11 +320,12 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         if unknown:
             raise unknown_arguments("open_dataset", unknown, _known(xr.open_dataset))
         is_ours = store is None
+        dropped, kept = _listed(drop_variables), _listed(keep_variables)
         if store is None:
             store = Xzarr3DataStore(
                 _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing),
-                drop_variables=drop_variables or (),
-                keep_variables=keep_variables,
+                drop_variables=dropped or (),
+                keep_variables=kept,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
@@ -338,9 +340,9 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         if isinstance(store, Xzarr3DataStore):
             datasets = decoded_datasets({"": store}, **decoders)
             if is_ours:
-                _check_names([store], datasets.values(), drop_variables or (), keep_variables or ())
+                _check_names([store], datasets.values(), dropped or (), kept or ())
             return datasets[""]
-        return StoreBackendEntrypoint().open_dataset(store, drop_variables=drop_variables, **decoders)
+        return StoreBackendEntrypoint().open_dataset(store, drop_variables=dropped, **decoders)
 
     @short_traceback
     def open_groups_as_dict(
@@ -365,21 +367,22 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         The keys are paths, as in xarray's zarr engine: relative to ``group`` if that is given, else absolute.
         """
         _check_known(xr.open_datatree, decoders)
+        dropped, kept = _listed(drop_variables), _listed(keep_variables)
         root = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing)
         with for_xarray():
             root = root.loaded()
         stores = {
             path: Xzarr3DataStore(
                 node,
-                drop_variables=drop_variables or (),
-                keep_variables=keep_variables,
+                drop_variables=dropped or (),
+                keep_variables=kept,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
-            for path, node in _groups("/" if not group else "", root, [*names_of(drop_variables or ())])
+            for path, node in _groups("/" if not group else "", root, dropped or ())
         }
         datasets = decoded_datasets(stores, **decoders)
-        _check_names([*stores.values()], datasets.values(), drop_variables or (), keep_variables or ())
+        _check_names([*stores.values()], datasets.values(), dropped or (), kept or ())
         return datasets
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
@@ -390,20 +393,19 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
 def _check_names(
     stores: Sequence[Xzarr3DataStore],
     datasets: Iterable[Dataset],
-    dropped: str | Iterable[str],
-    kept: str | Iterable[str],
+    dropped: Sequence[str],
+    kept: Sequence[str],
 ) -> None:
     """Raise for variables to keep that are in none of the groups; warn of such variables to drop."""
     there = {name for dataset in datasets for name in dataset.variables}
-    dropped = dict.fromkeys(names_of(dropped))
-    unkept = [name for name in names_of(kept) if name not in there and name not in dropped]
+    unkept = [name for name in kept if name not in there and name not in dropped]
     undropped = [name for name in dropped if not any(_has(store.group, name) for store in stores)]
     for argument, unknown in (("keep_variables", unkept), ("drop_variables", undropped)):
         if unknown:
             known: list[str] = []
             with suppress(Xzarr3Error):  # Not all stores can list.
                 known = sorted({name for store in stores for name in store.group})
-            text = f"{argument}: no variable {listed(unknown)} in {stores[0].group!r}"
+            text = f"{argument}: no variable {some(unknown)} in {stores[0].group!r}"
             if known:
                 misspelt = next((name for name in unknown if did_you_mean(name, known)), unknown[0])
                 text += f"; {one_of(misspelt, known, 'it has')}"
@@ -412,10 +414,17 @@ def _check_names(
             warnings.warn(text, UserWarning, stacklevel=levels_to_caller(("xzarr3", "xarray")))
 
 
+def _listed(names: str | Iterable[str] | None) -> list[str] | None:
+    return None if names is None else list(names_of(names))
+
+
 def _has(group: Group, name: str) -> bool:
-    with suppress(InvalidKeyError):
+    try:
         return bool(name) and name in group
-    return False
+    except InvalidKeyError:
+        return False
+    except StoreError:  # What cannot be read is not said to be absent.
+        return True
 
 
 def _groups(path: str, group: Group, dropped: Collection[str]) -> Iterator[tuple[str, Group]]:
