@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Never
+from typing import Any, Literal
 
 import numpy.typing as npt
 
@@ -34,7 +34,6 @@ from xzarr3.groups import Group, bind, make_group
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
-from xzarr3.names import unknown_arguments
 from xzarr3.new_array import make_array
 from xzarr3.nodes.absent import group_above, what_is_there
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
@@ -106,7 +105,7 @@ def _there(
             "the group holds no consolidated metadata",
             path=path,
             field="consolidated_metadata",
-            advice="call consolidate_metadata() first, or pass use_consolidated=None or False",
+            advice="call consolidate_metadata() first, or open_group() without use_consolidated=True",
         )
     return bind(
         store,
@@ -233,7 +232,6 @@ def open(
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
-    **unknown: Never,
 ) -> Array | Group:
     """Open an array or a group.
 
@@ -282,8 +280,6 @@ def open(
     Traceback (most recent call last):
     MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
-    if unknown:
-        raise unknown_arguments(open, unknown)
     _check_mode(mode, ("r", "r+", "a"))
     opened, normal = locate_node(store, path, storage_options, mode=mode)
     return _found(
@@ -306,7 +302,6 @@ def open_array(
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
-    **unknown: Never,
 ) -> Array:
     """Open an array; see :func:`open`.
 
@@ -315,8 +310,6 @@ def open_array(
     NodeTypeError
         If there is a group at ``path``.
     """
-    if unknown:
-        raise unknown_arguments(open_array, unknown)
     _check_mode(mode, ("r", "r+", "a"))
     opened, normal = locate_node(store, path, storage_options, mode=mode)
     node = _found(
@@ -345,7 +338,6 @@ def open_group(
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
-    **unknown: Never,
 ) -> Group:
     """Open a group, or create one; see :func:`open`.
 
@@ -364,8 +356,6 @@ def open_group(
     NodeExistsError
         If there is a node already and ``mode`` is ``w-``.
     """
-    if unknown:
-        raise unknown_arguments(open_group, unknown)
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
     missing = check_missing(missing)
     kind: Literal["r", "r+", "a"] = "a" if mode == "w" or mode == "w-" else mode
@@ -401,7 +391,6 @@ def create_group(
     overwrite: bool = False,
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    **unknown: Never,
 ) -> Group:
     """Create a group, and the groups above it that are missing.
 
@@ -429,8 +418,6 @@ def create_group(
     >>> xzarr3.create_group(xzarr3.MemoryStore(), "ocean", attributes={"title": "SST"}).attrs
     {'title': 'SST'}
     """
-    if unknown:
-        raise unknown_arguments(create_group, unknown)
     opened, normal = locate_node(store, path, storage_options, mode="a")
     format, normal, look = place_for_new(opened, normal, zarr_format)
     return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
@@ -460,7 +447,6 @@ def create_array(
     overwrite: bool = False,
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    **unknown: Never,
 ) -> Array:
     """Create an array, and the groups above it that are missing.
 
@@ -551,8 +537,6 @@ def create_array(
     >>> array.chunks, array.shards, array.cdata_shape
     ((73, 45, 45), (365, 90, 90), (5, 2, 4))
     """
-    if unknown:
-        raise unknown_arguments(create_array, unknown)
     opened, normal = locate_node(store, path_or_name(path, name), storage_options, mode="a")
     format, normal, look = place_for_new(opened, normal, zarr_format)
     return make_array(

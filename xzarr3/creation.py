@@ -7,14 +7,13 @@ store they create in memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Never
+from typing import Any
 
 from xzarr3.api import create_array, open_group
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
-from xzarr3.names import unknown_arguments
 from xzarr3.new_array import fill_like, settings_like, zero_of
 from xzarr3.stores import MemoryStore, StoreLike
 
@@ -31,7 +30,6 @@ def group(
     attributes: Mapping[str, Any] | None = None,
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    **unknown: Never,
 ) -> Group:
     """Open a group to read and write; create it if it is absent.
 
@@ -61,8 +59,6 @@ def group(
     >>> xzarr3.group(root.store).attrs
     {'title': 'SST'}
     """
-    if unknown:
-        raise unknown_arguments(group, unknown)
     return open_group(
         MemoryStore() if store is None else store,
         path,

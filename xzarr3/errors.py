@@ -13,9 +13,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+
+from xzarr3.names import argument_hint
+from xzarr3.names import did_you_mean as did_you_mean
+from xzarr3.names import listed as listed
+from xzarr3.names import one_of as one_of
+from xzarr3.names import some as some
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,9 +30,6 @@ FULL_TRACEBACK = "XZARR3_FULL_TRACEBACK"
 """The environment variable that keeps all frames in tracebacks, if it is set to anything but 0."""
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_MOST_NAMES = 10
-_LONGEST_NAME = 100
-_MOST_COMPARED = 1000
 _GENERATOR = 0x20  # inspect.CO_GENERATOR; importing inspect takes milliseconds.
 
 
@@ -67,8 +70,9 @@ def shorten_traceback(error: Xzarr3Error) -> None:
 def short_traceback(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public function: its deliberate errors leave it without the frames within this package.
 
-    An error of any other class is a defect, here or elsewhere, and keeps its frames. Functions that are
-    called for each chunk are not decorated, since that would add a call.
+    A call with an argument that the function does not have raises the error of :func:`unknown_arguments`. An
+    error of any other class is a defect, here or elsewhere, and keeps its frames. Functions that are called
+    for each chunk are not decorated, since that would add a call.
     """
     if function.__code__.co_flags & _GENERATOR:
         return _short_iteration(function)  # type: ignore[arg-type, return-value]
@@ -79,6 +83,9 @@ def short_traceback(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except Xzarr3Error as error:
             shorten_traceback(error)
+            raise
+        except TypeError as error:
+            _check_call(error, function, kwargs)
             raise
 
     return call
@@ -92,8 +99,37 @@ def _short_iteration(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator
         except Xzarr3Error as error:
             shorten_traceback(error)
             raise
+        except TypeError as error:
+            _check_call(error, function, kwargs)
+            raise
 
     return iterate
+
+
+def _check_call(error: TypeError, function: Callable[..., Any], given: Mapping[str, object]) -> None:
+    """Raise a better error if ``error`` is that of a call with arguments that the function does not have."""
+    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+        return  # The call was right: the error happened within the function.
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    unknown = {name: value for name, value in given.items() if name not in known}
+    if unknown:
+        raise unknown_arguments(function.__name__, unknown, known) from None
+
+
+def unknown_arguments(
+    function: str, unknown: Mapping[str, object], known: Iterable[str]
+) -> ArgumentTypeError:
+    """The error for arguments that a function does not have.
+
+    Examples
+    --------
+    >>> unknown_arguments("create", {"chunksizes": 4}, ["shape", "chunks"])
+    ArgumentTypeError("create() has no argument 'chunksizes'; for 'chunksizes' use chunks=...")
+    """
+    names = [name for name in known if name != "self"]
+    text = "; ".join(dict.fromkeys(argument_hint(name, names, unknown) for name in unknown))
+    return ArgumentTypeError(f"{function}() has no argument {listed(unknown)}; {text}")
 
 
 def levels_to_caller(packages: Container[str] = ("xzarr3",)) -> int:
@@ -362,58 +398,12 @@ def shorten(value: object, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def listed(names: Iterable[object]) -> str:
-    """Names enumerated for a message: ``'a', 'b', 'c'``."""
-    return ", ".join(repr(name) for name in names)
-
-
 def contended(key: str, store: object, how: str) -> ConflictError:
     """The error for a value that other writers keep changing."""
     return ConflictError(
         f"cannot change key '{key}' of {store}: {how}; reduce the number of its writers, or raise "
         "conflict_deadline"
     )
-
-
-def one_of(found: object, names: Iterable[object], label: str = "accepted") -> str:
-    """The end of a message about an unknown name: the nearest known name, then at most ten of them.
-
-    Examples
-    --------
-    >>> one_of("flaot32", ["int8", "float32"])
-    "did you mean 'float32'? accepted: 'int8', 'float32'"
-    """
-    known = list(names)
-    return " ".join(filter(None, (did_you_mean(found, known), f"{label}: {some(known, found)}")))
-
-
-def some(names: Sequence[Any], found: object = None) -> str:
-    """Names enumerated for a message: ten at most, those near to ``found`` first."""
-    left = len(names) - _MOST_NAMES
-    if left <= 0:
-        return listed(names) or "none"
-    near = dict.fromkeys((*_nearest(found, names, _MOST_NAMES), *names))
-    return f"{listed([*near][:_MOST_NAMES])} and {left} more"
-
-
-def did_you_mean(found: object, names: Sequence[Any]) -> str:
-    """The question that proposes the name nearest to ``found``, or an empty string."""
-    near = [] if found in names else _nearest(found, names, 1)
-    return f"did you mean {near[0]!r}?" if near else ""
-
-
-def _nearest(found: object, names: Sequence[Any], most: int) -> list[str]:
-    if isinstance(found, Mapping):
-        found = found.get("name")
-    if not isinstance(found, str) or not 0 < len(found) <= _LONGEST_NAME or len(names) > _MOST_COMPARED:
-        return []
-    from difflib import get_close_matches  # Takes long to import.
-
-    lower = {name.lower(): name for name in names if isinstance(name, str)}
-    wanted = found.lower()
-    ends = [name for name in lower if name.endswith(f".{wanted}")]  # 'zlib' stands for 'numcodecs.zlib'.
-    near = dict.fromkeys((*ends, *get_close_matches(wanted, lower, most)))
-    return [lower[name] for name in near][:most]
 
 
 def _rebuild(cls: type[Exception], args: tuple[object, ...], state: dict[str, object]) -> Exception:

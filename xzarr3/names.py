@@ -6,10 +6,12 @@ are absent here, or mean something else, are listed with the reason; the referen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from xzarr3.errors import listed, one_of
+_MOST_NAMES = 10
+_LONGEST_NAME = 100
+_MOST_COMPARED = 1000
 
 INSTEAD: dict[str, str] = {
     **dict.fromkeys(("compressor", "compression"), "compressors=..., a codec of xzarr3.codecs or its name"),
@@ -52,11 +54,59 @@ NEEDLESS: dict[str, str] = {
 }
 """Arguments of zarr-python and xarray that have no meaning here, with the reason."""
 
-_OF_NEW_ARRAYS = frozenset(
-    ("shape", "dtype", "data", "chunks", "shards", "filters", "serializer", "compressors", "fill_value")
-)
+_LAYOUT = (
+    "dtype", "chunks", "shards", "filters", "serializer", "compressors", "fill_value", "chunk_key_encoding",
+)  # fmt: skip
+_OF_NEW_ARRAYS = ("shape", "data", *_LAYOUT)
 _LEVELS = frozenset(("complevel", "compression_opts", "clevel", "compression_level"))
 _MODES = "overwrite=True for mode='w'; without it an existing node is an error, as with mode='w-'"
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names enumerated for a message: ``'a', 'b', 'c'``."""
+    return ", ".join(repr(name) for name in names)
+
+
+def one_of(found: object, names: Iterable[object], label: str = "accepted") -> str:
+    """The end of a message about an unknown name: the nearest known name, then at most ten of them.
+
+    Examples
+    --------
+    >>> one_of("flaot32", ["int8", "float32"])
+    "did you mean 'float32'? accepted: 'int8', 'float32'"
+    """
+    known = list(names)
+    return " ".join(filter(None, (did_you_mean(found, known), f"{label}: {some(known, found)}")))
+
+
+def some(names: Sequence[Any], found: object = None) -> str:
+    """Names enumerated for a message: ten at most, those near to ``found`` first."""
+    left = len(names) - _MOST_NAMES
+    if left <= 0:
+        return listed(names) or "none"
+    near = dict.fromkeys((*nearest(found, names, _MOST_NAMES), *names))
+    return f"{listed([*near][:_MOST_NAMES])} and {left} more"
+
+
+def did_you_mean(found: object, names: Sequence[Any]) -> str:
+    """The question that proposes the name nearest to ``found``, or an empty string."""
+    near = [] if found in names else nearest(found, names)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def nearest(found: object, names: Sequence[Any], most: int = 1) -> list[str]:
+    """The names that ``found`` was probably meant for, the nearest first."""
+    if isinstance(found, Mapping):
+        found = found.get("name")
+    if not isinstance(found, str) or not 0 < len(found) <= _LONGEST_NAME or len(names) > _MOST_COMPARED:
+        return []
+    from difflib import get_close_matches  # Takes long to import.
+
+    lower = {name.lower(): name for name in names if isinstance(name, str)}
+    wanted = found.lower()
+    ends = [name for name in lower if name.endswith(f".{wanted}")]  # 'zlib' stands for 'numcodecs.zlib'.
+    near = dict.fromkeys((*ends, *get_close_matches(wanted, lower, most)))
+    return [lower[name] for name in near][:most]
 
 
 def hint(name: object, known: Iterable[object], given: Mapping[str, object] | None = None) -> str:
@@ -104,30 +154,36 @@ def hints(given: Mapping[str, object]) -> str:
     return "".join(f"; {text}" for text in dict.fromkeys(found))
 
 
-def unknown_arguments(function: Callable[..., Any], unknown: Mapping[str, object]) -> TypeError:
-    """The error for arguments that a function does not have.
+def argument_hint(name: str, known: Sequence[str], given: Mapping[str, object] | None = None) -> str:
+    """What to use instead of an argument that a function does not have.
+
+    Parameters
+    ----------
+    name : str
+    known : sequence of str
+        The arguments that the function has.
+    given : mapping, optional
+        The unknown arguments, with their values.
 
     Examples
     --------
-    >>> def create(shape, *, chunks=None): ...
-    >>> unknown_arguments(create, {"chunksizes": 4})
-    TypeError("create() has no argument 'chunksizes'; for 'chunksizes' use chunks=...")
+    >>> argument_hint("chunksize", ["store", "mode", "encoding"])
+    "for 'chunksize' use encoding={'name': {'chunks': ...}}"
     """
-    while hasattr(function, "__wrapped__"):  # a decorated function
-        function = function.__wrapped__
-    code = function.__code__
-    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    opens = "mode" in known and "shape" not in known
-    found = []
-    for name in unknown:
-        if name == "mode" and "overwrite" in known:
-            found.append(f"use {_MODES}")
-        elif opens and (name in _OF_NEW_ARRAYS or INSTEAD.get(name, "").partition("=")[0] in _OF_NEW_ARRAYS):
-            found.append("create_array() creates an array with these settings")
-        else:
-            found.append(hint(name, known, unknown))
-    text = "; ".join(dict.fromkeys(found))
-    return TypeError(f"{function.__name__}() has no argument {listed(unknown)}; {text}")
+    if name == "mode" and "overwrite" in known:
+        return f"use {_MODES}"
+    options = [each for each in known if each.endswith("_options")]
+    if name == "storage_options" and options:
+        return f"for {name!r} use {' and '.join(f'{each}=...' for each in options)}"
+    if name in NEEDLESS:
+        return hint(name, known, given)
+    near = nearest(name, (*known, *_OF_NEW_ARRAYS))
+    meant = INSTEAD[name].partition("=")[0] if name in INSTEAD else "".join(near)
+    if meant not in known and "encoding" in known and meant in _LAYOUT:
+        return f"for {name!r} use encoding={{'name': {{{meant!r}: ...}}}}"
+    if meant not in known and "encoding" not in known and "mode" in known and meant in _OF_NEW_ARRAYS:
+        return "create_array() creates an array with these settings"
+    return hint(name, known, given)
 
 
 ABSENT: dict[str, dict[str, str]] = {

@@ -474,6 +474,27 @@ def test_interrupted_by_the_user(store: Store, tmp_path: Path) -> None:
     np.testing.assert_array_equal(opened(store)["t"], MADE)
 
 
+def test_open_before_a_write_is_resumed(store: Store, tmp_path: Path) -> None:
+    """What is there is told, and that the same call goes on."""
+
+    def interrupt() -> None:
+        if made(tmp_path / "log") == 4:
+            raise KeyboardInterrupt
+
+    def killed(target: MortalStore) -> None:
+        to_zarr(blocks(tmp_path / "other", dict), target, resume=True)
+
+    with pytest.raises(KeyboardInterrupt):
+        to_zarr(blocks(tmp_path / "log", interrupt), store, resume=True)
+    for cut_off, end in ((store, "has failed"), (resumed_after(6, killed), "")):
+        for open_it in (xzarr3.open_group, xzarr3.open_dataset):
+            with pytest.raises(xzarr3.NodeNotFoundError, match=r"a write with resume=True is not") as caught:
+                open_it(cut_off)
+            assert f"{end}; the same call with resume=True writes what is left" in str(caught.value)
+            if isinstance(cut_off, LocalStore):
+                assert ": it has only values of writes that are not complete, in" in str(caught.value)
+
+
 def resumed_after(number: int, write: Callable[[MortalStore], object]) -> MortalStore:
     """What somebody had begun to write when he was killed at the n-th change."""
     target = MortalStore()

@@ -51,14 +51,17 @@ NONE = "no such directory"
 
 WHAT_IS_THIS: dict[str, Mistake] = {
     "netCDF-4": (lambda t: xzarr3.open(t.path("file.nc")), NotFound, "HDF5 file", "VirtualiZarr", NONE),
-    "netCDF-4 by xarray": (lambda t: ours(t.path("file.nc")), NotFound, "HDF5", "engine='h5netcdf'", NONE),
+    "netCDF-4 by xarray": (lambda t: ours(t.path("file.nc")), NotFound, "HDF5", "open_dataset(path)", "='"),
     "netCDF-4 and a group": (lambda t: ours(t.path("file.nc"), group="a"), NotFound, "HDF5", "'/a'", NONE),
-    "netCDF-3": (lambda t: xzarr3.open_group(t.path("file3.nc")), NotFound, "netCDF-3", "'scipy'", NONE),
+    "netCDF-3": (
+        lambda t: xzarr3.open_group(t.path("file3.nc")),
+        NotFound, "netCDF-3", "with xr.open_dataset(path), convert", "engine=",
+    ),
     "GRIB": (lambda t: xzarr3.open(t.path("file.grib")), NotFound, "GRIB", "cfgrib", NONE),
     "TIFF": (lambda t: xzarr3.from_zarr(t.path("file.tif")), NotFound, "TIFF", "open_rasterio", NONE),
     "text": (lambda t: xzarr3.open(t.path("notes.txt")), NotFound, "it is a file", "correct", NONE),
     "netCDF-4 on a web server": (
-        lambda t: away(f"{t.web}/data/file.nc"), NotFound, "HDF5", "h5net", "zarr.json",
+        lambda t: away(f"{t.web}/data/file.nc"), NotFound, "HDF5", "xr.open_dataset(path),", "zarr.json",
     ),
     "folder of netCDF": (lambda t: xzarr3.open(t.path("many")), NotFound, "'a.nc'", "open_mfdataset", NONE),
     "kerchunk": (lambda t: ours(t.path("refs.json")), NotFound, "kerchunk", "'reference::/", NONE),
@@ -91,6 +94,11 @@ WHAT_IS_THIS: dict[str, Mistake] = {
     "absent": (
         lambda t: xzarr3.open(t.path("stroe.zarr")), NotFound, "no 'stroe.zarr'", "n 'store.zarr'?", NONE,
     ),
+    "absent and not near": (
+        lambda t: ours(t.path("e.zarr")), NotFound, "no 'e.zarr'", "it has: ", "did you mean",
+    ),
+    "pattern": (lambda t: ours(t.path("s*.zarr")), NotFound, "'s*.zarr'", "open_mfdataset(", "did you"),
+    "pattern above": (lambda t: xzarr3.open(t.path("outr?/x")), NotFound, "'outr?/x'", "engine='xz", "did"),
     "absent folder above": (lambda t: xzarr3.open(t.path("outr/x")), NotFound, "'outr'", "'outer'?", NONE),
     "absent variable by path": (lambda t: ours(f"{t.store}/t2n"), NotFound, "'t2n'", "'t2m'?", NONE),
     "absent source of a copy": (
@@ -136,6 +144,9 @@ PLACES: dict[str, Mistake] = {
     ),
     "options of S3 for a path": (
         lambda t: ours(t.store, storage_options={"anon": True}), Option, "'anon'", "fsync", "s3",
+    ),
+    "cache of fsspec": (
+        lambda t: ours(f"simplecache::{t.web}/x.zarr"), Store, "open_store(...)", "CacheStore(...)", "denied",
     ),
     "no path": (lambda t: xzarr3.open(""), Store, "the empty path", "'.'", "zarr.json"),
     "None": (lambda t: xzarr3.from_zarr(None), WrongType, "NoneType", "a path", "NoneType'"),

@@ -176,7 +176,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "consolidated": (
         lambda: xzarr3.open_group(group().store, use_consolidated=True),
         "node '/', field 'consolidated_metadata': the group holds no consolidated metadata; call "
-        "consolidate_metadata() first, or pass use_consolidated=None or False",
+        "consolidate_metadata() first, or open_group() without use_consolidated=True",
     ),
     "existing node": (
         two_with_one_name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -70,13 +71,13 @@ def test_arguments_with_one_meaning_get_one_hint() -> None:
 
 CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "zeros": (lambda: xzarr3.zeros(3, compressor="zstd"), "compressors="),
-    "group": (lambda: xzarr3.group(synchronizer=None), "leave 'synchronizer' out"),  # type: ignore[arg-type]
-    "open_group": (lambda: xzarr3.open_group("x", cache_attrs=1), "leave 'cache_attrs' out"),  # type: ignore[arg-type]
-    "create_group": (lambda: xzarr3.create_group("x", mode="w"), "overwrite=True"),  # type: ignore[arg-type]
-    "open": (lambda: xzarr3.open("x", shape=3), "create_array() creates"),  # type: ignore[arg-type]
-    "open_array": (lambda: xzarr3.open_array("x", chunk_shape=3), "create_array() creates"),  # type: ignore[arg-type]
+    "group": (lambda: xzarr3.group(synchronizer=None), "leave 'synchronizer' out"),  # type: ignore[call-arg]
+    "open_group": (lambda: xzarr3.open_group("x", cache_attrs=1), "leave 'cache_attrs' out"),  # type: ignore[call-arg]
+    "create_group": (lambda: xzarr3.create_group("x", mode="w"), "overwrite=True"),  # type: ignore[call-arg]
+    "open": (lambda: xzarr3.open("x", shape=3), "create_array() creates"),  # type: ignore[call-arg]
+    "open_array": (lambda: xzarr3.open_array("x", chunk_shape=3), "create_array() creates"),  # type: ignore[call-arg]
     "open for writing": (lambda: xzarr3.open("x", mode="w"), "create_array() and create_group() create"),  # type: ignore[arg-type]
-    "from_zarr": (lambda: xzarr3.from_zarr("x", component="y"), "use path="),  # type: ignore[arg-type]
+    "from_zarr": (lambda: xzarr3.from_zarr("x", component="y"), "use path="),  # type: ignore[call-arg]
     "format of a group": (
         lambda: xzarr3.group().create_array("x", **FIELD, zarr_format=2),
         "that of the group",
@@ -84,6 +85,25 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "open_zarr": (lambda: xzarr3.open_zarr("x", synchronizer=None), "leave 'synchronizer' out"),
     "open_dataset": (lambda: xzarr3.open_dataset("x", drop_variable="t"), "did you mean 'drop_variables'"),
     "open_datatree": (lambda: xzarr3.open_datatree("x", chunk_store=None), "in one store"),
+    "engine": (
+        lambda: xr.open_dataset("x", engine="xzarr3", consolidate=True),
+        "did you mean 'consolidated'",
+    ),
+    "engine, chunks": (lambda: xr.open_dataset("x", engine="xzarr3", chunk=1), "did you mean 'chunks'"),
+    "engine, tree": (lambda: xr.open_datatree("x", engine="xzarr3", zarr_version=2), "use zarr_format="),
+    "to_zarr": (lambda: xzarr3.to_zarr(xr.Dataset(), encodng={}), "did you mean 'encoding'"),  # type: ignore[call-overload]
+    "to_zarr, layout": (
+        lambda: xr.Dataset().xzarr3.to_zarr(chunk=3),
+        "for 'chunk' use encoding={'name': {'chunks': ...}}",
+    ),
+    "to_zarr, format": (lambda: xr.DataTree().xzarr3.to_zarr(zarr_version=2), "use zarr_format="),
+    "copy": (
+        lambda: xzarr3.copy("x", "y", storage_options={}),  # type: ignore[call-arg]
+        "use source_options=... and target_options=...",
+    ),
+    "check": (lambda: xzarr3.check("x", repare=True), "did you mean 'repair'"),  # type: ignore[call-arg]
+    "members": (lambda: list(xzarr3.group().members(max_dept=1)), "did you mean 'max_depth'"),  # type: ignore[call-arg]
+    "advise": (lambda: xzarr3.advise(acces={}), "did you mean 'access'"),  # type: ignore[call-arg]
     "shape of from_array": (lambda: xzarr3.from_array(None, data=[1], shape=3), "leave shape=... out"),
 }
 
@@ -119,6 +139,7 @@ def test_keys_of_encodings(encoding: dict[str, Any], texts: list[str]) -> None:
     with pytest.raises(ValueError, match="unexpected encoding") as caught:
         xzarr3.to_zarr(dataset, store, encoding={"t": encoding})
     assert [text for text in texts if text not in str(caught.value)] == []
+    assert caught.value.__notes__ == ["raised for variable 't' of dtype int64"]
     assert not list(store.list())
 
 
@@ -127,6 +148,14 @@ def test_tables_do_not_contradict_each_other() -> None:
     assert not EARLIER.keys() & ABSENT["module"].keys()
     public = set(dir(xzarr3))
     assert not public & (EARLIER.keys() | ABSENT["module"].keys())
+
+
+@pytest.mark.parametrize(
+    "module", ["", ".stores", ".codecs", ".dtypes", ".checks", ".differences", ".advice"]
+)
+def test_dir_has_the_public_names_only(module: str) -> None:
+    found = importlib.import_module(f"xzarr3{module}")
+    assert dir(found) == sorted(found.__all__)
 
 
 @pytest.mark.parametrize("owner", ["module", "Array", "Group"])

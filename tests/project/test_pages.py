@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ PRINTED = {
     "arrays": ["[20. 20. nan nan]"],
     "opening": ["(31, 28, 31, 30", "[59.9  0. ]"],
 }
-"""What the blocks of a page print, besides its blocks of text."""
+"""What blocks without a block of text below them print."""
 
 
 def run(page: str, block: str, names: dict[str, Any]) -> None:
@@ -44,17 +45,28 @@ def run(page: str, block: str, names: dict[str, Any]) -> None:
 def test_blocks_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The blocks of a page run one after the other, and print its blocks of text, some with broken lines."""
+    """The blocks of a page run one after the other, and a block of text below one is all that it prints.
+
+    Its lines may be broken elsewhere.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_loaded", dict(registry._loaded))  # A block registers a codec.
     names: dict[str, Any] = {}
+    others, outputs = "", 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for block in blocks(page, "python"):
-            run(page, block, names)
-    printed = " ".join(capsys.readouterr().out.replace(str(tmp_path), "/data").split())
-    for output in [*PRINTED.get(page, []), *blocks(page, "text")]:
-        assert " ".join(output.split()) in printed
+        for (language, block), (below, output) in pairwise([*pages.blocks(BY_HAND[page]), ("", "")]):
+            if language == "python":
+                run(page, block, names)
+                printed = " ".join(capsys.readouterr().out.replace(str(tmp_path), "/data").split())
+                if below == "text":
+                    assert printed == " ".join(output.split())
+                    outputs += 1
+                else:
+                    others += printed
+    assert outputs == len(blocks(page, "text"))
+    for output in PRINTED.get(page, []):
+        assert " ".join(output.split()) in others
 
 
 def test_every_page_with_examples_runs_them() -> None:

@@ -135,6 +135,7 @@ MORE_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:drop_variables. no variable")
 @pytest.mark.parametrize("options", [*OPTIONS, *map(slow, MORE_OPTIONS)], ids=without_addresses)
 def test_the_same_dataset_with_options(stores: Stores, options: dict[str, Any]) -> None:
     for name in (*NEW, *CORPUS):

@@ -127,6 +127,28 @@ def test_what_tasks_of_dask_read(place: xzarr3.Store, layout: str, monkeypatch: 
         check(lazy, lazy.compute)
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_explain_a_slice_of_several_files(tmp_path: Path, steps: int) -> None:
+    """Only files that the slice needs are read, whatever else the graphs of dask hold."""
+    for at in range(3):
+        values = {"t": (("time", "x"), np.ones((steps, 50))), "hours": ("time", np.ones(steps))}
+        ds = xr.Dataset(values, coords={"time": at * steps + np.arange(steps), "lat": ("x", np.arange(50.0))})
+        xzarr3.to_zarr(ds, tmp_path / f"{at}.zarr", encoding={"t": {"chunks": (steps, 25)}})
+    ds = xr.open_mfdataset(str(tmp_path / "*.zarr"), engine="xzarr3")
+    for select, reads in (
+        (lambda ds: ds[["t"]].isel(time=slice(0, 2)).drop_vars("lat"), 4 if steps == 1 else 2),
+        (lambda ds: ds.hours.isel(time=slice(0, 2)), 2 if steps == 1 else 1),
+        (lambda ds: ds.isel(time=slice(0, 2)).mean(), None),
+        (lambda ds: (ds - ds.isel(time=0)).isel(time=slice(0, 1)), None),
+    ):
+        lazy = select(ds)
+        with xzarr3.trace() as trace:
+            lazy.compute()
+        asked = sum(numbers["requests"] for path, numbers in trace.arrays.items() if path)
+        assert lazy.xzarr3.explain().requests == asked
+        assert reads in (None, asked)
+
+
 def test_a_variable_by_itself_and_several_that_share_an_array(place: xzarr3.Store) -> None:
     written(place, "zstd")
     ds = xr.open_dataset(place, engine="xzarr3")

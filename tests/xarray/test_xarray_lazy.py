@@ -697,7 +697,6 @@ def test_variables_to_keep(packed: str, tmp_path: Path) -> None:
             (["lat_bnds"], {"lat_bnds", "lat"}),
             (["lat"], {"lat"}),
             ([], set()),
-            (["nothing", "height", "", "a/b"], {"height"}),
         ):
             found = ours(packed, keep_variables=keep, **options)
             assert set(found.variables) == names

@@ -563,8 +563,10 @@ def test_values_that_an_integer_cannot_hold(tmp_path: Path, case: str, chunked: 
     with warnings.catch_warnings(), dask.config.set(scheduler="synchronous"):
         warnings.simplefilter("ignore" if chunked else "error", RuntimeWarning)
         warnings.simplefilter("ignore", SerializationWarning)
-        with pytest.raises(xzarr3.errors.DataTypeValidationError, match=message):
+        with pytest.raises(xzarr3.errors.DataTypeValidationError, match=message) as caught:
             to_zarr(dataset, tmp_path, mode="w", encoding=None if kept else {"v": encoding})
+    advice = "call .drop_encoding()" if kept else "change what encoding={'v': ...} asks for"
+    assert f"; {advice}" in str(caught.value)
     xr.testing.assert_identical(open_dataset(tmp_path), small())
     assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
 

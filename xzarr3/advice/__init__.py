@@ -6,3 +6,7 @@ from xzarr3.advice.patterns import PATTERNS
 from xzarr3.advice.report import Advice, Candidate, Prediction
 
 __all__ = ["PATTERNS", "TARGETS", "Advice", "Candidate", "Prediction", "Target", "advise"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,7 +15,7 @@ from xzarr3.advice.report import Advice, Candidate, Prediction
 from xzarr3.advice.subject import Subject, subject_of
 from xzarr3.arrays import Array
 from xzarr3.copying.settings import Settings
-from xzarr3.errors import ArgumentError, one_of
+from xzarr3.errors import ArgumentError, one_of, short_traceback
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import available_threads
 from xzarr3.stores import Store
@@ -24,6 +24,7 @@ _NEARLY = 1.25
 _CALL = 0.002  # Seconds that a call takes anyway: layouts that differ by less are alike.
 
 
+@short_traceback
 def advise(
     data: Any = None,
     *,

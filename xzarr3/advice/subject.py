@@ -165,7 +165,7 @@ def _planned(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArra
         key: settings[key] for key in ("chunk_key_encoding", "write_empty_chunks") if key in settings
     }
     settings.pop("write_empty_chunks", None)
-    make = partial(array_metadata, shape=whole.shape, dtype=stored_dtype(encoded.dtype, V3), format=V3)
+    make = partial(array_metadata, shape=whole.shape, dtype=stored_dtype(encoded.dtype), format=V3)
     array = Array(MemoryStore(), "", make_from_kept(make, settings, encoded.dtype, V3))
     own: dict[str, Any] = {**_layout(array), **kept}
     given, left = variable.encoding, encoded.encoding

@@ -12,3 +12,7 @@ from xzarr3.checks.report import ArrayReport, CheckReport, Finding, Repair
 from xzarr3.checks.run import check
 
 __all__ = ["ArrayReport", "CheckReport", "Finding", "Repair", "check"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

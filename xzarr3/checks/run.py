@@ -16,7 +16,7 @@ from xzarr3.checks.keys import Listing
 from xzarr3.checks.readers import readable_by
 from xzarr3.checks.report import ArrayReport, CheckReport, Findings
 from xzarr3.checks.writes import check_writes
-from xzarr3.errors import NodeNotFoundError, listed, one_of
+from xzarr3.errors import NodeNotFoundError, listed, one_of, short_traceback
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
 from xzarr3.nodes.find import exists
@@ -28,6 +28,7 @@ from xzarr3.stores.open import StoreLike, open_store
 _NAMED = 5  # Nodes that a message names.
 
 
+@short_traceback
 def check(
     store: StoreLike,
     path: str = "",

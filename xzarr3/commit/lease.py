@@ -735,7 +735,8 @@ def check_complete(store: Store, path: str, what: str) -> str:
     Returns
     -------
     str
-        Text to add to the "not found" message: empty, or that leases cannot be read.
+        Text to add to the "not found" message: empty, or that leases cannot be read, or that a write of the
+        node, or of one above it, can be resumed.
 
     Raises
     ------
@@ -747,16 +748,21 @@ def check_complete(store: Store, path: str, what: str) -> str:
         values = store.get_values(keys)
     except StoreError as error:  # some web servers refuse all names that begin with a dot
         return f"; whether a writer is just replacing it cannot be read: {error}"
+    resumable = ""
     for key, value in zip(keys, values, strict=True):
         found = Holder.parse(value)
         if found.state:
             raise IncompleteWriteError(_incomplete(found, store, key, what))
-    return ""
+        if found.plan is not None:
+            goes_on = "the same call with resume=True writes what is left"
+            advice = "wait until it has ended" if found.is_dead is False else goes_on
+            resumable = f"; a write with resume=True is not complete, by {_writer(found)}; {advice}"
+    return resumable
 
 
-def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
+def _writer(found: Holder) -> str:
+    """The writer that holds a lease, and whether it is still at work."""
     who = f"process {found.pid} of host {found.host!r}" if found.host else "another writer"
-    doing = "being put in place" if found.state in SWAPS else "being replaced in place"
     is_dead = found.is_dead
     is_here = Whereabouts(found.host, found.boot, found.processes) == here() and found.pid == os.getpid()
     if is_here:
@@ -764,6 +770,12 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
     # A process that still runs, but whose write has ended, "has failed".
     ended = "has failed" if found.left or is_here else "has ended"
     end = ended if is_dead else "is running" if is_dead is False else "may be running"
+    return f"{printable(who)}, which began at {printable(found.since)} and {end}"
+
+
+def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
+    doing = "being put in place" if found.state in SWAPS else "being replaced in place"
+    is_dead = found.is_dead
     if found.state not in SWAPS:
         advice = "wait until it has ended" if not is_dead else "write all of it again with mode 'w'"
     elif is_dead is False:
@@ -771,8 +783,8 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
     else:
         advice = "call xzarr3.recover(store), or write with mode 'w', which completes what it began"
     return (
-        f"no {what} in {store} yet: its values are {doing} by {printable(who)}, which began at "
-        f"{printable(found.since)} and {end}, as key '{printable(key)}' says; {advice}"
+        f"no {what} in {store} yet: its values are {doing} by {_writer(found)}, as key "
+        f"'{printable(key)}' says; {advice}"
     )
 
 

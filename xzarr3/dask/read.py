@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from typing import Any, Literal, Never
+from typing import Any, Literal
 
 import dask.array as da
 from dask.base import tokenize
@@ -21,7 +21,6 @@ from xzarr3.dask.array import Source, in_regions, read_block, zarr_array
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
 from xzarr3.dask.slicing import every
 from xzarr3.errors import short_traceback
-from xzarr3.names import unknown_arguments
 from xzarr3.options import Missing, check_missing
 from xzarr3.stores import StoreLike
 
@@ -35,7 +34,6 @@ def from_zarr(
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
-    **unknown: Never,
 ) -> da.Array:
     """Make a dask array that reads from a stored array.
 
@@ -108,8 +106,6 @@ def from_zarr(
     >>> from_zarr(array, chunks=((60, 40),)).chunks, from_zarr(array, chunks={0: "400 B"}).chunks
     (((60, 40),), ((50, 50),))
     """
-    if unknown:
-        raise unknown_arguments(from_zarr, unknown)
     check_dask()
     if not isinstance(source, Array):
         array = open_array(source, path, storage_options=storage_options, missing=missing)

@@ -11,3 +11,7 @@ from xzarr3.differences.report import Diff, FieldDifference, ValueDifference
 from xzarr3.differences.run import diff
 
 __all__ = ["Diff", "FieldDifference", "ValueDifference", "diff"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

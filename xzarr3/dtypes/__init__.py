@@ -167,3 +167,7 @@ __all__ = [
     "parse_dtype",
     "registry",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

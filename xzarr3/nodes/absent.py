@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 
+from xzarr3.commit.stage import staging_folders
 from xzarr3.errors import StoreError, Xzarr3Error, one_of, printable, some
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
@@ -22,6 +23,7 @@ from xzarr3.nodes.find import DocumentView, children, find_consolidated, find_no
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
+from xzarr3.stores.local.folders import STAGED
 from xzarr3.stores.local.near import missing_part
 
 _FIRST_BYTES = 4096
@@ -29,8 +31,8 @@ _MOST_FOLDERS, _FEW_FOLDERS = 10, 3  # Folders that are searched for stores; few
 _MOST_LISTED = 3  # Folders that are listed to find stores two levels below.
 _LEVELS_LOCAL, _LEVELS = 12, 2  # Folders above that are searched for a store; a request may take long.
 
-_HDF5 = "a netCDF-4 or HDF5 file; open it with xr.open_dataset(..., engine='h5netcdf')"
-_NETCDF3 = "a netCDF-3 file; open it with xr.open_dataset(..., engine='scipy')"
+_HDF5 = "a netCDF-4 or HDF5 file; open it with xr.open_dataset(path)"
+_NETCDF3 = "a netCDF-3 file; open it with xr.open_dataset(path)"
 _TIFF = "a TIFF file; open it with rioxarray.open_rasterio()"
 _CONVERT = ", convert it with xzarr3.to_zarr(), or refer to it with VirtualiZarr"
 _ZIP = "a zip whose name does not end with '.zip'; rename it, or pass xzarr3.ZipStore(path)"
@@ -157,15 +159,23 @@ def _at_root(store: Store) -> str:
         return missing_part(store.folder)
     if not store.listable:
         return ""
-    keys, prefixes = store.list_dir("")
+    keys, found = store.list_dir("")
+    prefixes = [prefix for prefix in found if not prefix.startswith(STAGED)]
     if not keys and not prefixes:
-        return "nothing is stored there" if store.folder is None else "the directory is empty"
+        return _staged(store, found)
     return (
         _other_format(store, keys, prefixes)
         or _inside(store)
         or _below(store, sorted(prefixes))
         or _contents(keys, prefixes)
     )
+
+
+def _staged(store: Store, prefixes: Iterable[str]) -> str:
+    """What is in a store without keys: nothing, or what writes keep in it until they are complete."""
+    if any(prefixes) or (store.folder is not None and staging_folders(store)):
+        return f"it has only values of writes that are not complete, in '{STAGED}*'"
+    return "nothing is stored there" if store.folder is None else "the directory is empty"
 
 
 def _contents(keys: Iterable[str], prefixes: Iterable[str]) -> str:

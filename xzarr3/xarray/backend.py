@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
@@ -17,22 +19,34 @@ from xarray.core.utils import is_remote_uri
 from xzarr3.api import open_group
 from xzarr3.errors import (
     ArgumentError,
-    ArgumentTypeError,
+    InvalidKeyError,
     MetadataError,
     NodeNotFoundError,
-    listed,
+    StoreError,
+    UnknownNameError,
+    Xzarr3Error,
+    did_you_mean,
+    levels_to_caller,
+    one_of,
     short_traceback,
+    some,
+    unknown_arguments,
 )
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
-from xzarr3.names import hint
 from xzarr3.nodes.node import locate_node
 from xzarr3.options import Missing
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
 from xzarr3.xarray.decode import decoded_datasets
 from xzarr3.xarray.lazy import LazyArray
-from xzarr3.xarray.variables import MissingDimensionNamesError, Xzarr3DataStore, for_xarray
+from xzarr3.xarray.variables import (
+    MissingDimensionNamesError,
+    Xzarr3DataStore,
+    for_xarray,
+    left_out,
+    names_of,
+)
 
 __all__ = [
     "LazyArray",
@@ -134,14 +148,19 @@ def open_datatree(store: StoreLike, *, chunks: Any = "grouped", **options: Any) 
 
 def _check_known(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise if neither xarray's function nor the engine has one of these arguments."""
+    known = _known(function)
+    unknown = {name: value for name, value in options.items() if name not in known}
+    if unknown:
+        raise unknown_arguments(function.__name__, unknown, known)
+
+
+def _known(function: Callable[..., Any]) -> list[str]:
+    """The arguments of one of xarray's functions and of the engine."""
     known = {
         *inspect.signature(function).parameters,
         *(Xzarr3BackendEntrypoint.open_dataset_parameters or ()),
     }
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        text = "; ".join(hint(name, sorted(known - {"filename_or_obj", "kwargs"})) for name in unknown)
-        raise ArgumentTypeError(f"{function.__name__}() has no argument {listed(unknown)}; {text}")
+    return sorted(known - {"filename_or_obj", "kwargs"})
 
 
 def _prepared(store: StoreLike, chunks: Any, options: dict[str, Any]) -> tuple[Store, Any, dict[str, Any]]:
@@ -248,6 +267,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         missing: Missing | None = None,
         keep_variables: str | Iterable[str] | None = None,
         group_chunks: bool = False,
+        **unknown: Any,
     ) -> Dataset:
         """Open a group as a dataset; the parameters are those of xarray's zarr engine.
 
@@ -258,7 +278,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         mask_and_scale, decode_times, concat_characters, decode_coords, use_cftime, decode_timedelta
             What to decode, as in :func:`xarray.open_dataset`.
         drop_variables : str or iterable of str, optional
-            Variables to leave out; their documents are not read.
+            Variables to leave out; their documents are not read. Names without a variable cause a warning.
         group : str, optional
             Path of the group; the root by default.
         mode : {"r", "r+"}
@@ -283,7 +303,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             :func:`xzarr3.open` for which chunks count as missing.
         keep_variables : str or iterable of str, optional
             The only variables to open, besides the index coordinates of their dimensions. The documents of
-            other variables are not read. Names without a variable are ignored.
+            other variables are not read.
         group_chunks : bool
             With ``chunks={}``, group small stored units into larger blocks, because running a task costs more
             than reading a small chunk.
@@ -294,14 +314,20 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             If there is no store or no group.
         MetadataError
             If a document is not valid. If it lacks the names of dimensions, the error is also a KeyError.
+        UnknownNameError
+            If there is no variable of a name in ``keep_variables``.
         StoreError
             If the store cannot be read.
         """
+        if unknown:
+            raise unknown_arguments("open_dataset", unknown, _known(xr.open_dataset))
+        is_ours = store is None
+        dropped, kept = _listed(drop_variables), _listed(keep_variables)
         if store is None:
             store = Xzarr3DataStore(
                 _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing),
-                drop_variables=drop_variables or (),
-                keep_variables=keep_variables,
+                drop_variables=dropped or (),
+                keep_variables=kept,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
@@ -314,8 +340,11 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             "decode_timedelta": decode_timedelta,
         }
         if isinstance(store, Xzarr3DataStore):
-            return decoded_datasets({"": store}, **decoders)[""]
-        return StoreBackendEntrypoint().open_dataset(store, drop_variables=drop_variables, **decoders)
+            datasets = decoded_datasets({"": store}, **decoders)
+            if is_ours:
+                _check_names([store], datasets.values(), dropped or (), kept or ())
+            return datasets[""]
+        return StoreBackendEntrypoint().open_dataset(store, drop_variables=dropped, **decoders)
 
     @short_traceback
     def open_groups_as_dict(
@@ -339,30 +368,77 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
 
         The keys are paths, as in xarray's zarr engine: relative to ``group`` if that is given, else absolute.
         """
+        _check_known(xr.open_datatree, decoders)
+        dropped, kept = _listed(drop_variables), _listed(keep_variables)
         root = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing)
         with for_xarray():
             root = root.loaded()
         stores = {
             path: Xzarr3DataStore(
                 node,
-                drop_variables=drop_variables or (),
-                keep_variables=keep_variables,
+                drop_variables=dropped or (),
+                keep_variables=kept,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
-            for path, node in _groups("/" if not group else "", root)
+            for path, node in _groups("/" if not group else "", root, dropped or ())
         }
-        return decoded_datasets(stores, **decoders)
+        datasets = decoded_datasets(stores, **decoders)
+        _check_names([*stores.values()], datasets.values(), dropped or (), kept or ())
+        return datasets
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open a group and all groups below it as a tree; options as for ``open_groups_as_dict``."""
         return opened_tree(self.open_groups_as_dict(filename_or_obj, **options))
 
 
-def _groups(path: str, group: Group) -> Iterator[tuple[str, Group]]:
+def _check_names(
+    stores: Sequence[Xzarr3DataStore],
+    datasets: Iterable[Dataset],
+    dropped: Sequence[str],
+    kept: Sequence[str],
+) -> None:
+    """Raise for variables to keep that are in none of the groups; warn of such variables to drop."""
+    there = {name for dataset in datasets for name in dataset.variables}
+    unkept = [name for name in kept if name not in there and name not in dropped]
+    undropped = [name for name in dropped if not any(_has(store.group, name) for store in stores)]
+    for argument, unknown in (("keep_variables", unkept), ("drop_variables", undropped)):
+        if unknown:
+            known: list[str] = []
+            with suppress(Xzarr3Error):  # Not all stores can list.
+                known = sorted({name for store in stores for name in store.group})
+            text = f"{argument}: no variable {some(unknown)} in {stores[0].group!r}"
+            if known:
+                misspelt = next((name for name in unknown if did_you_mean(name, known)), unknown[0])
+                text += f"; {one_of(misspelt, known, 'it has')}"
+            if unknown is unkept:
+                raise UnknownNameError(text)
+            warnings.warn(text, UserWarning, stacklevel=levels_to_caller(("xzarr3", "xarray")))
+
+
+def _listed(names: str | Iterable[str] | None) -> list[str] | None:
+    return None if names is None else list(names_of(names))
+
+
+def _has(group: Group, name: str) -> bool:
+    try:
+        return bool(name) and name in group
+    except InvalidKeyError:
+        return False
+    except StoreError:  # What cannot be read is not said to be absent.
+        return True
+
+
+def _groups(path: str, group: Group, dropped: Collection[str]) -> Iterator[tuple[str, Group]]:
     yield path or ".", group
-    for name, below in group.groups():
-        yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below)
+    for name, held in group._held():
+        if isinstance(held, MetadataError):  # It may be a group, so that it is passed over only if asked for.
+            if name not in dropped:
+                raise left_out(held, name)
+        elif not group.format.is_array(held):
+            below = group._bound(name, held)
+            if isinstance(below, Group):
+                yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below, dropped)
 
 
 def _open(
@@ -384,8 +460,10 @@ def _open(
             opened, path, use_consolidated=consolidated, zarr_format=zarr_format, missing=missing
         )
     except MetadataError as error:
-        if path and error.field == "consolidated_metadata" and error.found is ...:
-            raise NodeNotFoundError(f"no group '/{path}' in consolidated metadata of {opened}") from error
+        if error.field == "consolidated_metadata" and error.found is ...:
+            if path:
+                raise NodeNotFoundError(f"no group '/{path}' in consolidated metadata of {opened}") from error
+            error.advice = "call xzarr3.consolidate_metadata() first, or leave consolidated=True out"
         raise
 
 

@@ -97,8 +97,9 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
                 unmasked = encoded
             encoded = coder.encode(encoded, name=name)
     in_attrs = not any(key in encoded.attrs for key in marks)
+    is_time = variable.dtype.kind in "mMO"
     encoded = _checked(
-        encoded, unmasked, name, is_time=variable.dtype.kind in "mMO", exact=exact, in_attrs=in_attrs
+        encoded, unmasked, name, is_time=is_time, exact=exact, in_attrs=in_attrs, explicit=explicit
     )
     for key in conventions.CF_RELATED_DATA:
         pop_to(encoded.encoding, encoded.attrs, key)
@@ -243,7 +244,14 @@ def _other_kind(name: str, found: np.dtype[Any], dtype: np.dtype[Any], fix: str)
 
 
 def _checked(
-    encoded: Variable, unmasked: Variable, name: str, *, is_time: bool, exact: bool, in_attrs: bool
+    encoded: Variable,
+    unmasked: Variable,
+    name: str,
+    *,
+    is_time: bool,
+    exact: bool,
+    in_attrs: bool,
+    explicit: bool,
 ) -> Variable:
     """``encoded``, checked now or when it is computed: no value is lost by the data type or ``_FillValue``.
 
@@ -281,6 +289,7 @@ def _checked(
         offset=attrs.get("add_offset"),
         is_time=is_time,
         exact=exact,
+        explicit=explicit,
     )
     _rounded.discard(name)
     return _mapped(encoded, check, dtype, unmasked)
@@ -304,6 +313,7 @@ class _Fits:
     offset: Any
     is_time: bool
     exact: bool
+    explicit: bool
 
     def __call__(
         self, encoded: AnyArray, source: AnyArray, block_id: tuple[int, ...] | None = None
@@ -465,8 +475,12 @@ class _Fits:
     def _error(
         self, reason: str, found: Any, accepted: str, advice: str | None = None
     ) -> DataTypeValidationError:
-        if advice is None and not self.exact:  # Else the encoding is that of the store.
-            advice = "call .drop_encoding() to ignore the encoding of the file it was read from"
+        if advice is None and self.explicit:
+            advice = f"change what encoding={{{self.name!r}: ...}} asks for"
+        elif advice is None and not self.exact:  # Else the encoding is that of the store.
+            advice = (
+                "call .drop_encoding() to ignore the variable's own encoding, as of the file it came from"
+            )
         return DataTypeValidationError(
             f"{reason}, which the encoding of variable {self.name!r} asks for",
             found=found.item() if isinstance(found, np.generic) else found,

@@ -316,17 +316,19 @@ class _GraphKnownError(Exception):
 def graph_reads(arrays: Sequence[DaskArray]) -> Iterator[Read]:
     """The reads of stored arrays in the graph that dask runs to compute arrays together."""
     from dask.base import compute
+    from dask.optimization import cull
 
-    graphs: list[Mapping[Any, Any]] = []
+    needed: list[Mapping[Any, Any]] = []
 
     def keep(graph: Any, keys: Any, **options: Any) -> None:
-        graphs.append(graph.__dask_graph__() if hasattr(graph, "__dask_graph__") else graph)
+        tasks = graph.__dask_graph__() if hasattr(graph, "__dask_graph__") else graph
+        needed.append(cull(tasks, keys)[0])  # As schedulers do: compute() may leave other tasks.
         raise _GraphKnownError
 
-    with suppress(_GraphKnownError):  # What compute() hands to a scheduler is exactly what would run.
+    with suppress(_GraphKnownError):
         compute(*arrays, scheduler=keep, traverse=False)
-    for graph in graphs:
-        for node in graph.values():
+    for tasks in needed:
+        for node in tasks.values():
             yield from _reads_of(node, {})
 
 

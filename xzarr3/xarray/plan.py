@@ -255,9 +255,7 @@ def naming(name: Hashable, variable: Variable) -> Iterator[None]:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
         told = _in_context(error, name, variable)
-        told.add_note(
-            f"raised for variable {name!r} of dtype {variable.dtype}; without it: .drop_vars([{name!r}])"
-        )
+        told.add_note(f"raised for variable {name!r} of dtype {variable.dtype}")
         if told is error:
             raise
         raise told from error

@@ -14,7 +14,7 @@ from xarray.core import indexing
 
 from xzarr3.arrays import Array
 from xzarr3.dtypes import JSONObjects, ZDType
-from xzarr3.errors import MetadataError, StoreCapabilityError, UnknownExtensionError
+from xzarr3.errors import MetadataError, StoreCapabilityError
 from xzarr3.formats.fill_value_attribute import decode_fill_value, fill_value_is_mask
 from xzarr3.grid import Edges, Steps
 from xzarr3.groups import Group
@@ -55,8 +55,8 @@ class Xzarr3DataStore(AbstractDataStore):
         group_chunks: bool = False,
     ) -> None:
         self.group = group
-        self._dropped = frozenset(_names(drop_variables))
-        self._kept = None if keep_variables is None else dict.fromkeys(_names(keep_variables))
+        self._dropped = frozenset(names_of(drop_variables))
+        self._kept = None if keep_variables is None else dict.fromkeys(names_of(keep_variables))
         self.group_chunks = group_chunks
         masked = use_zarr_fill_value_as_mask
         self.mask = fill_value_is_mask(group.format) if masked is None else masked
@@ -82,9 +82,7 @@ class Xzarr3DataStore(AbstractDataStore):
                 nodes = list(self.group.load(leave_out=self._dropped))
         for name, node in nodes:
             if isinstance(node, MetadataError):
-                if isinstance(node, UnknownExtensionError):
-                    node.advice = f"pass drop_variables=[{name!r}] to open the other variables"
-                raise node
+                raise left_out(node, name)
             if isinstance(node, Array):
                 yield name, node
 
@@ -118,8 +116,18 @@ class Xzarr3DataStore(AbstractDataStore):
         return attributes
 
 
-def _names(names: str | Iterable[str]) -> Iterable[str]:
+def names_of(names: str | Iterable[str]) -> Iterable[str]:
     return (names,) if isinstance(names, str) else names
+
+
+def left_out(error: MetadataError, name: str) -> MetadataError:
+    """The error of a variable, with the advice how to open the others."""
+    error.advice = _to_open_others(name)
+    return error
+
+
+def _to_open_others(name: str) -> str:
+    return f"pass drop_variables=[{name!r}] to open the other variables"
 
 
 def as_variable(array: Array, mask: bool) -> Variable:
@@ -133,7 +141,7 @@ def as_variable(array: Array, mask: bool) -> Variable:
             field="dimension_names",
             found=meta.dimension_names,
             accepted=f"{len(shape)} names",
-            advice=f"pass drop_variables=[{array.basename!r}] to leave the array out",
+            advice=_to_open_others(array.basename),
         )
     attributes = _own(meta.attributes)
     units = _lengths(meta)
@@ -238,4 +246,5 @@ def _fill_value(value: Any, array: Array) -> Any:
             field="attributes._FillValue",
             found=value,
             accepted="a number, or the base64 of a little-endian double",
+            advice=_to_open_others(array.basename),
         ) from error

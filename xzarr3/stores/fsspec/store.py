@@ -152,7 +152,8 @@ class FsspecStore(Store):
             )
         if innermost(fs) & HTTP:
             raise StoreError(
-                "found a file system for HTTP; use open_store(...) of a URL or a mapper, or an ObjectStore"
+                "found a file system for HTTP; use open_store(...) of a URL that begins with 'http' (to keep "
+                "what is read, CacheStore(...) of it), a mapper, or an ObjectStore"
             )
         path = path.rstrip("/")
         self._root = str(fs._strip_protocol(f"{root.rstrip('/')}/{path}" if root and path else root or path))

@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from itertools import islice
 
-from xzarr3.errors import one_of
+from xzarr3.names import nearest, some
 
 _MOST_ENTRIES = 1000  # Entries of a directory that are read to propose a name.
 _SLIP = re.compile(
@@ -32,12 +32,24 @@ def missing_part(path: str) -> str:
     above, missing = os.path.split(path)
     while not os.path.isdir(above) and os.path.dirname(above) != above:
         above, missing = os.path.split(above)
-    url = meant_url(os.path.relpath(path, above))
+    rest = os.path.relpath(path, above)
+    url = meant_url(rest)
     if url is not None:
         return f"the URL lacks a slash; did you mean {url!r}? Pass it as text, since pathlib drops a slash"
+    if "*" in rest or "?" in rest:
+        how = "xr.open_mfdataset(..., engine='xzarr3')"
+        return f"{rest!r} is a pattern, not a path; open all that match with {how}"
     names: list[str] = []
     with suppress(OSError), os.scandir(above) as entries:  # A directory that may not be read has no names.
         names = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES))
     shown = [name for name in names if not name.startswith(".")]
-    has = one_of(missing, shown, "it has") if shown else "it is empty"
+    has = f"{_question(missing, shown)}it has: {some(shown, missing)}" if shown else "it is empty"
     return f"there is no {missing!r} in {above!r}; {has}"
+
+
+def _question(missing: str, names: list[str]) -> str:
+    """The question that proposes a name; endings, which most stores share, make no name near."""
+    stems = {os.path.splitext(name)[0]: name for name in names}
+    stem = os.path.splitext(missing)[0]
+    near = [stem] if stem in stems else nearest(stem, [*stems])
+    return f"did you mean {stems[near[0]]!r}? " if near else ""
