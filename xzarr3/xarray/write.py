@@ -53,6 +53,7 @@ class _Options(TypedDict, total=False):
     chunkmanager_store_kwargs: Mapping[str, Any] | None
     write_inherited_coords: bool
     widen_units: bool
+    check_labels: bool
     progress: Asked
     resume: bool
     replace: ReplaceHow
@@ -104,6 +105,7 @@ def to_zarr(
     chunkmanager_store_kwargs: Mapping[str, Any] | None = None,
     write_inherited_coords: bool = False,
     widen_units: bool = False,
+    check_labels: bool = True,
     progress: Asked = False,
     resume: bool = False,
     replace: ReplaceHow = "staged",
@@ -308,6 +310,7 @@ def to_zarr(
     >>> xzarr3.open_array(store, "t")[:].tolist()
     [2805, -999, 2805, -999]
     """
+    others: Any = "write" if append_dim is None else {None: "compare", "a-": "keep"}.get(mode, "write")
     mode = chosen_mode(mode, append_dim, region)
     check_asked(progress)
     if isinstance(compute, str) and compute != "later":
@@ -337,6 +340,8 @@ def to_zarr(
         widen_units=widen_units,
         resume=resume,
         in_place=replace == "in place",
+        check_labels=check_labels,
+        others=others,
     )
     if store is None:
         store = MemoryStore()
