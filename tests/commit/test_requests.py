@@ -142,8 +142,14 @@ def other_type(place: Counted) -> None:
     write(place, xr.Dataset({"v3": ("x", np.arange(4, dtype="float32"))}), mode="a")
 
 
+def fewer_rows(place: Counted) -> None:
+    for name in variables(1, False, "x").variables:
+        xzarr3.open_array(place.url, str(name), mode="r+", storage_options=place.options).resize(3)
+
+
 CHANGES: dict[str, Callable[[Counted], None]] = {
     "more": lambda place: write(place, variables(9, False, "x"), append_dim="x"),
+    "less": fewer_rows,
     "other units": other_units,
     "other type": other_type,
     "one less": lambda place: place.remove("v9"),

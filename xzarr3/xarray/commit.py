@@ -120,7 +120,7 @@ class Commit:
             self._resume()
         is_done = self._resumed is not None and self._resumed.is_done
         if plan.asked.check_labels and plan.asked.append_dim is not None and not is_done:
-            self._check_labels(str(plan.asked.append_dim))
+            self._check_labels(str(plan.asked.append_dim), plan.asked.from_copies)
 
     def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
         """Plan new groups at ``path`` and below.
@@ -206,14 +206,19 @@ class Commit:
         self._write(BlockWrite(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
-    def _check_labels(self, dim: str) -> None:
+    def _check_labels(self, dim: str, from_copies: bool) -> None:
         """Refuse labels along the dimension ``dim`` that repeat or precede those of the store."""
 
         def check(change: Change) -> None:
             array, labels = change.array, np.asarray(change.data)
             size = array.shape[0]
             if not change.rewritten:
-                labels = np.concatenate([array.get(), labels])
+                try:
+                    labels = np.concatenate([array.get(), labels])
+                except StoreError as error:
+                    if from_copies:
+                        raise OutdatedPlanError(f"the labels of '{array.name}' cannot be read") from error
+                    raise
             check_appended(Array(array.store, array.path, change.metadata, format=self.format), labels, size)
 
         parallel_map(

@@ -1,5 +1,8 @@
 """Compares the datasets to write with the stored nodes: what is added, and which stored arrays change.
 
+Values of variables that an append leaves as they are, and labels of a region, are compared here if they are
+in memory. Those of dask arrays are compared by tasks, before any document is stored.
+
 The result is a :class:`Plan`. This module reads stores and never changes one.
 """
 

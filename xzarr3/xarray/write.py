@@ -292,12 +292,13 @@ def to_zarr(
     write. A call is the same if the place, the layout of the arrays and the names of the dask arrays are the
     same. Dask derives these names from files and from values in memory, but not for random numbers or
     ``name=False``. A different call warns and starts again. Attributes and values that are not in dask arrays
-    may differ. An append that was killed after it had stored everything is found complete. One that had
-    ended is refused when it is repeated, because its labels are in the store; without a coordinate along
-    ``append_dim``, its values are appended again. Two such calls at the same time are refused. A killed call is detected at once on the same host, and after 45 seconds elsewhere. What was stored for a
-    group and is not resumed is removed by the next call for the same group that finds its lease. The journal
-    of a write that sets or appends values is removed by a later call once it was not resumed for a day.
-    Without ``fsync=True``, what was written to a directory before the system crashed is written again.
+    may differ. An append that was killed after it had stored everything is found complete. One that had ended
+    is refused when it is repeated, because its labels are in the store; without a coordinate along
+    ``append_dim``, its values are appended again. Two such calls at the same time are refused. A killed call
+    is detected at once on the same host, and after 45 seconds elsewhere. What was stored for a group and is
+    not resumed is removed by the next call for the same group that finds its lease. The journal of a write
+    that sets or appends values is removed by a later call once it was not resumed for a day. Without
+    ``fsync=True``, what was written to a directory before the system crashed is written again.
 
     *NaN and infinities.* JSON has neither. In attributes, at any depth, they are stored as the text "NaN",
     "Infinity" and "-Infinity". A ``missing_value`` that is NaN is left out, because NaN always counts as
