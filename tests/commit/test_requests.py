@@ -162,7 +162,8 @@ CHANGES: dict[str, Callable[[Counted], None]] = {
 def test_an_append_to_what_has_changed_without_its_consolidated_copies(
     place: Counted, change: str, lazily: bool, zarr_format: Any
 ) -> None:
-    write(place, variables(1, False, "x"), zarr_format=zarr_format)
+    first = variables(1, False, "x")
+    write(place, first, zarr_format=zarr_format, encoding=chunked(first))
     store = xzarr3.open_store(place.url, place.options, mode="a")
     key = ".zmetadata" if zarr_format == 2 else "zarr.json"
     copies = bytes(store.get(key) or b"")
