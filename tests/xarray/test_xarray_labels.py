@@ -204,6 +204,12 @@ LABELS: dict[str, tuple[Any, Any, str, str]] = {
         "is 2000-01-03;",
     ),
     "other calendars": (NOLEAP[3:5], NOLEAP[4:6], "label 2000-02-05 .* there twice", "is 2000-02-05"),
+    "lengths of time": (
+        np.array([1, 2], "m8[h]").astype("m8[ns]"),
+        np.array([2], "m8[h]").astype("m8[ns]"),
+        "label 0 days 02:00:00 .* there twice",
+        "is 0 days 02:00:00;",
+    ),
     "text": (["a", "b"], ["c", "b"], "label 'b' .* there twice", "is 'b';"),
 }
 

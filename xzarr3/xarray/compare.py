@@ -485,8 +485,9 @@ def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -
     found = parallel_map(difference, changes, store.concurrency)
     by_name = {change.array.basename: change.array for change in changes}
     others = {name: each for name, each in zip(by_name, found, strict=True) if isinstance(each, str)}
-    if others and labels:
-        raise other_labels(others)
+    of_region = {name: others[name] for name in others if name in labels}
+    if of_region:
+        raise other_labels(of_region)
     if others:
         indexes = {name: others[name] for name in others if is_index(by_name[name])}
         raise other_values(indexes or others, "coordinates" if indexes else "variables")

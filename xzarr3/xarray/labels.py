@@ -123,6 +123,8 @@ def shown(array: Array, value: AnyArray) -> str:
     found = decoded(array, value)
     if found.dtype.kind == "M":
         return str(np.datetime_as_string(found, unit="auto"))
+    if found.dtype.kind == "m":
+        return str(pd.Timedelta(found[()]))
     item = found.item() if found.dtype.kind in "biufcSU" else found[()]
     return repr(item) if isinstance(item, (str, bytes, float, int, bool)) else str(item)
 
