@@ -313,7 +313,7 @@ DATASETS: dict[str, Mistake] = {
     ),
     "append of other latitudes": (
         lambda t: written(t, t.more.assign_coords(lat=t.more.lat + 1), append_dim="time"),
-        Argument, "from -74.0 to 76.0 here, from -75.0 to 75.0", ".interp_like()", "!=",
+        Argument, "'lat' at [0] is -74.0 here and -75.0 in the store", ".interp_like()", "!=",
     ),
     "append of some variables": (
         lambda t: written(t, t.more[["t2m"]], append_dim="time"), Argument, "'pr'", "append all", "region",

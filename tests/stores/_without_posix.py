@@ -378,10 +378,11 @@ def datasets(place: Path) -> None:
         xzarr3.to_zarr(made(2).chunk({"time": 2}), place, mode="w")
     assert found().equals(made(2))
     assert (place / "t" / "notes.txt").read_text() == "mine"
-    xzarr3.to_zarr(made(3), xzarr3.LocalStore(place, fsync=True), append_dim="time")
+    more = made(3).assign_coords(time=np.arange(6, 12))
+    xzarr3.to_zarr(more, xzarr3.LocalStore(place, fsync=True), append_dim="time")
     assert found().sizes["time"] == 12
     assert float(found()["t"].sum()) == 6 * 4 * 2 + 6 * 4 * 3
-    xzarr3.to_zarr(made(4, 2)[["t"]], place, region={"time": slice(1, 3)})
+    xzarr3.to_zarr(made(4, 2)[["t"]].drop_vars("time"), place, region={"time": slice(1, 3)})
     assert found()["t"].values[:4, 0].tolist() == [2, 4, 4, 2]
     array = xzarr3.from_zarr(place, "t")
     assert float(array.sum().compute(scheduler="threads")) == 6 * 4 * 2 + 6 * 4 * 3 + 2 * 4 * 2

@@ -18,6 +18,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, cast
 
+import numpy as np
+
 from xzarr3.api import open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import LeaseLostError, release_together
@@ -50,6 +52,7 @@ from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.compare import Change, ChangedGroup, Plan
 from xzarr3.xarray.encode_values import is_lazy
+from xzarr3.xarray.labels import Compared, check_appended, is_index
 from xzarr3.xarray.past_end import Growing, SharedLength
 from xzarr3.xarray.placement import Placement
 from xzarr3.xarray.plan import PlannedArray, PlannedGroup, stored_documents
@@ -115,6 +118,9 @@ class Commit:
                 self._add(node_prefix(group.group.path) + variable.name, variable)
         if plan.asked.resume and self.journal is None:
             self._resume()
+        is_done = self._resumed is not None and self._resumed.is_done
+        if plan.asked.check_labels and plan.asked.append_dim is not None and not is_done:
+            self._check_labels(str(plan.asked.append_dim), plan.asked.from_copies)
 
     def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
         """Plan new groups at ``path`` and below.
@@ -178,6 +184,10 @@ class Commit:
 
     def _plan(self, change: Change) -> None:
         array = change.array
+        if change.compared:
+            target: Array = Compared(self.store, array.path, array.metadata, format=self.format)
+            self._write(BlockWrite(change.data, target, change.region))
+            return
         if change.grows or change.rewritten:
             prefix = self.format.chunk_prefix(array.path)
             self._lengths[array.path] = SharedLength(self.store, prefix, array._key)
@@ -195,6 +205,34 @@ class Commit:
             target.grown_from = (change.metadata if self.store.transactional else array).shape
         self._write(BlockWrite(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
+
+    def _check_labels(self, dim: str, from_copies: bool) -> None:
+        """Refuse labels along the dimension ``dim`` that repeat or precede those of the store."""
+
+        def check(change: Change) -> None:
+            array, labels = change.array, np.asarray(change.data)
+            size = array.shape[0]
+            if not change.rewritten:
+                try:
+                    labels = np.concatenate([array.get(), labels])
+                except StoreError as error:
+                    if from_copies:
+                        raise OutdatedPlanError(f"the labels of '{array.name}' cannot be read") from error
+                    raise
+            check_appended(Array(array.store, array.path, change.metadata, format=self.format), labels, size)
+
+        parallel_map(
+            check,
+            [
+                change
+                for group in self._groups
+                for change in group.changes
+                if change.array.basename == dim
+                and is_index(change.array)
+                and change.metadata.shape != change.array.shape
+            ],
+            self.store.concurrency,
+        )
 
     def _resume(self) -> None:
         """Resume an interrupted write of the same plan, or let this one be resumed.

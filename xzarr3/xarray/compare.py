@@ -1,5 +1,8 @@
 """Compares the datasets to write with the stored nodes: what is added, and which stored arrays change.
 
+Values of variables that an append leaves as they are, and labels of a region, are compared here if they are
+in memory. Those of dask arrays are compared by tasks, before any document is stored.
+
 The result is a :class:`Plan`. This module reads stores and never changes one.
 """
 
@@ -14,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from xarray import Dataset, Variable, conventions
+from xarray import Dataset, Variable
 
 from xzarr3.api import find_group, open_group
 from xzarr3.arrays import Array
@@ -23,6 +26,7 @@ from xzarr3.commit.recover import format_swapped
 from xzarr3.errors import (
     ArgumentError,
     ConflictError,
+    DataTypeValidationError,
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
@@ -30,7 +34,6 @@ from xzarr3.errors import (
     StoreCapabilityError,
     listed,
     one_of,
-    shorten,
 )
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
@@ -44,6 +47,8 @@ from xzarr3.nodes.resize import resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.encode_attributes import encode_attributes
+from xzarr3.xarray.encode_values import is_lazy
+from xzarr3.xarray.labels import differing, first_of, is_index, is_near, other_labels, other_values, unwritten
 from xzarr3.xarray.plan import (
     DatasetNode,
     PlannedArray,
@@ -77,6 +82,7 @@ class Change:
     """New values for a region of an existing array, and its new metadata.
 
     ``data`` are the values of the region, or all values if ``rewritten``. It is None once dask has them.
+    If ``compared``, the values must be those of the region, which are not changed.
     """
 
     array: Array
@@ -84,6 +90,7 @@ class Change:
     region: tuple[slice, ...]
     metadata: ArrayMetadata
     rewritten: bool = False
+    compared: bool = False
 
     @property
     def grows(self) -> bool:
@@ -248,9 +255,10 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
         growing_dimensions(dataset, append_dim)
     mask = fill_value_is_mask(group.format)
     slices: dict[Hashable, slice] = {}
+    labels: dict[Hashable, Variable] = {}
     if asked.region is not None:
         lookup = partial(_stored_variable, arrays, mask)
-        dataset, slices = find_region(dataset, asked.region, mode, append_dim, lookup)
+        dataset, slices, labels = find_region(dataset, asked.region, mode, append_dim, lookup)
     for name in asked.encoding:
         if name in arrays:
             raise ArgumentError(
@@ -259,7 +267,6 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
             )
     if append_dim is not None and arrays:
         _check_appended(dataset, arrays, append_dim)
-        _check_labels(dataset, arrays, append_dim, mask)
     variables, attributes = encoded_coordinates(dataset, asked.encoding)
     given = {name: var for name, var in variables.items() if stored_name(name) in arrays}
     new = {name: var for name, var in variables.items() if name not in given}
@@ -269,10 +276,18 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
             "with ``mode='r+'``. To allow writing new variables, set ``mode='a'``."
         )
     _check_new(new, other, path, append_dim if arrays else None, slices, arrays)
-    if mode == "a-" and append_dim is not None:
-        given = {name: var for name, var in given.items() if append_dim in var.dims}
-    decoded = decoded_as_stored(arrays, mask)
-    changes = _Encoder(arrays, decoded, slices, append_dim, asked.widen_units).changes(given)
+    fixed = {name: var for name, var in given.items() if append_dim is None or append_dim not in var.dims}
+    compared = fixed if asked.others == "compare" else {}
+    if asked.others == "keep" or append_dim is not None:
+        compared |= {name: var for name, var in fixed.items() if var.dims == (name,)}
+    if asked.others == "keep":
+        given = {name: var for name, var in given.items() if name not in fixed or name in compared}
+    if asked.check_labels:
+        labels = {name: var for name, var in labels.items() if _has_dims(arrays.get(stored_name(name)), var)}
+        given |= labels
+    names = frozenset(map(stored_name, [*compared, *labels]))
+    encoder = _Encoder(arrays, decoded_as_stored(arrays, mask), slices, append_dim, asked.widen_units, names)
+    changes = _without_equal(encoder.changes(given), [*map(stored_name, labels)], store)
     added = plan_arrays(new, node, group.format, () if append_dim is None else (append_dim,))
     encoded = None if mode == "r+" else encode_attributes(attributes, path=path)
     return ChangedGroup(group, changes, added, encoded)
@@ -437,37 +452,46 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
         )
 
 
-def _check_labels(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable, mask: bool) -> None:
-    """Refuse to append values whose coordinates along other dimensions differ from the stored ones.
+def _has_dims(array: Array | None, variable: Variable) -> bool:
+    return array is not None and array.dimension_names == variable.dims
 
-    Floating point coordinates may differ by a thousandth of the median distance between neighbours.
+
+def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -> list[Change]:
+    """The changes without those that only compare values, which are compared now. Dask arrays stay.
+
+    Of the ``labels`` of a region, those that are still unwritten are written.
+
+    Raises
+    ------
+    ValueError
+        If values differ from the stored ones.
     """
-    kept = [
-        name
-        for name, var in dataset.variables.items()
-        if name != append_dim and var.dims == (name,) and stored_name(name) in arrays
-    ]
-    kept = [name for name in kept if arrays[stored_name(name)].shape == dataset[name].shape]
 
-    def difference(name: Hashable) -> str | None:
-        there = conventions.decode_cf_variable(name, as_variable(arrays[stored_name(name)], mask)).values
-        given = dataset[name].values
-        if there.dtype.kind == given.dtype.kind == "f":
-            near = np.median(np.abs(np.diff(there))) / 1000 if len(there) > 1 else 0
-            same = np.allclose(there, given, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True)
-        else:
-            same = np.array_equal(there, given)
-        return None if same else f"from {given[0]} to {given[-1]} here, from {there[0]} to {there[-1]} there"
+    def difference(change: Change) -> Change | str | None:
+        if not change.compared or is_lazy(change.data):
+            return change
+        array, region, given = change.array, change.region, np.asarray(change.data)
+        stored = array.get(region)
+        differs = differing(array, region, given, stored)
+        if not differs.any() or (is_index(array) and is_near(array, given, stored)):
+            return None
+        if array.basename in labels:
+            written = differs & ~unwritten(array, stored)
+            if not written.any():
+                return replace(change, compared=False)
+            differs = written
+        return first_of(array, region, differs, given, stored)
 
-    found = parallel_map(difference, kept, next(iter(arrays.values())).store.concurrency)
-    others = {name: each for name, each in zip(kept, found, strict=True) if each is not None}
+    found = parallel_map(difference, changes, store.concurrency)
+    by_name = {change.array.basename: change.array for change in changes}
+    others = {name: each for name, each in zip(by_name, found, strict=True) if isinstance(each, str)}
+    of_region = {name: others[name] for name in others if name in labels}
+    if of_region:
+        raise other_labels(of_region)
     if others:
-        raise ArgumentError(
-            f"the coordinates {listed(others)} have other values than in the store, which has one of each "
-            f"for all values along {append_dim!r}: {next(iter(others))!r} goes "
-            f"{next(iter(others.values()))}; give the same values, as after .reindex_like() or "
-            f".interp_like(), or leave the coordinates out with .drop_vars({shorten([*others])})"
-        )
+        indexes = {name: others[name] for name in others if is_index(by_name[name])}
+        raise other_values(indexes or others, "coordinates" if indexes else "variables")
+    return [each for each in found if isinstance(each, Change)]
 
 
 def _check_new(
@@ -515,6 +539,8 @@ class _Encoder:
     _slices: Mapping[Hashable, slice]
     _append_dim: Hashable | None
     _widens: bool
+    _compared: Container[str]
+    """Names of the variables that are compared with the stored ones, and not written."""
 
     def changes(self, variables: Mapping[Hashable, Variable]) -> list[Change]:
         """The changes of existing variables.
@@ -540,7 +566,7 @@ class _Encoder:
                 try:
                     found[name] = self._change(variable, name)
                 except InexactTimesError as error:
-                    if not self._widens or error.units is None:
+                    if not self._widens or error.units is None or name in self._compared:
                         raise
                     owner = self._owner(name)
                     units[owner] = finer(units.get(owner), error.units)
@@ -581,10 +607,16 @@ class _Encoder:
 
     def _change(self, variable: Variable, name: str) -> Change:
         array = self._arrays[name]
-        encoded = encode_as_stored(variable, name, array, self._decoded[name])
+        try:
+            encoded = encode_as_stored(variable, name, array, self._decoded[name])
+        except DataTypeValidationError as error:
+            if name in self._compared:
+                error.advice = "give the values that are stored"
+            raise
         encoded = fitting(name, encoded, array, self._slices, self._append_dim)
         metadata, region = self._place(array, encoded.sizes)
-        return Change(array, fitted(encoded, name, array), region, metadata)
+        compared = name in self._compared
+        return Change(array, fitted(encoded, name, array), region, metadata, compared=compared)
 
     def _widened(self, variable: Variable | None, name: str, units: str) -> Change:
         """The change that rewrites a variable in finer units of time."""

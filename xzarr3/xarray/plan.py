@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from xarray import DataArray, Dataset, DataTree, Variable, conventions
@@ -60,6 +60,9 @@ class WriteOptions:
     widen_units: bool
     resume: bool
     in_place: bool = False
+    check_labels: bool = True
+    others: Literal["write", "compare", "keep"] = "write"
+    """What is done with existing variables that do not grow."""
     from_copies: bool = False
     """Plan appends from the consolidated metadata; these are checked once the leases are held."""
 

@@ -18,12 +18,13 @@ from xarray.core.common import contains_cftime_datetimes
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError
+from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError, shorten
 from xzarr3.xarray.encode_values import encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
 _STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
 _UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
+_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _TOLERANCE = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.
 
 
@@ -97,6 +98,9 @@ def encode_as_stored(
         _check_calendar(variable, name, encoding)
     elif _stores_times(stored):
         _check_raw_times(variable, name, encoding)
+    else:
+        _check_units(variable, name, stored)
+    _check_packing(variable, name, stored)
     attrs = dict(variable.attrs)
     if not is_time:  # The stored units apply, and these attributes would conflict with the encoding.
         for key in ("units", "calendar"):
@@ -188,6 +192,29 @@ def _check_raw_times(variable: Variable, name: str, encoding: Mapping[str, Any])
             f"are numbers of dtype {variable.dtype} with units {units!r}; give dates, or numbers with the "
             "same attribute 'units'"
         )
+
+
+def _check_units(variable: Variable, name: str, stored: Variable) -> None:
+    """Refuse numbers whose units or calendar are not the stored ones; numbers without units have these."""
+    for key in ("units", "calendar"):
+        here, there = variable.attrs.get(key), stored.attrs.get(key)
+        if here is not None and there is not None and here != there:
+            raise ArgumentError(
+                f"variable {name!r} has the {key} {here!r} here and {there!r} in the store, which keeps one "
+                f"for all values; convert the values, or correct .attrs[{key!r}]"
+            )
+
+
+def _check_packing(variable: Variable, name: str, stored: Variable) -> None:
+    """Refuse packed values, as their attributes tell, whose packing is not the stored one."""
+    for key in _PACKING:
+        here, there = variable.attrs.get(key), stored.encoding.get(key, stored.attrs.get(key))
+        if here is not None and here == here and here != there:  # NaN is missing in any case.
+            raise ArgumentError(
+                f"variable {name!r} has the attribute {key} {shorten(here)} here and {shorten(there)} in the "
+                "store, so its values are packed in another way than those stored; give unpacked values, as "
+                "xarray.open_dataset and xarray.decode_cf do"
+            )
 
 
 def _check_times(variable: Variable, encoded: Variable, name: str, encoding: Mapping[str, Any]) -> None:

@@ -21,8 +21,10 @@ def find_region(
     mode: str,
     append_dim: Hashable | None,
     stored: Callable[[Hashable], Variable | None],
-) -> tuple[Dataset, dict[Hashable, slice]]:
+) -> tuple[Dataset, dict[Hashable, slice], dict[Hashable, Variable]]:
     """The dataset without its indexes, which is what is written to a region, and the slices of the region.
+
+    The third result is the indexes along dimensions whose slices were given.
 
     Parameters
     ----------
@@ -42,6 +44,7 @@ def find_region(
         If the store lacks the coordinate, or some of its values.
     """
     found = _asked_parts(dataset, region, mode)
+    given = [(dim,) for dim, part in found.items() if not is_auto(part)]
     for dim, part in found.items():
         if is_auto(part):
             found[dim] = part = _found_by_values(dataset, dim, stored)
@@ -69,7 +72,9 @@ def find_region(
             "cannot list the same dimension in both ``append_dim`` and ``region`` with to_zarr(), got "
             f"{append_dim} in both; leave it out of ``region``, since an append goes to the end"
         )
-    return dataset.drop_vars(list(dataset.indexes)), found
+    indexes = {name: dataset.variables[name] for name in dataset.indexes}
+    labels = {name: variable for name, variable in indexes.items() if variable.dims in given}
+    return dataset.drop_vars([*indexes]), found, labels
 
 
 def _asked_parts(dataset: Dataset, region: Any, mode: str) -> dict[Hashable, Any]:

@@ -53,6 +53,7 @@ class _Options(TypedDict, total=False):
     chunkmanager_store_kwargs: Mapping[str, Any] | None
     write_inherited_coords: bool
     widen_units: bool
+    check_labels: bool
     progress: Asked
     resume: bool
     replace: ReplaceHow
@@ -104,6 +105,7 @@ def to_zarr(
     chunkmanager_store_kwargs: Mapping[str, Any] | None = None,
     write_inherited_coords: bool = False,
     widen_units: bool = False,
+    check_labels: bool = True,
     progress: Asked = False,
     resume: bool = False,
     replace: ReplaceHow = "staged",
@@ -125,9 +127,11 @@ def to_zarr(
     mode : {"w-", "w", "a", "a-", "r+"}, optional
         ``w-`` writes only where nothing exists yet. ``w`` replaces a group and everything below it, but keeps
         files that are not part of a Zarr hierarchy, such as ``.DS_Store`` or a README. ``a`` sets the values
-        of existing variables, and adds new ones. ``a-`` with ``append_dim`` leaves existing variables without
-        that dimension as they are. ``r+`` sets values and changes nothing else. By default ``a`` with
-        ``append_dim``, ``r+`` with ``region``, and ``w-`` otherwise.
+        of existing variables, and adds new ones. ``r+`` sets values and changes nothing else. By default
+        ``r+`` with ``region``, and ``w-`` otherwise. With ``append_dim``, the mode decides about existing
+        variables without that dimension. By default they are compared with the dataset, and an append of
+        other values is refused. ``a`` stores those of the dataset, except for index coordinates, which are
+        compared. ``a-`` leaves them as they are.
     group : str, optional
         Path of the group to write to; the root by default. Groups above it are made if they do not exist.
     encoding : mapping of str to mapping, optional
@@ -152,11 +156,12 @@ def to_zarr(
         that. Existing consolidated copies are updated in any case.
     append_dim : str, optional
         The dimension along which the dataset is appended to existing variables. All stored variables with
-        this dimension must be in the dataset. If there is no dataset yet, one is made whose chunks leave room
-        along this dimension; ``unlimited_dims`` in the encoding of a dataset does the same.
+        this dimension must be in the dataset. Only these, and variables that are new to the store, are
+        written; see ``mode``. If there is no dataset yet, one is made whose chunks leave room along this
+        dimension; ``unlimited_dims`` in the encoding of a dataset does the same.
     region : mapping of str to slice or "auto", or "auto", optional
         The part of the variables to write, by dimension. ``"auto"`` finds it from the values of the
-        coordinate. Indexes are not written with ``region``.
+        coordinate. Indexes along a region are not written, unless they are unwritten in the store.
     safe_chunks, align_chunks : bool
         Accepted for compatibility with xarray. Blocks of any chunking are always written safely.
     storage_options : mapping, optional
@@ -175,6 +180,10 @@ def to_zarr(
     widen_units : bool
         If appended times cannot be stored exactly in the stored units, store the whole variable again in
         finer units. Otherwise such times are refused.
+    check_labels : bool
+        Refuse to append labels that are in the store already, or after which an index coordinate that
+        increases or decreases would no longer do so. Refuse to write a region whose index coordinates differ
+        from those of the dataset. Pass False to write all the same.
     progress : bool or callable
         Show the progress of writing dask arrays, or call it with the number of bytes written and their total.
     resume : bool
@@ -220,6 +229,10 @@ def to_zarr(
 
     *Checks.* Values are checked while they are encoded: values in memory before anything is written, values
     of dask arrays in the task that writes them. If a check fails, the call fails and removes what it stored.
+    Values that are compared with the store are compared as they would be stored. Labels that are floating
+    point numbers may differ by a thousandth of the distance between neighbours; then the stored ones stay.
+    Values of existing variables are refused if their attributes ``units`` or ``calendar`` differ from the
+    stored ones, or if they are packed in another way, as ``scale_factor`` among their attributes tells.
 
     *Replacing in a directory.* New data are staged in ``.xzarr3-staged-<id>/new`` at the top of the store
     until they are complete. Then the old directories are renamed to ``.xzarr3-staged-<id>/old`` and the new
@@ -288,11 +301,13 @@ def to_zarr(
     write. A call is the same if the place, the layout of the arrays and the names of the dask arrays are the
     same. Dask derives these names from files and from values in memory, but not for random numbers or
     ``name=False``. A different call warns and starts again. Attributes and values that are not in dask arrays
-    may differ. A completed append is not appended again. Two such calls at the same time are refused. A
-    killed call is detected at once on the same host, and after 45 seconds elsewhere. What was stored for a
-    group and is not resumed is removed by the next call for the same group that finds its lease. The journal
-    of a write that sets or appends values is removed by a later call once it was not resumed for a day.
-    Without ``fsync=True``, what was written to a directory before the system crashed is written again.
+    may differ. An append that was killed after it had stored everything is found complete. One that had ended
+    is refused when it is repeated, because its labels are in the store; without a coordinate along
+    ``append_dim``, its values are appended again. Two such calls at the same time are refused. A killed call
+    is detected at once on the same host, and after 45 seconds elsewhere. What was stored for a group and is
+    not resumed is removed by the next call for the same group that finds its lease. The journal of a write
+    that sets or appends values is removed by a later call once it was not resumed for a day. Without
+    ``fsync=True``, what was written to a directory before the system crashed is written again.
 
     *NaN and infinities.* JSON has neither. In attributes, at any depth, they are stored as the text "NaN",
     "Infinity" and "-Infinity". A ``missing_value`` that is NaN is left out, because NaN always counts as
@@ -317,6 +332,7 @@ def to_zarr(
     >>> xzarr3.open_array(store, "t")[:].tolist()
     [2805, -999, 2805, -999]
     """
+    others: Any = "write" if append_dim is None else {None: "compare", "a-": "keep"}.get(mode, "write")
     mode = chosen_mode(mode, append_dim, region)
     check_asked(progress)
     if isinstance(compute, str) and compute != "later":
@@ -346,6 +362,8 @@ def to_zarr(
         widen_units=widen_units,
         resume=resume,
         in_place=replace == "in place",
+        check_labels=check_labels,
+        others=others,
     )
     if store is None:
         store = MemoryStore()

@@ -1,0 +1,338 @@
+"""What an append does not change is compared with what is stored, and labels are those of one dataset."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import cftime
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from _engines import QUIET, NotingStore, contents
+
+import xzarr3
+from xzarr3 import MemoryStore, to_zarr
+from xzarr3.xarray import open_dataset
+
+pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET]
+
+
+def steps(start: int, n: int = 2, area: float = 1.0, *, lazily: bool = False) -> xr.Dataset:
+    """Daily steps of a field, and the areas of its cells."""
+    made = xr.Dataset(
+        {"v": (("time", "x"), np.full((n, 3), start)), "area": ("x", np.full(3, area))},
+        coords={"time": pd.date_range("2000-01-01", periods=start + n)[start:], "x": [0.0, 1.0, 2.0]},
+    )
+    return made.chunk(time=1, x=2) if lazily else made
+
+
+def failing(dataset: xr.Dataset) -> xr.Dataset:
+    """The dataset, with a last variable that cannot be computed."""
+
+    def fail(block: Any) -> Any:
+        raise ZeroDivisionError
+
+    late = dataset["v"].copy(
+        data=dataset["v"].chunk(time=1).data.map_blocks(fail, dtype="f8", meta=np.empty((0, 0)))
+    )
+    return dataset.assign(late=late)
+
+
+# Variables without the dimension of the append
+
+
+@pytest.mark.parametrize("compute", [True, False])
+@pytest.mark.parametrize("lazily", [False, True])
+def test_to_zarr_append_refuses_other_values_of_what_does_not_grow(
+    tmp_path: Path, lazily: bool, compute: Any
+) -> None:
+    to_zarr(steps(0), tmp_path, encoding={"area": {"chunks": (2,)}})
+    before = contents(tmp_path)
+    more = steps(2, lazily=lazily)
+    more["area"] = more["area"] * xr.DataArray([1.0, 1.0, 9.0], dims="x")
+
+    def append() -> None:
+        later = to_zarr(more, tmp_path, append_dim="time", compute=compute)
+        if not compute:
+            pickle.loads(pickle.dumps(later)).compute(scheduler="sync")
+
+    with pytest.raises(ValueError, match=r"'area' at \[2\] is 9\.0 here and 1\.0 in the store") as caught:
+        append()
+    assert ".drop_vars(['area'])" in str(caught.value)
+    assert contents(tmp_path) == before
+    more["area"] = more["area"] * 0 + 1
+    append()
+    np.testing.assert_array_equal(open_dataset(tmp_path)["v"][:, 0], [0, 0, 2, 2])
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_to_zarr_append_does_not_store_what_does_not_grow(lazily: bool) -> None:
+    store = NotingStore()
+    to_zarr(steps(0).assign(ref=7), store)
+    store.changes.clear()
+    to_zarr(steps(2, lazily=lazily).assign(ref=7), store, append_dim="time")
+    assert not [key for key in store.changes if key.split("/")[0] in ("area", "x", "ref")]
+
+
+@pytest.mark.filterwarnings("ignore:a different write to")
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_to_zarr_append_that_fails_leaves_what_does_not_grow(
+    tmp_path: Path, scheduler: str, resume: bool
+) -> None:
+    to_zarr(steps(0).assign(late=steps(0)["v"] * 1.0), tmp_path)
+    before = contents(tmp_path)
+    for area in (1.0, 9.0):
+        with pytest.raises((ZeroDivisionError, ValueError)):
+            to_zarr(
+                failing(steps(2, area=area, lazily=True)),
+                tmp_path,
+                append_dim="time",
+                resume=resume,
+                chunkmanager_store_kwargs={"scheduler": scheduler},
+            )
+        found = contents(tmp_path)
+        assert resume or found == before
+        # What can be resumed lies past the end, and blanks behind a document tell who has changed it.
+        assert {key: found[key].rstrip() for key in before} == {key: before[key].rstrip() for key in before}
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_to_zarr_append_stores_what_does_not_grow_only_with_mode_a(tmp_path: Path, lazily: bool) -> None:
+    to_zarr(steps(0), tmp_path)
+    to_zarr(steps(2, area=9, lazily=lazily), tmp_path, append_dim="time", mode="a-")
+    assert open_dataset(tmp_path)["area"].values.tolist() == [1, 1, 1]
+    to_zarr(steps(4, area=9, lazily=lazily), tmp_path, append_dim="time", mode="a")
+    assert open_dataset(tmp_path)["area"].values.tolist() == [9, 9, 9]
+
+
+THIRDS = np.array([1 / 3, math.nan, 2 / 3, 1.0])
+KEPT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "packed": (THIRDS, [1 / 3, math.nan, 0.7, 1.0], {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -9}),
+    "single": (THIRDS, [1 / 3, math.nan, 0.667, 1.0], {"dtype": "f4"}),
+    "rounded by a codec": (
+        THIRDS,
+        [1 / 3, math.nan, 0.8, 1.0],
+        {"filters": [{"name": "bitround", "configuration": {"keepbits": 4}}]},
+    ),
+    "times": (
+        np.array(["2000-01-01", "NaT", "2000-01-03", "2000-01-04"], "M8[ns]"),
+        np.array(["2000-01-01", "NaT", "2000-01-02", "2000-01-04"], "M8[ns]"),
+        {"units": "days since 1990-01-01"},
+    ),
+    "text": (np.array(["a", "b", "c", "d"]), ["a", "b", "C", "d"], {}),
+    "truth": ([True, False, True, True], [True, False, False, True], {}),
+    "records": (
+        np.array([(1, math.nan), (2, 1.0), (3, 1.0), (4, 1.0)], "i4,f8"),
+        np.array([(1, math.nan), (2, 1.0), (3, 2.0), (4, 1.0)], "i4,f8"),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "zarr_format"),
+    [(kind, 3) for kind in KEPT] + [(kind, 2) for kind in ("packed", "times", "text", "truth")],
+)
+def test_to_zarr_append_compares_values_as_they_are_stored(kind: str, lazily: bool, zarr_format: Any) -> None:
+    values, others, encoding = KEPT[kind]
+    store = MemoryStore()
+    first = xr.Dataset({"n": ("time", [0]), "kept": ("x", values)})
+    to_zarr(first, store, encoding={"kept": {"chunks": (3,), **encoding}}, zarr_format=zarr_format)
+    before = contents(store)
+    other = first.assign(kept=("x", others))
+    with pytest.raises(ValueError, match=r"'kept' at \[2\] is .* here and .* in the store"):
+        to_zarr(other.chunk(x=2) if lazily else other, store, append_dim="time")
+    assert contents(store) == before
+    to_zarr(first.chunk(x=2) if lazily else first, store, append_dim="time")
+    assert xzarr3.open_array(store, "n").shape == (2,)
+
+
+def test_to_zarr_append_never_widens_what_does_not_grow() -> None:
+    store = MemoryStore()
+    units = {"units": "days since 2000-01-01", "dtype": "i8"}
+    day = np.datetime64("2000-01-05", "ns")
+    to_zarr(xr.Dataset({"n": ("t", [0]), "ref": day}), store, encoding={"ref": units})
+    before = contents(store)
+    with pytest.raises(ValueError, match=r"times of variable 'ref'.*give the values that are stored"):
+        to_zarr(
+            xr.Dataset({"n": ("t", [0]), "ref": day + np.timedelta64(6, "h")}),
+            store,
+            append_dim="t",
+            widen_units=True,
+        )
+    assert contents(store) == before
+
+
+def test_to_zarr_append_of_a_tree_compares_nodes_that_do_not_grow(tmp_path: Path) -> None:
+    def tree(start: int, area: float) -> xr.DataTree:
+        made = steps(start, area=area)
+        return xr.DataTree.from_dict({"/": made[["v"]], "/fixed": made[["area"]].drop_vars("x")})
+
+    to_zarr(tree(0, 1.0), tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=r"'area' at \[0\] is 9\.0 here") as caught:
+        to_zarr(tree(2, 9.0), tmp_path, append_dim="time")
+    assert "raised for the group '/fixed'" in caught.value.__notes__
+    with pytest.raises(ValueError, match="label 2000-01-01 of the coordinate 'time'"):
+        to_zarr(tree(0, 1.0), tmp_path, append_dim="time")
+    assert contents(tmp_path) == before
+    to_zarr(tree(2, 1.0), tmp_path, append_dim="time")
+    assert open_dataset(tmp_path).sizes["time"] == 4
+
+
+# Labels along the dimension of the append
+
+NOLEAP = [cftime.DatetimeNoLeap(2000, 2, day) for day in range(1, 29)]
+LABELS: dict[str, tuple[Any, Any, str, str]] = {
+    "the same again": ([1, 2], [1, 2], "label 1 .* there twice", "is 2;"),
+    "one of them": ([1.5, 2.5], [3.5, 1.5], r"label 1\.5 .*element 1 .* there twice", r"is 2\.5;"),
+    "twice in the dataset": ([1, 2], [3, 4, 4], "label 4 .*element 2 .* there twice", "is 2;"),
+    "back": ([1, 3], [2], "label 2 .* would follow 3, though the labels increase", "is 3;"),
+    "back within the dataset": ([1, 3], [5, 4], "label 4 .* would follow 5", "is 3;"),
+    "forth where they decrease": ([3, 1], [2], "would follow 1, though the labels decrease", "is 1;"),
+    "turning after one": ([1], [0, 2], "label 2 .* would follow 0, though the labels decrease", "is 1;"),
+    "times": (
+        np.array(["2000-01-02", "2000-01-03"], "M8[ns]"),
+        np.array(["2000-01-01"], "M8[s]"),
+        "label 2000-01-01 of .* would follow 2000-01-03",
+        "is 2000-01-03;",
+    ),
+    "other calendars": (NOLEAP[3:5], NOLEAP[4:6], "label 2000-02-05 .* there twice", "is 2000-02-05"),
+    "lengths of time": (
+        np.array([1, 2], "m8[h]").astype("m8[ns]"),
+        np.array([2], "m8[h]").astype("m8[ns]"),
+        "label 0 days 02:00:00 .* there twice",
+        "is 0 days 02:00:00;",
+    ),
+    "text": (["a", "b"], ["c", "b"], "label 'b' .* there twice", "is 'b';"),
+}
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("case", LABELS)
+def test_to_zarr_append_refuses_labels_that_repeat_or_go_back(case: str, zarr_format: Any) -> None:
+    there, new, reason, last = LABELS[case]
+
+    def labelled(labels: Any) -> xr.Dataset:
+        return xr.Dataset({"v": ("t", np.arange(len(labels)))}, coords={"t": labels})
+
+    store = MemoryStore()
+    to_zarr(labelled(there), store, zarr_format=zarr_format)
+    before = contents(store)
+    with pytest.raises(ValueError, match=f"{reason}.* the last label in '/t' .*{last}"):
+        to_zarr(labelled(new), store, append_dim="t")
+    assert contents(store) == before
+    to_zarr(labelled(new), store, append_dim="t", check_labels=False)
+    expected = xr.concat([labelled(there), labelled(new)], "t")["t"]
+    np.testing.assert_array_equal(open_dataset(store)["t"], expected)
+
+
+@pytest.mark.parametrize(
+    ("there", "new"),
+    [
+        ([1, 2], [3]),
+        ([3, 2], [1, 0]),
+        ([1], [0]),
+        ([], [2, 1, 2]),
+        ([1, 3, 2], [0, 9]),
+        ([1, 0, 1], [2, 0]),
+        ([1.0, math.nan], [0.5]),
+    ],
+)
+def test_to_zarr_append_accepts_labels_of_no_order_that_is_lost(there: list[Any], new: list[Any]) -> None:
+    store = MemoryStore()
+    for labels in (there, new):
+        values = np.array(labels, "f8")
+        to_zarr(xr.Dataset(coords={"x": values}), store, **({"append_dim": "x"} if labels is new else {}))
+    np.testing.assert_array_equal(xzarr3.open_array(store, "x"), [*there, *new])
+
+
+def test_to_zarr_append_checks_labels_in_widened_units() -> None:
+    store = MemoryStore()
+    encoding = {"time": {"units": "days since 2000-01-01", "dtype": "i8"}}
+    to_zarr(steps(0, 3), store, encoding=encoding)
+    back = steps(2, 1).assign_coords(time=[np.datetime64("2000-01-02T06:00", "ns")])
+    with pytest.raises(ValueError, match=r"label 2000-01-02T06:00 of .* would follow 2000-01-03"):
+        to_zarr(back, store, append_dim="time", widen_units=True)
+    to_zarr(back, store, append_dim="time", widen_units=True, check_labels=False)
+    assert open_dataset(store)["time"].values[3] == back["time"].values[0]
+
+
+# Labels of a region
+
+
+def test_to_zarr_region_refuses_labels_of_other_places(tmp_path: Path) -> None:
+    to_zarr(steps(0, 4), tmp_path)
+    before = contents(tmp_path)
+    part = steps(10)[["v"]].drop_vars("x")
+    region = {"time": slice(1, 3)}
+    with pytest.raises(
+        ValueError, match=r"'time' at \[1\] is 2000-01-11 here and 2000-01-02 in the store.*region="
+    ):
+        to_zarr(part, tmp_path, region=region)
+    assert contents(tmp_path) == before
+    to_zarr(part.assign_coords(time=steps(1)["time"]), tmp_path, region=region)
+    assert open_dataset(tmp_path)["v"][:, 0].values.tolist() == [0, 10, 10, 0]
+    to_zarr(part + 1, tmp_path, region=region, check_labels=False)
+    found = open_dataset(tmp_path)
+    assert found["v"][:, 0].values.tolist() == [0, 11, 11, 0]
+    np.testing.assert_array_equal(found["time"], steps(0, 4)["time"])
+
+
+@pytest.mark.parametrize("dtype", ["f8", "i8", "M8[ns]"])
+def test_to_zarr_region_writes_labels_that_are_unwritten(dtype: str) -> None:
+    labels = np.arange(10, 16).astype("i8").view("M8[ns]" if dtype[0] == "M" else "i8").astype(dtype)
+    store = MemoryStore()
+    template = xr.Dataset({"v": ("x", np.zeros(6))}, coords={"x": np.zeros(6, dtype)})
+    to_zarr(template.drop_vars("x"), store)
+    units = {"units": "nanoseconds since 1970-01-01"} if dtype[0] == "M" else {}
+    xzarr3.create_array(
+        store,
+        "x",
+        shape=6,
+        dtype="f8" if dtype == "f8" else "i8",
+        fill_value=math.nan if dtype == "f8" else 0,
+        dimension_names=["x"],
+        attributes=units,
+    )
+    xzarr3.consolidate_metadata(store)
+    for start in (0, 2, 4):
+        part = xr.Dataset({"v": ("x", np.ones(2))}, coords={"x": labels[start : start + 2]})
+        to_zarr(part, store, region={"x": slice(start, start + 2)})
+    np.testing.assert_array_equal(open_dataset(store)["x"].values, labels)
+    with pytest.raises(ValueError, match=r"'x' at \[2\]"):
+        to_zarr(part, store, region={"x": slice(2, 4)})
+
+
+# Attributes that say what values are
+
+
+@pytest.mark.parametrize("how", [{"append_dim": "x"}, {"region": {"x": slice(0, 2)}}])
+@pytest.mark.parametrize(
+    ("there", "new"),
+    [
+        ({"units": "K"}, {"units": "degC"}),
+        ({"units": "1", "calendar": "a"}, {"calendar": "b"}),
+        ({}, {"scale_factor": 0.1}),
+        ({}, {"_FillValue": -1.0}),
+    ],
+)
+def test_to_zarr_refuses_units_and_packing_that_are_not_those_stored(
+    there: dict[str, Any], new: dict[str, Any], how: dict[str, Any]
+) -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", [1.0, 2.0], {**there, "long_name": "a"})}), store)
+    before = contents(store)
+    (key, value) = next(iter(new.items()))
+    with pytest.raises(ValueError, match=f"'v' has the (attribute )?{key} {value!r} here and"):
+        to_zarr(xr.Dataset({"v": ("x", [3.0, 4.0], new)}), store, **how)
+    assert contents(store) == before
+    same = {"units": there["units"]} if "units" in there else {}
+    to_zarr(xr.Dataset({"v": ("x", [3.0, 4.0], {**same, "long_name": "b", "history": "c"})}), store, **how)
+    assert open_dataset(store)["v"].values[-2:].tolist() == [3, 4]

@@ -1,0 +1,198 @@
+"""Compares values with those that are stored already: what an append leaves as it is, and labels.
+
+Values are compared as they are stored, after packing and after any rounding by the codecs of the array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from xarray import Variable, conventions
+
+from xzarr3._types import AnyArray
+from xzarr3.arrays import Array
+from xzarr3.errors import ArgumentError, listed
+from xzarr3.formats.fill_value_attribute import fill_value_is_mask
+from xzarr3.stores import MemoryStore
+from xzarr3.xarray.plan import stored_documents
+from xzarr3.xarray.variables import as_variable
+
+_ORDERED = "biufmMSUOT"  # Kinds of data types whose labels can be compared.
+
+
+class Compared(Array):
+    """A stored array that is compared with the values written to it, and not changed."""
+
+    def write_selected(self, selection: Any, values: npt.ArrayLike, *_: object, **options: Any) -> None:
+        """Compare values with those of a selection.
+
+        Raises
+        ------
+        ValueError
+            If they differ.
+        """
+        stored = self.read_selected(selection, threads=options.get("threads"))
+        given = self.fitted(values, stored.shape)
+        region = tuple(slice(each.start, each.start + each.count) for each in selection)
+        differs = differing(self, region, given, stored)
+        if differs.any():
+            raise other_values({self.basename: first_of(self, region, differs, given, stored)})
+
+
+def differing(array: Array, region: Sequence[slice], given: AnyArray, stored: AnyArray) -> AnyArray:
+    """Mask of the elements that would change if ``given`` were stored where ``stored`` was read."""
+    differs = _unequal(given, stored)
+    if differs.any():  # A codec may have rounded what is stored.
+        memory = MemoryStore()
+        for key, document in stored_documents(array.format, array.metadata, array.path).items():
+            memory.set(key, document)
+        copy = Array(memory, array.path, array.metadata, format=array.format)
+        copy.set(tuple(region), given)
+        differs &= _unequal(copy.get(tuple(region)), stored)
+    return differs
+
+
+def _unequal(one: AnyArray, other: AnyArray) -> AnyArray:
+    if one.dtype.kind == "V":
+        bits = [np.ascontiguousarray(each)[..., None].view(f"V{each.itemsize}") for each in (one, other)]
+        one, other = (each.view("u1").reshape(*one.shape, -1) for each in bits)
+        return np.asarray((one != other).any(-1))
+    missing = (one != one) & (other != other)
+    return np.asarray((one != other) & ~missing, bool)
+
+
+def is_index(array: Array) -> bool:
+    """Whether an array is the index coordinate of a dimension."""
+    return array.dimension_names == (array.basename,)
+
+
+def is_near(array: Array, given: AnyArray, stored: AnyArray) -> bool:
+    """Whether floating point labels differ by less than a thousandth of the median distance of neighbours."""
+    one, other = decoded(array, given), decoded(array, stored)
+    if not one.dtype.kind == other.dtype.kind == "f":
+        return False
+    near = np.median(np.abs(np.diff(other))) / 1000 if len(other) > 1 else 0
+    return bool(np.allclose(other, one, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True))
+
+
+def first_of(
+    array: Array, region: Sequence[slice], differs: AnyArray, given: AnyArray, stored: AnyArray
+) -> str:
+    """The place of the first of the elements that differ, and its value here and there."""
+    at = np.unravel_index(int(differs.argmax()), differs.shape)
+    place = [part.start + int(index) for part, index in zip(region, at, strict=True)]
+    here, there = (shown(array, np.asarray(each[at])) for each in (given, stored))
+    return f"{f'at {place} ' if place else ''}is {here} here and {there} in the store"
+
+
+def other_values(found: Mapping[str, str], kind: str = "variables") -> ArgumentError:
+    """The error for what an append does not change; ``found`` has the first difference of each variable."""
+    name, first = next(iter(found.items()))
+    return ArgumentError(
+        f"the {kind} {listed(found)} have other values than in the store, which has one of each for old and "
+        f"new values: {name!r} {first}; give the same values, as after .reindex_like() or .interp_like(), or "
+        f"leave the {kind} out with .drop_vars({[*found]})"
+        + ("; with append_dim, mode='a' stores new ones for all" if kind == "variables" else "")
+    )
+
+
+def other_labels(found: Mapping[str, str]) -> ArgumentError:
+    """The error for coordinates of a dataset that are not those of the region it is written to."""
+    name, first = next(iter(found.items()))
+    return ArgumentError(
+        f"the coordinates {listed(found)} are not those of the region: {name!r} {first}; pass "
+        f"region={{{name!r}: 'auto'}}, which finds the region of the coordinate, leave it out with "
+        f".drop_vars({[*found]}), or pass check_labels=False to write all the same"
+    )
+
+
+def decoded(array: Array, values: AnyArray) -> AnyArray:
+    """Values of an array as xarray shows them, such as dates."""
+    stored = as_variable(array, fill_value_is_mask(array.format))
+    variable = Variable(stored.dims if values.ndim else (), values, stored.attrs)
+    found: AnyArray = conventions.decode_cf_variable(array.basename, variable).values
+    return found
+
+
+def shown(array: Array, value: AnyArray) -> str:
+    """A single value for a message."""
+    found = decoded(array, value)
+    if found.dtype.kind == "M":
+        return str(np.datetime_as_string(found, unit="auto"))
+    if found.dtype.kind == "m":
+        return str(pd.Timedelta(found[()]))
+    item = found.item() if found.dtype.kind in "biufcSU" else found[()]
+    return repr(item) if isinstance(item, (str, bytes, float, int, bool)) else str(item)
+
+
+def unwritten(array: Array, stored: AnyArray) -> AnyArray:
+    """Mask of labels that are still to be written: missing ones, and fill values that the array has twice."""
+    empty = np.asarray(pd.isnull(decoded(array, stored)))
+    if array.fill_value is None:
+        return empty
+    fill_value = np.full_like(stored, array.fill_value, shape=())
+    filled = ~_unequal(stored, fill_value)
+    if (filled & ~empty).any():
+        filled &= np.count_nonzero(~_unequal(array.get(), fill_value)) > 1
+    return empty | filled
+
+
+def check_appended(array: Array, labels: AnyArray, size: int) -> None:
+    """Refuse labels after which a coordinate is no longer unique, or no longer sorted, though it was.
+
+    Parameters
+    ----------
+    array : Array
+        The coordinate, with the attributes that it will have.
+    labels : ndarray
+        All labels, as they are stored: first those that are there, then the new ones.
+    size : int
+        The number of those that are there.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not 0 < size < len(labels) or labels.dtype.kind not in _ORDERED:
+        return
+    repeated = _repeated(labels)
+    if repeated is not None and _repeated(labels[:size]) is None:
+        raise _refused(array, labels, size, repeated, "would be there twice")
+    up, down = _sorted(labels[:size])
+    if (up or down) and not any(_sorted(labels)):
+        rising = up and not (down and labels[size] < labels[size - 1])
+        in_order = labels[1:] >= labels[:-1] if rising else labels[1:] <= labels[:-1]
+        at = int(np.argmin(in_order)) + 1
+        before = shown(array, np.asarray(labels[at - 1]))
+        order = "increase" if rising else "decrease"
+        raise _refused(array, labels, size, at, f"would follow {before}, though the labels {order}")
+
+
+def _sorted(labels: AnyArray) -> tuple[bool, bool]:
+    """Whether labels never decrease, and whether they never increase."""
+    return bool(np.all(labels[1:] >= labels[:-1])), bool(np.all(labels[1:] <= labels[:-1]))
+
+
+def _repeated(labels: AnyArray) -> int | None:
+    """The index of the first label that is there before; None if all differ."""
+    _, first = np.unique(labels, return_index=True)
+    if len(first) == len(labels):
+        return None
+    again = np.ones(len(labels), bool)
+    again[first] = False
+    return int(again.argmax())
+
+
+def _refused(array: Array, labels: AnyArray, size: int, at: int, why: str) -> ArgumentError:
+    last, new = (shown(array, np.asarray(labels[index])) for index in (size - 1, at))
+    name = array.basename
+    return ArgumentError(
+        f"label {new} of the coordinate {name!r}, element {at - size} of the dataset, {why}; the last label "
+        f"in '{array.name}' of {array.store} is {last}; append the labels that follow, as after "
+        f".sel({name}=slice(...)), write to those that are there with region={{{name!r}: 'auto'}}, or pass "
+        "check_labels=False to append all the same"
+    )
