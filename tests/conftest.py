@@ -25,7 +25,6 @@ from _skips import fail_if_unknown
 from hypothesis import HealthCheck, settings
 
 from xzarr3 import LocalStore, MemoryStore, Store
-from xzarr3.io import compiled
 
 pytest.register_assert_rewrite("_conformance", "_unprivileged")
 
@@ -80,18 +79,13 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     return report
 
 
-# The tests run compiled code wherever it can do the work; with XZARR3_COMPILED=0 they run none.
-compiled.FEW = 1
-compiled.warm_up()
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; children would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
-def python_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python executor does all work, for what only it does: it keeps indexes of shards, for one."""
-    monkeypatch.setattr(compiled, "FEW", 2**63)
+def python_executor() -> None:
+    """The Python executor does all work."""
 
 
 @pytest.fixture

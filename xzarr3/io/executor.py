@@ -6,39 +6,30 @@ Knows nothing of indices, documents or array handles: it gets a plan and an arra
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ChunkError
-from xzarr3.io import compiled
 from xzarr3.io.byte_ranges import Price
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
 from xzarr3.io.shards import OpenShards
-from xzarr3.io.threads import to_read, to_write, to_write_compiled
+from xzarr3.io.threads import to_read, to_write
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import Pool, cores, is_shared, run_on_threads, waiters
 from xzarr3.stores import Store
 
-if TYPE_CHECKING:
-    from xzarr3.io.compiled.read_batch import CompiledRead
-    from xzarr3.io.compiled.write_batch import CompiledWrite
-
-_LARGE = 2**20  # Bytes of a chunk; the Python executor reads larger ones as fast.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
 
@@ -181,56 +172,9 @@ class Engine:
         """
         if out.nbytes == 0:
             return 0
-        module = self._compiled(plan)
-        if module is not None:
-            busy, pieces = to_read(self, plan, threads, is_compiled=True)
-            read = module.CompiledRead.of(self, plan, out, pieces)
-            if read is not None:
-                with contextlib.closing(read):
-                    return self._read_compiled(read, plan, out, busy, pieces, absent)
         busy, pieces = to_read(self, plan, threads)
-        began = time.perf_counter()
         units = plan.batches(pieces), max(plan.number, pieces)
-        missing = self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
-        if self._is_small:
-            compiled.spend(time.perf_counter() - began)
-        return missing
-
-    def _compiled(self, plan: ReadPlan) -> ModuleType | None:
-        """The module of compiled code, if it is loaded and the plan has enough chunks."""
-        number = plan.number if self.meta.chain.shard is None else plan.chunks
-        if number < compiled.FEW or self.store.files is None:
-            return None
-        return compiled.loaded(number * compiled.CHUNK if self._is_small else 0)
-
-    @cached_property
-    def _is_small(self) -> bool:
-        """Whether the time of a chunk is mostly spent in Python, so that compiled code saves time."""
-        chain = self.meta.chain
-        nbytes = (chain if chain.shard is None else chain.shard.inner).spec.nbytes
-        return (self.store.files is not None or chain.shard is not None) and nbytes < _LARGE
-
-    def _read_compiled(
-        self,
-        read: CompiledRead,
-        plan: ReadPlan,
-        out: AnyArray,
-        threads: int,
-        pieces: int,
-        absent: list[tuple[int, ...]] | None,
-    ) -> int:
-        """:meth:`read` by compiled code; the Python executor reads what it leaves."""
-        if threads <= 1 and not is_shared():
-            read.work(1)
-        else:
-            run_on_threads(lambda: read.work(threads), threads, self.pool, read.stop)
-        if absent is not None:
-            absent += read.absent()
-        number, left = read.left()
-        if not number:
-            return read.missing
-        read.close()  # Python opens shards again, and a process has few descriptors.
-        return read.missing + self._read(plan, out, left, number, min(threads, number), pieces, absent)
+        return self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
 
     def _read(
         self,
@@ -304,47 +248,9 @@ class Engine:
         """
         if source.size == 0:
             return
-        threads, most = to_write(self, plan, source.nbytes, threads)
+        threads = to_write(self, plan, source.nbytes, threads)
         options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
-        module = None if fields else self._compiled_to_write(plan)
-        if module is not None:
-            write = module.CompiledWrite.of(self, plan, source, keep_empty=keep_empty)
-            if write is not None:
-                self._write_compiled(write, plan, source, most, threads, options)
-                return
-        began = time.perf_counter()
         self._write(plan.batches(), plan.number, plan, source, threads, options)
-        if self._is_small and self.store.replaces_files:
-            compiled.spend(time.perf_counter() - began)
-
-    def _compiled_to_write(self, plan: ReadPlan) -> ModuleType | None:
-        """The module of compiled code, if it is loaded and enough chunks are to be encoded."""
-        shard = self.meta.chain.shard
-        number = plan.number if shard is None else plan.number * shard.number
-        if number < 2 * compiled.FEW or not self.store.replaces_files:  # Beginning takes longer than to read.
-            return None
-        return compiled.loaded(number * compiled.CHUNK if self._is_small else 0)
-
-    def _write_compiled(
-        self,
-        write: CompiledWrite,
-        plan: ReadPlan,
-        source: AnyArray,
-        most: int,
-        threads: int,
-        options: dict[str, Any],
-    ) -> None:
-        """:meth:`write` by at most ``most`` threads of compiled code; Python writes what these leave."""
-        busy = to_write_compiled(self, write.total, most)
-        if busy <= 1 and not is_shared():
-            write.work(1)
-        else:
-            run_on_threads(lambda: write.work(busy), busy, self.pool, write.stop)
-        if options["left_out"] is not None:
-            options["left_out"] += write.absent()
-        number, left = write.left()
-        if number:
-            self._write(left, number, plan, source, min(threads, number), options)
 
     def _write(
         self,
