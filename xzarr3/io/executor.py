@@ -19,6 +19,7 @@ from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ChunkError
 from xzarr3.io.byte_ranges import Price
+from xzarr3.io.native_read import Left, NativeRead
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
@@ -27,8 +28,9 @@ from xzarr3.io.shards import OpenShards
 from xzarr3.io.threads import to_read, to_write
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.parallel import Pool, cores, is_shared, run_on_threads, waiters
+from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_threads, waiters
 from xzarr3.stores import Store
+from xzarr3.tracing.counters import for_array
 
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
@@ -172,9 +174,36 @@ class Engine:
         """
         if out.nbytes == 0:
             return 0
+        native = NativeRead.of(self, plan, out, absent)
+        if native is not None:
+            left = self._read_rows(native, threads or available_threads())
+            if left is not None:
+                return left.missing + self._read_left(left.coords, plan, out, threads, absent)
         busy, pieces = to_read(self, plan, threads)
         units = plan.batches(pieces), max(plan.number, pieces)
         return self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
+
+    @for_array(lambda engine: engine)
+    def _read_rows(self, native: NativeRead, threads: int) -> Left | None:
+        if not is_shared():
+            return native.read(threads)
+        return run_on_threads(lambda: native.read(threads), 1, self.pool, native.stop)[0]
+
+    def _read_left(
+        self,
+        coords: set[tuple[int, ...]],
+        plan: ReadPlan,
+        out: AnyArray,
+        threads: int | None,
+        absent: list[tuple[int, ...]] | None,
+    ) -> int:
+        """Read the units that native code has left; returns the number of absent ones."""
+        if not coords:
+            return 0
+        units = (
+            (chain, (unit for unit in units if unit.coords in coords)) for chain, units in plan.batches()
+        )
+        return self._read(plan, out, units, len(coords), to_read(self, plan, threads)[0], 1, absent)
 
     def _read(
         self,
