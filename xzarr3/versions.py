@@ -8,6 +8,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TextIO
 
+from xzarr3.io import native
+
 _PACKAGES = (
     *("xzarr3", "numpy", "dask", "distributed", "xarray", "fsspec", "numcodecs", "zstandard", "isal"),
     *("zlib-ng", "google-crc32c", "msgspec", "click", "rich", "obstore", "ml_dtypes", "zarr"),
@@ -27,6 +29,7 @@ def versions() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}, {sys.byteorder} endian",
         "cores": str(os.cpu_count() or 1),
     }
+    rows["native rows"] = native.report()
     for name in _PACKAGES:
         try:
             rows[name] = version(name)

@@ -20,6 +20,7 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ChunkError
 from xzarr3.io.byte_ranges import Price
 from xzarr3.io.native_read import Left, NativeRead
+from xzarr3.io.native_write import NativeWrite
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
@@ -200,9 +201,7 @@ class Engine:
         """Read the units that native code has left; returns the number of absent ones."""
         if not coords:
             return 0
-        units = (
-            (chain, (unit for unit in units if unit.coords in coords)) for chain, units in plan.batches()
-        )
+        units = _only(plan.batches(), coords)
         return self._read(plan, out, units, len(coords), to_read(self, plan, threads)[0], 1, absent)
 
     def _read(
@@ -277,9 +276,25 @@ class Engine:
         """
         if source.size == 0:
             return
-        threads = to_write(self, plan, source.nbytes, threads)
+        asked, threads = threads, to_write(self, plan, source.nbytes, threads)
         options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
-        self._write(plan.batches(), plan.number, plan, source, threads, options)
+        native = (
+            None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty, left_out=left_out)
+        )
+        units: Iterator[Batch] = plan.batches()
+        if native is not None:
+            left = self._write_rows(native, asked or available_threads())
+            if left is not None:
+                if left:
+                    self._write(_only(units, left), len(left), plan, source, min(threads, len(left)), options)
+                return
+        self._write(units, plan.number, plan, source, threads, options)
+
+    @for_array(lambda engine: engine)
+    def _write_rows(self, native: NativeWrite, threads: int) -> set[tuple[int, ...]] | None:
+        if not is_shared():
+            return native.write(threads)
+        return run_on_threads(lambda: native.write(threads), 1, self.pool, native.stop)[0]
 
     def _write(
         self,
@@ -309,3 +324,8 @@ class Engine:
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise
+
+
+def _only(batches: Iterator[Batch], coords: set[tuple[int, ...]]) -> Iterator[Batch]:
+    """The units with these coordinates."""
+    return ((chain, (unit for unit in units if unit.coords in coords)) for chain, units in batches)

@@ -254,9 +254,17 @@ def _loaded() -> Native | str:
     return Native(library, np.array(addresses, np.int64), reasons)
 
 
+class _Switch:
+    is_on = True
+
+
+switch = _Switch()
+"""Turns native code off for a test."""
+
+
 def loaded() -> Native | None:
     """The library of native rows; None where Python does all work."""
-    found = _loaded()
+    found = _loaded() if switch.is_on else ""
     return found if isinstance(found, Native) else None
 
 
@@ -502,7 +510,15 @@ class Call:
             contexts = _lent.contexts = _Contexts(self._native)
         run, timed = self._head
         numbers = [
-            *(self._native.table.ctypes.data, self._layout.address, self._fetches, self._threads, run, 100, timed),
+            *(
+                self._native.table.ctypes.data,
+                self._layout.address,
+                self._fetches,
+                self._threads,
+                run,
+                100,
+                timed,
+            ),
             *(0 if self._edges is None else self._edges.ctypes.data,),
             *(self._next.ctypes.data, self._stop.ctypes.data, memory.ctypes.data, self._scratch),
             *(contexts.numbers.ctypes.data, self.counts.ctypes.data, self.status.ctypes.data, *job),
@@ -511,6 +527,11 @@ class Call:
         function = getattr(self._native.library, name)
         while self._next[0] < self._fetches and not self._stop[0]:
             function(packed)
+
+
+def address(data: bytes) -> int:
+    """The address of bytes, which have to live as long as it is used."""
+    return ctypes.cast(ctypes.c_char_p(data), _AT).value or 0
 
 
 def close(files: Numbers) -> None:

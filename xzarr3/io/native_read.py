@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -10,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
-from xzarr3.codecs.crc32c import Crc32cCodec
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.io import rows
-from xzarr3.io.native import ABSENT, FIELDS, LEFT, Call, Layout, closing, loaded, reading
+from xzarr3.io.native import ABSENT, FIELDS, LEFT, Call, Layout, Numbers, address, closing, loaded, reading
 from xzarr3.io.plan import ReadPlan
 from xzarr3.stores.local import platform
 from xzarr3.tracing.counters import add, process
@@ -22,8 +20,8 @@ from xzarr3.tracing.events import everywhere
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
 
-Numbers = npt.NDArray[np.int64]
-
+FEW = 4
+"""Chunks. Python reads fewer of them before native code would have begun."""
 _LONGEST = 2**48  # Most elements along a dimension, so that no place exceeds 64 bits.
 _SHARDS = 64  # Most shards that are open at a time: a process has few descriptors.
 _INNER = 2**15  # Most inner chunks in a call.
@@ -81,7 +79,7 @@ class NativeRead:
         known = loaded() is not None and engine.store.files is not None and plan.grid.is_regular
         if not known or (everywhere.listeners and not process.collectors):
             return None
-        if out.dtype != chain.spec.dtype or max(engine.meta.shape, default=0) > _LONGEST:
+        if plan.chunks < FEW or out.dtype != chain.spec.dtype or max(engine.meta.shape, default=0) > _LONGEST:
             return None
         if reading.of(chain if shard is None else shard.inner) is None:
             return None
@@ -124,8 +122,15 @@ class NativeRead:
         return arrays, numbers
 
     def _names(self, coords: Numbers) -> list[int]:
-        name = ctypes_address(self._prefix)
-        return [name, len(self._prefix), ord(self._engine.separator), coords.shape[1], platform.OPEN, coords.ctypes.data]
+        name = address(self._prefix)
+        return [
+            name,
+            len(self._prefix),
+            ord(self._engine.separator),
+            coords.shape[1],
+            platform.OPEN,
+            coords.ctypes.data,
+        ]
 
     def _chunks(self, batch: rows.Rows, threads: int) -> None:
         """Read units that are chunks."""
@@ -133,7 +138,9 @@ class NativeRead:
         kept, boxes = self._boxes(batch, batch.boxes.place)
         call.do("xzarr3_read", [*self._names(batch.coords), 0, 0, 0, 0, 0, *boxes])
         self._note(batch.coords, call.status)
-        self._count(call, is_part=not self._layout.numbers[7], absent=int(np.count_nonzero(call.status == ABSENT)))
+        self._count(
+            call, is_part=not self._layout.numbers[7], absent=int(np.count_nonzero(call.status == ABSENT))
+        )
         del kept
 
     def _shards(self, batch: rows.Rows, threads: int) -> None:
@@ -254,8 +261,3 @@ def _edges(unit: Numbers, offset: Numbers, length: Numbers, *, is_plain: bool) -
     part = (offset - base) // _AHEAD
     cut |= part[1:] != part[:-1]
     return np.concatenate([[0], np.flatnonzero(cut) + 1, [len(unit)]]).astype(np.int64)
-
-
-def ctypes_address(data: bytes) -> int:
-    """The address of bytes, which have to live as long as it is used."""
-    return np.frombuffer(data, np.uint8).ctypes.data if data else 0

@@ -1,6 +1,6 @@
 """Rows: the boxes that a selection has in each chunk, as flat arrays for native code.
 
-A box is a product of progressions: ``start``, ``count`` and the step of the selection, for each dimension. A
+A box is a product of progressions: ``start``, ``extent`` and the step of the selection, for each dimension. A
 selection becomes boxes of the array, these are divided at the borders of stored units, and those of shards
 once more at the borders of inner chunks. All arrays have one entry a box or a row; no Python runs for each.
 """
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3.io.plan import ReadPlan
-from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Points
+from xzarr3.io.selection import DimChoice, DimSelection, Points
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -30,13 +30,13 @@ class Boxes(NamedTuple):
     """Boxes of an array or of its chunks; each list has one array for each dimension."""
 
     start: list[Numbers]
-    count: list[Numbers]
+    extent: list[Numbers]
     place: Numbers
     """Byte of the result at which the first element of each box belongs."""
 
     def take(self, at: Numbers | slice) -> Boxes:
         """Some of the boxes."""
-        return Boxes([each[at] for each in self.start], [each[at] for each in self.count], self.place[at])
+        return Boxes([each[at] for each in self.start], [each[at] for each in self.extent], self.place[at])
 
 
 class Rows(NamedTuple):
@@ -64,7 +64,9 @@ def _along(chosen: DimChoice, stride: int) -> tuple[Numbers, Numbers, Numbers]:
 def steps_of(plan: ReadPlan) -> list[int]:
     """The step of the selection along each dimension."""
     if isinstance(plan.selection, Points):
-        return [1 if chosen is None else chosen.step for chosen in _others(plan.selection, len(plan.grid.axes))]
+        return [
+            1 if chosen is None else chosen.step for chosen in _others(plan.selection, len(plan.grid.axes))
+        ]
     return [chosen.step if isinstance(chosen, DimSelection) else 1 for chosen in plan.selection]
 
 
@@ -117,7 +119,7 @@ def divided(
         Along each dimension the coordinate of the chunk of each new box; the number of the box that it comes
         from; and the new boxes, whose starts count from the chunk.
     """
-    start, count, place = list(boxes.start), list(boxes.count), boxes.place
+    start, count, place = list(boxes.start), list(boxes.extent), boxes.place
     coords: list[Numbers] = []
     parent = np.arange(len(place))
     for axis, (length, step, stride) in enumerate(zip(lengths, steps, strides, strict=True)):
@@ -156,7 +158,11 @@ def grouped(coords: list[Numbers], unit: Numbers, boxes: Boxes) -> Rows:
             later |= more
         changes = later
     begins = np.append(0, np.flatnonzero(changes) + 1)[: len(unit)]
-    at = np.stack([each[begins] for each in coords], axis=1) if coords else np.zeros((len(begins), 0), np.int64)
+    at = (
+        np.stack([each[begins] for each in coords], axis=1)
+        if coords
+        else np.zeros((len(begins), 0), np.int64)
+    )
     return Rows(np.ascontiguousarray(at), unit[begins], np.append(begins, len(unit)), boxes)
 
 
@@ -174,7 +180,7 @@ def _batches(
 ) -> Iterator[Boxes]:
     """The boxes, divided along the first dimensions if they touch too many units."""
     each = np.ones(len(boxes.place))
-    for start, count, length, step in zip(boxes.start, boxes.count, lengths, steps, strict=True):
+    for start, count, length, step in zip(boxes.start, boxes.extent, lengths, steps, strict=True):
         each *= (start + (count - 1) * step) // length - start // length + 1
     total = np.cumsum(each)
     if len(total) == 0 or total[-1] <= MOST:
@@ -188,11 +194,11 @@ def _batches(
             yield from _batches(boxes.take(slice(at, at + 1)), lengths, steps, strides, axis)
     else:
         coords, _, inside = divided(
-            Boxes([boxes.start[axis]], [boxes.count[axis]], boxes.place),
+            Boxes([boxes.start[axis]], [boxes.extent[axis]], boxes.place),
             [lengths[axis]], [steps[axis]], [strides[axis]],
         )  # fmt: skip
         number = len(inside.place)
-        start = [each if at == axis else np.repeat(each, number) for at, each in enumerate(boxes.start)]
-        count = [each if at == axis else np.repeat(each, number) for at, each in enumerate(boxes.count)]
-        start[axis], count[axis] = inside.start[0] + coords[0] * lengths[axis], inside.count[0]
-        yield from _batches(Boxes(start, count, inside.place), lengths, steps, strides, axis + 1)
+        starts = [np.repeat(each, number) for each in boxes.start]
+        extents = [np.repeat(each, number) for each in boxes.extent]
+        starts[axis], extents[axis] = inside.start[0] + coords[0] * lengths[axis], inside.extent[0]
+        yield from _batches(Boxes(starts, extents, inside.place), lengths, steps, strides, axis + 1)
