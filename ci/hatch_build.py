@@ -3,9 +3,10 @@
     python ci/hatch_build.py            compiles it into the checkout, after a change of the file
     python ci/hatch_build.py --check    does so with all warnings as errors and with sanitizers
 
-The compiler is the ``cc`` that is there (``CC`` names another one), or else that of the package ziglang. Without
-either, xzarr3 is installed all the same, and Python does all work: ``xzarr3.show_versions()`` tells.
-``XZARR3_TARGET`` names a target of zig, such as ``aarch64-linux-gnu.2.17``, to make the wheel of another platform.
+The compiler is the ``cc`` that is there (``CC`` names another one), or else that of the package ziglang.
+Without either, xzarr3 is installed all the same, and Python does all work: ``xzarr3.show_versions()`` tells.
+``XZARR3_TARGET`` names a target of zig, such as ``aarch64-linux-gnu.2.17``, to make the wheel of another
+platform; ``any`` makes the one without native code.
 """
 
 from __future__ import annotations

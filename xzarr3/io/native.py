@@ -50,6 +50,7 @@ LARGEST = 2**28
 so that larger ones would delay Ctrl-C."""
 _CONTRACT = 1  # Changes with `_native.c`, so that a library of another version is not used.
 _MOST_THREADS = 64
+_SLICE = 100  # Milliseconds after which a call returns, so that Python hears signals.
 _KEPT = 2**26  # Bytes of scratch memory that a thread keeps.
 _SLACK = 4096  # Bytes; encoders of others may compress a little worse.
 _INFLATE_STATE = 2**18
@@ -159,8 +160,8 @@ def _check_crc32c(call: Mapping[str, Any]) -> bool:
     return bool(call["crc32c_value"](_SAMPLE, len(_SAMPLE)) == google_crc32c.value(_SAMPLE))
 
 
-# The object that zstandard itself uses exports nothing; `_cffi`, beside it, is the same library, so it encodes
-# to the same bytes. That of numcodecs decodes 4 to 7 percent faster.
+# The object that zstandard itself uses exports nothing; `_cffi`, beside it, is the same library, so it
+# encodes to the same bytes. That of numcodecs decodes 4 to 7 percent faster.
 _LIBRARIES = {
     "zstd": _Library(
         "numcodecs",
@@ -291,10 +292,8 @@ class Layout(NamedTuple):
     kept: tuple[object, ...]
     """What the numbers have addresses of."""
 
-    @property
-    def address(self) -> int:
-        """Where the numbers are."""
-        return self.numbers.ctypes.data
+    is_plain: bool
+    """Whether the stored bytes are the elements."""
 
 
 def _layout(chain: CodecChain, stages: list[list[int]], room: int, kept: tuple[object, ...]) -> Layout | None:
@@ -314,7 +313,7 @@ def _layout(chain: CodecChain, stages: list[list[int]], room: int, kept: tuple[o
     ]
     made = np.array(numbers, np.int64)
     scratch = native.library.xzarr3_scratch(made.ctypes.data, 0)
-    return Layout(made, spec.nbytes, scratch, (coded, shape, apart, kept))
+    return Layout(made, spec.nbytes, scratch, (coded, shape, apart, kept), not stages)
 
 
 def _swap(chain: CodecChain) -> int | None:
@@ -498,7 +497,7 @@ class Call:
     def do(self, name: str, job: list[int]) -> None:
         """Do the rows; ``job`` is what follows ``work`` in the struct of ``_native.c``.
 
-        Ctrl-C is heard every tenth of a second: a call returns to Python after this time.
+        Ctrl-C is heard between two calls.
         """
         memory = _lent.memory
         size = self._threads * self._scratch
@@ -509,19 +508,12 @@ class Call:
         if contexts is None:
             contexts = _lent.contexts = _Contexts(self._native)
         run, timed = self._head
+        edges = 0 if self._edges is None else self._edges.ctypes.data
         numbers = [
-            *(
-                self._native.table.ctypes.data,
-                self._layout.address,
-                self._fetches,
-                self._threads,
-                run,
-                100,
-                timed,
-            ),
-            *(0 if self._edges is None else self._edges.ctypes.data,),
-            *(self._next.ctypes.data, self._stop.ctypes.data, memory.ctypes.data, self._scratch),
-            *(contexts.numbers.ctypes.data, self.counts.ctypes.data, self.status.ctypes.data, *job),
+            *(self._native.table.ctypes.data, self._layout.numbers.ctypes.data, self._fetches),
+            *(self._threads, run, _SLICE, timed, edges, self._next.ctypes.data, self._stop.ctypes.data),
+            *(memory.ctypes.data, self._scratch, contexts.numbers.ctypes.data),
+            *(self.counts.ctypes.data, self.status.ctypes.data, *job),
         ]
         packed = (ctypes.c_int64 * len(numbers))(*numbers)
         function = getattr(self._native.library, name)

@@ -112,7 +112,7 @@ class NativeRead:
         """The arrays of boxes, and what follows ``length`` in the struct of a read."""
         ndim = len(self._steps)
         start = np.stack(batch.boxes.start, axis=1) if ndim else np.zeros(0, np.int64)
-        count = np.stack(batch.boxes.count, axis=1) if ndim else np.zeros(0, np.int64)
+        count = np.stack(batch.boxes.extent, axis=1) if ndim else np.zeros(0, np.int64)
         arrays = start, count, place, np.ascontiguousarray(batch.begin)
         fixed = self._fixed.ctypes.data
         numbers = [
@@ -123,14 +123,8 @@ class NativeRead:
 
     def _names(self, coords: Numbers) -> list[int]:
         name = address(self._prefix)
-        return [
-            name,
-            len(self._prefix),
-            ord(self._engine.separator),
-            coords.shape[1],
-            platform.OPEN,
-            coords.ctypes.data,
-        ]
+        size, separator = len(self._prefix), ord(self._engine.separator)
+        return [name, size, separator, coords.shape[1], platform.OPEN, coords.ctypes.data]
 
     def _chunks(self, batch: rows.Rows, threads: int) -> None:
         """Read units that are chunks."""
@@ -138,9 +132,7 @@ class NativeRead:
         kept, boxes = self._boxes(batch, batch.boxes.place)
         call.do("xzarr3_read", [*self._names(batch.coords), 0, 0, 0, 0, 0, *boxes])
         self._note(batch.coords, call.status)
-        self._count(
-            call, is_part=not self._layout.numbers[7], absent=int(np.count_nonzero(call.status == ABSENT))
-        )
+        self._count(call, is_part=self._layout.is_plain, absent=int(np.count_nonzero(call.status == ABSENT)))
         del kept
 
     def _shards(self, batch: rows.Rows, threads: int) -> None:
@@ -174,7 +166,7 @@ class NativeRead:
         length[odd & ~absent] = -2
         length[(status == LEFT)[parts.unit]] = -2
         offset, length = np.ascontiguousarray(offset), np.ascontiguousarray(length)
-        edges = _edges(parts.unit, offset, length, is_plain=not self._layout.numbers[7])
+        edges = _edges(parts.unit, offset, length, is_plain=self._layout.is_plain)
         call = self._call(self._layout, len(offset), threads, edges)
         kept, boxes = self._boxes(parts, parts.boxes.place)
         unit = np.ascontiguousarray(parts.unit)

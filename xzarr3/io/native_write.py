@@ -142,7 +142,7 @@ class NativeWrite:
 
     def _batch(self, batch: rows.Rows, writer: FileWriter, threads: int) -> None:
         ndim = len(self._sizes)
-        count = np.stack(batch.boxes.count, axis=1) if ndim else np.zeros((1, 0), np.int64)
+        count = np.stack(batch.boxes.extent, axis=1) if ndim else np.zeros((1, 0), np.int64)
         whole = (count == np.minimum(self._lengths, self._sizes - batch.coords * self._lengths)).all(axis=1)
         self._left.update(map(tuple, batch.coords[~whole].tolist()))
         coords, count, place = batch.coords[whole], count[whole], batch.boxes.place[whole]
@@ -150,9 +150,7 @@ class NativeWrite:
             if self._stop[0]:
                 break
             part = slice(at, at + _AT_ONCE)
-            self._some(
-                *(np.ascontiguousarray(each[part]) for each in (coords, count, place)), writer, threads
-            )
+            self._some(coords[part], count[part], place[part], writer, threads)
 
     def _some(
         self, coords: Numbers, count: Numbers, place: Numbers, writer: FileWriter, threads: int
