@@ -488,56 +488,83 @@ static int place_bytes(Thread *thread, i64 row, const char *source, i64 size) {
     return DONE;
 }
 
-/* Reads a box of a chunk whose stored bytes are its elements: one range, or one for each index of the first
- * dimensions where the gaps between them are larger than another call is worth. */
-static int read_box(Thread *thread, int file, i64 base, i64 box) {
+/* The bytes that a row needs of a chunk whose stored bytes are its elements. One box is one range, or `number`
+ * ranges for the indices of the first `split` dimensions, where the gaps between them are larger than another
+ * call is worth. Several boxes are the range from the first to the last of them. */
+typedef struct {
+    i64 first, size, number, split, apart[MOST_DIMENSIONS];
+} Span;
+
+static void span_of(const Read *job, i64 row, Span *span) {
+    const Chunk *chunk = job->work.chunk;
+    i64 ndim = chunk->ndim, low = INT64_MAX, high = 0, boxes = job->begin[row + 1] - job->begin[row];
+    for (i64 axis = 0; axis < ndim; axis++) span->apart[axis] = chunk->strides[axis] * job->step[axis];
+    for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++) {
+        i64 first = 0, end = chunk->itemsize;
+        for (i64 axis = 0; axis < ndim; axis++) {
+            first += job->start[box * ndim + axis] * chunk->strides[axis];
+            end += (job->count[box * ndim + axis] - 1) * span->apart[axis];
+        }
+        low = first < low ? first : low;
+        high = first + end > high ? first + end : high;
+    }
+    span->first = low, span->size = high - low, span->number = 1, span->split = 0;
+    const i64 *count = job->count + job->begin[row] * ndim;
+    for (i64 axis = 0; boxes == 1 && axis < ndim; axis++, span->split = axis) {
+        i64 each = span->size - (count[axis] - 1) * span->apart[axis];
+        if (count[axis] > 1 && count[axis] * (each + GAP) >= span->size) break;
+        span->size = each;
+        span->number *= count[axis];
+    }
+}
+
+/* Reads ranges of a chunk whose stored bytes are its elements. */
+static int read_ranges(Thread *thread, int file, i64 base, i64 row, const Span *span) {
     const Read *job = thread->job;
     const Chunk *chunk = job->work.chunk;
-    i64 ndim = chunk->ndim, apart[MOST_DIMENSIONS], at[MOST_DIMENSIONS] = {0}, block, size = chunk->itemsize;
-    const i64 *start = job->start + box * ndim, *count = job->count + box * ndim;
-    char *out = job->out + job->place[box];
-    for (i64 axis = 0; axis < ndim; axis++) {
-        apart[axis] = chunk->strides[axis] * job->step[axis];
-        base += start[axis] * chunk->strides[axis];
-        size += (count[axis] - 1) * apart[axis];
-    }
-    i64 split = 0;
-    for (; split < ndim; split++) {
-        i64 each = size - (count[split] - 1) * apart[split];
-        if (count[split] > 1 && count[split] * (each + GAP) >= size) break;
-        size = each;
-    }
-    i64 rest = ndim - split;
-    const i64 *inside = count + split;
-    int whole = outer_dimensions(rest, inside, job->strides + split, apart + split, chunk->itemsize, &block) == 0;
-    whole = whole && block == size && !chunk->swap && !chunk->truth;
+    i64 box = job->begin[row], ndim = chunk->ndim, at[MOST_DIMENSIONS] = {0}, block;
+    const i64 *inside = job->count + box * ndim + span->split, *apart = span->apart + span->split;
+    const i64 *strides = job->strides + span->split;
+    i64 rest = ndim - span->split, outer = outer_dimensions(rest, inside, strides, apart, chunk->itemsize, &block);
+    int straight = outer == 0 && block == span->size && !chunk->swap && !chunk->truth;
     for (;;) {
-        i64 from = base;
-        char *to = out;
-        for (i64 axis = 0; axis < split; axis++) {
-            from += at[axis] * apart[axis];
-            to += at[axis] * job->strides[axis];
+        i64 from = base + span->first, axis = span->split;
+        char *to = job->out + job->place[box];
+        for (i64 each = 0; each < span->split; each++) {
+            from += at[each] * span->apart[each];
+            to += at[each] * job->strides[each];
         }
-        char *memory = whole ? to : thread->elements;
-        if (read_at(thread, file, memory, size, from) != size) return LEFT;
-        if (!whole) {
-            settle(chunk, memory, size);
-            copy_box(to, job->strides + split, memory, apart + split, inside, rest, chunk->itemsize);
+        char *memory = straight ? to : thread->elements;
+        if (read_at(thread, file, memory, span->size, from) != span->size) return LEFT;
+        if (!straight) {
+            settle(chunk, memory, span->size);
+            copy_box(to, strides, memory, apart, inside, rest, chunk->itemsize);
         }
-        i64 axis = split;
-        while (axis > 0 && ++at[axis - 1] == count[axis - 1]) at[--axis] = 0;
+        while (axis > 0 && ++at[axis - 1] == job->count[box * ndim + axis - 1]) at[--axis] = 0;
         if (axis == 0) return DONE;
     }
 }
 
-static int read_boxes(Thread *thread, int file, i64 base, i64 row) {
+/* Reads a row from a file that holds its elements from byte `base` on. */
+static int read_plain(Thread *thread, int file, i64 base, i64 row) {
     const Read *job = thread->job;
-    i64 start = started(thread), before = thread->counts[READ_TIME];
-    for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++)
-        if (read_box(thread, file, base, box) != DONE) return LEFT;
-    counted(thread, CHUNKS, job->work.chunk->nbytes, start);
+    const Chunk *chunk = job->work.chunk;
+    i64 start = started(thread), before = thread->counts[READ_TIME], box = job->begin[row];
+    int single = box + 1 == job->begin[row + 1], status = DONE;
+    Span span;
+    span_of(job, row, &span);
+    if ((single && is_direct(job, box)) || (single && span.size * span.number + GAP * span.number < chunk->nbytes))
+        status = read_ranges(thread, file, base, row, &span);
+    else { /* Several boxes, or the whole chunk, which takes no longer than its parts. */
+        if (span.size + GAP >= chunk->nbytes) span.first = 0, span.size = chunk->nbytes;
+        char *memory = thread->elements;
+        if (read_at(thread, file, memory + span.first, span.size, base + span.first) != span.size) return LEFT;
+        settle(chunk, memory + span.first, span.size);
+        place_row(job, row, memory);
+    }
+    if (status == DONE) counted(thread, CHUNKS, chunk->nbytes, start);
     thread->counts[TIME] -= thread->counts[READ_TIME] - before;
-    return DONE;
+    return status;
 }
 
 /* Reads a row that is a whole file. */
@@ -548,7 +575,7 @@ static int read_file(Thread *thread, i64 row) {
     int status, file = open_file(job, row, &size, &status);
     if (file < 0) return status;
     if (!chunk->number)
-        status = size == chunk->nbytes ? read_boxes(thread, file, 0, row) : LEFT;
+        status = size == chunk->nbytes ? read_plain(thread, file, 0, row) : LEFT;
     else if (size <= chunk->largest && read_at(thread, file, thread->source, size, 0) == size)
         status = place_bytes(thread, row, thread->source, size);
     close(file);
@@ -567,7 +594,9 @@ static int read_parts(Thread *thread, i64 row, i64 end) {
         return 1;
     }
     if (!chunk->number) {
-        status[row] = size == chunk->nbytes ? (uint8_t)read_boxes(thread, file, at, row) : LEFT;
+        struct stat info;
+        int inside = size == chunk->nbytes && fstat(file, &info) == 0 && at <= info.st_size - size;
+        status[row] = inside ? (uint8_t)read_plain(thread, file, at, row) : LEFT;
         return 1;
     }
     i64 last = row + 1, stop = at + size;

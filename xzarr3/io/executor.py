@@ -19,7 +19,8 @@ from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ChunkError
 from xzarr3.io.byte_ranges import Price
-from xzarr3.io.native_read import Left, NativeRead
+from xzarr3.io.native import Left
+from xzarr3.io.native_read import NativeRead
 from xzarr3.io.native_write import NativeWrite
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
@@ -177,7 +178,7 @@ class Engine:
             return 0
         native = NativeRead.of(self, plan, out, absent)
         if native is not None:
-            left = self._read_rows(native, threads or available_threads())
+            left = self._by_native_code(native, threads or available_threads())
             if left is not None:
                 return left.missing + self._read_left(left.coords, plan, out, threads, absent)
         busy, pieces = to_read(self, plan, threads)
@@ -185,10 +186,14 @@ class Engine:
         return self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
 
     @for_array(lambda engine: engine)
-    def _read_rows(self, native: NativeRead, threads: int) -> Left | None:
-        if not is_shared():
-            return native.read(threads)
-        return run_on_threads(lambda: native.read(threads), 1, self.pool, native.stop)[0]
+    def _by_native_code(self, native: NativeRead | NativeWrite, threads: int) -> Left | None:
+        """Do the rows of a read or write; None if Python has to do all of it."""
+        try:
+            if not is_shared():
+                return native.run(threads)
+            return run_on_threads(lambda: native.run(threads), 1, self.pool, native.stop)[0]
+        except MemoryError:  # Python takes less.
+            return None
 
     def _read_left(
         self,
@@ -281,20 +286,13 @@ class Engine:
         native = (
             None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty, left_out=left_out)
         )
-        units: Iterator[Batch] = plan.batches()
+        units, number = plan.batches(), plan.number
         if native is not None:
-            left = self._write_rows(native, asked or available_threads())
+            left = self._by_native_code(native, asked or available_threads())
             if left is not None:
-                if left:
-                    self._write(_only(units, left), len(left), plan, source, min(threads, len(left)), options)
-                return
-        self._write(units, plan.number, plan, source, threads, options)
-
-    @for_array(lambda engine: engine)
-    def _write_rows(self, native: NativeWrite, threads: int) -> set[tuple[int, ...]] | None:
-        if not is_shared():
-            return native.write(threads)
-        return run_on_threads(lambda: native.write(threads), 1, self.pool, native.stop)[0]
+                units, number = _only(units, left.coords), len(left.coords)
+        if number:
+            self._write(units, number, plan, source, min(threads, number), options)
 
     def _write(
         self,

@@ -57,6 +57,15 @@ _INFLATE_STATE = 2**18
 _PATH = Path(__file__).parent / "_native.so"
 
 
+class Left(NamedTuple):
+    """What native code leaves to Python."""
+
+    missing: int
+    """Number of units that a read found absent."""
+    coords: set[tuple[int, ...]]
+    """The units that Python has to read or write."""
+
+
 class _Function(NamedTuple):
     """A function that a shared object exports."""
 
@@ -451,6 +460,10 @@ class _Lent(threading.local):
 _lent = _Lent()
 
 
+def _allocate(size: int) -> npt.NDArray[np.uint8]:
+    return np.empty(size, np.uint8)
+
+
 class Call:
     """Some rows, as several threads do them in one or more calls.
 
@@ -502,7 +515,7 @@ class Call:
         memory = _lent.memory
         size = self._threads * self._scratch
         if memory is None or len(memory) < size:
-            memory = np.empty(size, np.uint8)
+            memory = _allocate(size)
             _lent.memory = memory if size <= _KEPT else None
         contexts = _lent.contexts
         if contexts is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,19 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.io import rows
-from xzarr3.io.native import ABSENT, FIELDS, LEFT, Call, Layout, Numbers, address, closing, loaded, reading
+from xzarr3.io.native import (
+    ABSENT,
+    FIELDS,
+    LEFT,
+    Call,
+    Layout,
+    Left,
+    Numbers,
+    address,
+    closing,
+    loaded,
+    reading,
+)
 from xzarr3.io.plan import ReadPlan
 from xzarr3.stores.local import platform
 from xzarr3.tracing.counters import add, process
@@ -33,15 +45,6 @@ _WORTH = 150.0  # Microseconds of work that are worth another thread.
 _RUN_BYTES = 2**20  # Decoded bytes that a thread takes at a time, at most.
 
 
-class Left(NamedTuple):
-    """What a read by native code leaves."""
-
-    missing: int
-    """Number of absent units."""
-    coords: set[tuple[int, ...]]
-    """The units that the Python executor has to read."""
-
-
 class NativeRead:
     """A read by native code.
 
@@ -58,17 +61,12 @@ class NativeRead:
     def __init__(
         self, engine: Engine, plan: ReadPlan, out: AnyArray, absent: list[tuple[int, ...]] | None
     ) -> None:
-        chain = engine.meta.chain
         self._engine, self._plan, self._out, self._absent = engine, plan, out, absent
-        self._shard = chain.shard
-        self._chain = chain if chain.shard is None else chain.shard.inner
-        self._layout = cast("Layout", reading.of(self._chain))
         self._steps, self._strides = rows.steps_of(plan), rows.strides_of(plan, out)
         self._prefix = os.fsencode((engine.store.files or "") + engine.key_prefix)
         self._fixed = np.array([*self._steps, *self._strides], np.int64)
         self._stop = np.zeros(1, np.int64)
-        self._missing = 0
-        self._left: set[tuple[int, ...]] = set()
+        self._left = Left(0, set())
 
     @classmethod
     def of(
@@ -76,7 +74,7 @@ class NativeRead:
     ) -> NativeRead | None:
         """The read, or None if native code does not know its store, grid or codecs."""
         chain, shard = engine.meta.chain, engine.meta.chain.shard
-        known = loaded() is not None and engine.store.files is not None and plan.grid.is_regular
+        known = loaded() is not None and engine.store.files is not None
         if not known or (everywhere.listeners and not process.collectors):
             return None
         if plan.chunks < FEW or out.dtype != chain.spec.dtype or max(engine.meta.shape, default=0) > _LONGEST:
@@ -89,21 +87,27 @@ class NativeRead:
         """Let the threads return soon."""
         self._stop[0] = 1
 
-    def read(self, threads: int) -> Left | None:
-        """Read all units with at most so many threads; None if numpy places their elements faster."""
-        boxes = rows.boxes_of(self._plan, self._out)
-        if boxes is None:
+    def run(self, threads: int) -> Left | None:
+        """Read all units with at most so many threads; None if Python is to read all of them."""
+        batches = rows.batches(self._plan, self._out)
+        if batches is None:
             return None
-        read = self._chunks if self._shard is None else self._shards
-        for batch in rows.units(boxes, self._plan.grid.largest, self._steps, self._strides):
-            read(batch, threads)
+        for shape, batch in batches:
+            chain = self._engine.chain_of(shape)
+            layout = reading.of(chain if chain.shard is None else chain.shard.inner)
+            if layout is None:
+                self._left.coords.update(map(tuple, batch.coords.tolist()))
+            elif chain.shard is None:
+                self._chunks(batch, layout, threads)
+            else:
+                self._shards(batch, layout, chain.shard, threads)
             if self._stop[0]:
                 break
-        return Left(self._missing, self._left)
+        return self._left
 
     def _call(self, layout: Layout, number: int, threads: int, edges: Numbers | None = None) -> Call:
         fetches = number if edges is None else len(edges) - 1
-        work = number * (_OPEN + self._chain.decode_time)
+        work = number * (_OPEN + self._engine.meta.chain.decode_time)
         busy = min(threads, 1 + int(work / _WORTH))
         run = max(1, min(16, fetches // (4 * busy), _RUN_BYTES // layout.nbytes))
         return Call(layout, number, busy, run, self._stop, edges=edges, timed=bool(process.collectors))
@@ -126,18 +130,17 @@ class NativeRead:
         size, separator = len(self._prefix), ord(self._engine.separator)
         return [name, size, separator, coords.shape[1], platform.OPEN, coords.ctypes.data]
 
-    def _chunks(self, batch: rows.Rows, threads: int) -> None:
+    def _chunks(self, batch: rows.Rows, layout: Layout, threads: int) -> None:
         """Read units that are chunks."""
-        call = self._call(self._layout, len(batch.coords), threads)
+        call = self._call(layout, len(batch.coords), threads)
         kept, boxes = self._boxes(batch, batch.boxes.place)
         call.do("xzarr3_read", [*self._names(batch.coords), 0, 0, 0, 0, 0, *boxes])
         self._note(batch.coords, call.status)
-        self._count(call, is_part=self._layout.is_plain, absent=int(np.count_nonzero(call.status == ABSENT)))
+        self._count(call, is_part=layout.is_plain, absent=int(np.count_nonzero(call.status == ABSENT)))
         del kept
 
-    def _shards(self, batch: rows.Rows, threads: int) -> None:
+    def _shards(self, batch: rows.Rows, layout: Layout, shard: Shard, threads: int) -> None:
         """Read units that are shards: their indexes, and then their inner chunks."""
-        shard = cast("Shard", self._shard)
         most = max(1, min(_SHARDS, _INDEXES // shard.index_size, _INNER // shard.number))
         for first in range(0, len(batch.coords), most):
             last = min(first + most, len(batch.coords))
@@ -147,13 +150,19 @@ class NativeRead:
             inner, parent, inside = rows.divided(boxes, shard.grid.chunk_shape, self._steps, self._strides)
             parts = rows.grouped(inner, unit[parent], inside)
             with closing(np.full(len(coords), -1, np.int64)) as files:
-                status = self._some_shards(shard, coords, parts, files, threads)
+                status = self._some_shards(shard, layout, coords, parts, files, threads)
             self._note(coords, status)
             if self._stop[0]:
                 break
 
     def _some_shards(
-        self, shard: Shard, coords: Numbers, parts: rows.Rows, files: Numbers, threads: int
+        self,
+        shard: Shard,
+        layout: Layout,
+        coords: Numbers,
+        parts: rows.Rows,
+        files: Numbers,
+        threads: int,
     ) -> npt.NDArray[np.uint8]:
         """Read the rows of some shards; returns what became of each shard."""
         index, status = self._indexes(shard, coords, files, threads)
@@ -166,8 +175,8 @@ class NativeRead:
         length[odd & ~absent] = -2
         length[(status == LEFT)[parts.unit]] = -2
         offset, length = np.ascontiguousarray(offset), np.ascontiguousarray(length)
-        edges = _edges(parts.unit, offset, length, is_plain=self._layout.is_plain)
-        call = self._call(self._layout, len(offset), threads, edges)
+        edges = _edges(parts.unit, offset, length, is_plain=layout.is_plain)
+        call = self._call(layout, len(offset), threads, edges)
         kept, boxes = self._boxes(parts, parts.boxes.place)
         unit = np.ascontiguousarray(parts.unit)
         places = [files.ctypes.data, 0, unit.ctypes.data, offset.ctypes.data, length.ctypes.data]
@@ -204,12 +213,12 @@ class NativeRead:
         """Record what became of units."""
         absent = status == ABSENT
         if absent.any():
-            self._missing += int(np.count_nonzero(absent))
+            self._left = self._left._replace(missing=self._left.missing + int(np.count_nonzero(absent)))
             if self._absent is not None:
                 self._absent += map(tuple, coords[absent].tolist())
         left = status == LEFT
         if left.any():
-            self._left.update(map(tuple, coords[left].tolist()))
+            self._left.coords.update(map(tuple, coords[left].tolist()))
 
     def _count(self, call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False) -> None:
         """Add what a call did to the counts of traces."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, cast
+import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.crc32c import Crc32cCodec
+from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import Xzarr3Error
+from xzarr3.grid import Steps
 from xzarr3.io import rows
 from xzarr3.io.native import (
     ABSENT,
@@ -22,6 +24,7 @@ from xzarr3.io.native import (
     LEFT,
     Call,
     Layout,
+    Left,
     Numbers,
     address,
     loaded,
@@ -74,17 +77,14 @@ class NativeWrite:
         keep_empty: bool,
         left_out: list[tuple[int, ...]] | None,
     ) -> None:
-        chain = engine.meta.chain
         self._engine, self._plan, self._source = engine, plan, source
         self._keep_empty, self._left_out = keep_empty, left_out
-        self._shard = chain.shard
-        self._layout = cast("Layout", writing.of(chain if chain.shard is None else chain.shard.inner))
         self._above, _, name = engine.key_prefix.rpartition("/")
         self._name = os.fsencode(name)
-        self._lengths, self._sizes = np.array(plan.grid.largest), np.array(engine.meta.shape)
+        self._sizes = np.array(engine.meta.shape, np.int64)
         self._stop = np.zeros(1, np.int64)
         self._serial = np.zeros(1, np.int64)
-        self._left: set[tuple[int, ...]] = set()
+        self._left = Left(0, set())
 
     @classmethod
     def of(
@@ -99,7 +99,7 @@ class NativeWrite:
         """The write, or None if native code does not know its store, grid, selection or codecs."""
         store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
         spec = chain.spec
-        if loaded() is None or not store.replaces_files or not plan.grid.is_regular or spec.nbytes > LARGEST:
+        if loaded() is None or not store.replaces_files or spec.nbytes > LARGEST:
             return None
         if plan.number * (1 if shard is None else shard.number) < FEW:
             return None
@@ -120,49 +120,60 @@ class NativeWrite:
         """Let the threads return soon."""
         self._stop[0] = 1
 
-    def write(self, threads: int) -> set[tuple[int, ...]] | None:
-        """Write the units with at most so many threads; returns those that Python has to write.
-
-        Returns None, and writes nothing, if the store does not accept the keys or a directory.
-        """
-        with self._engine.store.writer() as writer:
-            if not isinstance(writer, FileWriter):
-                return None
-            boxes = rows.boxes_of(self._plan, self._source)
-            if boxes is None:
+    def run(self, threads: int) -> Left | None:
+        """Write the units with at most so many threads; None if Python is to write all of them."""
+        with cast("LocalStore", self._engine.store)._file_writer(None, sys.maxsize) as writer:
+            batches = rows.batches(self._plan, self._source)
+            if batches is None:
                 return None
             try:  # The keys differ in their digits only.
                 writer.check(self._engine.key((0,) * len(self._sizes)))
             except Xzarr3Error:  # The Python executor raises it.
                 return None
-            steps, strides = rows.steps_of(self._plan), self._source.strides
-            for batch in rows.units(boxes, self._plan.grid.largest, steps, strides):
-                self._batch(batch, writer, threads)
+            for shape, batch in batches:
+                self._batch(batch, self._engine.chain_of(shape), writer, threads)
         return self._left
 
-    def _batch(self, batch: rows.Rows, writer: FileWriter, threads: int) -> None:
-        ndim = len(self._sizes)
+    def _batch(self, batch: rows.Rows, chain: CodecChain, writer: FileWriter, threads: int) -> None:
+        layout = writing.of(chain if chain.shard is None else chain.shard.inner)
+        ndim, axes = len(self._sizes), self._plan.grid.axes
         count = np.stack(batch.boxes.extent, axis=1) if ndim else np.zeros((1, 0), np.int64)
-        whole = (count == np.minimum(self._lengths, self._sizes - batch.coords * self._lengths)).all(axis=1)
-        self._left.update(map(tuple, batch.coords[~whole].tolist()))
+        whole = np.full(len(count), layout is not None)
+        for axis, length, size, coord, given in zip(
+            axes, chain.spec.shape, self._sizes, batch.coords.T, count.T, strict=True
+        ):
+            first = (
+                coord * length if isinstance(axis, Steps) else np.array([*map(axis.start, coord.tolist())])
+            )
+            whole &= given == np.minimum(length, size - first)
+        self._left.coords.update(map(tuple, batch.coords[~whole].tolist()))
+        if layout is None:
+            return
         coords, count, place = batch.coords[whole], count[whole], batch.boxes.place[whole]
         for at in range(0, len(coords), _AT_ONCE):
             if self._stop[0]:
                 break
             part = slice(at, at + _AT_ONCE)
-            self._some(coords[part], count[part], place[part], writer, threads)
+            self._some(coords[part], count[part], place[part], chain, layout, writer, threads)
 
     def _some(
-        self, coords: Numbers, count: Numbers, place: Numbers, writer: FileWriter, threads: int
+        self,
+        coords: Numbers,
+        count: Numbers,
+        place: Numbers,
+        chain: CodecChain,
+        layout: Layout,
+        writer: FileWriter,
+        threads: int,
     ) -> None:
         """Write units under their locks, except those whose lock is held by another thread."""
-        engine, shard = self._engine, self._shard
+        engine, shard = self._engine, chain.shard
         each = [*map(tuple, coords.tolist())]
         keys = [*map(engine.key, each)]
         try:
-            folder = writer.folders.handle(self._above, lambda: self._is_stored(coords, count))
+            folder = writer.folders.handle(self._above, lambda: self._is_stored(coords))
         except OSError:  # The Python executor raises it.
-            self._left.update(each)
+            self._left.coords.update(each)
             return
         if folder is None:
             if self._left_out is not None:
@@ -172,18 +183,22 @@ class NativeWrite:
             writer.folders.forget()  # The handle stays open, and other writers need descriptors.
             with free_key_locks(engine.store_identity, keys) as held:
                 try:
-                    status = self._call(coords, count, place, np.array(held), folder, writer, threads)
+                    call = self._call(coords, chain, layout, threads)
+                    call.status[~np.array(held)] = _NOT_OURS
+                    self._write(call, coords, count, place, shard, folder, writer)
                 finally:
                     if shard is not None:  # The kept indexes are out of date now.
                         for key in keys:
                             forget_index(shard, engine.store_identity, key)
         finally:
             os.close(folder)
-        self._left.update(map(tuple, coords[(status == LEFT) | (status == _NOT_OURS)].tolist()))
+        self._left.coords.update(
+            map(tuple, coords[(call.status == LEFT) | (call.status == _NOT_OURS)].tolist())
+        )
         if self._left_out is not None:
-            self._left_out += map(tuple, coords[status == ABSENT].tolist())
+            self._left_out += map(tuple, coords[call.status == ABSENT].tolist())
 
-    def _is_stored(self, coords: Numbers, count: Numbers) -> bool:
+    def _is_stored(self, coords: Numbers) -> bool:
         """Whether one of these units is not empty, so that the directory is needed."""
         if self._keep_empty:
             return True
@@ -196,25 +211,27 @@ class NativeWrite:
             for unit in coords.tolist()
         )
 
-    def _call(
+    def _call(self, coords: Numbers, chain: CodecChain, layout: Layout, threads: int) -> Call:
+        number = len(coords)
+        busy = min(threads, 1 + int(number * (_CREATE + chain.spec.nbytes / _RATE) / _WORTH))
+        run = max(1, min(16, number // (4 * busy)))
+        size = 0 if chain.shard is None else chain.shard.index_size
+        return Call(layout, number, busy, run, self._stop, extra=size, timed=bool(process.collectors))
+
+    def _write(
         self,
+        call: Call,
         coords: Numbers,
         count: Numbers,
         place: Numbers,
-        held: npt.NDArray[np.bool_],
+        shard: Shard | None,
         folder: int,
         writer: FileWriter,
-        threads: int,
-    ) -> npt.NDArray[np.uint8]:
-        engine, shard, number = self._engine, self._shard, len(coords)
-        work = number * (_CREATE + engine.meta.chain.spec.nbytes / _RATE)
-        busy = min(threads, 1 + int(work / _WORTH))
-        run = max(1, min(16, number // (4 * busy)))
-        size = 0 if shard is None else shard.index_size
-        call = Call(self._layout, number, busy, run, self._stop, extra=size, timed=bool(process.collectors))
-        call.status[~held] = _NOT_OURS
+    ) -> None:
+        engine = self._engine
         before, after = (part + b"\0" for part in writer.around)
         strides = np.array(self._source.strides, np.int64)
+        size = 0 if shard is None else shard.index_size
         inner = None if shard is None else np.array(shard.counts, np.int64)
         job = [
             *(folder, address(self._name), len(self._name), ord(engine.separator), coords.shape[1]),
@@ -230,7 +247,6 @@ class NativeWrite:
             if (call.status == DONE).any():
                 writer.touch()
         _count(call)
-        return call.status
 
 
 def _is_known(shard: Shard) -> bool:

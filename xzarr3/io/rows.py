@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3.io.plan import ReadPlan
+from xzarr3.io.projection import AxisProjection, Slices
 from xzarr3.io.selection import DimChoice, DimSelection, Points
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -166,7 +167,50 @@ def grouped(coords: list[Numbers], unit: Numbers, boxes: Boxes) -> Rows:
     return Rows(np.ascontiguousarray(at), unit[begins], np.append(begins, len(unit)), boxes)
 
 
-def units(
+def batches(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Iterator[tuple[tuple[int, ...], Rows]] | None:
+    """The stored units of a plan in batches of one shape; None if numpy places their elements faster.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+    view : ndarray
+        The buffer; the places of the boxes are in it.
+    """
+    if plan.grid.is_regular:
+        boxes = boxes_of(plan, view)
+        if boxes is None:
+            return None
+        steps, strides = steps_of(plan), strides_of(plan, view)
+        return ((plan.grid.largest, each) for each in _units(boxes, plan.grid.largest, steps, strides))
+    if type(plan.addressing) is not Slices:
+        return None
+    return ((shape, each) for shape, parts in plan.shapes() for each in _product(parts, view.strides))
+
+
+def _product(parts: Sequence[Sequence[AxisProjection]], strides: Sequence[int]) -> Iterator[Rows]:
+    """The units that combine one part along each dimension."""
+    along = [
+        np.array(
+            [
+                (part.coord, part.inner.start, part.outer.stop - part.outer.start, part.outer.start * stride)
+                for part in each
+            ],
+            np.int64,
+        ).T
+        for each, stride in zip(parts, strides, strict=True)
+    ]
+    numbers = [each.shape[1] for each in along]
+    for first in range(0, math.prod(numbers), MOST):
+        number = min(MOST, math.prod(numbers) - first)
+        at = np.unravel_index(np.arange(first, first + number), numbers)
+        coords, starts, extents, places = zip(
+            *(each[:, chosen] for each, chosen in zip(along, at, strict=True)), strict=True
+        )
+        boxes = Boxes([*starts], [*extents], sum(places, np.zeros(number, np.int64)))
+        yield Rows(np.stack(coords, axis=1), np.arange(number), np.arange(number + 1), boxes)
+
+
+def _units(
     boxes: Boxes, lengths: Sequence[int], steps: Sequence[int], strides: Sequence[int]
 ) -> Iterator[Rows]:
     """The stored units that boxes touch, in batches of about :data:`MOST` rows at most."""

@@ -1,0 +1,538 @@
+"""Native reads: the results and errors of the Python executor, and no access outside of their memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _native import LITTLE, Seen, grids, interrupt, python_executor, watching
+from _unprivileged import run_child
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import LocalStore
+from xzarr3.io import native
+
+pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
+
+SHUFFLE = {"name": "numcodecs.shuffle"}
+CODECS: dict[str, list[Any]] = {
+    "none": [],
+    "zstd": ["zstd"],
+    "blosc": ["blosc"],
+    "bitshuffled": [
+        {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 3, "shuffle": "bitshuffle"}}
+    ],
+    "gzip": ["gzip"],
+    "crc32c": ["crc32c"],
+    "zstd-crc32c": ["zstd", "crc32c"],
+    "shuffle-gzip": [SHUFFLE, "gzip"],
+    "shuffle-zstd": [SHUFFLE, "zstd"],
+    "gzip-zstd-crc32c": ["gzip", "zstd", "crc32c"],
+    "crc32c-zstd": ["crc32c", "zstd"],
+    "shuffle-shuffle-crc32c-zstd": [SHUFFLE, SHUFFLE, "crc32c", "zstd"],
+    "snappy": [{"name": "blosc", "configuration": {"cname": "snappy", "clevel": 0, "shuffle": "noshuffle"}}],
+}
+BY_PYTHON = frozenset(("snappy",))
+DTYPES = ("int8", "uint16", "int32", "float32", "float64", "complex64", "complex128", "datetime64[s]", "S3")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def seen() -> Iterator[Seen]:
+    with watching() as found:
+        yield found
+
+
+def outcome(array: xzarr3.Array, selection: Any) -> tuple[Any, ...]:
+    """The bytes of a result, or the error in words, with what its cause and chunk are."""
+    try:
+        kind = array.vindex if isinstance(selection, list) else array.oindex
+        found = kind[tuple(selection) if isinstance(selection, list) else selection]
+    except xzarr3.Xzarr3Error as error:
+        return type(error), str(error), type(error.__cause__)
+    return found.shape, found.dtype, found.tobytes()
+
+
+def orthogonal(values: np.ndarray[Any, Any], index: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    """What ``oindex`` means: each dimension is selected from on its own."""
+    for axis in reversed(range(values.ndim)):
+        values = values[(slice(None),) * axis + (index[axis],)]
+    return values
+
+
+def both(array: xzarr3.Array, selection: Any) -> tuple[Any, ...]:
+    """The outcome of native code, which is that of the Python executor."""
+    found = outcome(array, selection)
+    with python_executor():
+        assert found == outcome(array, selection)
+    return found
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+    """Options of an array, and its values."""
+    shape, chunks, dtype, rng = draw(grids(DTYPES))
+    values = rng.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
+    values[rng.random(shape) < draw(st.sampled_from((0, 0.5, 1)))] = 0
+    options: dict[str, Any] = {
+        "chunks": chunks,
+        "compressors": CODECS[draw(st.sampled_from([*CODECS]))],
+        "fill_value": draw(st.sampled_from((0, 1))) if dtype.kind in "iufc" else None,
+    }
+    if draw(st.booleans()):
+        options["shards"] = tuple(n * draw(st.integers(1, 3)) for n in chunks)
+    if draw(st.booleans()):
+        order = draw(st.permutations(range(len(shape))))
+        options["filters"] = [{"name": "transpose", "configuration": {"order": order}}]
+        options.pop("shards", None)
+    if draw(st.booleans()):
+        options["serializer"] = {"name": "bytes", "configuration": {"endian": "big"}}
+    return options, values.view(dtype).reshape(shape)
+
+
+@st.composite
+def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
+    if draw(st.integers(0, 3)) == 0:
+        number = draw(st.integers(1, 9))
+        each = [
+            np.array(draw(st.lists(st.integers(0, n - 1), min_size=number, max_size=number))) for n in shape
+        ]
+        if len(shape) > 1 and draw(st.booleans()):
+            at = draw(st.integers(0, len(shape) - 1))
+            return [*each[:at], slice(None, None, draw(st.integers(1, 3))), *each[at + 1 :]]
+        return each
+    chosen: list[Any] = []
+    by_indices = draw(st.booleans())
+    for n in shape:
+        if by_indices and draw(st.booleans()):
+            chosen.append(np.array(draw(st.lists(st.integers(-n, n - 1), min_size=1, max_size=2 * n))))
+            continue
+        start, stop = draw(st.integers(-n, n)), draw(st.integers(-n, n))
+        step = draw(st.sampled_from((1, 1, 2, 3, 7, -1, -2)))
+        chosen.append(draw(st.sampled_from((slice(None), slice(start, stop, step), n - 1, -n))))
+    return tuple(chosen)
+
+
+@given(made=arrays(), data=st.data())
+def test_results_are_those_of_the_python_executor(
+    tmp_path_factory: pytest.TempPathFactory, made: Any, data: st.DataObject, seen: Seen
+) -> None:
+    options, values = made
+    path = tmp_path_factory.mktemp("read") / "a.zarr"
+    array = xzarr3.create_array(path, shape=values.shape, dtype=values.dtype, **options)
+    # A part is written, so that some units are absent.
+    half = tuple(slice(0, data.draw(st.integers(0, n))) for n in values.shape)
+    array[half] = values[half]
+    expected = np.full(values.shape, array.fill_value, values.dtype)
+    expected[half] = values[half]
+    before = seen.rows
+    for _ in range(3):
+        selection = data.draw(selections(values.shape))
+        shape, _, found = both(array, selection)
+        index = tuple(selection)
+        if not isinstance(selection, list) or all(isinstance(each, np.ndarray) for each in index):
+            wanted = expected[index] if isinstance(selection, list) else orthogonal(expected, index)
+            assert (shape, found) == (wanted.shape, np.ascontiguousarray(wanted).tobytes())
+        has_indices = any(
+            isinstance(each, np.ndarray) for each in index
+        )  # Python takes many in small chunks.
+        assert seen.rows > before or 0 in shape or has_indices
+        before = seen.rows
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": (4, 20, 20)}])
+def test_arrays_of_indices_are_read_by_native_code(
+    tmp_path: Path, options: dict[str, Any], seen: Seen
+) -> None:
+    values = np.arange(8 * 30 * 30, dtype="int32").reshape(8, 30, 30)
+    array = xzarr3.create_array(tmp_path / "a", data=values, **{"chunks": (2, 10, 10), **options})
+    some = np.array([7, 0, 0, 3, 4])
+    for index in ((some,), (some, slice(None), slice(3, 25, 4)), (some, some + 9), (5, slice(None), some)):
+        before, left = seen.rows, seen.left
+        selection = index + (slice(None),) * (3 - len(index))
+        assert both(array, selection)[2] == np.ascontiguousarray(orthogonal(values, selection)).tobytes()
+        assert (seen.rows > before, seen.left) == (True, left)
+
+
+def test_an_index_at_the_start_and_without_a_checksum(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(60, dtype="int16").reshape(6, 10)
+    for number, codecs in enumerate(([LITTLE], [LITTLE, {"name": "crc32c"}])):
+        for location in ("start", "end"):
+            configuration = {
+                "chunk_shape": [2, 5],
+                "codecs": [LITTLE, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}],
+                "index_codecs": codecs,
+                "index_location": location,
+            }
+            array = xzarr3.create_array(
+                tmp_path / f"{number}-{location}",
+                data=values,
+                chunks=(4, 5),
+                compressors=None,
+                serializer={"name": "sharding_indexed", "configuration": configuration},
+            )
+            before, left = seen.rows, seen.left
+            assert both(array, ...)[2] == values.tobytes()
+            assert (seen.rows > before, seen.left) == (True, left)
+
+
+def test_chunks_of_different_sizes(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(13 * 11, dtype="float32").reshape(13, 11)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=((3, 7, 3), (5, 1, 5)))
+    before = seen.rows
+    for selection in (..., (slice(2, 12, 3), slice(None, None, -2)), (4, slice(None))):
+        assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
+    assert seen.rows == before + 9 + 6 + 3
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+@pytest.mark.parametrize("shards", [None, (8, 20)], ids=["chunks", "shards"])
+def test_all_units_are_read_by_native_code(tmp_path: Path, codecs: str, shards: Any, seen: Seen) -> None:
+    values = np.random.default_rng(0).normal(size=(50, 40)).round(2).astype("float32")
+    array = xzarr3.create_array(
+        tmp_path / "a", data=values, chunks=(4, 10), shards=shards, compressors=CODECS[codecs]
+    )
+    before, left = seen.rows, seen.left
+    for selection in (..., (slice(None, None, 3), slice(5, 37))):
+        assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
+    assert seen.rows > before
+    assert (seen.left > left) == (codecs in BY_PYTHON)
+
+
+@pytest.mark.parametrize("shards", [None, (8, 8)], ids=["chunks", "shards"])
+@pytest.mark.parametrize("step", [2**63 - 1, 2**63, -(2**63), -(10**30)])
+def test_a_step_that_exceeds_64_bits(tmp_path: Path, step: int, shards: Any, seen: Seen) -> None:
+    values = np.arange(1, 65, dtype="float32").reshape(8, 8)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(2, 2), shards=shards)
+    before = seen.rows
+    assert both(array, slice(3, None, step))[2] == values[3:4].tobytes()
+    column = values[1:3, 0 if step > 0 else -1]
+    assert both(array, [np.array([1, 2]), slice(None, None, step)])[2] == column.tobytes()
+    assert seen.rows > before
+
+
+@pytest.fixture(params=[*CODECS])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[xzarr3.Array, Path]:
+    """An array, and the file of its first chunk."""
+    values = (np.arange(4 * 64) % 50).astype("float32").reshape(4, 64)
+    array = xzarr3.create_array(
+        tmp_path / "a.zarr", data=values, chunks=(2, 16), compressors=CODECS[request.param]
+    )
+    return array, tmp_path / "a.zarr" / "c" / "0" / "0"
+
+
+def damages(data: bytes, rng: np.random.Generator) -> Iterator[bytes]:
+    """Ways in which stored bytes may differ from what they should be."""
+    for cut in (0, 1, 4, len(data) // 2, len(data) - 1):
+        yield data[:cut]
+    yield data + b"\0"
+    yield data + data
+    yield data[:-4] + bytes(4)
+    for _ in range(150):
+        found = bytearray(data)
+        for _ in range(int(rng.integers(1, 4))):
+            found[int(rng.integers(len(found)))] = int(rng.integers(256))
+        yield bytes(found)
+
+
+def test_damaged_chunks_give_the_same_result_or_error(stored: tuple[xzarr3.Array, Path], seen: Seen) -> None:
+    array, file = stored
+    data = file.read_bytes()
+    before, failed = seen.rows, 0
+    for damaged in damages(data, np.random.default_rng(0)):
+        file.write_bytes(damaged)
+        for selection in (..., (slice(None), 3), [np.array([0, 3]), np.array([3, 60])]):
+            failed += isinstance(both(array, selection)[0], type)
+    assert failed
+    assert seen.rows > before
+
+
+def test_a_block_of_blosc_that_is_larger_than_its_data(tmp_path: Path, seen: Seen) -> None:
+    stored = {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 0, "shuffle": "noshuffle"}}
+    values = np.arange(64, dtype="float32")
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=64, compressors=["zstd", stored])
+    file = tmp_path / "a" / "c" / "0"
+    data = bytearray(file.read_bytes())
+    data[8:12] = (int.from_bytes(data[4:8], "little") + 1).to_bytes(4, "little")
+    file.write_bytes(data)
+    assert both(array, ...)[0] is xzarr3.ChunkDecodeError
+
+
+@pytest.mark.parametrize("index", ["at the end", "at the start"])
+@pytest.mark.parametrize("codecs", [[], [{"name": "gzip", "configuration": {"level": 5}}]], ids=str)
+def test_damaged_shards_give_the_same_result_or_error(tmp_path: Path, codecs: list[Any], index: str) -> None:
+    values = (np.arange(4 * 64) % 50).astype("float32").reshape(4, 64)
+    configuration = {
+        "chunk_shape": [2, 16],
+        "codecs": [LITTLE, *codecs],
+        "index_codecs": [LITTLE],  # Without a checksum, any index is believed.
+        "index_location": "end" if index == "at the end" else "start",
+    }
+    array = xzarr3.create_array(
+        tmp_path / "a",
+        data=values,
+        chunks=(4, 64),
+        compressors=None,
+        serializer={"name": "sharding_indexed", "configuration": configuration},
+    )
+    file = tmp_path / "a" / "c" / "0" / "0"
+    data, failed = file.read_bytes(), 0
+    for damaged in damages(data, np.random.default_rng(0)):
+        file.write_bytes(damaged)
+        for selection in (..., (slice(None), 3), [np.array([0, 3]), np.array([3, 60])]):
+            failed += isinstance(both(array, selection)[0], type)
+    assert failed
+
+
+def test_what_is_no_file_is_left_to_the_python_executor(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(64, dtype="float32")
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=4, compressors=None)
+    folder = tmp_path / "a" / "c"
+    left = seen.left
+    (folder / "1").unlink()
+    assert both(array, ...)[2][16:32] == bytes(16)
+    assert seen.left == left  # It is absent.
+    (folder / "1").symlink_to(folder / "gone")
+    assert both(array, ...)[0] is xzarr3.StoreError
+    (folder / "1").unlink()
+    (folder / "1").symlink_to(folder / "2")
+    assert both(array, ...)[2][16:32] == values[8:12].tobytes()
+    (folder / "1").unlink()
+    (folder / "1").mkdir()
+    assert both(array, ...)[2][16:32] == bytes(16)
+    (folder / "1").rmdir()
+    os.mkfifo(folder / "1")
+    assert both(array, ...)[0] is xzarr3.StoreError
+    assert seen.left > left
+
+
+class OwnReader(LocalStore):
+    """A store with its own way to read."""
+
+    number = 0
+
+    def reader(self, *arguments: Any, **options: Any) -> Any:
+        self.number += 1
+        return super().reader(*arguments, **options)
+
+
+class OwnGet(LocalStore):
+    """A store whose values are in another order."""
+
+    def _get(self, key: str, byte_range: Any) -> Any:
+        found = super()._get(key, byte_range)
+        return found if found is None or not key.startswith("c/") else bytes(found)[::-1]
+
+
+@pytest.mark.parametrize("make", [OwnReader, OwnGet, lambda path: LocalStore(path, follow_links=False)])
+def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any, seen: Seen) -> None:
+    values = np.arange(16, dtype="int8")
+    xzarr3.create_array(tmp_path / "a", data=values, chunks=16, compressors=None)
+    store, before = make(tmp_path / "a"), seen.rows
+    found = xzarr3.open_array(store)[...]
+    assert np.array_equal(found, values[::-1] if make is OwnGet else values)
+    assert seen.rows == before
+    assert getattr(store, "number", 1) > 0
+
+
+@pytest.mark.parametrize("free", [2, 3, 4])
+def test_a_process_with_few_descriptors(tmp_path: Path, free: int) -> None:
+    def work() -> None:
+        array = xzarr3.create_array(tmp_path / "a", data=np.arange(4096.0), chunks=16, shards=1024)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = [os.open(tmp_path, os.O_RDONLY) for _ in range(50)]  # Also those between others.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, hard))
+        for descriptor in taken[-free:]:
+            os.close(descriptor)
+        assert np.array_equal(array.get(threads=4), np.arange(4096.0))
+
+    run_child(work).checked()
+
+
+def test_absent_chunks_are_named(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=(6, 6), chunks=(2, 3), dtype="int8", fill_value=7)
+    array[2:4, 0:3] = 1
+    strict = xzarr3.open_array(tmp_path / "a", missing="error")
+    for selection in (..., (slice(None), 1), [np.array([5, 0]), np.array([0, 5])]):
+        assert both(strict, selection)[0] is xzarr3.MissingChunksError
+
+
+def test_a_place_in_a_larger_array_is_all_that_is_written(tmp_path: Path) -> None:
+    values = np.arange(24 * 18, dtype="float32").reshape(24, 18)
+    for number, codecs in enumerate(CODECS.values()):
+        array = xzarr3.create_array(tmp_path / str(number), data=values, chunks=(5, 4), compressors=codecs)
+        for whole in (np.full((40, 40), -1, "float32"), np.full((40, 40), -1, "float32").T):
+            place = whole[3:27:2, 30:12:-1]
+            array.get((slice(None, None, 2), slice(None)), out=place)
+            assert np.array_equal(place, values[::2])
+            place[...] = -1
+            assert np.all(whole == -1)
+
+
+@pytest.mark.parametrize("shards", [None, (8, 8)], ids=["chunks", "shards"])
+def test_an_interrupted_read_leaves_no_open_file(
+    tmp_path: Path, shards: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.arange(1024).reshape(32, 32)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(2, 2), shards=shards)
+    before = len(os.listdir("/proc/self/fd"))
+    interrupt(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        array.get(threads=2)
+    assert len(os.listdir("/proc/self/fd")) == before
+    monkeypatch.undo()
+    assert np.array_equal(array[...], values)
+
+
+def test_a_trace_counts_what_is_read(tmp_path: Path, seen: Seen) -> None:
+    """As the explanation says, for chunks, for parts of them and for shards."""
+    values = np.arange(64, dtype="int16").reshape(8, 8)
+    for name, options in {
+        "parts": {"compressors": None},
+        "chunks": {"compressors": "zstd"},
+        "shards": {"shards": (8, 4), "compressors": "zstd"},
+    }.items():
+        array = xzarr3.create_array(tmp_path / name, data=values, chunks=(4, 2), **options)
+        (tmp_path / name / "c" / "0" / "1").unlink()
+        for selection in (..., (slice(0, 3), slice(None)), (5, slice(1, 6))):
+            before, expected = seen.rows, array.explain(selection)
+            with xzarr3.trace() as trace:
+                array.get(selection)
+            assert seen.rows > before
+            found = trace.arrays["/"]
+            assert found["bytes_read"] == expected.bytes_moved
+            assert found["chunks_decoded"] == expected.chunks
+            assert (found["requests"] - found["absent"], found["absent"]) == (
+                expected.requests,
+                expected.absent,
+            )
+
+
+def test_what_finds_no_memory_is_left_to_the_python_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(size: int) -> Any:
+        raise MemoryError
+
+    array = xzarr3.create_array(tmp_path / "a", shape=16, dtype="int8", chunks=2)
+    monkeypatch.setattr(native, "_allocate", allocate)
+    monkeypatch.setattr(native, "_lent", native._Lent())
+    array[...] = np.arange(16)
+    assert np.array_equal(array[...], np.arange(16))
+
+
+GUARDED = r"""
+    import ctypes, mmap, sys
+    from pathlib import Path
+    import numpy as np
+    import xzarr3
+    from xzarr3.io import native, native_read, native_write
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    given = {}
+    number = 0
+
+    def malloc(size):
+        # The memory ends where a page begins that nobody may touch; 16 bytes are what decoders align to.
+        global number
+        number += 1
+        taken = -(-size // 16) * 16
+        pages = -(-taken // 4096) * 4096 + 4096
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        start = libc.mmap(None, pages, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+        assert libc.mprotect(start + pages - 4096, 4096, 0) == 0
+        address = start + pages - 4096 - taken
+        ctypes.memset(address + size, 0xA5, taken - size)
+        ctypes.memset(start, 0xA5, address - start)
+        given[address] = start, pages, size, taken
+        return address
+
+    def free(address):
+        if not address:
+            return
+        start, pages, size, taken = given.pop(address)
+        assert ctypes.string_at(address + size, taken - size) == b"\xa5" * (taken - size)
+        assert ctypes.string_at(start, address - start) == b"\xa5" * (address - start)
+        assert libc.munmap(start, pages) == 0
+
+    def failing(unraisable):
+        sys.__unraisablehook__(unraisable)
+        libc._exit(3)
+
+    sys.unraisablehook = failing
+
+    leased = []
+
+    def allocate(size):
+        leased.append(malloc(size))
+        return np.frombuffer((ctypes.c_uint8 * size).from_address(leased[-1]), np.uint8)
+
+    def free_leased():
+        while leased:
+            free(leased.pop())
+
+    native._allocate = allocate
+    native._KEPT = -1  # Each call gets memory of its own.
+    native_read.FEW = native_write.FEW = 1
+    assert native.report() == "in use"
+    for path in sorted(Path(sys.argv[1]).iterdir()):
+        array = xzarr3.open_array(path, mode="r+")
+        # The result, too, ends before a page that nobody may touch.
+        size = array.nbytes
+        address = malloc(size)
+        out = np.frombuffer((ctypes.c_char * size).from_address(address), array.dtype).reshape(array.shape)
+        # What is written ends there as well. Random values do not shrink, and take all the room there is.
+        for values in (np.random.default_rng(0).random(array.shape, array.dtype), array[...]):
+            out[...] = values
+            array[...] = out
+            array[1:, :-1] = out[1:, :-1]
+            free_leased()
+            assert np.array_equal(array[...], values)
+            free_leased()
+        for damaged in (False, True):
+            try:
+                array.get(out=out)
+                array.vindex[tuple(np.array([0, n - 1]) for n in array.shape)]
+                array[tuple(slice(1, None, 3) for n in array.shape)]
+            except xzarr3.Xzarr3Error:
+                assert damaged
+            free_leased()
+            for file in path.rglob("c/*/*"):
+                data = bytearray(file.read_bytes())
+                data[len(data) // 2] ^= 0x55
+                file.write_bytes(data[:-1])
+        free(address)
+    assert number > 100 and not given, (number, given)
+"""
+
+
+@pytest.mark.slow
+def test_no_byte_outside_of_its_memory_is_touched(tmp_path: Path) -> None:
+    """All memory of native code ends before a page that nobody may touch, and has marks around it."""
+    values = (np.arange(40 * 30) % 50).astype("float32").reshape(40, 30)
+    arrays = tmp_path / "arrays"
+    for number, codecs in enumerate(CODECS.values()):
+        for shards in (None, (21, 16)):
+            path = arrays / f"{number}-{shards}"
+            xzarr3.create_array(path, data=values, chunks=(7, 8), shards=shards, compressors=codecs)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(GUARDED), str(arrays)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr

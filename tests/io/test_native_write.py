@@ -1,0 +1,584 @@
+"""Native writes: the files of the Python executor, byte by byte, and nothing lost when something fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _native import LITTLE, Seen, grids, interrupt, python_executor, watching
+from _unprivileged import run_child, run_unprivileged, unprivileged
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import InvalidKeyError, LocalStore, StoreError, StorePermissionError
+from xzarr3.io import native, native_write
+from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.locks import free_key_locks, key_lock
+
+pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
+
+ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": True}}
+CODECS: dict[str, list[Any]] = {
+    "none": [],
+    "zstd": [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}],
+    "zstd-fast": [{"name": "zstd", "configuration": {"level": -7, "checksum": True}}],
+    "zstd-small": [{"name": "zstd", "configuration": {"level": 9, "checksum": False}}],
+    "blosc": ["blosc"],
+    "lz4": [{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 9, "shuffle": "shuffle"}}],
+    "bitshuffled": [
+        {"name": "blosc", "configuration": {"cname": "zlib", "clevel": 1, "shuffle": "bitshuffle"}}
+    ],
+    "stored": [{"name": "blosc", "configuration": {"cname": "blosclz", "clevel": 0, "shuffle": "noshuffle"}}],
+    "crc32c": ["crc32c"],
+    "crc32c-twice": ["crc32c", "crc32c"],
+    "zstd-crc32c": [ZSTD, "crc32c"],
+    "crc32c-zstd-crc32c-zstd": ["crc32c", ZSTD, "crc32c", ZSTD],
+    "shuffle-zstd": [{"name": "numcodecs.shuffle"}, ZSTD],
+    "shuffle": [{"name": "numcodecs.shuffle"}],
+    "gzip": ["gzip"],
+}
+BY_PYTHON = frozenset(("gzip",))
+DTYPES = (
+    "bool", "int8", "uint16", "int32", "float16", "float32", "float64", "complex64", "complex128",
+    "datetime64[s]", "S3", "U2",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def seen() -> Iterator[Seen]:
+    with watching() as found:
+        yield found
+
+
+def contents(root: Path) -> dict[str, bytes | None]:
+    """The files in a directory, and None for each directory."""
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")
+    }
+
+
+def both(
+    folder: Path, write: Callable[[xzarr3.Array], Any], **options: Any
+) -> tuple[dict[str, bytes | None], Any]:
+    """The files that native code writes, as the Python executor does, and what ``write`` gives."""
+    found = []
+    for name in ("native", "python"):
+        with python_executor() if name == "python" else contextlib.nullcontext():
+            array = xzarr3.create_array(folder / name, **options)
+            result = write(array)
+        found.append((contents(folder / name), result))
+    assert found[0] == found[1]
+    return found[0]
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+    """Options of an array, and its values."""
+    shape, chunks, dtype, rng = draw(grids(DTYPES))
+    most = 2 if dtype.kind in "bU" else 256
+    octets = rng.integers(0, most, (*shape, dtype.itemsize), np.uint8)
+    if dtype.kind == "U":
+        octets[..., 1:] = 0
+    values = octets.view(dtype).reshape(shape)
+    options: dict[str, Any] = {
+        "shape": shape,
+        "dtype": dtype,
+        "chunks": chunks,
+        "compressors": CODECS[draw(st.sampled_from([*CODECS]))],
+        "write_empty_chunks": draw(st.booleans()),
+    }
+    fill: Any = np.zeros((), dtype)[()]
+    if dtype.kind in "fc":
+        fill = draw(st.sampled_from((dtype.type(0), dtype.type(-0.0), dtype.type("nan"), dtype.type(1))))
+        options["fill_value"] = fill
+    if dtype.kind != "U":
+        values[rng.random(shape) < draw(st.sampled_from((0, 0.5, 0.9, 1)))] = fill
+    if dtype.kind == "f" and draw(st.booleans()):  # What equals the fill value, but in other bits.
+        values.reshape(-1)[draw(st.integers(0, values.size - 1))] = -fill
+    if draw(st.booleans()):
+        options["shards"] = tuple(n * draw(st.integers(1, 3)) for n in chunks)
+    elif draw(st.booleans()):
+        order = draw(st.permutations(range(len(shape))))
+        options["filters"] = [{"name": "transpose", "configuration": {"order": order}}]
+    if draw(st.booleans()):
+        options["serializer"] = {"name": "bytes", "configuration": {"endian": "big"}}
+    if draw(st.booleans()):
+        options["chunk_key_encoding"] = {"name": "v2", "configuration": {"separator": "."}}
+    return options, values
+
+
+def in_memory(draw: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same values in another order in memory."""
+    how = draw(st.sampled_from(("C", "F", "backwards", "apart")))
+    if how == "backwards":
+        back = (slice(None, None, -1),) * values.ndim
+        return np.ascontiguousarray(values[back])[back]
+    if how == "apart":
+        wide = np.zeros([2 * n + 1 for n in values.shape], values.dtype)
+        place = wide[(slice(1, None, 2),) * values.ndim]
+        place[...] = values
+        return place
+    return np.array(values, order=how)
+
+
+@given(made=arrays(), data=st.data())
+def test_files_are_those_of_the_python_executor(
+    tmp_path_factory: pytest.TempPathFactory, made: Any, data: st.DataObject
+) -> None:
+    options, values = made
+    parts = []
+    for n in values.shape:
+        start = data.draw(st.integers(0, n - 1))
+        parts.append(data.draw(st.sampled_from((slice(None), slice(start, n), slice(0, start + 1)))))
+    first = in_memory(data.draw, values)
+    second = in_memory(data.draw, values[::-1])[tuple(parts)]
+    threads = data.draw(st.integers(1, 3))
+
+    def write(array: xzarr3.Array) -> list[tuple[int, ...]]:
+        left_out: list[tuple[int, ...]] = []
+        array.write_selected(array.plan(...).selection, first, threads=threads, left_out=left_out)
+        selected = array.plan(tuple(parts)).selection
+        array.write_selected(selected, second, threads=threads, left_out=left_out)
+        return sorted(left_out)
+
+    both(tmp_path_factory.mktemp("write"), write, **options)
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+@pytest.mark.parametrize("layout", ["chunks", "shards", "transposed", "big"])
+def test_all_units_are_written_by_native_code(tmp_path: Path, codecs: str, layout: str, seen: Seen) -> None:
+    values = np.cumsum(np.random.default_rng(0).normal(size=(50, 40)), axis=1).round(2).astype("float32")
+    values[:20, :30] = 0
+    options: dict[str, Any] = {"chunks": (4, 10), "shape": values.shape, "dtype": "float32"}
+    options["compressors"] = CODECS[codecs]
+    if layout == "shards":
+        options["shards"] = (8, 20)
+    elif layout == "transposed":
+        options["filters"] = [{"name": "transpose", "configuration": {"order": (1, 0)}}]
+    elif layout == "big":
+        options["serializer"] = {"name": "bytes", "configuration": {"endian": "big"}}
+    both(tmp_path, lambda array: array.set(..., values), **options)
+    assert (seen.rows > 0, seen.left) == (codecs not in BY_PYTHON, 0)
+
+
+def test_left_out_units_are_named(tmp_path: Path, seen: Seen) -> None:
+    values = np.zeros((12, 12), "int32")
+    values[5, 7] = 1
+
+    def write(array: xzarr3.Array) -> list[tuple[int, ...]]:
+        named: list[tuple[int, ...]] = []
+        for each in (np.ones_like(values), values):
+            plan = array.plan(...)
+            array.write_selected(plan.selection, each, left_out=named)
+        return sorted(named)
+
+    _, named = both(tmp_path, write, shape=(12, 12), chunks=(3, 4), dtype="int32")
+    assert len(named) == 11
+    assert seen.left == 11  # They were stored: Python erases them.
+    seen.left = 0
+    files, named = both(
+        tmp_path / "new", lambda array: array.set(..., values), shape=(12, 12), chunks=(3, 4), dtype="int32"
+    )
+    assert seen.left == 0
+    assert [name for name in files if name.startswith("c")] == ["c", "c/1", "c/1/1"]
+
+
+def test_an_index_at_the_start_and_without_a_checksum(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(60, dtype="int16").reshape(6, 10)
+    values[:2] = 0
+    for number, codecs in enumerate(([LITTLE], [LITTLE, {"name": "crc32c"}])):
+        for location in ("start", "end"):
+            configuration = {
+                "chunk_shape": [2, 5],
+                "codecs": [LITTLE, ZSTD],
+                "index_codecs": codecs,
+                "index_location": location,
+            }
+            both(
+                tmp_path / f"{number}-{location}",
+                lambda array: array.set(..., values),
+                shape=values.shape,
+                dtype="int16",
+                chunks=(4, 5),
+                compressors=None,
+                serializer={"name": "sharding_indexed", "configuration": configuration},
+            )
+    assert (seen.rows, seen.left) == (16, 0)
+
+
+def test_chunks_of_different_sizes(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(13 * 11, dtype="float32").reshape(13, 11)
+    options = {"shape": values.shape, "dtype": "float32", "chunks": ((3, 7, 3), (5, 1, 5))}
+    both(tmp_path, lambda array: array.set(..., values), **options)
+    assert (seen.rows, seen.left) == (9, 0)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self/fd"), reason="the system does not tell which files are open"
+)
+@pytest.mark.parametrize("shards", [None, (8, 8)])
+def test_an_interrupted_write_leaves_no_temporary_file_no_lock_and_no_open_file(
+    tmp_path: Path, shards: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=(16, 16), chunks=(2, 2), shards=shards, dtype="int64")
+    array[...] = 1
+    before = contents(tmp_path), open_files()
+    interrupt(monkeypatch)
+    values = np.arange(256).reshape(16, 16)
+    with pytest.raises(KeyboardInterrupt):
+        array.set(..., values, threads=1)
+    assert contents(tmp_path).keys() == before[0].keys()
+    assert open_files() == before[1]
+    identity = array.store.identity
+    taken = []
+
+    def take() -> None:
+        with free_key_locks(identity, [array.engine.key((i, j)) for i in range(8) for j in range(8)]) as held:
+            taken.extend(held)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    assert all(taken)
+    monkeypatch.undo()
+    found = array[...]
+    assert np.all((found == 1) | (found == values))
+    array.set(..., values)
+    assert np.array_equal(array[...], values)
+
+
+def test_the_time_of_the_root_changes(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
+    array[...] = 1
+    os.utime(tmp_path / "a", (1, 1))
+    array[...] = 2
+    assert os.stat(tmp_path / "a").st_mtime > 1
+
+
+def test_the_time_of_the_root_changes_if_the_writer_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
+    array[...] = 1
+    os.utime(tmp_path / "a", (1, 1))
+    interrupt(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt):
+        array.set(..., 2, threads=1)
+    assert os.stat(tmp_path / "a").st_mtime > 1
+
+
+class Own(LocalStore):
+    """A store with its own way to write."""
+
+    def _set(self, key: str, value: bytes) -> None:
+        super()._set(key, value[::-1] if key.startswith("c/") else value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda path: LocalStore(path, fsync=True), lambda path: LocalStore(path, follow_links=False), Own],
+)
+def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any, seen: Seen) -> None:
+    array = xzarr3.create_array(make(tmp_path / "a"), shape=16, chunks=2, dtype="int8", compressors=None)
+    array[...] = np.arange(16)
+    assert seen.rows == 0
+    assert (tmp_path / "a" / "c" / "1").read_bytes() == (b"\3\2" if make is Own else b"\2\3")
+
+
+def test_a_trace_counts_what_is_written(tmp_path: Path, seen: Seen) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8", compressors=None)
+    with xzarr3.trace() as trace:
+        array[...] = np.arange(1, 17)
+    assert seen.rows == 8
+    found = trace.arrays["/"]
+    assert [found[name] for name in ("requests", "put", "chunks_encoded", "bytes_written")] == [8, 8, 8, 16]
+
+
+# Faults
+
+
+def _array(base: Path, **options: Any) -> xzarr3.Array:
+    options = {"shape": (8, 8), "chunks": (2, 2), "dtype": "int32", "compressors": None} | options
+    return xzarr3.create_array(base / "store", **options)
+
+
+def _prepared(base: Path) -> None:
+    _array(base)[...] = 1
+
+
+def _leftovers(base: Path) -> list[str]:
+    return [name for _, _, names in os.walk(base) for name in names if name.startswith(TEMPORARY)]
+
+
+@unprivileged(_prepared)
+def test_a_directory_without_permission(base: Path) -> None:
+    folder = base / "store" / "c" / "1"
+    folder.chmod(0o555)
+    array = xzarr3.open_array(base / "store", mode="r+")
+    with pytest.raises(StorePermissionError):
+        array[...] = 2
+    found = array[...]
+    assert np.all(found[2:4] == 1)
+    assert np.all((found == 1) | (found == 2))
+    folder.chmod(0o755)
+    array[...] = 3
+    assert np.all(array[...] == 3)
+    assert _leftovers(base) == []
+
+
+@unprivileged(_prepared)
+def test_a_directory_in_the_place_of_a_chunk(base: Path) -> None:
+    (base / "store" / "c" / "2" / "2").unlink()
+    (base / "store" / "c" / "2" / "2").mkdir()
+    array = xzarr3.open_array(base / "store", mode="r+")
+    with pytest.raises(StoreError, match="cannot write key 'c/2/2'"):
+        array[...] = 2
+    assert _leftovers(base) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (2, 2), "shards": (4, 8)}], ids=str)
+def test_a_full_disk_keeps_old_values(options: dict[str, Any]) -> None:
+    def work(base: Path) -> None:
+        array = _array(base, shape=(512, 512), **{"chunks": (256, 256)} | options)
+        array[...] = 1
+        before = contents(base / "store")
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60, hard))
+        with pytest.raises(StoreError, match="File too large"):
+            array[...] = 2
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert contents(base / "store") == before
+
+    run_unprivileged(work).checked()
+
+
+def test_a_process_with_few_descriptors(tmp_path: Path) -> None:
+    def work() -> None:
+        array = xzarr3.create_array(tmp_path / "a", shape=(100, 4), chunks=(1, 2), dtype="int8")
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 12, hard))
+        array[...] = 5
+        assert np.all(array[...] == 5)
+
+    run_child(work).checked()
+    assert np.all(xzarr3.open_array(tmp_path / "a")[...] == 5)
+
+
+@pytest.mark.parametrize("target", ["../../outside", "{base}/outside", "../../outside/missing"])
+@pytest.mark.parametrize("place", ["c", "c/1"])
+def test_a_link_out_of_the_store_is_refused(target: str, place: str) -> None:
+    def prepare(base: Path) -> None:
+        _prepared(base)
+        (base / "store" / place).rename(base / "store" / "gone")
+        (base / "store" / place).symlink_to(target.format(base=base))
+
+    def work(base: Path) -> None:
+        array = xzarr3.open_array(base / "store", mode="r+")
+        with pytest.raises(InvalidKeyError, match="leads out"):
+            array[...] = 2
+        with pytest.raises(InvalidKeyError, match="leads out"):
+            array[2:4, :] = 2
+
+    run_unprivileged(work, prepare=prepare).checked()
+
+
+@unprivileged(_prepared)
+def test_a_link_within_the_store_is_followed(base: Path) -> None:
+    (base / "store" / "c" / "1").rename(base / "store" / "other")
+    (base / "store" / "c" / "1").symlink_to("../other")
+    array = xzarr3.open_array(base / "store", mode="r+")
+    array[...] = 2
+    assert (base / "store" / "other" / "0").read_bytes() == np.full(4, 2, "int32").tobytes()
+
+
+@unprivileged(_prepared)
+def test_a_link_in_the_place_of_a_chunk_is_replaced(base: Path) -> None:
+    outside = base / "outside" / "deep" / "data.bin"
+    (base / "store" / "c" / "1" / "1").unlink()
+    (base / "store" / "c" / "1" / "1").symlink_to(outside)
+    array = xzarr3.open_array(base / "store", mode="r+")
+    array[...] = 2
+    assert not (base / "store" / "c" / "1" / "1").is_symlink()
+    assert outside.read_bytes() == bytes(range(256))
+
+
+@pytest.mark.parametrize("shards", [None, (64, 64)])
+def test_a_killed_writer_leaves_old_or_new_chunks(tmp_path: Path, shards: Any) -> None:
+    options: dict[str, Any] = {"chunks": (32, 32), "shards": shards, "dtype": "int64", "compressors": None}
+    array = xzarr3.create_array(tmp_path / "a", shape=(256, 256), **options)
+    array[...] = 1
+    for _ in range(4):
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Other threads of the tests are idle now.
+            child = os.fork()
+        if child == 0:
+            try:
+                for value in range(2, 10**9):
+                    array.set(..., value, threads=1)
+                    os.write(writing, b"x")
+            finally:
+                os._exit(1)
+        os.close(writing)
+        os.read(reading, 1)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        found = array[...].reshape(8, 32, 8, 32).swapaxes(1, 2).reshape(64, -1)
+        assert np.all(found == found[:, :1])
+        assert found.min() >= 1
+
+
+# Locks
+
+
+def test_locks_held_by_others_are_not_waited_for() -> None:
+    store = object()
+    ready, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with key_lock(store, "b"):
+            ready.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    ready.wait()
+    with free_key_locks(store, ["a", "b", "c"]) as held:
+        assert held == [True, False, True]
+        with key_lock(store, "a"):
+            pass
+    done.set()
+    thread.join()
+    with free_key_locks(store, ["a", "b", "c"]) as held:
+        assert held == [True, True, True]
+
+
+def test_a_chunk_that_another_thread_changes_is_written_afterwards(
+    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8", compressors=None)
+    array[...] = 1
+    seen.rows = 0
+    has_read, is_left = threading.Event(), threading.Event()
+    original = native_write.NativeWrite.run
+
+    def write(self: Any, threads: int) -> Any:
+        left = original(self, threads)
+        is_left.set()
+        return left
+
+    monkeypatch.setattr(native_write.NativeWrite, "run", write)
+
+    def change(stored: Any) -> list[bytes]:
+        has_read.set()
+        is_left.wait()
+        return [b"\7" + bytes(stored)[1:]]
+
+    with array.store.writer() as writer:
+        thread = threading.Thread(target=lambda: writer.update("c/3", change))
+        thread.start()
+        has_read.wait()
+        array[...] = 2
+        thread.join()
+    assert (seen.rows, seen.left) == (8, 1)
+    assert np.all(array[...] == 2)
+
+
+def test_changes_of_parts_beside_whole_writes(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=(12, 8), chunks=(3, 4), dtype="int32")
+    array[...] = 1
+    barrier = threading.Barrier(2)
+    failures: list[BaseException] = []
+
+    def work(write: Callable[[int], None]) -> None:
+        try:
+            barrier.wait()
+            for number in range(2, 60):
+                write(number)
+        except BaseException as error:  # noqa: BLE001 - the test judges it
+            failures.append(error)
+
+    def part(number: int) -> None:
+        array.set((slice(None, None, 3), 0), -number)
+
+    def whole(number: int) -> None:
+        array.set(..., number)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in (part, whole)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    found = array[...]
+    assert np.isin(found[::3, 0], (59, -59)).all()
+    found[::3, 0] = 59
+    assert np.all(found == 59)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("separator", ["/", "."])
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_keys_are_those_of_the_python_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zarr_format: Any, separator: str, ndim: int
+) -> None:
+    values = np.arange(1, 1 + 4**ndim, dtype="int16").reshape((4,) * ndim)
+    keys = []
+    for name in ("native", "python"):
+        if name == "python":
+            monkeypatch.setattr(native.switch, "is_on", False)
+        group = xzarr3.create_group(tmp_path / name, zarr_format=zarr_format)
+        options: dict[str, Any] = {}
+        if zarr_format != "3-draft":  # It has but one way, of keys such as c0/1.
+            encoding = {"name": "v2" if zarr_format == 2 else "default", "separator": separator}
+            options["chunk_key_encoding"] = encoding
+        array = group.create_array("a", shape=values.shape, chunks=(1,) * ndim, dtype="int16", **options)
+        array[...] = values
+        assert np.array_equal(array[...], values)
+        keys.append(sorted(array.store.list()))
+    assert keys[0] == keys[1]
+
+
+@given(data=st.data())
+def test_values_of_any_selection_are_those_of_numpy(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Also where an index names an element several times: the last value counts."""
+    shape, chunks, dtype, rng = data.draw(grids(("int8", "float32")))
+    shards = tuple(n * data.draw(st.integers(1, 2)) for n in chunks) if data.draw(st.booleans()) else None
+    array = xzarr3.create_array(
+        tmp_path_factory.mktemp("write") / "a", shape=shape, chunks=chunks, shards=shards, dtype=dtype
+    )
+    expected = np.zeros(shape, dtype)
+    for _ in range(3):
+        lists = [data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=2 * n)) for n in shape]
+        kind = data.draw(st.sampled_from(("orthogonal", "points", "slices", "one value")))
+        target, index = array, tuple(slice(None, None, data.draw(st.sampled_from((1, -1, 2)))) for _ in shape)
+        if kind == "orthogonal":
+            at = data.draw(st.integers(0, len(shape) - 1))
+            index = (*index[:at], np.array(lists[at]), *index[at + 1 :])
+            target = array.oindex
+        elif kind == "points":
+            number = min(map(len, lists))
+            index, target = tuple(np.array(each[:number]) for each in lists), array.vindex
+        wanted = expected[index].shape
+        values = rng.integers(1, 100, wanted).astype(dtype)
+        target[index] = dtype.type(7) if kind == "one value" else values
+        expected[index] = dtype.type(7) if kind == "one value" else values
+        assert np.array_equal(array[...], expected)
