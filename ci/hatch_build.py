@@ -1,7 +1,7 @@
 """Compiles ``xzarr3/io/_native.c``: the build hook of hatchling, and a command for a checkout.
 
     python ci/hatch_build.py            compiles it into the checkout, after a change of the file
-    python ci/hatch_build.py --check    does so with all warnings as errors and with sanitizers
+    python ci/hatch_build.py --check    compiles it to CHECKED, with sanitizers and with warnings as errors
 
 The compiler is the ``cc`` that is there (``CC`` names another one), or else that of the package ziglang.
 Without either, xzarr3 is installed all the same, and Python does all work: ``xzarr3.show_versions()`` tells.
@@ -30,6 +30,7 @@ except ImportError:  # Run as a command in an environment without hatchling.
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "xzarr3" / "io" / "_native.c"
 LIBRARY = SOURCE.with_suffix(".so")
+CHECKED = ROOT / "build" / "checked" / LIBRARY.name
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-pthread")
 STRICT = (
     "-Wall",
@@ -124,4 +125,5 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 if __name__ == "__main__":
-    sys.exit(not compile_to(LIBRARY, *(STRICT if "--check" in sys.argv[1:] else ())))
+    is_check = "--check" in sys.argv[1:]
+    sys.exit(not compile_to(CHECKED if is_check else LIBRARY, *(STRICT if is_check else ())))

@@ -237,19 +237,20 @@ class Native(NamedTuple):
 @cache
 def _loaded() -> Native | str:
     """The library, or why it is not used."""
-    if os.environ.get("XZARR3_NATIVE") == "0":
+    path = os.environ.get("XZARR3_NATIVE") or str(_PATH)
+    if path == "0":
         return "off: XZARR3_NATIVE=0"
     if sys.byteorder != "little" or sys.maxsize < 2**32:
         return "off: it needs a little endian machine of 64 bits"
     try:
-        library = ctypes.CDLL(str(_PATH))
+        library = ctypes.CDLL(path)
         library.xzarr3_contract.restype = library.xzarr3_scratch.restype = ctypes.c_int64
         library.xzarr3_scratch.argtypes = (_AT, ctypes.c_int64)
         library.xzarr3_read.argtypes = library.xzarr3_write.argtypes = (_AT,)
         library.xzarr3_close.argtypes = (_AT, ctypes.c_int64)
         library.xzarr3_free.argtypes = (_AT, _AT, ctypes.c_int64)
         if library.xzarr3_contract() != _CONTRACT:
-            return f"off: {_PATH.name} is of another version; install xzarr3 again"
+            return f"off: {path} is of another version; install xzarr3 again"
     except (OSError, AttributeError) as error:
         return f"off: this installation was made without a compiler ({error})"
     addresses: list[int] = []

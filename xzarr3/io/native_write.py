@@ -41,6 +41,7 @@ from xzarr3.tracing.events import everywhere
 
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
+    from xzarr3.stores.local.store import LocalStore
 
 FEW = 2
 """Chunks. Python writes fewer of them before native code would have begun."""
