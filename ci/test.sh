@@ -32,6 +32,14 @@ bash ci/browser.sh || true
 echo "== pytest: every test"
 "${run[@]}" -m "slow or not slow" "$@"
 if [ $# -eq 0 ]; then
-    echo "== pytest: the default tests of reads and writes, without compiled code"
-    XZARR3_COMPILED=0 "${run[@]}" tests/io tests/codecs tests/commit tests/dask tests/xarray
+    sanitizer="$(cc -print-file-name=libasan.so 2>/dev/null || true)"
+    if [ -f "$sanitizer" ]; then
+        echo "== pytest: native code with sanitizers"
+        "$bin/python" ci/hatch_build.py --check
+        LD_PRELOAD="$sanitizer $(cc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+            XZARR3_NATIVE="$PWD/build/checked/_native.so" \
+            "${run[@]}" -m "slow or not slow" tests/io/test_native_read.py tests/io/test_native_write.py
+    else
+        echo "== no AddressSanitizer here: native code is not tested with it"
+    fi
 fi

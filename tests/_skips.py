@@ -13,7 +13,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "could not import ",
         r"module '\w+' has __version__",
         r"[\w-]+ is not installed: ",
-        "numba is not installed, or turned off",
         "formats: icechunk and virtualizarr need Python 3.12",
     ),
     "A server or program is absent. The summary of a run names the servers; scripts of ci install them.": (

@@ -24,7 +24,7 @@ from _skips import fail_if_unknown
 from hypothesis import HealthCheck, settings
 
 from xzarr3 import LocalStore, MemoryStore, Store
-from xzarr3.io import compiled
+from xzarr3.io import native, native_read, native_write
 
 pytest.register_assert_rewrite("_conformance", "_unprivileged")
 
@@ -78,9 +78,8 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     return report
 
 
-# The tests run compiled code wherever it can do the work; with XZARR3_COMPILED=0 they run none.
-compiled.FEW = 1
-compiled.warm_up()
+# The tests use native code wherever it can do the work; with XZARR3_NATIVE=0 they use none.
+native_read.FEW = native_write.FEW = 1
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; children would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -88,8 +87,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; c
 
 @pytest.fixture
 def python_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python executor does all work, for what only it does: it keeps indexes of shards, for one."""
-    monkeypatch.setattr(compiled, "FEW", 2**63)
+    """Python does all work, for what only it does: it keeps indexes of shards, for one."""
+    monkeypatch.setattr(native.switch, "is_on", False)
 
 
 @pytest.fixture

@@ -53,7 +53,6 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
-from xzarr3.io.compiled import warm_up
 from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.options import config, set_options
 from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
@@ -188,7 +187,6 @@ __all__ = [
     "to_zarr",
     "trace",
     "tree",
-    "warm_up",
     "zeros",
     "zeros_like",
 ]

@@ -8,11 +8,11 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TextIO
 
-from xzarr3.io import compiled
+from xzarr3.io import native
 
 _PACKAGES = (
     *("xzarr3", "numpy", "dask", "distributed", "xarray", "fsspec", "numcodecs", "zstandard", "isal"),
-    *("zlib-ng", "google-crc32c", "msgspec", "click", "rich", "obstore", "ml_dtypes", "numba", "zarr"),
+    *("zlib-ng", "google-crc32c", "msgspec", "click", "rich", "obstore", "ml_dtypes", "zarr"),
 )
 
 
@@ -29,19 +29,19 @@ def versions() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}, {sys.byteorder} endian",
         "cores": str(os.cpu_count() or 1),
     }
+    rows["native rows"] = native.report()
     for name in _PACKAGES:
         try:
             rows[name] = version(name)
         except PackageNotFoundError:
             rows[name] = "not installed"
-    rows["compiled code"] = compiled.warm_up()
     return rows
 
 
 def show_versions(file: TextIO | None = None) -> None:
     """Print the versions of Python, of xzarr3 and of the packages that it uses, and what of them is in use.
 
-    The command ``xzarr3 versions`` prints the same. It loads compiled code to say whether it works here.
+    The command ``xzarr3 versions`` prints the same.
 
     Parameters
     ----------

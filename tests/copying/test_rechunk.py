@@ -401,7 +401,6 @@ print(peak() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The array is ten times as large as the limit."""
-    monkeypatch.setenv("XZARR3_COMPILED", "0")  # Loading machine code takes memory of its own.
     array = xzarr3.create_array(
         tmp_path / "maps", shape=(300, 400, 500), chunks=(1, 400, 500), dtype="f4",
         dimension_names=("time", "lat", "lon"), compressors="zstd",

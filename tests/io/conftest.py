@@ -7,6 +7,14 @@ from contextlib import nullcontext
 
 import pytest
 from _large_as_small import large_as_small
+from _native import python_executor
+
+
+@pytest.fixture(scope="module", params=["native", "python"])
+def rows(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Native rows, and the Python executor; for modules that ask for it by ``usefixtures``."""
+    with python_executor() if request.param == "python" else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="module", params=["small", "large"])

@@ -29,6 +29,7 @@ THOROUGH = settings(
 LENGTHS = (0, 1, 2, 3, 5, 7, 9)
 
 
+pytestmark = pytest.mark.usefixtures("rows")
 every_way = pytest.mark.usefixtures("ways")
 
 

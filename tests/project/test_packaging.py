@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from packaging.requirements import Requirement
 
 import xzarr3
 from xzarr3.cli import about
-from xzarr3.io import compiled
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -69,8 +67,6 @@ def test_modules_need_only_declared_dependencies() -> None:
     """pandas and botocore come with a declared one, which documents them as its own interface."""
     extras = {"dtypes/ml_dtypes.py": ("ml-dtypes",), "stores/object/client.py": ("object", "aws")}
     extras |= dict.fromkeys(("advice/plot.py", "advice/report.py"), ("demo",))
-    compiled = ("decode", "encode", "libraries", "memory", "read", "write")
-    extras |= dict.fromkeys((f"io/compiled/{name}.py" for name in compiled), ("fast",))
     undeclared = {}
     for source in (ROOT / "xzarr3").rglob("*.py"):
         where = source.relative_to(ROOT / "xzarr3").as_posix()
@@ -105,13 +101,6 @@ def test_the_packages_of_the_tests_are_installed() -> None:
         except importlib.metadata.PackageNotFoundError:
             absent.add(requirement.name)
     assert absent == set(), "python -m pip install --editable '.[test]' installs them"
-
-
-def test_compiled_code_is_tested_unless_it_is_turned_off() -> None:
-    """Many tests are skipped where compiled code cannot run."""
-    if os.environ.get("XZARR3_COMPILED") != "0" and sys.platform == "linux" and sys.byteorder == "little":
-        assert compiled.is_possible()
-        assert compiled.loaded(1e9) is not None
 
 
 def test_reasons_to_skip_a_test() -> None:

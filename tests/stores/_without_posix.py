@@ -212,8 +212,7 @@ def imports(place: Path) -> None:
     from xzarr3.stores.local import platform
 
     for module in pkgutil.walk_packages(xzarr3.__path__, "xzarr3."):
-        if not module.name.startswith("xzarr3.io.compiled."):  # Used on POSIX only.
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
     assert (sys.platform == "darwin") == platform.POSIX
     assert platform.POSIX or platform.pread is platform._seek_read
 

@@ -240,7 +240,6 @@ def _calls(work: Callable[[], object]) -> int:
     return calls["call"]
 
 
-@pytest.mark.usefixtures("python_executor")  # A trace reads with it, as compiled code reports no requests.
 def test_nothing_is_touched_when_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Classes are as they were, so that nothing can cost anything; no trace is asked for anything."""
     before = {kind: dict(vars(kind)) for kind in (*COUNTED, MemoryStore, LocalStore)}

@@ -38,7 +38,7 @@ def demo(data: str | None, keep: str | None) -> int:
 @command(examples=["xzarr3 versions", "xzarr3 versions --json"])
 @arguments.json_option
 def versions(as_json: bool) -> None:
-    """Print versions of packages, and whether compiled code is used."""
+    """Print versions of packages, and whether native code is used."""
     rows = found_versions()
     if as_json:
         output.echo_json(rows)

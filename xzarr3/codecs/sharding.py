@@ -151,11 +151,11 @@ class Shard:
             raise
         index_spec = ChunkSpec((*self.counts, 2), UInt64(), np.uint64(EMPTY))
         try:
-            self._index_chain = CodecChain(codec.index_codecs, index_spec)
+            self.index_chain = CodecChain(codec.index_codecs, index_spec)
         except MetadataError as error:
             error.field = f"configuration.index_{error.field}"
             raise
-        size = self._index_chain.encoded_size
+        size = self.index_chain.encoded_size
         if size is None:
             raise MetadataError(
                 "codec 'sharding_indexed': the index has no fixed size",
@@ -182,7 +182,7 @@ class Shard:
     @cached_property
     def index_layout(self) -> object:
         """Arrays can use each other's encoded indexes if these values are equal."""
-        return self.counts, self.index_start, self._index_chain.codecs
+        return self.counts, self.index_start, self.index_chain.codecs
 
     def decode_index(self, data: Buffer) -> npt.NDArray[np.uint64]:
         """Decode the index: offset and size in bytes of each inner chunk, of shape ``(*counts, 2)``.
@@ -201,7 +201,7 @@ class Shard:
         if counts:
             here.coding = True
         try:
-            index = self._index_chain.decode(data)
+            index = self.index_chain.decode(data)
         except ChunkDecodeError as error:
             error.reason = f"the shard index is not valid: {error.reason}"
             raise
@@ -406,5 +406,5 @@ class Shard:
         start = np.uint64(self.index_size if self._index_at_start else 0)
         index[there, 0] = start + ends - sizes[there]
         index[there, 1] = sizes[there]
-        encoded = self._index_chain.encode(index.reshape(*self.counts, 2))
+        encoded = self.index_chain.encode(index.reshape(*self.counts, 2))
         return [encoded, *pieces] if self._index_at_start else [*pieces, encoded]

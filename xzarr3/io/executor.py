@@ -6,39 +6,34 @@ Knows nothing of indices, documents or array handles: it gets a plan and an arra
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ChunkError
-from xzarr3.io import compiled
 from xzarr3.io.byte_ranges import Price
+from xzarr3.io.native import Left
+from xzarr3.io.native_read import NativeRead
+from xzarr3.io.native_write import NativeWrite
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
 from xzarr3.io.shards import OpenShards
-from xzarr3.io.threads import to_read, to_write, to_write_compiled
+from xzarr3.io.threads import to_read, to_write
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.parallel import Pool, cores, is_shared, run_on_threads, waiters
+from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_threads, waiters
 from xzarr3.stores import Store
+from xzarr3.tracing.counters import for_array
 
-if TYPE_CHECKING:
-    from xzarr3.io.compiled.read_batch import CompiledRead
-    from xzarr3.io.compiled.write_batch import CompiledWrite
-
-_LARGE = 2**20  # Bytes of a chunk; the Python executor reads larger ones as fast.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
 
@@ -181,56 +176,38 @@ class Engine:
         """
         if out.nbytes == 0:
             return 0
-        module = self._compiled(plan)
-        if module is not None:
-            busy, pieces = to_read(self, plan, threads, is_compiled=True)
-            read = module.CompiledRead.of(self, plan, out, pieces)
-            if read is not None:
-                with contextlib.closing(read):
-                    return self._read_compiled(read, plan, out, busy, pieces, absent)
+        native = NativeRead.of(self, plan, out, absent)
+        if native is not None:
+            left = self._by_native_code(native, threads or available_threads())
+            if left is not None:
+                return left.missing + self._read_left(left.coords, plan, out, threads, absent)
         busy, pieces = to_read(self, plan, threads)
-        began = time.perf_counter()
         units = plan.batches(pieces), max(plan.number, pieces)
-        missing = self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
-        if self._is_small:
-            compiled.spend(time.perf_counter() - began)
-        return missing
+        return self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
 
-    def _compiled(self, plan: ReadPlan) -> ModuleType | None:
-        """The module of compiled code, if it is loaded and the plan has enough chunks."""
-        number = plan.number if self.meta.chain.shard is None else plan.chunks
-        if number < compiled.FEW or self.store.files is None:
+    @for_array(lambda engine: engine)
+    def _by_native_code(self, native: NativeRead | NativeWrite, threads: int) -> Left | None:
+        """Do the rows of a read or write; None if Python has to do all of it."""
+        try:
+            if not is_shared():
+                return native.run(threads)
+            return run_on_threads(lambda: native.run(threads), 1, self.pool, native.stop)[0]
+        except MemoryError:  # Python takes less.
             return None
-        return compiled.loaded(number * compiled.CHUNK if self._is_small else 0)
 
-    @cached_property
-    def _is_small(self) -> bool:
-        """Whether the time of a chunk is mostly spent in Python, so that compiled code saves time."""
-        chain = self.meta.chain
-        nbytes = (chain if chain.shard is None else chain.shard.inner).spec.nbytes
-        return (self.store.files is not None or chain.shard is not None) and nbytes < _LARGE
-
-    def _read_compiled(
+    def _read_left(
         self,
-        read: CompiledRead,
+        coords: set[tuple[int, ...]],
         plan: ReadPlan,
         out: AnyArray,
-        threads: int,
-        pieces: int,
+        threads: int | None,
         absent: list[tuple[int, ...]] | None,
     ) -> int:
-        """:meth:`read` by compiled code; the Python executor reads what it leaves."""
-        if threads <= 1 and not is_shared():
-            read.work(1)
-        else:
-            run_on_threads(lambda: read.work(threads), threads, self.pool, read.stop)
-        if absent is not None:
-            absent += read.absent()
-        number, left = read.left()
-        if not number:
-            return read.missing
-        read.close()  # Python opens shards again, and a process has few descriptors.
-        return read.missing + self._read(plan, out, left, number, min(threads, number), pieces, absent)
+        """Read the units that native code has left; returns the number of absent ones."""
+        if not coords:
+            return 0
+        units = _only(plan.batches(), coords)
+        return self._read(plan, out, units, len(coords), to_read(self, plan, threads)[0], 1, absent)
 
     def _read(
         self,
@@ -304,47 +281,18 @@ class Engine:
         """
         if source.size == 0:
             return
-        threads, most = to_write(self, plan, source.nbytes, threads)
+        asked, threads = threads, to_write(self, plan, source.nbytes, threads)
         options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
-        module = None if fields else self._compiled_to_write(plan)
-        if module is not None:
-            write = module.CompiledWrite.of(self, plan, source, keep_empty=keep_empty)
-            if write is not None:
-                self._write_compiled(write, plan, source, most, threads, options)
-                return
-        began = time.perf_counter()
-        self._write(plan.batches(), plan.number, plan, source, threads, options)
-        if self._is_small and self.store.replaces_files:
-            compiled.spend(time.perf_counter() - began)
-
-    def _compiled_to_write(self, plan: ReadPlan) -> ModuleType | None:
-        """The module of compiled code, if it is loaded and enough chunks are to be encoded."""
-        shard = self.meta.chain.shard
-        number = plan.number if shard is None else plan.number * shard.number
-        if number < 2 * compiled.FEW or not self.store.replaces_files:  # Beginning takes longer than to read.
-            return None
-        return compiled.loaded(number * compiled.CHUNK if self._is_small else 0)
-
-    def _write_compiled(
-        self,
-        write: CompiledWrite,
-        plan: ReadPlan,
-        source: AnyArray,
-        most: int,
-        threads: int,
-        options: dict[str, Any],
-    ) -> None:
-        """:meth:`write` by at most ``most`` threads of compiled code; Python writes what these leave."""
-        busy = to_write_compiled(self, write.total, most)
-        if busy <= 1 and not is_shared():
-            write.work(1)
-        else:
-            run_on_threads(lambda: write.work(busy), busy, self.pool, write.stop)
-        if options["left_out"] is not None:
-            options["left_out"] += write.absent()
-        number, left = write.left()
+        native = (
+            None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty, left_out=left_out)
+        )
+        units, number = plan.batches(), plan.number
+        if native is not None:
+            left = self._by_native_code(native, asked or available_threads())
+            if left is not None:
+                units, number = _only(units, left.coords), len(left.coords)
         if number:
-            self._write(left, number, plan, source, min(threads, number), options)
+            self._write(units, number, plan, source, min(threads, number), options)
 
     def _write(
         self,
@@ -374,3 +322,8 @@ class Engine:
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise
+
+
+def _only(batches: Iterator[Batch], coords: set[tuple[int, ...]]) -> Iterator[Batch]:
+    """The units with these coordinates."""
+    return ((chain, (unit for unit in units if unit.coords in coords)) for chain, units in batches)

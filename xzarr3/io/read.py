@@ -18,7 +18,6 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
-from xzarr3.io import compiled
 from xzarr3.io.byte_ranges import ElementRanges, Price, windows
 from xzarr3.io.plan import InnerChunks, ReadPlan, Span
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
@@ -244,9 +243,7 @@ class UnitReader:
             value = self._load(key)
             if value is None:
                 return False
-            if not self._read_by_compiled_code(value, wanted, out[outer]):
-                reader = BytesReader(value)
-                self._inner_chunks(shard, reader, shard.read_index(value), wanted, out[outer])
+            self._inner_chunks(shard, BytesReader(value), shard.read_index(value), wanted, out[outer])
             return True
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -268,15 +265,6 @@ class UnitReader:
                 if attempt == _ATTEMPTS:
                     raise
         return False
-
-    def _read_by_compiled_code(self, value: Buffer, wanted: InnerChunks, place: AnyArray) -> bool:
-        """Read the wanted inner chunks of a shard in memory, if compiled code is loaded and can do it."""
-        if len(wanted.units) < compiled.FEW or not self._slices or process.collectors:
-            return False
-        module = compiled.loaded(0)
-        return module is not None and module.read_value(
-            self._chain, value, self._unit.inner, place, self._fill
-        )
 
     def _open_shard(self, shard: Shard, key: str) -> tuple[ValueReader, Index] | None:
         """Open a shard and read its index unless it is kept; None if the shard is absent."""

@@ -1,4 +1,4 @@
-"""Compiled writes: the files of the Python executor, byte by byte, and nothing lost when something fails."""
+"""Native writes: the files of the Python executor, byte by byte, and nothing lost when something fails."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import resource
 import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _compiled import LITTLE, Seen, grids, python_executor
+from _native import LITTLE, Seen, grids, interrupt, python_executor, watching
 from _unprivileged import run_child, run_unprivileged, unprivileged
 from hypothesis import given
 from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import InvalidKeyError, LocalStore, StoreError, StorePermissionError
-from xzarr3.io import compiled
+from xzarr3.io import native, native_write
 from xzarr3.stores.local.folders import TEMPORARY
 from xzarr3.stores.locks import free_key_locks, key_lock
 
-pytestmark = pytest.mark.skipif(not compiled.is_possible(), reason="numba is not installed, or turned off")
+pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
 
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": True}}
 CODECS: dict[str, list[Any]] = {
@@ -55,19 +55,9 @@ DTYPES = (
 
 
 @pytest.fixture(autouse=True)
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    from xzarr3.io.compiled.write_batch import CompiledWrite
-
-    found, original = Seen(), CompiledWrite.left
-
-    def counted(self: Any) -> Any:
-        number, units = original(self)
-        found.units += self.total
-        found.left += number
-        return number, units
-
-    monkeypatch.setattr(CompiledWrite, "left", counted)
-    return found
+def seen() -> Iterator[Seen]:
+    with watching() as found:
+        yield found
 
 
 def contents(root: Path) -> dict[str, bytes | None]:
@@ -80,9 +70,9 @@ def contents(root: Path) -> dict[str, bytes | None]:
 def both(
     folder: Path, write: Callable[[xzarr3.Array], Any], **options: Any
 ) -> tuple[dict[str, bytes | None], Any]:
-    """The files that compiled code writes, as the Python executor does, and what ``write`` gives."""
+    """The files that native code writes, as the Python executor does, and what ``write`` gives."""
     found = []
-    for name in ("compiled", "python"):
+    for name in ("native", "python"):
         with python_executor() if name == "python" else contextlib.nullcontext():
             array = xzarr3.create_array(folder / name, **options)
             result = write(array)
@@ -166,7 +156,7 @@ def test_files_are_those_of_the_python_executor(
 
 @pytest.mark.parametrize("codecs", CODECS)
 @pytest.mark.parametrize("layout", ["chunks", "shards", "transposed", "big"])
-def test_all_units_are_written_by_compiled_code(tmp_path: Path, codecs: str, layout: str, seen: Seen) -> None:
+def test_all_units_are_written_by_native_code(tmp_path: Path, codecs: str, layout: str, seen: Seen) -> None:
     values = np.cumsum(np.random.default_rng(0).normal(size=(50, 40)), axis=1).round(2).astype("float32")
     values[:20, :30] = 0
     options: dict[str, Any] = {"chunks": (4, 10), "shape": values.shape, "dtype": "float32"}
@@ -178,7 +168,7 @@ def test_all_units_are_written_by_compiled_code(tmp_path: Path, codecs: str, lay
     elif layout == "big":
         options["serializer"] = {"name": "bytes", "configuration": {"endian": "big"}}
     both(tmp_path, lambda array: array.set(..., values), **options)
-    assert (seen.units > 0, seen.left) == (codecs not in BY_PYTHON, 0)
+    assert (seen.rows > 0, seen.left) == (codecs not in BY_PYTHON, 0)
 
 
 def test_left_out_units_are_named(tmp_path: Path, seen: Seen) -> None:
@@ -223,40 +213,14 @@ def test_an_index_at_the_start_and_without_a_checksum(tmp_path: Path, seen: Seen
                 compressors=None,
                 serializer={"name": "sharding_indexed", "configuration": configuration},
             )
-    assert (seen.units, seen.left) == (16, 0)
+    assert (seen.rows, seen.left) == (16, 0)
 
 
 def test_chunks_of_different_sizes(tmp_path: Path, seen: Seen) -> None:
     values = np.arange(13 * 11, dtype="float32").reshape(13, 11)
     options = {"shape": values.shape, "dtype": "float32", "chunks": ((3, 7, 3), (5, 1, 5))}
     both(tmp_path, lambda array: array.set(..., values), **options)
-    assert (seen.units, seen.left) == (9, 0)
-
-
-@pytest.mark.parametrize("location", ["start", "end"])
-def test_a_shard_is_written_over_several_calls(
-    tmp_path: Path, location: str, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from xzarr3.io.compiled import write_batch
-
-    calls, original = 0, write_batch.write_units
-
-    def counted(*arguments: Any) -> None:
-        nonlocal calls
-        calls += 1
-        original(*arguments)
-
-    monkeypatch.setattr(write_batch, "_CALL", 0)
-    monkeypatch.setattr(write_batch, "write_units", counted)
-    values = np.random.default_rng(0).normal(size=(64, 300)).astype("float64")
-    values[8:16, 40:80] = 0
-    configuration = {"chunk_shape": [8, 20], "codecs": [LITTLE, ZSTD], "index_location": location}
-    configuration["index_codecs"] = [LITTLE, {"name": "crc32c"}]
-    options: dict[str, Any] = {"shape": values.shape, "dtype": "float64", "chunks": (64, 160)}
-    options["serializer"] = {"name": "sharding_indexed", "configuration": configuration}
-    both(tmp_path, lambda array: array.set(..., values), compressors=None, **options)
-    assert calls > 100
-    assert (seen.units, seen.left) == (2, 0)
+    assert (seen.rows, seen.left) == (9, 0)
 
 
 def open_files() -> int:
@@ -270,23 +234,10 @@ def open_files() -> int:
 def test_an_interrupted_write_leaves_no_temporary_file_no_lock_and_no_open_file(
     tmp_path: Path, shards: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xzarr3.io.compiled import write_batch
-
     array = xzarr3.create_array(tmp_path / "a", shape=(16, 16), chunks=(2, 2), shards=shards, dtype="int64")
     array[...] = 1
     before = contents(tmp_path), open_files()
-    original = write_batch.write_units
-    calls = 0
-
-    def interrupted(*arguments: Any) -> None:
-        nonlocal calls
-        original(*arguments)
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(write_batch, "_CALL", 0)
-    monkeypatch.setattr(write_batch, "write_units", interrupted)
+    interrupt(monkeypatch)
     values = np.arange(256).reshape(16, 16)
     with pytest.raises(KeyboardInterrupt):
         array.set(..., values, threads=1)
@@ -303,6 +254,7 @@ def test_an_interrupted_write_leaves_no_temporary_file_no_lock_and_no_open_file(
     thread.start()
     thread.join()
     assert all(taken)
+    monkeypatch.undo()
     found = array[...]
     assert np.all((found == 1) | (found == values))
     array.set(..., values)
@@ -317,25 +269,16 @@ def test_the_time_of_the_root_changes(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "a").st_mtime > 1
 
 
-def test_the_time_of_the_root_changes_before_the_writer_may_be_killed(
+def test_the_time_of_the_root_changes_if_the_writer_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xzarr3.io.compiled import write_batch
-
     array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
     array[...] = 1
     os.utime(tmp_path / "a", (1, 1))
-    times, original = [], write_batch.write_units
-
-    def noted(*arguments: Any) -> None:
-        times.append(os.stat(tmp_path / "a").st_mtime)
-        original(*arguments)
-
-    monkeypatch.setattr(write_batch, "_CALL", 0)
-    monkeypatch.setattr(write_batch, "write_units", noted)
-    array.set(..., 2, threads=1)
-    assert times[0] == 1
-    assert min(times[1:]) > 1
+    interrupt(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt):
+        array.set(..., 2, threads=1)
+    assert os.stat(tmp_path / "a").st_mtime > 1
 
 
 class Own(LocalStore):
@@ -352,32 +295,17 @@ class Own(LocalStore):
 def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any, seen: Seen) -> None:
     array = xzarr3.create_array(make(tmp_path / "a"), shape=16, chunks=2, dtype="int8", compressors=None)
     array[...] = np.arange(16)
-    assert seen.units == 0
+    assert seen.rows == 0
     assert (tmp_path / "a" / "c" / "1").read_bytes() == (b"\3\2" if make is Own else b"\2\3")
 
 
 def test_a_trace_counts_what_is_written(tmp_path: Path, seen: Seen) -> None:
-    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
+    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8", compressors=None)
     with xzarr3.trace() as trace:
         array[...] = np.arange(1, 17)
-    assert seen.units == 0
-    assert (trace.total["put"], trace.total["chunks_encoded"]) == (8, 8)
-
-
-def test_what_finds_no_memory_is_left_to_the_python_executor(
-    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from xzarr3.io.compiled import write_batch
-
-    def scratch(*arguments: Any) -> Any:
-        raise MemoryError
-
-    monkeypatch.setattr(write_batch, "_Scratch", scratch)
-    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
-    for threads in (1, 2):
-        array.set(..., np.arange(threads, threads + 16), threads=threads)
-        assert np.array_equal(array[...], np.arange(threads, threads + 16))
-    assert seen.left == 16
+    assert seen.rows == 8
+    found = trace.arrays["/"]
+    assert [found[name] for name in ("requests", "put", "chunks_encoded", "bytes_written")] == [8, 8, 8, 16]
 
 
 # Faults
@@ -544,19 +472,18 @@ def test_locks_held_by_others_are_not_waited_for() -> None:
 def test_a_chunk_that_another_thread_changes_is_written_afterwards(
     tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xzarr3.io.compiled.write_batch import CompiledWrite
-
     array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8", compressors=None)
     array[...] = 1
-    seen.units = 0
+    seen.rows = 0
     has_read, is_left = threading.Event(), threading.Event()
-    original = CompiledWrite.left
+    original = native_write.NativeWrite.run
 
-    def left(self: Any) -> Any:
+    def write(self: Any, threads: int) -> Any:
+        left = original(self, threads)
         is_left.set()
-        return original(self)
+        return left
 
-    monkeypatch.setattr(CompiledWrite, "left", left)
+    monkeypatch.setattr(native_write.NativeWrite, "run", write)
 
     def change(stored: Any) -> list[bytes]:
         has_read.set()
@@ -569,8 +496,8 @@ def test_a_chunk_that_another_thread_changes_is_written_afterwards(
         has_read.wait()
         array[...] = 2
         thread.join()
+    assert (seen.rows, seen.left) == (8, 1)
     assert np.all(array[...] == 2)
-    assert (seen.units, seen.left) == (8, 1)
 
 
 def test_changes_of_parts_beside_whole_writes(tmp_path: Path) -> None:
@@ -605,21 +532,6 @@ def test_changes_of_parts_beside_whole_writes(tmp_path: Path) -> None:
     assert np.all(found == 59)
 
 
-def test_an_encoder_that_cannot_be_used_leaves_decoding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from xzarr3.io.compiled import layout, libraries
-
-    assert libraries.bind()["the encoder of zstd"] == ""
-    reasons = {**libraries.bind(), "the encoder of zstd": "it is missing"}
-    monkeypatch.setattr(layout, "bind", lambda: reasons)
-    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8", compressors=[ZSTD])
-    assert layout.Layouts(layout._encoders).of(array.engine.meta.chain) is None
-    assert layout.Layouts(layout._decoders).of(array.engine.meta.chain) is not None
-    array[...] = np.arange(16)
-    assert np.array_equal(array[...], np.arange(16))
-
-
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 @pytest.mark.parametrize("separator", ["/", "."])
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
@@ -628,9 +540,9 @@ def test_keys_are_those_of_the_python_executor(
 ) -> None:
     values = np.arange(1, 1 + 4**ndim, dtype="int16").reshape((4,) * ndim)
     keys = []
-    for name in ("compiled", "python"):
+    for name in ("native", "python"):
         if name == "python":
-            monkeypatch.setattr(compiled, "FEW", 2**63)
+            monkeypatch.setattr(native.switch, "is_on", False)
         group = xzarr3.create_group(tmp_path / name, zarr_format=zarr_format)
         options: dict[str, Any] = {}
         if zarr_format != "3-draft":  # It has but one way, of keys such as c0/1.

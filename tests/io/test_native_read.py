@@ -1,4 +1,4 @@
-"""Compiled reads: the results and errors of the Python executor, and no access outside of their memory."""
+"""Native reads: the results and errors of the Python executor, and no access outside of their memory."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _compiled import LITTLE, Seen, grids, python_executor
+from _native import LITTLE, Seen, grids, interrupt, python_executor, watching
 from _unprivileged import run_child
 from hypothesis import given
 from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import LocalStore
-from xzarr3.io import compiled
-from xzarr3.io.executor import Engine
+from xzarr3.io import native
 
-pytestmark = pytest.mark.skipif(not compiled.is_possible(), reason="numba is not installed, or turned off")
+pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
 
 SHUFFLE = {"name": "numcodecs.shuffle"}
 CODECS: dict[str, list[Any]] = {
@@ -49,18 +48,8 @@ DTYPES = ("int8", "uint16", "int32", "float32", "float64", "complex64", "complex
 
 @pytest.fixture(scope="module", autouse=True)
 def seen() -> Iterator[Seen]:
-    found, original = Seen(), Engine._read_compiled
-
-    def counted(self: Engine, read: Any, *arguments: Any) -> int:
-        try:
-            return original(self, read, *arguments)
-        finally:
-            found.units += sum(len(batch.status) for batch in read._batches)
-            found.left += read.left()[0]
-
-    Engine._read_compiled = counted  # type: ignore[method-assign]
-    yield found
-    Engine._read_compiled = original  # type: ignore[method-assign]
+    with watching() as found:
+        yield found
 
 
 def outcome(array: xzarr3.Array, selection: Any) -> tuple[Any, ...]:
@@ -81,7 +70,7 @@ def orthogonal(values: np.ndarray[Any, Any], index: tuple[Any, ...]) -> np.ndarr
 
 
 def both(array: xzarr3.Array, selection: Any) -> tuple[Any, ...]:
-    """The outcome of compiled code, which is that of the Python executor."""
+    """The outcome of native code, which is that of the Python executor."""
     found = outcome(array, selection)
     with python_executor():
         assert found == outcome(array, selection)
@@ -145,7 +134,7 @@ def test_results_are_those_of_the_python_executor(
     array[half] = values[half]
     expected = np.full(values.shape, array.fill_value, values.dtype)
     expected[half] = values[half]
-    before = seen.units
+    before = seen.rows
     for _ in range(3):
         selection = data.draw(selections(values.shape))
         shape, _, found = both(array, selection)
@@ -156,22 +145,22 @@ def test_results_are_those_of_the_python_executor(
         has_indices = any(
             isinstance(each, np.ndarray) for each in index
         )  # Python takes many in small chunks.
-        assert seen.units > before or 0 in shape or has_indices
-        before = seen.units
+        assert seen.rows > before or 0 in shape or has_indices
+        before = seen.rows
 
 
-@pytest.mark.parametrize("options", [{}, {"shards": (4, 20, 20)}, {"chunks": ((3, 5), (11, 19), 10)}])
-def test_arrays_of_indices_are_read_by_compiled_code(
+@pytest.mark.parametrize("options", [{}, {"shards": (4, 20, 20)}])
+def test_arrays_of_indices_are_read_by_native_code(
     tmp_path: Path, options: dict[str, Any], seen: Seen
 ) -> None:
     values = np.arange(8 * 30 * 30, dtype="int32").reshape(8, 30, 30)
     array = xzarr3.create_array(tmp_path / "a", data=values, **{"chunks": (2, 10, 10), **options})
     some = np.array([7, 0, 0, 3, 4])
     for index in ((some,), (some, slice(None), slice(3, 25, 4)), (some, some + 9), (5, slice(None), some)):
-        before, left = seen.units, seen.left
+        before, left = seen.rows, seen.left
         selection = index + (slice(None),) * (3 - len(index))
         assert both(array, selection)[2] == np.ascontiguousarray(orthogonal(values, selection)).tobytes()
-        assert (seen.units > before, seen.left) == (True, left)
+        assert (seen.rows > before, seen.left) == (True, left)
 
 
 def test_an_index_at_the_start_and_without_a_checksum(tmp_path: Path, seen: Seen) -> None:
@@ -191,31 +180,31 @@ def test_an_index_at_the_start_and_without_a_checksum(tmp_path: Path, seen: Seen
                 compressors=None,
                 serializer={"name": "sharding_indexed", "configuration": configuration},
             )
-            before, left = seen.units, seen.left
+            before, left = seen.rows, seen.left
             assert both(array, ...)[2] == values.tobytes()
-            assert (seen.units, seen.left) == (before + 4, left)
+            assert (seen.rows > before, seen.left) == (True, left)
 
 
 def test_chunks_of_different_sizes(tmp_path: Path, seen: Seen) -> None:
     values = np.arange(13 * 11, dtype="float32").reshape(13, 11)
     array = xzarr3.create_array(tmp_path / "a", data=values, chunks=((3, 7, 3), (5, 1, 5)))
-    before = seen.units
+    before = seen.rows
     for selection in (..., (slice(2, 12, 3), slice(None, None, -2)), (4, slice(None))):
         assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
-    assert seen.units == before + 9 + 6 + 3
+    assert seen.rows == before + 9 + 6 + 3
 
 
 @pytest.mark.parametrize("codecs", CODECS)
 @pytest.mark.parametrize("shards", [None, (8, 20)], ids=["chunks", "shards"])
-def test_all_units_are_read_by_compiled_code(tmp_path: Path, codecs: str, shards: Any, seen: Seen) -> None:
+def test_all_units_are_read_by_native_code(tmp_path: Path, codecs: str, shards: Any, seen: Seen) -> None:
     values = np.random.default_rng(0).normal(size=(50, 40)).round(2).astype("float32")
     array = xzarr3.create_array(
         tmp_path / "a", data=values, chunks=(4, 10), shards=shards, compressors=CODECS[codecs]
     )
-    before, left = seen.units, seen.left
+    before, left = seen.rows, seen.left
     for selection in (..., (slice(None, None, 3), slice(5, 37))):
         assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
-    assert seen.units > before
+    assert seen.rows > before
     assert (seen.left > left) == (codecs in BY_PYTHON)
 
 
@@ -224,32 +213,11 @@ def test_all_units_are_read_by_compiled_code(tmp_path: Path, codecs: str, shards
 def test_a_step_that_exceeds_64_bits(tmp_path: Path, step: int, shards: Any, seen: Seen) -> None:
     values = np.arange(1, 65, dtype="float32").reshape(8, 8)
     array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(2, 2), shards=shards)
-    before = seen.units
+    before = seen.rows
     assert both(array, slice(3, None, step))[2] == values[3:4].tobytes()
     column = values[1:3, 0 if step > 0 else -1]
     assert both(array, [np.array([1, 2]), slice(None, None, step)])[2] == column.tobytes()
-    assert seen.units > before
-
-
-def test_a_million_chunks_are_divided_in_less_than_a_tenth_of_a_second_of_objects(tmp_path: Path) -> None:
-    """No Python object is made for each chunk: the time of it is what the number of calls says."""
-    array = xzarr3.create_array(tmp_path / "a", shape=(10**6,), chunks=(1,), dtype="int8", compressors=None)
-    plan = array.plan(...)
-    made = compiled.loaded(0)
-    assert made is not None
-    calls = 0
-
-    def profile(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(profile)
-    try:
-        read = made.CompiledRead.of(array.engine, plan, np.empty(10**6, np.int8), 1)
-    finally:
-        sys.setprofile(None)
-    assert read is not None
-    assert calls < 2000
+    assert seen.rows > before
 
 
 @pytest.fixture(params=[*CODECS])
@@ -279,13 +247,13 @@ def damages(data: bytes, rng: np.random.Generator) -> Iterator[bytes]:
 def test_damaged_chunks_give_the_same_result_or_error(stored: tuple[xzarr3.Array, Path], seen: Seen) -> None:
     array, file = stored
     data = file.read_bytes()
-    before, failed = seen.units, 0
+    before, failed = seen.rows, 0
     for damaged in damages(data, np.random.default_rng(0)):
         file.write_bytes(damaged)
         for selection in (..., (slice(None), 3), [np.array([0, 3]), np.array([3, 60])]):
             failed += isinstance(both(array, selection)[0], type)
     assert failed
-    assert seen.units > before
+    assert seen.rows > before
 
 
 def test_a_block_of_blosc_that_is_larger_than_its_data(tmp_path: Path, seen: Seen) -> None:
@@ -369,28 +337,11 @@ class OwnGet(LocalStore):
 def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any, seen: Seen) -> None:
     values = np.arange(16, dtype="int8")
     xzarr3.create_array(tmp_path / "a", data=values, chunks=16, compressors=None)
-    store, before = make(tmp_path / "a"), seen.units
+    store, before = make(tmp_path / "a"), seen.rows
     found = xzarr3.open_array(store)[...]
     assert np.array_equal(found, values[::-1] if make is OwnGet else values)
-    assert seen.units == before
+    assert seen.rows == before
     assert getattr(store, "number", 1) > 0
-
-
-def test_what_finds_no_memory_is_left_to_the_python_executor(
-    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from xzarr3.io.compiled import read_batch
-
-    def allocate(size: int) -> Any:
-        raise MemoryError
-
-    monkeypatch.setattr(read_batch, "allocate", allocate)
-    monkeypatch.setattr(read_batch, "_kept", read_batch._Kept())
-    values, left = np.arange(16, dtype="int8"), seen.left
-    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=2)
-    for threads in (1, 2):
-        assert np.array_equal(array.get(threads=threads), values)
-    assert seen.left == left + 16
 
 
 @pytest.mark.parametrize("free", [2, 3, 4])
@@ -427,130 +378,56 @@ def test_a_place_in_a_larger_array_is_all_that_is_written(tmp_path: Path) -> Non
             assert np.all(whole == -1)
 
 
-@pytest.mark.parametrize("shards", [None, (64, 16)], ids=["chunks", "shards"])
-def test_a_further_chunk_takes_no_python_call(tmp_path: Path, shards: Any) -> None:
-    values = np.arange(512 * 16, dtype="int32").reshape(512, 16)
-    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(1, 16), shards=shards)
-
-    def calls(*selection: slice) -> int:
-        number = 0
-
-        def count(frame: Any, event: str, argument: Any) -> None:
-            nonlocal number
-            number += event in ("call", "c_call")
-
-        found = []
-        for _ in range(3):
-            number = 0
-            sys.setprofile(count)
-            try:
-                array.get(selection, threads=1)
-            finally:
-                sys.setprofile(None)
-            found.append(number)
-        return min(found)
-
-    assert calls(slice(0, 128)) == calls(slice(0, 512))
-
-
-def test_a_call_ends_early_so_that_an_interruption_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shards", [None, (8, 8)], ids=["chunks", "shards"])
+def test_an_interrupted_read_leaves_no_open_file(
+    tmp_path: Path, shards: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xzarr3.io.compiled import read_batch
-
-    array = xzarr3.create_array(tmp_path / "a", data=np.arange(1000), chunks=1)
-    read_units, limits = read_batch.read_units, []
-
-    def ending(*arguments: Any) -> None:
-        limits.append(arguments[-3])
-        if len(limits) == 3:
-            raise KeyboardInterrupt
-        read_units(*arguments[:-3], 0, *arguments[-2:])  # A call that has no time reads nothing.
-
-    monkeypatch.setattr(read_batch, "read_units", ending)
+    values = np.arange(1024).reshape(32, 32)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(2, 2), shards=shards)
+    before = len(os.listdir("/proc/self/fd"))
+    interrupt(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         array.get(threads=2)
-    assert max(limits) <= 100
-    monkeypatch.undo()
-    assert np.array_equal(array[:], np.arange(1000))
-
-
-@pytest.mark.parametrize(("where", "threads"), [("directory", 1), ("directory", 2), ("memory", 1)])
-def test_a_call_ends_within_a_large_shard_and_the_next_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, threads: int
-) -> None:
-    from xzarr3.io.compiled import read_batch
-
-    values = np.random.default_rng(0).integers(0, 9, (3, 2048, 1536), "int32")
-    store: Any = tmp_path / "a" if where == "directory" else xzarr3.MemoryStore()
-    # Inner chunks of 256 KiB: the time is looked at after each of them.
-    array = xzarr3.create_array(store, data=values, chunks=(1, 256, 256), shards=(3, 2048, 1536))
-    read_units, calls, least = read_batch.read_units, 0, 0
-
-    def shortly(*arguments: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if least and calls == least:
-            raise KeyboardInterrupt
-        read_units(*arguments[:-3], 1, *arguments[-2:])
-
-    monkeypatch.setattr(read_batch, "read_units", shortly)
-    some, counts = np.array([2, 0]), []
-    for selection in (..., (slice(None), slice(3, 2000, 5), slice(None, None, -1)), (some, slice(9, None))):
-        calls = 0
-        index = selection if isinstance(selection, tuple) else (selection,)
-        found = array.oindex[selection] if isinstance(selection, tuple) else array.get(threads=threads)
-        assert np.array_equal(found, values[index])
-        counts.append(calls)
-    assert (min if where == "directory" else max)(counts) > 5  # Python reads some parts of a value in memory.
-    before = len(os.listdir("/proc/self/fd"))
-    least, calls = 3, 0
-    with pytest.raises(KeyboardInterrupt):
-        array.get((slice(None), slice(1, None)), threads=threads)
     assert len(os.listdir("/proc/self/fd")) == before
+    monkeypatch.undo()
+    assert np.array_equal(array[...], values)
 
 
-def test_a_call_reads_few_large_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xzarr3.io.compiled import read_batch
+def test_a_trace_counts_what_is_read(tmp_path: Path, seen: Seen) -> None:
+    """As the explanation says, for chunks, for parts of them and for shards."""
+    values = np.arange(64, dtype="int16").reshape(8, 8)
+    for name, options in {
+        "parts": {"compressors": None},
+        "chunks": {"compressors": "zstd"},
+        "shards": {"shards": (8, 4), "compressors": "zstd"},
+    }.items():
+        array = xzarr3.create_array(tmp_path / name, data=values, chunks=(4, 2), **options)
+        (tmp_path / name / "c" / "0" / "1").unlink()
+        for selection in (..., (slice(0, 3), slice(None)), (5, slice(1, 6))):
+            before, expected = seen.rows, array.explain(selection)
+            with xzarr3.trace() as trace:
+                array.get(selection)
+            assert seen.rows > before
+            found = trace.arrays["/"]
+            assert found["bytes_read"] == expected.bytes_moved
+            assert found["chunks_decoded"] == expected.chunks
+            assert (found["requests"] - found["absent"], found["absent"]) == (
+                expected.requests,
+                expected.absent,
+            )
 
-    read_units, runs = read_batch.read_units, set()
 
-    def noted(*arguments: Any) -> None:
-        runs.add(arguments[-4])
-        read_units(*arguments)
+def test_what_finds_no_memory_is_left_to_the_python_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(size: int) -> Any:
+        raise MemoryError
 
-    monkeypatch.setattr(read_batch, "read_units", noted)
-    for number, (chunk, most) in enumerate(((2**10, 64), (2**20, 4), (2**23, 1))):
-        array = xzarr3.create_array(
-            tmp_path / str(number), shape=(2**8 * chunk,), chunks=(chunk,), dtype="int8"
-        )
-        array.get((slice(None, None, chunk),), threads=1)
-        assert runs == {most}
-        runs.clear()
-
-
-@pytest.mark.parametrize("store", ["memory", "zip"])
-def test_shards_of_other_stores_are_read_from_their_bytes(tmp_path: Path, store: str) -> None:
-    values = np.arange(40 * 40, dtype="float32").reshape(40, 40)
-    opened = xzarr3.MemoryStore() if store == "memory" else xzarr3.ZipStore(tmp_path / "a.zip", mode="w")
-    array = xzarr3.create_array(opened, "a", data=values, chunks=(4, 4), shards=(20, 20))
-    module, number = compiled.loaded(0), 0
-    assert module is not None
-    read_value = module.read_value
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal number
-        found = read_value(*arguments)
-        number += found
-        return found
-
-    module.read_value = counted
-    try:
-        for selection in (..., (slice(1, 39, 2), slice(None, None, -1))):
-            assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
-    finally:
-        module.read_value = read_value
-    assert number == 8
+    array = xzarr3.create_array(tmp_path / "a", shape=16, dtype="int8", chunks=2)
+    monkeypatch.setattr(native, "_allocate", allocate)
+    monkeypatch.setattr(native, "_lent", native._Lent())
+    array[...] = np.arange(16)
+    assert np.array_equal(array[...], np.arange(16))
 
 
 GUARDED = r"""
@@ -558,8 +435,7 @@ GUARDED = r"""
     from pathlib import Path
     import numpy as np
     import xzarr3
-    from xzarr3.io import compiled
-    from xzarr3.io.compiled import libraries
+    from xzarr3.io import native, native_read, native_write
 
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -597,14 +473,6 @@ GUARDED = r"""
         libc._exit(3)
 
     sys.unraisablehook = failing
-    gives, takes = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64), ctypes.CFUNCTYPE(None, ctypes.c_int64)
-    callbacks = gives(malloc), takes(free)
-    addresses = [ctypes.cast(each, ctypes.c_void_p).value for each in callbacks]
-    libraries.memory_functions = lambda: dict(zip(("malloc", "free"), addresses))
-    compiled.FEW = 1
-    assert compiled.warm_up().startswith("in use"), compiled.warm_up()
-
-    from xzarr3.io.compiled import read_batch, write_batch
 
     leased = []
 
@@ -616,8 +484,10 @@ GUARDED = r"""
         while leased:
             free(leased.pop())
 
-    read_batch.allocate = write_batch.allocate = allocate
-    read_batch._KEPT_SCRATCH = -1  # Each read gets memory of its own.
+    native._allocate = allocate
+    native._KEPT = -1  # Each call gets memory of its own.
+    native_read.FEW = native_write.FEW = 1
+    assert native.report() == "in use"
     for path in sorted(Path(sys.argv[1]).iterdir()):
         array = xzarr3.open_array(path, mode="r+")
         # The result, too, ends before a page that nobody may touch.
@@ -651,20 +521,18 @@ GUARDED = r"""
 
 @pytest.mark.slow
 def test_no_byte_outside_of_its_memory_is_touched(tmp_path: Path) -> None:
-    """All memory of compiled code ends before a page that nobody may touch, and has marks around it."""
+    """All memory of native code ends before a page that nobody may touch, and has marks around it."""
     values = (np.arange(40 * 30) % 50).astype("float32").reshape(40, 30)
     arrays = tmp_path / "arrays"
     for number, codecs in enumerate(CODECS.values()):
         for shards in (None, (21, 16)):
             path = arrays / f"{number}-{shards}"
             xzarr3.create_array(path, data=values, chunks=(7, 8), shards=shards, compressors=codecs)
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(GUARDED), str(arrays)],
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr

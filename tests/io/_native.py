@@ -1,0 +1,89 @@
+"""What the tests of native reads and of native writes share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from xzarr3.io import native
+
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+class Seen:
+    """What native code did: the rows that it was given, and those that it left."""
+
+    rows = 0
+    left = 0
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[Seen]:
+    """Count the rows of all calls."""
+    found, original = Seen(), native.Call.do
+
+    def counted(self: native.Call, name: str, job: list[int]) -> None:
+        original(self, name, job)
+        found.rows += len(self.status)
+        found.left += int(np.count_nonzero(np.isin(self.status, (native.LEFT, 3))))
+
+    native.Call.do = counted  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        native.Call.do = original  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def python_executor() -> Iterator[None]:
+    """The Python executor does all work."""
+    before, native.switch.is_on = native.switch.is_on, False
+    try:
+        yield
+    finally:
+        native.switch.is_on = before
+
+
+@st.composite
+def grids(
+    draw: st.DrawFn, dtypes: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any], np.random.Generator]:
+    """The shape of an array and of its chunks, a data type, and a source of values."""
+    ndim = draw(st.integers(1, 4))
+    shape = tuple(draw(st.integers(1, (40, 12, 8, 5)[ndim - 1])) for _ in range(ndim))
+    chunks = tuple(draw(st.integers(1, n + 2)) for n in shape)
+    dtype = np.dtype(draw(st.sampled_from(dtypes)))
+    return shape, chunks, dtype, np.random.default_rng(draw(st.integers(0, 100)))
+
+
+class Interrupting:
+    """The library, whose calls do one run of rows in no time; the third call is interrupted at its end."""
+
+    def __init__(self, library: Any, most: int = 3) -> None:
+        self._library, self._left = library, most
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._library, name)
+        if name not in ("xzarr3_read", "xzarr3_write"):
+            return function
+
+        def called(job: Any) -> None:
+            function(job)
+            self._left -= 1
+            if self._left == 0:
+                raise KeyboardInterrupt
+
+        return called
+
+
+def interrupt(monkeypatch: Any, most: int = 3) -> None:
+    """Interrupt a call of native code."""
+    found = native.loaded()
+    assert found is not None
+    changed = found._replace(library=Interrupting(found.library, most))
+    monkeypatch.setattr(native, "_SLICE", 0)
+    monkeypatch.setattr(native, "_loaded", lambda: changed)

@@ -1,0 +1,264 @@
+"""Reads by native code: gives it the rows of a plan, batch by batch, and tells which units it left."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from xzarr3._types import AnyArray
+from xzarr3.codecs.sharding import EMPTY, Shard
+from xzarr3.io import rows
+from xzarr3.io.native import (
+    ABSENT,
+    FIELDS,
+    LEFT,
+    Call,
+    Layout,
+    Left,
+    Numbers,
+    address,
+    closing,
+    loaded,
+    reading,
+)
+from xzarr3.io.plan import ReadPlan
+from xzarr3.stores.local import platform
+from xzarr3.tracing.counters import add, process
+from xzarr3.tracing.events import everywhere
+
+if TYPE_CHECKING:
+    from xzarr3.io.executor import Engine
+
+FEW = 4
+"""Chunks. Python reads fewer of them before native code would have begun."""
+_LONGEST = 2**48  # Most elements along a dimension, so that no place exceeds 64 bits.
+_SHARDS = 64  # Most shards that are open at a time: a process has few descriptors.
+_INNER = 2**15  # Most inner chunks in a call.
+_INDEXES = 2**24  # Bytes of the indexes of the shards that are open.
+_AHEAD = 2**18  # As in `_native.c`.
+_GAP = 4096
+_OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
+_WORTH = 150.0  # Microseconds of work that are worth another thread.
+_RUN_BYTES = 2**20  # Decoded bytes that a thread takes at a time, at most.
+
+
+class NativeRead:
+    """A read by native code.
+
+    Parameters
+    ----------
+    engine : Engine
+    plan : ReadPlan
+    out : ndarray
+        Has the shape of the plan's buffer.
+    absent : list, optional
+        Gets the coordinates of the absent units.
+    """
+
+    def __init__(
+        self, engine: Engine, plan: ReadPlan, out: AnyArray, absent: list[tuple[int, ...]] | None
+    ) -> None:
+        self._engine, self._plan, self._out, self._absent = engine, plan, out, absent
+        self._steps, self._strides = rows.steps_of(plan), rows.strides_of(plan, out)
+        self._prefix = os.fsencode((engine.store.files or "") + engine.key_prefix)
+        self._fixed = np.array([*self._steps, *self._strides], np.int64)
+        self._stop = np.zeros(1, np.int64)
+        self._left = Left(0, set())
+
+    @classmethod
+    def of(
+        cls, engine: Engine, plan: ReadPlan, out: AnyArray, absent: list[tuple[int, ...]] | None
+    ) -> NativeRead | None:
+        """The read, or None if native code does not know its store, grid or codecs."""
+        chain, shard = engine.meta.chain, engine.meta.chain.shard
+        known = loaded() is not None and engine.store.files is not None
+        if not known or (everywhere.listeners and not process.collectors):
+            return None
+        if plan.chunks < FEW or out.dtype != chain.spec.dtype or max(engine.meta.shape, default=0) > _LONGEST:
+            return None
+        if reading.of(chain if shard is None else shard.inner) is None:
+            return None
+        return cls(engine, plan, out, absent) if shard is None or _index_layout(shard) is not None else None
+
+    def stop(self) -> None:
+        """Let the threads return soon."""
+        self._stop[0] = 1
+
+    def run(self, threads: int) -> Left | None:
+        """Read all units with at most so many threads; None if Python is to read all of them."""
+        batches = rows.batches(self._plan, self._out)
+        if batches is None:
+            return None
+        for shape, batch in batches:
+            chain = self._engine.chain_of(shape)
+            layout = reading.of(chain if chain.shard is None else chain.shard.inner)
+            if layout is None:
+                self._left.coords.update(map(tuple, batch.coords.tolist()))
+            elif chain.shard is None:
+                self._chunks(batch, layout, threads)
+            else:
+                self._shards(batch, layout, chain.shard, threads)
+            if self._stop[0]:
+                break
+        return self._left
+
+    def _call(self, layout: Layout, number: int, threads: int, edges: Numbers | None = None) -> Call:
+        fetches = number if edges is None else len(edges) - 1
+        work = number * (_OPEN + self._engine.meta.chain.decode_time)
+        busy = min(threads, 1 + int(work / _WORTH))
+        run = max(1, min(16, fetches // (4 * busy), _RUN_BYTES // layout.nbytes))
+        return Call(layout, number, busy, run, self._stop, edges=edges, timed=bool(process.collectors))
+
+    def _boxes(self, batch: rows.Rows, place: Numbers) -> tuple[tuple[Numbers, ...], list[int]]:
+        """The arrays of boxes, and what follows ``length`` in the struct of a read."""
+        ndim = len(self._steps)
+        start = np.stack(batch.boxes.start, axis=1) if ndim else np.zeros(0, np.int64)
+        count = np.stack(batch.boxes.extent, axis=1) if ndim else np.zeros(0, np.int64)
+        arrays = start, count, place, np.ascontiguousarray(batch.begin)
+        fixed = self._fixed.ctypes.data
+        numbers = [
+            *(arrays[3].ctypes.data, start.ctypes.data, count.ctypes.data, place.ctypes.data, fixed),
+            *(self._out.ctypes.data, fixed + 8 * ndim, self._engine.fill.ctypes.data),
+        ]
+        return arrays, numbers
+
+    def _names(self, coords: Numbers) -> list[int]:
+        name = address(self._prefix)
+        size, separator = len(self._prefix), ord(self._engine.separator)
+        return [name, size, separator, coords.shape[1], platform.OPEN, coords.ctypes.data]
+
+    def _chunks(self, batch: rows.Rows, layout: Layout, threads: int) -> None:
+        """Read units that are chunks."""
+        call = self._call(layout, len(batch.coords), threads)
+        kept, boxes = self._boxes(batch, batch.boxes.place)
+        call.do("xzarr3_read", [*self._names(batch.coords), 0, 0, 0, 0, 0, *boxes])
+        self._note(batch.coords, call.status)
+        self._count(call, is_part=layout.is_plain, absent=int(np.count_nonzero(call.status == ABSENT)))
+        del kept
+
+    def _shards(self, batch: rows.Rows, layout: Layout, shard: Shard, threads: int) -> None:
+        """Read units that are shards: their indexes, and then their inner chunks."""
+        most = max(1, min(_SHARDS, _INDEXES // shard.index_size, _INNER // shard.number))
+        for first in range(0, len(batch.coords), most):
+            last = min(first + most, len(batch.coords))
+            coords = batch.coords[first:last]
+            boxes = batch.boxes.take(slice(batch.begin[first], batch.begin[last]))
+            unit = np.repeat(np.arange(last - first), np.diff(batch.begin[first : last + 1]))
+            inner, parent, inside = rows.divided(boxes, shard.grid.chunk_shape, self._steps, self._strides)
+            parts = rows.grouped(inner, unit[parent], inside)
+            with closing(np.full(len(coords), -1, np.int64)) as files:
+                status = self._some_shards(shard, layout, coords, parts, files, threads)
+            self._note(coords, status)
+            if self._stop[0]:
+                break
+
+    def _some_shards(
+        self,
+        shard: Shard,
+        layout: Layout,
+        coords: Numbers,
+        parts: rows.Rows,
+        files: Numbers,
+        threads: int,
+    ) -> npt.NDArray[np.uint8]:
+        """Read the rows of some shards; returns what became of each shard."""
+        index, status = self._indexes(shard, coords, files, threads)
+        at = np.ravel_multi_index(tuple(parts.coords.T), shard.counts) if shard.counts else 0
+        entries = index[parts.unit, at]
+        offset, length = entries[:, 0].astype(np.int64), entries[:, 1].astype(np.int64)
+        odd = (offset < 0) | (length < 0)
+        absent = odd & (entries == EMPTY).all(axis=1) | (status == ABSENT)[parts.unit]
+        offset[absent], length[absent] = 0, -1
+        length[odd & ~absent] = -2
+        length[(status == LEFT)[parts.unit]] = -2
+        offset, length = np.ascontiguousarray(offset), np.ascontiguousarray(length)
+        edges = _edges(parts.unit, offset, length, is_plain=layout.is_plain)
+        call = self._call(layout, len(offset), threads, edges)
+        kept, boxes = self._boxes(parts, parts.boxes.place)
+        unit = np.ascontiguousarray(parts.unit)
+        places = [files.ctypes.data, 0, unit.ctypes.data, offset.ctypes.data, length.ctypes.data]
+        call.do("xzarr3_read", [*self._names(coords), *places, *boxes])
+        self._count(call, is_part=True, absent=int(np.count_nonzero(status == ABSENT)))
+        status[parts.unit[call.status == LEFT]] = LEFT
+        del kept
+        return status
+
+    def _indexes(
+        self, shard: Shard, coords: Numbers, files: Numbers, threads: int
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+        """The indexes of some shards, and what became of each; ``files`` gets the open shards."""
+        number = len(coords)
+        layout = cast("Layout", _index_layout(shard))
+        index = np.empty((number, shard.number, 2), np.uint64)
+        begin, whole = np.arange(number + 1), np.tile([*shard.counts, 2], (number, 1)).astype(np.int64)
+        start, place = np.zeros_like(whole), np.arange(number) * index.strides[0]
+        at, size = np.full(number, shard.index_start), np.full(number, shard.index_size)
+        ndim = len(shard.counts) + 1
+        strides = [*np.empty((*shard.counts, 2), np.uint64).strides]
+        fixed = np.array([*[1] * ndim, *strides], np.int64)
+        call = self._call(layout, number, threads)
+        job = [
+            *(files.ctypes.data, 0, 0, at.ctypes.data, size.ctypes.data),
+            *(begin.ctypes.data, start.ctypes.data, whole.ctypes.data, place.ctypes.data, fixed.ctypes.data),
+            *(index.ctypes.data, fixed.ctypes.data + 8 * ndim, 0),
+        ]
+        call.do("xzarr3_read", [*self._names(coords), *job])
+        self._count(call, is_part=True, is_index=True)
+        return index, call.status
+
+    def _note(self, coords: Numbers, status: npt.NDArray[np.uint8]) -> None:
+        """Record what became of units."""
+        absent = status == ABSENT
+        if absent.any():
+            self._left = self._left._replace(missing=self._left.missing + int(np.count_nonzero(absent)))
+            if self._absent is not None:
+                self._absent += map(tuple, coords[absent].tolist())
+        left = status == LEFT
+        if left.any():
+            self._left.coords.update(map(tuple, coords[left].tolist()))
+
+    def _count(self, call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False) -> None:
+        """Add what a call did to the counts of traces."""
+        if not process.collectors:
+            return
+        found = dict(zip(FIELDS, call.counts.tolist(), strict=True))
+        kind = "get_range" if is_part else "get"
+        numbers = {
+            "requests": found["reads"] + absent,
+            kind: found["reads"] + absent,
+            "bytes_read": found["bytes_read"],
+            "request_seconds": found["read_time"] / 1e9,
+        }
+        if absent:
+            numbers |= {"absent": absent, "chunks_absent": absent}
+        if is_index:
+            numbers["indexes_read"] = found["reads"]
+        elif found["chunks"]:
+            numbers |= {
+                "chunks_decoded": found["chunks"],
+                "bytes_decoded": found["bytes"],
+                "decode_seconds": found["time"] / 1e9,
+            }
+        add({name: number for name, number in numbers.items() if number})
+
+
+def _index_layout(shard: Shard) -> Layout | None:
+    """The layout of the index of shards; None if native code does not know it."""
+    return reading.of(shard.index_chain)
+
+
+def _edges(unit: Numbers, offset: Numbers, length: Numbers, *, is_plain: bool) -> Numbers | None:
+    """The first row of each fetch: neighbours in a shard are read together, up to a number of bytes."""
+    if is_plain or len(unit) < 2:
+        return None
+    end = offset + np.maximum(length, 0)
+    gap = offset[1:] - end[:-1]
+    cut = (unit[1:] != unit[:-1]) | (gap < 0) | (gap > _GAP) | (length[1:] < 0) | (length[:-1] < 0)
+    first = np.append(0, np.flatnonzero(cut) + 1)
+    base = np.repeat(offset[first], np.diff(first, append=len(unit)))
+    part = (offset - base) // _AHEAD
+    cut |= part[1:] != part[:-1]
+    return np.concatenate([[0], np.flatnonzero(cut) + 1, [len(unit)]]).astype(np.int64)

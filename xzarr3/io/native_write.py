@@ -1,0 +1,277 @@
+"""Writes by native code: whole stored units of a local store, under the locks of Python's writers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from xzarr3._types import AnyArray
+from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.codecs.crc32c import Crc32cCodec
+from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.sharding import Shard
+from xzarr3.errors import Xzarr3Error
+from xzarr3.grid import Steps
+from xzarr3.io import rows
+from xzarr3.io.native import (
+    ABSENT,
+    DONE,
+    FIELDS,
+    LARGEST,
+    LEFT,
+    Call,
+    Layout,
+    Left,
+    Numbers,
+    address,
+    loaded,
+    reading,
+    writing,
+)
+from xzarr3.io.plan import ReadPlan
+from xzarr3.io.projection import Slices
+from xzarr3.io.shards import forget_index
+from xzarr3.stores.local.files import FileWriter
+from xzarr3.stores.locks import free_key_locks
+from xzarr3.tracing.counters import add, process
+from xzarr3.tracing.events import everywhere
+
+if TYPE_CHECKING:
+    from xzarr3.io.executor import Engine
+    from xzarr3.stores.local.store import LocalStore
+
+FEW = 2
+"""Chunks. Python writes fewer of them before native code would have begun."""
+_AT_ONCE = 1024  # Units whose locks are held together.
+_DIGITS = 21  # Most bytes of a coordinate and a separator.
+_LONG = 512  # Characters of a path, beyond which the store checks whether the system can reach it.
+_NOT_OURS = 3  # The status of a unit that Python writes.
+_CREATE = 30.0  # Microseconds to create and rename a file.
+_RATE = 1000  # Bytes that are encoded and written in a microsecond.
+_WORTH = 150.0  # Microseconds of work that are worth another thread.
+
+
+class NativeWrite:
+    """A write by native code of the units that are given whole.
+
+    Parameters
+    ----------
+    engine : Engine
+    plan : ReadPlan
+    source : ndarray
+        Has the shape of the plan's buffer.
+    keep_empty : bool
+        Whether to store units that hold only the fill value.
+    left_out : list, optional
+        Gets the coordinates of the units that are absent afterwards.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: ReadPlan,
+        source: AnyArray,
+        *,
+        keep_empty: bool,
+        left_out: list[tuple[int, ...]] | None,
+    ) -> None:
+        self._engine, self._plan, self._source = engine, plan, source
+        self._keep_empty, self._left_out = keep_empty, left_out
+        self._above, _, name = engine.key_prefix.rpartition("/")
+        self._name = os.fsencode(name)
+        self._sizes = np.array(engine.meta.shape, np.int64)
+        self._stop = np.zeros(1, np.int64)
+        self._serial = np.zeros(1, np.int64)
+        self._left = Left(0, set())
+
+    @classmethod
+    def of(
+        cls,
+        engine: Engine,
+        plan: ReadPlan,
+        source: AnyArray,
+        *,
+        keep_empty: bool,
+        left_out: list[tuple[int, ...]] | None,
+    ) -> NativeWrite | None:
+        """The write, or None if native code does not know its store, grid, selection or codecs."""
+        store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
+        spec = chain.spec
+        if loaded() is None or not store.replaces_files or spec.nbytes > LARGEST:
+            return None
+        if plan.number * (1 if shard is None else shard.number) < FEW:
+            return None
+        if type(plan.addressing) is not Slices or source.dtype != spec.dtype:
+            return None
+        if everywhere.listeners and not process.collectors:
+            return None
+        if len(store.files or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
+            return None
+        if writing.of(chain if shard is None else shard.inner) is None or (shard and not _is_known(shard)):
+            return None
+        # The elements are compared with the fill value bit for bit.
+        if not spec.data_type.holds_only(engine.fill, spec.fill_value):
+            return None
+        return cls(engine, plan, source, keep_empty=keep_empty, left_out=left_out)
+
+    def stop(self) -> None:
+        """Let the threads return soon."""
+        self._stop[0] = 1
+
+    def run(self, threads: int) -> Left | None:
+        """Write the units with at most so many threads; None if Python is to write all of them."""
+        with cast("LocalStore", self._engine.store)._file_writer(None, sys.maxsize) as writer:
+            batches = rows.batches(self._plan, self._source)
+            if batches is None:
+                return None
+            try:  # The keys differ in their digits only.
+                writer.check(self._engine.key((0,) * len(self._sizes)))
+            except Xzarr3Error:  # The Python executor raises it.
+                return None
+            for shape, batch in batches:
+                self._batch(batch, self._engine.chain_of(shape), writer, threads)
+        return self._left
+
+    def _batch(self, batch: rows.Rows, chain: CodecChain, writer: FileWriter, threads: int) -> None:
+        layout = writing.of(chain if chain.shard is None else chain.shard.inner)
+        ndim, axes = len(self._sizes), self._plan.grid.axes
+        count = np.stack(batch.boxes.extent, axis=1) if ndim else np.zeros((1, 0), np.int64)
+        whole = np.full(len(count), layout is not None)
+        for axis, length, size, coord, given in zip(
+            axes, chain.spec.shape, self._sizes, batch.coords.T, count.T, strict=True
+        ):
+            first = (
+                coord * length if isinstance(axis, Steps) else np.array([*map(axis.start, coord.tolist())])
+            )
+            whole &= given == np.minimum(length, size - first)
+        self._left.coords.update(map(tuple, batch.coords[~whole].tolist()))
+        if layout is None:
+            return
+        coords, count, place = batch.coords[whole], count[whole], batch.boxes.place[whole]
+        for at in range(0, len(coords), _AT_ONCE):
+            if self._stop[0]:
+                break
+            part = slice(at, at + _AT_ONCE)
+            self._some(coords[part], count[part], place[part], chain, layout, writer, threads)
+
+    def _some(
+        self,
+        coords: Numbers,
+        count: Numbers,
+        place: Numbers,
+        chain: CodecChain,
+        layout: Layout,
+        writer: FileWriter,
+        threads: int,
+    ) -> None:
+        """Write units under their locks, except those whose lock is held by another thread."""
+        engine, shard = self._engine, chain.shard
+        each = [*map(tuple, coords.tolist())]
+        keys = [*map(engine.key, each)]
+        try:
+            folder = writer.folders.handle(self._above, lambda: self._is_stored(coords))
+        except OSError:  # The Python executor raises it.
+            self._left.coords.update(each)
+            return
+        if folder is None:
+            if self._left_out is not None:
+                self._left_out += each
+            return
+        try:
+            writer.folders.forget()  # The handle stays open, and other writers need descriptors.
+            with free_key_locks(engine.store_identity, keys) as held:
+                try:
+                    call = self._call(coords, chain, layout, threads)
+                    call.status[~np.array(held)] = _NOT_OURS
+                    self._write(call, coords, count, place, shard, folder, writer)
+                finally:
+                    if shard is not None:  # The kept indexes are out of date now.
+                        for key in keys:
+                            forget_index(shard, engine.store_identity, key)
+        finally:
+            os.close(folder)
+        self._left.coords.update(
+            map(tuple, coords[(call.status == LEFT) | (call.status == _NOT_OURS)].tolist())
+        )
+        if self._left_out is not None:
+            self._left_out += map(tuple, coords[call.status == ABSENT].tolist())
+
+    def _is_stored(self, coords: Numbers) -> bool:
+        """Whether one of these units is not empty, so that the directory is needed."""
+        if self._keep_empty:
+            return True
+        spec, parts = self._engine.meta.chain.spec, self._plan.parts
+        place = [{part.coord: part.outer for part in along} for along in parts]
+        return any(
+            not spec.data_type.holds_only(
+                self._source[tuple(along[at] for along, at in zip(place, unit, strict=True))], spec.fill_value
+            )
+            for unit in coords.tolist()
+        )
+
+    def _call(self, coords: Numbers, chain: CodecChain, layout: Layout, threads: int) -> Call:
+        number = len(coords)
+        busy = min(threads, 1 + int(number * (_CREATE + chain.spec.nbytes / _RATE) / _WORTH))
+        run = max(1, min(16, number // (4 * busy)))
+        size = 0 if chain.shard is None else chain.shard.index_size
+        return Call(layout, number, busy, run, self._stop, extra=size, timed=bool(process.collectors))
+
+    def _write(
+        self,
+        call: Call,
+        coords: Numbers,
+        count: Numbers,
+        place: Numbers,
+        shard: Shard | None,
+        folder: int,
+        writer: FileWriter,
+    ) -> None:
+        engine = self._engine
+        before, after = (part + b"\0" for part in writer.around)
+        strides = np.array(self._source.strides, np.int64)
+        size = 0 if shard is None else shard.index_size
+        inner = None if shard is None else np.array(shard.counts, np.int64)
+        job = [
+            *(folder, address(self._name), len(self._name), ord(engine.separator), coords.shape[1]),
+            *(coords.ctypes.data, address(before), address(after), self._serial.ctypes.data),
+            *(count.ctypes.data, place.ctypes.data, self._source.ctypes.data, strides.ctypes.data),
+            *(engine.fill.ctypes.data, int(self._keep_empty)),
+            *(0 if inner is None else inner.ctypes.data, size),
+            *(int(shard is not None and shard.index_start == 0), size % 16),
+        ]
+        try:
+            call.do("xzarr3_write", job)
+        finally:
+            if (call.status == DONE).any():
+                writer.touch()
+        _count(call)
+
+
+def _is_known(shard: Shard) -> bool:
+    """Whether native code writes the index: numbers in little endian, and a checksum at most."""
+    first, *others = shard.index_chain.codecs
+    if type(first) is not BytesCodec or first.endian != "little" or len(others) > 1:
+        return False
+    if others and type(others[0]) is not Crc32cCodec:
+        return False
+    return reading.of(shard.index_chain) is not None
+
+
+def _count(call: Call) -> None:
+    """Add what a call did to the counts of traces."""
+    if not process.collectors:
+        return
+    found = dict(zip(FIELDS, call.counts.tolist(), strict=True))
+    numbers = {
+        "requests": found["reads"],
+        "put": found["reads"],
+        "bytes_written": found["bytes_read"],
+        "request_seconds": found["read_time"] / 1e9,
+        "chunks_encoded": found["chunks"],
+        "bytes_encoded": found["bytes"],
+        "encode_seconds": found["time"] / 1e9,
+    }
+    add({name: number for name, number in numbers.items() if number})
