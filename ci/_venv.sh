@@ -27,12 +27,12 @@ find_python() {
 }
 
 # prepare_venv DIR EXTRA: makes the environment DIR with this checkout and its extra EXTRA installed.
-# An environment that is there already is installed into again only if pyproject.toml, the extra or
-# the place of the checkout changed, and made anew only if its Python does not run or PYTHON names one.
+# An environment that is there already is installed into again only if pyproject.toml, native code, the extra
+# or the place of the checkout changed, and made anew only if its Python does not run or PYTHON names one.
 prepare_venv() {
     local dir="$1" extra="$2" stamp wanted python
     stamp="$dir/installed"
-    wanted="$(cksum <pyproject.toml) $extra $PWD ${PYTHON:-}"
+    wanted="$(cat pyproject.toml xzarr3/io/_native.c ci/hatch_build.py | cksum) $extra $PWD ${PYTHON:-}"
     if [ -x "$dir/bin/python" ] && usable_python "$dir/bin/python" && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
         return
     fi

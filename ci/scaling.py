@@ -24,7 +24,7 @@ SMALL = "64 KiB"
 COLUMNS = 4
 STYLES: dict[str, dict[str, Any]] = {
     "xzarr3": {"color": "#c0392b", "marker": "o", "linewidth": 2.2, "zorder": 3},
-    "xzarr3 without numba": {
+    "xzarr3 in Python": {
         "color": "#c0392b",
         "marker": "o",
         "linestyle": "--",

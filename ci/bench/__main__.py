@@ -121,8 +121,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    for library in libraries:
-        library.warm_up()
     measured = Figures([])
     read, written = directories(options)
     with (

@@ -26,8 +26,8 @@ of its own for each number of cores; the process is kept on that many cores wher
 with another one; a first round is not counted, in which what was read is compared with the source, and what
 was written is read by another library and compared. Each write makes a new array. The arrays are files in
 memory (tmpfs) where there is room; the table above says which file system it was. A process measures its own
-times. xzarr3 warms up first. "xzarr3 without numba" is xzarr3 with its compiled code turned off
-(`XZARR3_COMPILED=0`); zarrs is the pipeline that zarr-python is given.
+times. "xzarr3 in Python" is xzarr3 without its native code (`XZARR3_NATIVE=0`); zarrs is the
+pipeline that zarr-python is given.
 
 The cores are those with the lowest numbers. Where two of them are threads of one core, the figures grow less
 than the number. Uncompressed values are bounded by the memory, which all cores share."""

@@ -275,7 +275,6 @@ def _serve(label: str, threads: int) -> None:
     steady_allocator()
     (library,), _ = find_libraries([label], threads)
     with library.configured():
-        library.warm_up()
         server = _Server(library)
         for line in sys.stdin:
             name, *arguments = json.loads(line)

@@ -59,10 +59,6 @@ class Library(ABC):
         """Return the context in which the library is to open, read and write."""
         return nullcontext()
 
-    def warm_up(self) -> None:
-        """Do what a first read or write would do once in a process."""
-        return
-
     def remote(self, url: str) -> Place:
         """Return what the library takes for a store behind an HTTP URL."""
         raise NotImplementedError(f"{self.label} is not measured over HTTP")
@@ -120,10 +116,6 @@ class Xzarr3(Library):
         super().__init__(threads)
         self._module = importlib.import_module("xzarr3")
 
-    def warm_up(self) -> None:
-        if hasattr(self._module, "warm_up"):
-            self._module.warm_up()
-
     def remote(self, url: str) -> Place:
         return self._module.open_store(url)
 
@@ -177,15 +169,10 @@ class Xzarr3(Library):
 
 
 class InterpretedXzarr3(Xzarr3):
-    """xzarr3 as it is where numba is not installed."""
+    """xzarr3 as it is where it was installed without native code."""
 
-    label = "xzarr3 without numba"
-    environment = MappingProxyType({"XZARR3_COMPILED": "0"})
-
-    def __init__(self, threads: int | None = None) -> None:
-        super().__init__(threads)
-        if importlib.util.find_spec("numba") is None:
-            raise ImportError("numba is not installed, so that xzarr3 itself is without it")
+    label = "xzarr3 in Python"
+    environment = MappingProxyType({"XZARR3_NATIVE": "0"})
 
 
 class ZarrPython(Library):

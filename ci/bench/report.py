@@ -8,9 +8,6 @@ import math
 import os
 import platform
 import statistics
-import subprocess
-import sys
-import tempfile
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -69,6 +66,8 @@ from xarray_rows import (
     unconsolidated,
 )
 
+from xzarr3.io import native
+
 OURS = "xzarr3"
 TIMES = ("ms", "µs")
 DEFAULT_PEER = "zarr-python"
@@ -78,7 +77,7 @@ MEMORY_MIB = 64
 """What a full read may need beside its result."""
 GROWTH_FACTOR = 1.25
 DISTRIBUTIONS = (
-    *("xzarr3", "zarr", "zarrs", "tensorstore", "xarray", "dask", "numpy", "numba", "numcodecs", "isal"),
+    *("xzarr3", "zarr", "zarrs", "tensorstore", "xarray", "dask", "numpy", "numcodecs", "isal"),
     "obstore",
 )
 
@@ -423,20 +422,6 @@ def filled(text: str, **numbers: object) -> str:
     return "\n\n".join(textwrap.fill(each, 108, break_on_hyphens=False) for each in paragraphs)
 
 
-def loading() -> str:
-    """Say how long xzarr3 takes to compile its loops and to load them again, each in a process of its own."""
-    program = "import time, xzarr3; t = time.perf_counter(); xzarr3.warm_up(); print(time.perf_counter() - t)"
-    with tempfile.TemporaryDirectory(prefix="xzarr3-bench-") as folder:
-        environment = os.environ | {"NUMBA_CACHE_DIR": folder}
-        command = [sys.executable, "-c", program]
-        found = [
-            subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-            for _ in range(2)
-        ]
-    first, again = map(float, found)
-    return f"compiled in {first:.1f} s, loaded from the disk in {again:.1f} s"
-
-
 def conditions(
     bench: Bench, figures: Figures, absent: dict[str, str], seconds: float, loads: Sequence[float]
 ) -> list[list[str]]:
@@ -459,7 +444,7 @@ def conditions(
         ["load average before and after", " and ".join(f"{load:.1f}" for load in loads) or "unknown"],
         ["Python", f"{platform.python_implementation()} {platform.python_version()}"],
         ["versions", ", ".join(versions)],
-        ["compiled code of xzarr3, loaded before anything is timed", loading()],
+        ["native code of xzarr3", native.report()],
         ["absent", ", ".join(absent) or "none"],
     ]
     if spreads:

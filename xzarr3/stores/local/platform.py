@@ -47,8 +47,6 @@ POSIX = (
 """Whether directories can be opened, and open files can be renamed, replaced and removed."""
 HAS_OFD = sys.platform == "linux" and hasattr(_fcntl, "F_OFD_SETLK")
 """Whether the system has locks of file ranges that belong to the open file, not to the process."""
-LINUX = sys.platform == "linux"
-"""Whether the C library is one of Linux, whose functions compiled code calls."""
 
 _FULL_SYNC = getattr(_fcntl, "F_FULLFSYNC", None)
 _MOST_PIECES = 512  # Every system accepts so many in one call.
