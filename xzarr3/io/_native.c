@@ -34,24 +34,20 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifdef __APPLE__
-#define SEARCH O_RDONLY
-#else
-#define SEARCH O_PATH
+#ifndef O_PATH /* Searching a directory needs less permission than reading it, where a system knows that. */
+#define O_PATH O_RDONLY
 #endif
 
 typedef int64_t i64;
 
 enum { CONTRACT = 1, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
-enum { LEFT = 0, DONE = 1, ABSENT = 2 };
+enum { LEFT = 0, DONE = 1, ABSENT = 2, FAILED = -1, NONE = -2 };
 enum { ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE };
 enum { READS, BYTES_READ, READ_TIME, CHUNKS, BYTES, TIME, COUNTS };
 
 #define GAP 4096             /* Reading so many more bytes takes as long as one more call. */
 #define AHEAD ((i64)1 << 18) /* Neighbours that begin within so many bytes are read in one call. */
 #define INFLATE_STATE ((i64)1 << 18) /* Bytes of ISA-L's state, whose real size is less than half of that. */
-#define FAILED (-1)
-#define NONE (-2)
 
 /* Functions of the libraries that the codecs' packages bring; 0 for one that is not there. */
 typedef struct {
@@ -229,25 +225,21 @@ static int is_box_of(const char *from, const i64 *a, const i64 *count, i64 ndim,
     return 1;
 }
 
-static void reverse_bytes(char *bytes, i64 size, i64 width) {
-    for (i64 at = 0; at + width <= size; at += width) {
-        if (width == 2) {
-            uint16_t value;
-            memcpy(&value, bytes + at, 2);
-            value = __builtin_bswap16(value);
-            memcpy(bytes + at, &value, 2);
-        } else if (width == 4) {
-            uint32_t value;
-            memcpy(&value, bytes + at, 4);
-            value = __builtin_bswap32(value);
-            memcpy(bytes + at, &value, 4);
-        } else {
-            uint64_t value;
-            memcpy(&value, bytes + at, 8);
-            value = __builtin_bswap64(value);
-            memcpy(bytes + at, &value, 8);
-        }
+#define REVERSE_EACH(type, swap)                                                                             \
+    for (i64 at = 0; at + width <= size; at += width) {                                                      \
+        type value;                                                                                          \
+        memcpy(&value, bytes + at, sizeof value);                                                            \
+        value = swap(value);                                                                                 \
+        memcpy(bytes + at, &value, sizeof value);                                                            \
     }
+
+static void reverse_bytes(char *bytes, i64 size, i64 width) {
+    if (width == 2)
+        REVERSE_EACH(uint16_t, __builtin_bswap16)
+    else if (width == 4)
+        REVERSE_EACH(uint32_t, __builtin_bswap32)
+    else
+        REVERSE_EACH(uint64_t, __builtin_bswap64)
 }
 
 /* Turns stored elements into those in memory. */
@@ -297,19 +289,14 @@ static i64 gzip_decode(Thread *thread, const char *source, i64 size, char *targe
     return thread->work->libraries->crc32(0, target, count) == load32(source + size - 8) ? (i64)count : FAILED;
 }
 
-static i64 unshuffle(const char *source, i64 size, char *target, i64 width) {
+static i64 shuffle(const char *source, i64 size, char *target, i64 most, i64 width, int undo) {
     i64 number = size / width;
-    if (size % width) return FAILED;
+    if (size > most || size % width) return FAILED;
     for (i64 byte = 0; byte < width; byte++)
-        for (i64 at = 0; at < number; at++) target[at * width + byte] = source[byte * number + at];
-    return size;
-}
-
-static i64 shuffle(const char *source, i64 size, char *target, i64 width) {
-    i64 number = size / width;
-    if (size % width) return FAILED;
-    for (i64 byte = 0; byte < width; byte++)
-        for (i64 at = 0; at < number; at++) target[byte * number + at] = source[at * width + byte];
+        for (i64 at = 0; at < number; at++) {
+            i64 together = byte * number + at, apart = at * width + byte;
+            target[undo ? apart : together] = source[undo ? together : apart];
+        }
     return size;
 }
 
@@ -318,7 +305,7 @@ static i64 decode_one(Thread *thread, const Stage *stage, const char *source, i6
     case ZSTD: return zstd_decode(thread, source, size, target, most);
     case BLOSC: return blosc_decode(thread, source, size, target, most);
     case GZIP: return gzip_decode(thread, source, size, target, most);
-    case SHUFFLE: return size <= most ? unshuffle(source, size, target, stage->first) : FAILED;
+    case SHUFFLE: return shuffle(source, size, target, most, stage->first, 1);
     default: return FAILED;
     }
 }
@@ -365,7 +352,7 @@ static i64 encode_one(Thread *thread, const Stage *stage, const char *source, i6
                                           source, target, most, name, (size_t)stage->fourth, 1);
         return found > 0 ? found : FAILED;
     }
-    if (stage->kind == SHUFFLE) return size <= stage->most ? shuffle(source, size, target, stage->first) : FAILED;
+    if (stage->kind == SHUFFLE) return shuffle(source, size, target, stage->most, stage->first, 0);
     if (stage->kind != CRC32C || size + 4 > stage->most) return FAILED;
     memcpy(target, source, (size_t)size);
     uint32_t sum = library->crc32c(source, (size_t)size);
@@ -683,7 +670,7 @@ static int folder_of(Thread *thread, const i64 *coords, char *name) {
         i64 size = thread->depth ? 0 : job->prefix_size;
         if (!put_name(name, prefix, size, '/', coords + thread->depth, 1)) return -1;
         for (int attempt = 0;; attempt++) {
-            found = openat(above, name, SEARCH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+            found = openat(above, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
             if (found >= 0 || attempt || errno != ENOENT) break;
             if (mkdirat(above, name, 0777) != 0 && errno != EEXIST) break;
         }
@@ -897,7 +884,6 @@ static void work_on(const Work *work, const void *job, int (*row)(void *, i64, i
 }
 
 void xzarr3_read(const Read *job) { work_on(&job->work, job, read_row); }
-
 void xzarr3_write(const Write *job) { work_on(&job->work, job, write_row); }
 
 void xzarr3_close(i64 *files, i64 number) {
