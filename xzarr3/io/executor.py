@@ -18,12 +18,11 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ChunkError
-from xzarr3.io.byte_ranges import Price
+from xzarr3.io.fetch import Price
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
-from xzarr3.io.shards import OpenShards
 from xzarr3.io.threads import to_read, to_write
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
@@ -172,35 +171,13 @@ class Engine:
         """
         if out.nbytes == 0:
             return 0
-        busy, pieces = to_read(self, plan, threads)
-        units = plan.batches(pieces), max(plan.number, pieces)
-        return self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
-
-    def _read(
-        self,
-        plan: ReadPlan,
-        out: AnyArray,
-        units: Iterator[Batch],
-        number: int,
-        threads: int,
-        pieces: int,
-        absent: list[tuple[int, ...]] | None,
-        *,
-        leaves: bool = False,
-    ) -> int:
-        """:meth:`read` of some units by the Python executor."""
-        runs = Runs(units, number, threads)
-        shards = OpenShards() if pieces > 1 else None
-        try:
-            return runs.share(
-                threads,
-                lambda runs: UnitReader(self, plan, out, runs, absent, shards).run(),
-                self.pool,
-                leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
-            )
-        finally:
-            if shards is not None:
-                shards.close()
+        threads = to_read(self, plan, threads)
+        return Runs(plan.batches(), plan.number, threads).share(
+            threads,
+            lambda runs: UnitReader(self, plan, out, runs, absent).run(),
+            self.pool,
+            leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
+        )
 
     @cached_property
     def waiting(self) -> int:
@@ -248,7 +225,7 @@ class Engine:
         """
         if source.size == 0:
             return
-        threads = to_write(self, plan, source.nbytes, threads)
+        threads = to_write(self, plan, threads)
         options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
         self._write(plan.batches(), plan.number, plan, source, threads, options)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +20,10 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import ChunkError, printable
-from xzarr3.io.byte_ranges import windows
+from xzarr3.io.fetch import Table, windows
 from xzarr3.io.plan import ReadPlan
-from xzarr3.io.projection import ChunkProjection, Inner
-from xzarr3.io.shards import MOST_KEPT, Index, Within, shard_index
-from xzarr3.io.threads import to_read
+from xzarr3.io.projection import ChunkProjection
+from xzarr3.io.shards import MOST_KEPT, Index, shard_index
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import ValueReader
 from xzarr3.stores.readers import BytesReader
@@ -258,7 +257,8 @@ def explain(
         The indexes that earlier reads have kept.
     """
     shape, used = _result(array, plan, fields)
-    fetches = partial(_all_fetches, array.engine, plan, asked_threads(threads), kept)
+    asked_threads(threads)
+    fetches = partial(_fetches, array.engine, plan, kept)
     first: list[Fetch] = []
     units = chunks = absent = requests = indexes = moved = 0
     for fetch in fetches():
@@ -303,144 +303,65 @@ def _picture(meta: ArrayMetadata, plan: ReadPlan) -> str:
     return picture(meta, [plan])
 
 
-def _all_fetches(
-    engine: Engine, plan: ReadPlan, threads: int | None, kept: KeptIndexes | None
-) -> Iterator[Fetch]:
-    if math.prod(plan.shape) == 0:
-        return iter(())
-    _, pieces = to_read(engine, plan, threads)
-    return _fetches(engine, plan, kept) if pieces == 1 else _joined(engine, plan, kept, pieces)
-
-
-def _joined(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None, pieces: int) -> Iterator[Fetch]:
-    """The fetches of threads that share a few shards, with the pieces of each shard in one Fetch."""
-    found: dict[tuple[int, ...], Fetch] = {}
-    for fetch in _fetches(engine, plan, kept, pieces):
-        before = found.get(fetch.coords)
-        if before is None or fetch.size is None:
-            found[fetch.coords] = fetch
-        else:
-            found[fetch.coords] = replace(
-                fetch,
-                chunks=before.chunks + fetch.chunks,
-                ranges=before.ranges + fetch.ranges,
-                whole=before.whole and not fetch.ranges,
-                indexes=before.indexes + fetch.indexes,
-            )
-    return iter(found.values())
-
-
-def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None, pieces: int = 1) -> Iterator[Fetch]:
-    # Indexes that were read for an earlier piece of the shard.
-    opened: dict[tuple[int, ...], Index] | None = {} if pieces > 1 else None
+def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None) -> Iterator[Fetch]:
     at_once = max(engine.waiting, 1)
-    for chain, units in plan.batches(pieces):
-        one = partial(_fetch_unit, engine, plan, chain, opened, kept)
+    for chain, units in plan.batches() if math.prod(plan.shape) else ():
+        one = partial(_fetch, engine, plan, chain, kept)
         while some := list(itertools.islice(units, at_once)):
             yield from parallel_map(one, some, at_once)
 
 
-def _fetch_unit(
-    engine: Engine,
-    plan: ReadPlan,
-    chain: CodecChain,
-    opened: dict[tuple[int, ...], Index] | None,
-    kept: KeptIndexes | None,
-    unit: ChunkProjection,
+def _fetch(
+    engine: Engine, plan: ReadPlan, chain: CodecChain, kept: KeptIndexes | None, unit: ChunkProjection
 ) -> Fetch:
-    coords = unit.coords
-    key = engine.key(coords)
+    key, coords = engine.key(unit.coords), unit.coords
     reader = engine.store.reader().open(key)
     if reader is None:
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
-        try:
-            return _fetch(engine, plan, chain, unit.inner, reader, coords, opened, kept)
-        except ChunkError as error:
-            error.key, error.chunk = key, coords
-            raise
-
-
-def _fetch(
-    engine: Engine,
-    plan: ReadPlan,
-    chain: CodecChain,
-    inner: Inner,
-    reader: ValueReader,
-    coords: tuple[int, ...],
-    opened: dict[tuple[int, ...], Index] | None,
-    kept: KeptIndexes | None,
-) -> Fetch:
-    key = engine.key(coords)
-    size = len(reader.read(0)) if reader.size is None else reader.size
-    ranges: list[tuple[int, int]] | None
-    chunks, indexes = 1, 0
-    if chain.shard is not None:
-        before = None if opened is None else opened.get(coords)
-        index = before
-        if index is None and kept is not None:
-            index = kept.get(coords, reader.version)
-        is_known = index is not None
-        if index is None:
-            index = shard_index(chain.shard, reader, engine.store_identity, key, keeps=False)
-        chunks, ranges = _of_shard(plan, chain.shard, Within(reader, 0, size), index, inner)
-        if ranges is not None:
-            if isinstance(reader, BytesReader):  # The store opens a value by reading all of it.
-                ranges = [(0, size)] if before is None else []
-            else:
-                indexes = 0 if is_known else 1
-                ranges = ranges[1 - indexes :]
-            if opened is not None:
-                opened[coords] = index
-            if kept is not None:
-                kept.keep(coords, reader.version, index)
-    else:
-        found = plan.elements(chain, inner) if chain.is_plain else None
-        ranges = None if found is None else [*zip(found.starts, found.lengths, strict=True)]
+        size = len(reader.read(0)) if reader.size is None else reader.size
+        table, chunks, indexes = Table(plan, chain), 1, 0
+        if chain.shard is None:
+            rows = table.of_chunk(chain, unit.inner)
+            ranges = None if rows is None else [(row.offset, row.length) for row in rows]
+        else:
+            try:
+                chunks, indexes, ranges = _of_shard(
+                    engine, plan, chain.shard, table, kept, reader, unit, size
+                )
+            except ChunkError as error:
+                error.key, error.chunk = key, coords
+                raise
     if ranges is None:
         return Fetch(key, coords, chunks, ((0, size),), size, whole=True)
-    whole = not indexes and ranges == [(0, size)] and chain.shard is not None
-    return Fetch(key, coords, chunks, tuple(ranges), size, whole=whole, indexes=indexes)
+    return Fetch(key, coords, chunks, tuple(ranges), size, whole=False, indexes=indexes)
 
 
 def _of_shard(
-    plan: ReadPlan, shard: Shard, reader: Within, index: Any, inner: Inner
-) -> tuple[int, list[tuple[int, int]] | None]:
-    """Number of inner chunks to decode, and the byte ranges, the index first; None for the whole shard."""
-    wanted = plan.inner_chunks(shard, inner)
-    start = shard.index_start + (0 if shard.index_start >= 0 else reader.size)
-    ranges: list[tuple[int, int]] | None = None if wanted.whole else [(start, shard.index_size)]
-    chunks = 0
-    entries, units, _ = plan.present(shard, index, wanted)
-    if shard.inner.shard is None and not (shard.inner.is_plain and not wanted.whole):
-        if ranges is not None:
-            for window in windows(entries, plan.price):
-                ranges += [(first, length) for first, length, _ in window]
-        return len(entries), ranges
-    if shard.inner.is_plain and len(units) > 1:
-        spans, scattered = plan.spans(shard.inner, entries, units)
-        chunks = len(spans)
-        if ranges is not None:
-            for window in windows([(span.start, span.length) for span in spans], plan.price):
-                ranges += [(first, length) for first, length, _ in window]
-        entries, units = [[*entry] for entry, _ in scattered], [unit for _, unit in scattered]
-    for (offset, size), unit in zip(entries, units, strict=True):
-        number, parts = _of_inner(plan, shard.inner, Within(reader, offset, size), unit.inner)
-        chunks += number
-        if ranges is not None:
-            ranges += [(offset + first, length) for first, length in parts]
-    return chunks, ranges
-
-
-def _of_inner(
-    plan: ReadPlan, chain: CodecChain, reader: Within, inner: Inner
-) -> tuple[int, list[tuple[int, int]]]:
-    """Number of chunks to decode, and the byte ranges, of an inner chunk of which a part may be read."""
-    if chain.shard is not None:
-        index = chain.shard.decode_index(reader.read(chain.shard.index_start, chain.shard.index_size))
-        number, parts = _of_shard(plan, chain.shard, reader, index, inner)
-        return number, [(0, reader.size)] if parts is None else parts
-    found = plan.elements(chain, inner)
-    if found is None:
-        return 1, [(0, reader.size)]
-    return 1, [*zip(found.starts, found.lengths, strict=True)]
+    engine: Engine,
+    plan: ReadPlan,
+    shard: Shard,
+    table: Table,
+    kept: KeptIndexes | None,
+    reader: ValueReader,
+    unit: ChunkProjection,
+    size: int,
+) -> tuple[int, int, list[tuple[int, int]] | None]:
+    """Number of inner chunks to decode, requests for the index, and the ranges; None for the whole shard."""
+    index = None if kept is None else kept.get(unit.coords, reader.version)
+    indexes = int(index is None)
+    if index is None:
+        index = shard_index(shard, reader, engine.store_identity, engine.key(unit.coords), keeps=False)
+    wanted = table.wanted(shard, unit.inner)
+    in_memory = wanted.whole or isinstance(reader, BytesReader)  # The store reads all of it to open it.
+    rows, _ = table.of_shard(shard, index, wanted, in_memory=in_memory)
+    chunks = len({row.coords for row in rows})
+    if not wanted.whole and kept is not None:
+        kept.keep(unit.coords, reader.version, index)
+    if in_memory:
+        return chunks, 0, None
+    start = shard.index_start + (0 if shard.index_start >= 0 else size)
+    ranges = [(start, shard.index_size)] * indexes
+    for window in windows(rows, plan.price):
+        ranges += [(offset, length) for offset, length, _ in window]
+    return chunks, indexes, ranges

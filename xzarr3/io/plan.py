@@ -1,4 +1,4 @@
-"""The plan of a read or write: the stored units that a selection touches, and the byte ranges of each.
+"""The plan of a read or write: the stored units that a selection touches, and where their elements go.
 
 A read carries out a :class:`ReadPlan`, :meth:`xzarr3.Array.explain` prints it, and a write divides its values
 by it. Selections other than of single elements are a product over the dimensions. For these the plan holds
@@ -10,67 +10,35 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
-from xzarr3.codecs.sharding import Shard
 from xzarr3.grid import Grid, Steps
-from xzarr3.io.byte_ranges import ElementRanges, Price, element_ranges
+from xzarr3.io.fetch import Price
 from xzarr3.io.projection import (
     ONE,
     Addressing,
     AxisProjection,
     ChunkProjection,
-    Inner,
     Mesh,
     PointGroups,
     Pointwise,
     Slices,
     axis_parts,
     projections,
-    split_part,
     touched,
 )
 from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Points
 
 _MANY = 64  # Elements along a dimension; fewer are divided in the time of counting their chunks.
-WHOLE_SHARD = 2**26
-"""Bytes of a decoded shard. Larger shards are not read in one piece, to limit memory."""
 
 Batch: TypeAlias = tuple[CodecChain, Iterator[ChunkProjection]]
 """Units of one shape, and the codecs bound to it."""
-
-
-class InnerChunks(NamedTuple):
-    """The wanted inner chunks of a shard."""
-
-    chosen: Any
-    """Index that selects the entries of the wanted inner chunks from the shard index."""
-    units: list[ChunkProjection]
-    """The wanted inner chunks."""
-    whole: bool
-    """Whether one request reads the whole shard with its index, as at least half of it is wanted."""
-
-
-class Span(NamedTuple):
-    """The byte range to read of an inner chunk whose stored bytes are its elements."""
-
-    start: int
-    """Start of the range in the shard, in bytes."""
-    length: int
-    """Length of the range in bytes."""
-    size: int
-    """Size in bytes of the inner chunk."""
-    unit: ChunkProjection
-    """The inner chunk."""
-    ranges: ElementRanges | None
-    """The wanted elements as one range; None for the whole inner chunk."""
 
 
 class ReadPlan:
@@ -111,7 +79,6 @@ class ReadPlan:
         self.price = price
         self._array_shape = shape
         self._chain_of = chain_of
-        self._last_elements: tuple[CodecChain, Inner, ElementRanges | None] | None = None
 
     @cached_property
     def addressing(self) -> Addressing:
@@ -254,8 +221,7 @@ class ReadPlan:
         if isinstance(self.selection, Points):
             return max(self.number, len(self.selection.indices[0]))
         each = zip(self.selection, shard.grid.chunk_shape, strict=True)
-        counts = [touched(chosen, Steps(length)) for chosen, length in each]
-        return self.number if None in counts else math.prod(cast("list[int]", counts))
+        return math.prod(touched(chosen, Steps(length)) or chosen.count for chosen, length in each)
 
     def coords(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of the touched units, in C order."""
@@ -263,29 +229,16 @@ class ReadPlan:
             return iter(sorted(unit.coords for _, unit in self._point_units))
         return itertools.product(*([part.coord for part in along] for along in self.parts))
 
-    def batches(self, pieces: int = 1) -> Iterator[Batch]:
-        """The touched units in batches of one shape; a regular grid makes one batch.
-
-        Parameters
-        ----------
-        pieces : int
-            Cut shards at the borders of inner chunks into about this many units in all, to share among
-            threads.
-        """
-        cut = -(-pieces // max(self.number, 1))
+    def batches(self) -> Iterator[Batch]:
+        """The touched units in batches of one shape; a regular grid makes one batch."""
         if isinstance(self.selection, Points):
             for shape, units in itertools.groupby(self._point_units, key=lambda unit: unit[0]):
-                chain = self._chain_of(shape)
-                found = (unit for _, unit in units)
-                yield chain, (_cut_points(found, cut) if cut > 1 and chain.shard is not None else found)
+                yield self._chain_of(shape), (unit for _, unit in units)
             return
-        for shape, parts in self.shapes():
-            chain = self._chain_of(shape)
-            if cut > 1 and chain.shard is not None:
-                parts = _cut_parts(parts, chain.shard, cut)
-            yield chain, projections(parts) if parts else iter((ONE,))
+        for shape, parts in self._shapes():
+            yield self._chain_of(shape), projections(parts) if parts else iter((ONE,))
 
-    def shapes(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
+    def _shapes(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
         """For each shape of a unit, the parts along each dimension; their product is the units."""
         if self.grid.is_regular:
             yield self.grid.largest, self.parts
@@ -299,75 +252,13 @@ class ReadPlan:
         for shape in itertools.product(*by_length):
             yield shape, [along[length] for along, length in zip(by_length, shape, strict=True)]
 
-    # What is fetched of a unit
-
-    def elements(self, chain: CodecChain, inner: Inner) -> ElementRanges | None:
-        """The byte ranges of a part of a chunk whose stored bytes are its elements; None for the whole."""
-        last = self._last_elements
-        if last is None or last[0] is not chain or not self.addressing.same(inner, last[1]):
-            last = chain, inner, element_ranges(chain, self.addressing, inner, self.price)
-            self._last_elements = last
-        return last[2]
-
-    def inner_chunks(self, shard: Shard, inner: Inner) -> InnerChunks:
-        """The inner chunks of a shard that hold the wanted elements."""
-        chosen, units = self.addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
-        whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= WHOLE_SHARD
-        return InnerChunks(chosen, units, whole)
-
-    def present(
-        self, shard: Shard, index: npt.NDArray[np.uint64], wanted: InnerChunks
-    ) -> tuple[list[list[int]], list[ChunkProjection], list[ChunkProjection]]:
-        """Split the wanted inner chunks into present and absent ones, given the index of the shard.
-
-        Returns
-        -------
-        tuple of list
-            Offset and size in bytes of each present inner chunk, the present ones, and the absent ones.
-
-        Raises
-        ------
-        ChunkDecodeError
-            If the index is invalid.
-        """
-        entries = index[wanted.chosen].reshape(-1, 2)
-        there = shard.present(entries, lambda at: wanted.units[at].coords)
-        if there is None:
-            return entries.tolist(), wanted.units, []
-        units = [*itertools.compress(wanted.units, there)]
-        return entries[there].tolist(), units, [*itertools.compress(wanted.units, ~there)]
-
-    def spans(
-        self, chain: CodecChain, entries: Sequence[Sequence[int]], units: Sequence[ChunkProjection]
-    ) -> tuple[list[Span], list[tuple[Sequence[int], ChunkProjection]]]:
-        """Split inner chunks into those read as one byte range each, and those read as several."""
-        spans: list[Span] = []
-        scattered: list[tuple[Sequence[int], ChunkProjection]] = []
-        for entry, unit in zip(entries, units, strict=True):
-            offset, size = entry
-            ranges = self.elements(chain, unit.inner)
-            if ranges is None:
-                spans.append(Span(offset, size, size, unit, None))
-            elif len(ranges.starts) == 1:
-                spans.append(Span(offset + ranges.starts[0], ranges.lengths[0], size, unit, ranges))
-            else:
-                scattered.append((entry, unit))
-        return spans, scattered
-
     def work(self) -> int:
-        """Approximate number of bytes to decode."""
-        chain, unit = next(((chain, next(units, None)) for chain, units in self.batches()), (None, None))
-        if chain is None or unit is None:
-            return 0
-        wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize
-        if chain.shard is not None and chain.shard.inner.is_plain:
-            return wanted
+        """About how many bytes are decoded, or copied where nothing is compressed."""
+        chain = self._chain_of(self.grid.largest)
         if chain.shard is not None:
-            touched = self.addressing.touched(unit.inner, chain.shard.grid.chunk_shape)
-            return self.number * min(touched, chain.shard.number) * chain.shard.inner.spec.nbytes
-        if chain.is_plain and self.elements(chain, unit.inner) is not None:
-            return wanted
-        return self.number * chain.spec.nbytes
+            chain = chain.shard.inner
+        wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize
+        return wanted if chain.is_plain else self.chunks * chain.spec.nbytes
 
 
 def _is_dropped(chosen: DimChoice) -> bool:
@@ -376,25 +267,3 @@ def _is_dropped(chosen: DimChoice) -> bool:
 
 def _direction(chosen: DimChoice) -> slice:
     return slice(None, None, -1 if isinstance(chosen, DimSelection) and chosen.reverse else 1)
-
-
-def _cut_parts(parts: list[list[AxisProjection]], shard: Shard, pieces: int) -> list[list[AxisProjection]]:
-    """Cut shards along the dimension in which they have the most inner chunks."""
-    axis = max(range(len(parts)), key=shard.counts.__getitem__, default=None)
-    if axis is None:
-        return parts
-    length = shard.grid.chunk_shape[axis]
-    cut = [piece for part in parts[axis] for piece in split_part(part, length, pieces)]
-    return [*parts[:axis], cut, *parts[axis + 1 :]]
-
-
-def _cut_points(units: Iterator[ChunkProjection], pieces: int) -> Iterator[ChunkProjection]:
-    """Cut the points in a shard into runs. An inner chunk that holds points of two runs is decoded twice."""
-    for unit in units:
-        number = len(unit.inner[0])
-        run = -(-number // pieces)
-        first = unit.outer[0].start
-        for at in range(0, number, run):
-            stop = min(at + run, number)
-            ours = tuple(chosen if isinstance(chosen, slice) else chosen[at:stop] for chosen in unit.inner)
-            yield unit._replace(inner=ours, outer=(slice(first + at, first + stop), *unit.outer[1:]))

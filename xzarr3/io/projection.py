@@ -8,7 +8,6 @@ elements of a chunk; there is one for each kind of selection. Knows nothing of c
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -152,34 +151,6 @@ def _parts_within(inner: Any, length: int, size: int) -> list[AxisProjection]:
     return _index_parts(inner, Steps(length), size)
 
 
-def split_part(part: AxisProjection, length: int, pieces: int) -> list[AxisProjection]:
-    """Cut the wanted part of a chunk into about ``pieces``, at the borders of inner chunks of ``length``."""
-    inside = _parts_within(part.inner, length, _stop(part.inner))
-    run = -(-len(inside) // pieces)
-    found: list[AxisProjection] = []
-    for at in range(0, len(inside), run):
-        place = slice(inside[at].outer.start, inside[min(at + run, len(inside)) - 1].outer.stop)
-        outer = slice(part.outer.start + place.start, part.outer.start + place.stop)
-        found.append(part._replace(inner=_piece(part.inner, place), outer=outer, whole=False))
-    return found
-
-
-def _piece(inner: Any, place: slice) -> Any:
-    if not isinstance(inner, slice):
-        return inner[place]
-    start = inner.start + place.start * inner.step
-    return slice(start, start + (place.stop - place.start - 1) * inner.step + 1, inner.step)
-
-
-def _stop(inner: slice | Indices) -> int:
-    """One past the last wanted element."""
-    return int(inner.stop) if isinstance(inner, slice) else int(inner[-1]) + 1
-
-
-def _first(inner: slice | Indices) -> int:
-    return int(inner.start) if isinstance(inner, slice) else int(inner[0])
-
-
 def projections(parts: Sequence[Sequence[AxisProjection]]) -> Iterator[ChunkProjection]:
     """The chunk projections that these axis projections combine to, in C order."""
     if not all(parts):
@@ -194,6 +165,9 @@ class Addressing(ABC):
 
     The values of these elements are an array of the shape that :meth:`take` returns.
     """
+
+    same: Callable[[Any, Any], bool] = staticmethod(operator.is_)
+    """Whether two descriptions certainly are of the same elements; False does not mean that they differ."""
 
     def view(self, chunk: AnyArray) -> AnyArray:
         """The chunk with its dimensions in the order of ``inner``."""
@@ -233,14 +207,6 @@ class Addressing(ABC):
     def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
         """Offset in bytes of each element in a chunk with these strides; has the shape of :meth:`take`."""
 
-    @abstractmethod
-    def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
-        """Upper bound of the number of inner chunks that hold the elements."""
-
-    def same(self, one: Inner, other: Inner) -> bool:
-        """Whether both are certainly the same elements; False does not mean that they differ."""
-        return one is other
-
 
 class Slices(Addressing):
     """A slice for each dimension."""
@@ -269,14 +235,12 @@ class Slices(Addressing):
             total = total + (along * stride).reshape(-1, *(1,) * (len(inner) - 1 - axis))
         return total
 
-    def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
-        return math.prod(
-            1 + (_stop(chosen) - 1) // length - _first(chosen) // length
-            for chosen, length in zip(inner, lengths, strict=True)
-        )
+    same = staticmethod(operator.eq)
 
-    def same(self, one: Inner, other: Inner) -> bool:
-        return one == other
+
+def _same(one: Any, other: Any) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a is b or (isinstance(a, slice) and isinstance(b, slice) and a == b) for a, b in pairs)
 
 
 class Mesh(Slices):
@@ -295,11 +259,7 @@ class Mesh(Slices):
     def take(self, chunk: AnyArray, inner: Inner) -> AnyArray:
         return Addressing.take(self, chunk, inner)
 
-    def same(self, one: Inner, other: Inner) -> bool:
-        return all(
-            a == b if isinstance(a, slice) and isinstance(b, slice) else a is b
-            for a, b in zip(one, other, strict=True)
-        )
+    same = staticmethod(_same)
 
 
 class PointGroups(NamedTuple):
@@ -425,16 +385,3 @@ class Pointwise(Addressing):
         for chosen, axis in zip(inner[self._points :], self.others, strict=True):
             total = total[..., np.newaxis] + np.arange(chosen.start, chosen.stop, chosen.step) * strides[axis]
         return total
-
-    def each_offset(self, inner: Inner, strides: tuple[int, ...]) -> list[int]:
-        """:meth:`offsets` as a list, where every dimension has an index array."""
-        along = [strides[axis] for axis in self.axes]
-        points = zip(*(indices.tolist() for indices in inner), strict=True)
-        return [sum(map(operator.mul, point, along)) for point in points]
-
-    def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
-        others = (
-            1 + (chosen.stop - 1) // lengths[axis] - chosen.start // lengths[axis]
-            for chosen, axis in zip(inner[self._points :], self.others, strict=True)
-        )
-        return len(inner[0]) * int(math.prod(others))
