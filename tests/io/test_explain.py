@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
-from xzarr3.io import fetch
+from xzarr3.io import fetch as io_fetch
 from xzarr3.io import threads as io_threads
 from xzarr3.io.explain import Explanation
 from xzarr3.io.shards import _indexes
@@ -149,7 +149,7 @@ def test_what_is_explained_is_what_is_asked_for(data: st.DataObject) -> None:
     store, array = data.draw(filled())
     shape = array.shape
     with large_as_small(windows=data.draw(st.booleans())), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch, "_FREE", 16)
+        patch.setattr(io_fetch, "_FREE", 16)
         for _ in range(2):
             check(store, array, data.draw(basic(shape)), threads=data.draw(st.sampled_from([1, 1, 4])))
         check(store, array, ...)

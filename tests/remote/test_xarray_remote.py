@@ -389,7 +389,7 @@ def test_an_error_does_not_stay(stored: dict[str, bytes]) -> None:
 def test_a_missing_chunk_of_a_coordinate_is_told_of_once(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
     del store._values["lat/c/1"]
-    with pytest.raises(MissingChunksError, match=r"array '/lat'.*'lat/c/1', where the array is lat\[2:4\]"):
+    with pytest.raises(MissingChunksError, match=r"array '/lat'.*'lat/c/1'"):
         xr.open_dataset(store, engine=OURS, missing="error")
     with pytest.warns(xzarr3.MissingChunksWarning, match=r"'lat/c/1'") as caught:
         ds = xr.open_dataset(store, engine=OURS, missing="warn")
