@@ -298,7 +298,7 @@ def _result(array: Array, plan: ReadPlan, fields: Fields | None) -> tuple[tuple[
 
 
 def _picture(meta: ArrayMetadata, plan: ReadPlan) -> str:
-    from xzarr3.io.picture import picture
+    from xzarr3.display.picture import picture
 
     return picture(meta, [plan])
 

@@ -272,7 +272,7 @@ def _explained(reads: Sequence[Read], variables: tuple[Hashable, ...]) -> ArrayR
 
 
 def _picture(array: Array, plans: Sequence[ReadPlan]) -> str:
-    from xzarr3.io.picture import picture
+    from xzarr3.display.picture import picture
 
     return picture(array.metadata, plans)
 
