@@ -1,7 +1,8 @@
 """Tells what a read of a selection fetches without reading it: keys, byte ranges, requests, bytes.
 
-Uses the same plan as the read. It reads the indexes of shards and asks the store for the sizes of stored
-units. It reads no chunk, unless the store cannot tell the size of a value.
+Sums the rows that the read would carry out; see :mod:`xzarr3.io.fetch`. It reads the indexes of shards and
+asks the store for the sizes of stored units. It reads no chunk, unless the store cannot tell the size of a
+value.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from xzarr3._types import JSON
 from xzarr3.codecs.pipeline import CodecChain
-from xzarr3.codecs.sharding import Shard
 from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import ChunkError, printable
 from xzarr3.io.fetch import Table, windows
@@ -25,16 +25,18 @@ from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ChunkProjection
 from xzarr3.io.shards import MOST_KEPT, Index, shard_index
 from xzarr3.parallel import asked_threads, parallel_map
-from xzarr3.stores import ValueReader
 from xzarr3.stores.readers import BytesReader
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
     from xzarr3.io.executor import Engine
     from xzarr3.io.selection import Fields
-    from xzarr3.model.metadata import ArrayMetadata
 
+_NUMBERS = ("absent", "chunks", "requests", "index_requests", "bytes_moved", "bytes_used")
 _SHOWN = 20  # Most values, and most ranges of a value, that are printed.
+
+KeptIndexes: TypeAlias = dict[tuple[int, ...], tuple[object, Index]]
+"""The indexes that earlier reads of an array have kept, by the coordinates of the shard, with its version."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,10 @@ class Fetch:
         return sum(length for _, length in self.ranges)
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{start}+{length}" for start, length in self.ranges[:_SHOWN])
-        more = f", {len(self.ranges) - _SHOWN} more" if len(self.ranges) > _SHOWN else ""
-        ranges = "" if self.whole or self.size is None else f": {shown}{more}"
+        shown = [f"{start}+{length}" for start, length in self.ranges[:_SHOWN]]
+        if len(self.ranges) > _SHOWN:
+            shown.append(f"{len(self.ranges) - _SHOWN} more")
+        ranges = "" if self.whole or self.size is None else f": {', '.join(shown)}"
         return f"{printable(self.key)}: {self.summary}{ranges}"
 
     @property
@@ -119,7 +122,7 @@ class Explanation(Shown):
     requests : int
         Number of requests: one for each unit read whole, each byte range and each index of a shard.
     index_requests : int
-        How many of these fetch the index of a shard. Indexes of shards within shards do not count.
+        How many of these fetch the index of a shard.
     bytes_moved : int
         Number of bytes that are requested.
     bytes_used : int
@@ -191,48 +194,21 @@ class Explanation(Shown):
 
     def to_json(self) -> dict[str, JSON]:
         """The summary, and all units with their ranges."""
-        return {
-            "array": self.name,
-            "shape": list(self.shape),
-            "keys": self.units,
-            "absent": self.absent,
-            "chunks": self.chunks,
-            "requests": self.requests,
-            "index_requests": self.index_requests,
-            "bytes_moved": self.bytes_moved,
-            "bytes_used": self.bytes_used,
-            "fetches": [
-                {
-                    "key": fetch.key,
-                    "coords": list(fetch.coords),
-                    "chunks": fetch.chunks,
-                    "ranges": [list(each) for each in fetch.ranges],
-                    "size": fetch.size,
-                    "whole": fetch.whole,
-                    "index_requests": fetch.indexes,
-                }
-                for fetch in self
-            ],
-        }
-
-
-class KeptIndexes:
-    """The shard indexes that reads keep, for the explanation of several reads of one array."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, ...], tuple[object, Index]] = {}
-        self._left = MOST_KEPT
-
-    def get(self, coords: tuple[int, ...], version: object | None) -> Index | None:
-        """The index of a shard, if an earlier read has kept it."""
-        found = self._found.get(coords)
-        return None if found is None or version is None or found[0] != version else found[1]
-
-    def keep(self, coords: tuple[int, ...], version: object | None, index: Index) -> None:
-        """Keep an index. Where the store tells no versions, reads keep none."""
-        if version is not None and self._left >= index.nbytes:
-            self._left -= index.nbytes
-            self._found[coords] = version, index
+        summary: dict[str, JSON] = {"array": self.name, "shape": list(self.shape), "keys": self.units}
+        summary |= {name: getattr(self, name) for name in _NUMBERS}
+        fetches: list[JSON] = [
+            {
+                "key": fetch.key,
+                "coords": list(fetch.coords),
+                "chunks": fetch.chunks,
+                "ranges": [list(each) for each in fetch.ranges],
+                "size": fetch.size,
+                "whole": fetch.whole,
+                "index_requests": fetch.indexes,
+            }
+            for fetch in self
+        ]
+        return {**summary, "fetches": fetches}
 
 
 def explain(
@@ -252,12 +228,14 @@ def explain(
     fields : str or list of str, optional
         The wanted fields of the elements. All fields are fetched; only these count as used.
     threads : int, optional
-        The number of threads that the read would use.
-    kept : KeptIndexes, optional
-        The indexes that earlier reads have kept.
+        The number of threads that the read would use, which makes no difference.
+    kept : dict, optional
+        The indexes that earlier reads have kept; those that this read would keep are added.
     """
-    shape, used = _result(array, plan, fields)
+    from xzarr3.display.picture import picture
+
     asked_threads(threads)
+    shape, used = _result(array, plan, fields)
     fetches = partial(_fetches, array.engine, plan, kept)
     first: list[Fetch] = []
     units = chunks = absent = requests = indexes = moved = 0
@@ -270,20 +248,8 @@ def explain(
         requests += len(fetch.ranges)
         indexes += fetch.indexes
         moved += fetch.bytes_moved
-    return Explanation(
-        name=array.name,
-        shape=shape,
-        units=units,
-        chunks=chunks,
-        absent=absent,
-        requests=requests,
-        index_requests=indexes,
-        bytes_moved=moved,
-        bytes_used=used,
-        first=tuple(first),
-        _fetches=fetches,
-        _picture=partial(_picture, array.metadata, plan),
-    )
+    sums, drawn = (units, chunks, absent, requests, indexes, moved), partial(picture, array.metadata, [plan])
+    return Explanation(array.name, shape, *sums, used, tuple(first), fetches, drawn)
 
 
 def _result(array: Array, plan: ReadPlan, fields: Fields | None) -> tuple[tuple[int, ...], int]:
@@ -297,14 +263,8 @@ def _result(array: Array, plan: ReadPlan, fields: Fields | None) -> tuple[tuple[
     return plan.shape + part.shape[1:], number * used
 
 
-def _picture(meta: ArrayMetadata, plan: ReadPlan) -> str:
-    from xzarr3.display.picture import picture
-
-    return picture(meta, [plan])
-
-
 def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None) -> Iterator[Fetch]:
-    at_once = max(engine.waiting, 1)
+    kept, at_once = {} if kept is None else kept, max(engine.waiting, 1)
     for chain, units in plan.batches() if math.prod(plan.shape) else ():
         one = partial(_fetch, engine, plan, chain, kept)
         while some := list(itertools.islice(units, at_once)):
@@ -312,56 +272,38 @@ def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None) -> Iterat
 
 
 def _fetch(
-    engine: Engine, plan: ReadPlan, chain: CodecChain, kept: KeptIndexes | None, unit: ChunkProjection
+    engine: Engine, plan: ReadPlan, chain: CodecChain, kept: KeptIndexes, unit: ChunkProjection
 ) -> Fetch:
-    key, coords = engine.key(unit.coords), unit.coords
+    coords, key = unit.coords, engine.key(unit.coords)
     reader = engine.store.reader().open(key)
     if reader is None:
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
         size = len(reader.read(0)) if reader.size is None else reader.size
-        table, chunks, indexes = Table(plan, chain), 1, 0
-        if chain.shard is None:
+        everything, table, shard = ((0, size),), Table(plan, chain), chain.shard
+        if shard is None:
             rows = table.of_chunk(chain, unit.inner)
-            ranges = None if rows is None else [(row.offset, row.length) for row in rows]
-        else:
-            try:
-                chunks, indexes, ranges = _of_shard(
-                    engine, plan, chain.shard, table, kept, reader, unit, size
-                )
-            except ChunkError as error:
-                error.key, error.chunk = key, coords
-                raise
-    if ranges is None:
-        return Fetch(key, coords, chunks, ((0, size),), size, whole=True)
-    return Fetch(key, coords, chunks, tuple(ranges), size, whole=False, indexes=indexes)
-
-
-def _of_shard(
-    engine: Engine,
-    plan: ReadPlan,
-    shard: Shard,
-    table: Table,
-    kept: KeptIndexes | None,
-    reader: ValueReader,
-    unit: ChunkProjection,
-    size: int,
-) -> tuple[int, int, list[tuple[int, int]] | None]:
-    """Number of inner chunks to decode, requests for the index, and the ranges; None for the whole shard."""
-    index = None if kept is None else kept.get(unit.coords, reader.version)
-    indexes = int(index is None)
-    if index is None:
-        index = shard_index(shard, reader, engine.store_identity, engine.key(unit.coords), keeps=False)
-    wanted = table.wanted(shard, unit.inner)
-    in_memory = wanted.whole or isinstance(reader, BytesReader)  # The store reads all of it to open it.
-    rows, _ = table.of_shard(shard, index, wanted, in_memory=in_memory)
+            parts = everything if rows is None else tuple((row.offset, row.length) for row in rows)
+            return Fetch(key, coords, 1, parts, size, whole=rows is None)
+        wanted, version = table.wanted(shard, unit.inner), reader.version
+        # A store that opens a value by reading it has all of it.
+        whole = wanted.whole or isinstance(reader, BytesReader)
+        before, index = kept.get(coords, (None, None))
+        is_kept = index is not None and version is not None and version == before
+        try:
+            if index is None or not is_kept:
+                index = shard_index(shard, reader, engine.store_identity, key, keeps=False)
+            rows, _ = table.of_shard(shard, index, wanted, in_memory=whole)
+        except ChunkError as error:
+            error.key, error.chunk = key, coords
+            raise
+    if version is not None and not wanted.whole and len(kept) * index.nbytes < MOST_KEPT:
+        kept[coords] = version, index
     chunks = len({row.coords for row in rows})
-    if not wanted.whole and kept is not None:
-        kept.keep(unit.coords, reader.version, index)
-    if in_memory:
-        return chunks, 0, None
+    if whole:
+        return Fetch(key, coords, chunks, everything, size, whole=True)
     start = shard.index_start + (0 if shard.index_start >= 0 else size)
-    ranges = [(start, shard.index_size)] * indexes
+    ranges = [] if is_kept else [(start, shard.index_size)]
     for window in windows(rows, plan.price):
         ranges += [(offset, length) for offset, length, _ in window]
-    return chunks, indexes, ranges
+    return Fetch(key, coords, chunks, tuple(ranges), size, whole=False, indexes=int(not is_kept))

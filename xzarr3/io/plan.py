@@ -33,7 +33,7 @@ from xzarr3.io.projection import (
     projections,
     touched,
 )
-from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Points
+from xzarr3.io.selection import DimChoice, DimSelection, Points
 
 _MANY = 64  # Elements along a dimension; fewer are divided in the time of counting their chunks.
 
@@ -127,16 +127,11 @@ class ReadPlan:
         if isinstance(self.selection, Points):
             order = self.groups.order
             return None if order is None else (order,)
-        if not any(isinstance(chosen, DimIndices) and chosen.order is not None for chosen in self.selection):
+        orders = [getattr(chosen, "order", None) for chosen in self.selection]
+        if all(order is None for order in orders):
             return None
-        return np.ix_(
-            *(
-                chosen.order
-                if isinstance(chosen, DimIndices) and chosen.order is not None
-                else np.arange(chosen.count)
-                for chosen in self.selection
-            )
-        )
+        pairs = zip(self.selection, orders, strict=True)
+        return np.ix_(*(np.arange(chosen.count) if order is None else order for chosen, order in pairs))
 
     def buffer_for(self, out: AnyArray) -> AnyArray:
         """The buffer to read units into: a view of ``out`` if it is in buffer order, or new memory."""
@@ -206,8 +201,7 @@ class ReadPlan:
         if isinstance(self.selection, Points):
             return len(self.groups.begins) * math.prod(map(len, self.other_parts))
         if max(self.buffer_shape, default=0) > _MANY:
-            each = zip(self.selection, self.grid.axes, strict=True)
-            counts = [touched(chosen, axis) for chosen, axis in each]
+            counts = [*map(touched, self.selection, self.grid.axes)]
             if None not in counts:
                 return math.prod(cast("list[int]", counts))
         return math.prod(map(len, self.parts))
@@ -243,12 +237,10 @@ class ReadPlan:
         if self.grid.is_regular:
             yield self.grid.largest, self.parts
             return
-        by_length: list[dict[int, list[AxisProjection]]] = []
-        for axis, parts in zip(self.grid.axes, self.parts, strict=True):
-            found: dict[int, list[AxisProjection]] = {}
+        by_length: list[dict[int, list[AxisProjection]]] = [{} for _ in self.parts]
+        for axis, parts, found in zip(self.grid.axes, self.parts, by_length, strict=True):
             for part in parts:
                 found.setdefault(axis.length_at(part.coord), []).append(part)
-            by_length.append(found)
         for shape in itertools.product(*by_length):
             yield shape, [along[length] for along, length in zip(by_length, shape, strict=True)]
 
