@@ -303,7 +303,7 @@ def fetched(reader: ValueReader, rows: Sequence[Row], price: Price) -> Iterable[
     """The bytes of rows of an open value, each with its row."""
     if isinstance(reader, BytesReader):
         view = reader.value
-        return zip(rows, [view[row.offset : row.offset + row.length] for row in rows], strict=True)
+        return zip(rows, [view[row[0] : row[0] + row[1]] for row in rows], strict=True)
     return _asked(reader, rows, price)
 
 

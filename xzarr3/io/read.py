@@ -20,8 +20,7 @@ from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.io.fetch import InnerChunks, Layout, Row, Table, fetched
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
-from xzarr3.io.shards import Index, forget_index, open_shard
-from xzarr3.stores import ValueReader
+from xzarr3.io.shards import Opened, forget_index, open_shard
 from xzarr3.stores.readers import BytesReader, OversizedError, Scratch
 from xzarr3.tracing.counters import add, for_array, process
 
@@ -74,17 +73,9 @@ class UnitReader:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        plan: ReadPlan,
-        out: AnyArray,
-        runs: Runs,
-        absent: list[tuple[int, ...]] | None = None,
+        self, engine: Engine, plan: ReadPlan, out: AnyArray, runs: Runs, absent: list[tuple[int, ...]] | None
     ) -> None:
-        self._engine = engine
-        self._plan = plan
-        self._out = out
-        self._runs = runs
+        self._engine, self._plan, self._out, self._runs = engine, plan, out, runs
         self._absent = absent
         self._slices = type(plan.addressing) is Slices
         self._unit = ONE
@@ -179,7 +170,7 @@ class UnitReader:
         for row, data in zip(rows, parts, strict=True):
             if len(data) != row.length:
                 raise ChunkDecodeError(
-                    f"found {len(data)} bytes in the range from byte {row.offset} on, expected {row.length}",
+                    f"found {len(data)} bytes in the ranges from byte {row.offset} on, expected {row.length}",
                     codec="bytes",
                 )
             place[row.outer] = chain.settled(cast("Layout", row.layout).elements(data, stored))
@@ -187,8 +178,9 @@ class UnitReader:
 
     def _shards(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
         """Read shards; returns the number of absent ones."""
-        shard, table = cast("Shard", chain.shard), Table(self._plan, chain)
-        same, last, missing = self._plan.addressing.same, cast("Inner | None", None), 0
+        shard, table, same = cast("Shard", chain.shard), Table(self._plan, chain), self._plan.addressing.same
+        last: Inner | None = None
+        missing = 0
         for unit in units:
             if self._runs.stopped:
                 break
@@ -207,7 +199,7 @@ class UnitReader:
         if wanted.whole:
             value = self._reader.get(key)
             if value is not None:
-                self._rows(shard, table, BytesReader(value), shard.read_index(value), wanted, place)
+                self._rows(shard, table, (BytesReader(value), shard.read_index(value)), wanted, place)
             return value is not None
         for left in reversed(range(_ATTEMPTS)):
             try:
@@ -215,7 +207,7 @@ class UnitReader:
                 if opened is None:
                     return False
                 with opened[0]:
-                    self._rows(shard, table, *opened, wanted, place)
+                    self._rows(shard, table, opened, wanted, place)
                 return True
             except ChangedError:
                 forget_index(shard, store, key)
@@ -223,19 +215,12 @@ class UnitReader:
                     raise
         return False
 
-    def _rows(
-        self,
-        shard: Shard,
-        table: Table,
-        reader: ValueReader,
-        index: Index,
-        wanted: InnerChunks,
-        out: AnyArray,
-    ) -> None:
+    def _rows(self, shard: Shard, table: Table, opened: Opened, wanted: InnerChunks, out: AnyArray) -> None:
         """Read inner chunks of a shard into their places."""
+        (reader, index), in_memory = opened, isinstance(opened[0], BytesReader)
         chain, slices, take = shard.inner, self._slices, self._plan.addressing.take
         decode, into, shape = chain.decode, chain.decode_into, chain.spec.shape
-        rows, absent = table.of_shard(shard, index, wanted, in_memory=isinstance(reader, BytesReader))
+        rows, absent = table.of_shard(shard, index, wanted, in_memory=in_memory)
         direct = slices and chain.is_direct(len(rows))
         stored = cast("np.dtype[np.generic]", chain.stored_dtype)  # Rows with a layout have one.
         for unit in absent:

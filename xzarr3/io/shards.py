@@ -24,6 +24,8 @@ MOST_KEPT = 2**25
 _ENTRY = 1024  # Bytes that a kept index takes besides its numbers.
 
 Index: TypeAlias = npt.NDArray[np.uint64]
+Opened: TypeAlias = tuple[ValueReader, Index]
+"""An open shard and its index."""
 
 
 class _Indexes:
@@ -77,9 +79,7 @@ def shard_index(shard: Shard, reader: ValueReader, store: object, key: str, *, k
     return index
 
 
-def open_shard(
-    shard: Shard, reader: Reader, store: object, key: str, *, waits: bool
-) -> tuple[ValueReader, Index] | None:
+def open_shard(shard: Shard, reader: Reader, store: object, key: str, *, waits: bool) -> Opened | None:
     """Open a shard and read its index unless it is kept; None if the shard is absent.
 
     ``waits`` tells whether the store has latency: the index is then requested with the same request.
