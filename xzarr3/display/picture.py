@@ -13,11 +13,11 @@ import numpy as np
 
 from xzarr3.display.svg import Axis, drawing
 from xzarr3.display.text import cut
-from xzarr3.grid import Edges, Steps
-from xzarr3.io.selection import DimChoice, DimSelection, Indices, Points
 
 if TYPE_CHECKING:
+    from xzarr3.grid import Edges, Steps
     from xzarr3.io.plan import ReadPlan
+    from xzarr3.io.selection import DimChoice
     from xzarr3.model.metadata import ArrayMetadata
 
 _DRAWN = 3  # Dimensions
@@ -35,24 +35,24 @@ def picture(meta: ArrayMetadata, plans: Iterable[ReadPlan] = ()) -> str:
         return ""
     drawn = range(max(len(shape) - _DRAWN, 0), len(shape))
     names = meta.dimension_names or (None,) * len(shape)
-    inner = [*map(Steps, shard.grid.chunk_shape)] if shard else [None] * len(shape)
+    inner = shard.grid.axes if shard else [None] * len(shape)
     axes = [_axis(shape[at], names[at], grids[at], inner[at]) for at in drawn]
     boxes = itertools.chain.from_iterable(
         itertools.product(*(_runs(plan.selection[at], shape[at], inner[at] or grids[at]) for at in drawn))
         for plan in plans
-        if not isinstance(plan.selection, Points) and 0 not in plan.buffer_shape
+        if isinstance(plan.selection, tuple) and 0 not in plan.buffer_shape
     )
     left_out = f"<div>the last {_DRAWN} of {len(shape)} dimensions</div>" if drawn.start else ""
     return drawing(axes, list(itertools.islice(boxes, _MOST_BOXES))) + left_out
 
 
-def _axis(size: int, name: str | None, grid: Steps | Edges, inner: Steps | None) -> Axis:
+def _axis(size: int, name: str | None, grid: Steps | Edges, inner: Steps | Edges | None) -> Axis:
     count = grid.count(size)
     every = -(-count // _MOST_EDGES)
     starts = [grid.start(at) for at in range(every, count, every)]
     fine: list[int] = []
     if inner is not None and every == 1:
-        step = inner.length * -(-size // (inner.length * _MOST_FINE))
+        step = inner.longest * -(-size // (inner.longest * _MOST_FINE))
         for begin, end in itertools.pairwise([0, *starts, size]):
             fine += range(begin + step, end, step)
     label = f"{size:,}" if name is None else f"{cut(name, _LONGEST_LABEL)}: {size:,}"
@@ -60,20 +60,15 @@ def _axis(size: int, name: str | None, grid: Steps | Edges, inner: Steps | None)
 
 
 def _runs(chosen: DimChoice, size: int, axis: Steps | Edges) -> list[tuple[int, int]]:
-    """The runs of touched chunks along a dimension, as elements."""
-    coords = np.array([[axis.index(chosen.start), axis.index(chosen.stop - 1)]])
-    if not isinstance(chosen, DimSelection):
-        coords = _joined(axis.locate(chosen.indices)[0])
-    elif chosen.step > min(axis.distinct) and chosen.count <= _MOST_ELEMENTS:
-        coords = _joined(axis.locate(chosen.start + chosen.step * np.arange(chosen.count))[0])
-    return [
-        (axis.start(first), min(axis.start(last) + axis.length_at(last), size))
-        for first, last in coords.tolist()
-    ]
-
-
-def _joined(coords: Indices) -> Indices:
-    """First and last of each run of neighbours among ascending coordinates; not too many runs."""
-    gaps = np.diff(coords)
-    apart = np.flatnonzero(gaps > max([1, *np.sort(gaps)[:-_MOST_RUNS].tolist()]))
-    return np.stack([coords[[0, *(apart + 1)]], coords[[*apart, -1]]], axis=1)
+    """The runs of touched chunks along a dimension, as elements; not too many."""
+    indices, step = getattr(chosen, "indices", None), getattr(chosen, "step", 0)
+    if step > min(axis.distinct) and chosen.count <= _MOST_ELEMENTS:
+        indices = np.arange(chosen.start, chosen.stop, step)
+    if indices is None:
+        runs = [(axis.index(chosen.start), axis.index(chosen.stop - 1))]
+    else:
+        coords, _ = axis.locate(indices)
+        gaps = np.diff(coords)
+        apart = np.flatnonzero(gaps > max([1, *np.sort(gaps)[:-_MOST_RUNS].tolist()]))
+        runs = np.stack([coords[[0, *(apart + 1)]], coords[[*apart, -1]]], axis=1).tolist()
+    return [(axis.start(a), min(axis.start(b) + axis.length_at(b), size)) for a, b in runs]
