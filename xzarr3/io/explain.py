@@ -280,7 +280,7 @@ def _fetch(
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
         size = len(reader.read(0)) if reader.size is None else reader.size
-        everything, table, shard = ((0, size),), Table(plan, chain), chain.shard
+        everything, table, shard = ((0, size),), Table(plan), chain.shard
         if shard is None:
             rows = table.of_chunk(chain, unit.inner)
             parts = everything if rows is None else tuple((row.offset, row.length) for row in rows)

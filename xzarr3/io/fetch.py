@@ -136,18 +136,15 @@ class Table:
     Parameters
     ----------
     plan : ReadPlan
-    chain : CodecChain
-        The codecs of the units.
     """
 
-    def __init__(self, plan: ReadPlan, chain: CodecChain) -> None:
+    def __init__(self, plan: ReadPlan) -> None:
         self._addressing, self._price = plan.addressing, plan.price
-        self._chain = chain
         self._last: Inner | None = None
         self._parts: list[Row] | None = None
 
     def of_chunk(self, chain: CodecChain, inner: Inner) -> list[Row] | None:
-        """The rows of a chunk whose parts can be read; None to read it whole."""
+        """The rows of a chunk whose parts can be read; None to read it whole. All chunks have one chain."""
         if not chain.is_plain:
             return None
         if self._last is None or not self._addressing.same(inner, self._last):

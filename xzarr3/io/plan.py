@@ -244,13 +244,13 @@ class ReadPlan:
         for shape in itertools.product(*by_length):
             yield shape, [along[length] for along, length in zip(by_length, shape, strict=True)]
 
-    def work(self) -> int:
-        """About how many bytes are decoded, or copied where nothing is compressed."""
+    def work(self, *, in_parts: bool = True) -> int:
+        """About how many bytes are decoded; only wanted ones of chunks that can be read ``in_parts``."""
         chain = self._chain_of(self.grid.largest)
         if chain.shard is not None:
             chain = chain.shard.inner
         wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize
-        return wanted if chain.is_plain else self.chunks * chain.spec.nbytes
+        return wanted if chain.is_plain and in_parts else self.chunks * chain.spec.nbytes
 
 
 def _is_dropped(chosen: DimChoice) -> bool:

@@ -114,7 +114,7 @@ class UnitReader:
         runs, out, load, slices = self._runs, self._out, self._reader.get, self._slices
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
         decode, into, shape, stored = chain.decode, chain.decode_into, chain.spec.shape, chain.stored_dtype
-        table, addressing = Table(self._plan, chain), self._plan.addressing
+        table, addressing = Table(self._plan), self._plan.addressing
         is_plain, settle, same = chain.is_plain, chain.settle, addressing.same
         direct = slices and chain.is_direct(self._plan.number)
         rows: list[Row] | None = None
@@ -178,7 +178,7 @@ class UnitReader:
 
     def _shards(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
         """Read shards; returns the number of absent ones."""
-        shard, table, same = cast("Shard", chain.shard), Table(self._plan, chain), self._plan.addressing.same
+        shard, table, same = cast("Shard", chain.shard), Table(self._plan), self._plan.addressing.same
         last: Inner | None = None
         missing = 0
         for unit in units:

@@ -25,7 +25,7 @@ def to_read(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
     if engine.waiting:
         each = plan.work() // max(plan.number, 1)
         return min(threads or in_flight.at_once(engine.waiting, each), plan.number)
-    return _useful(engine, plan, threads)
+    return _useful(engine, plan, threads, in_parts=True)
 
 
 def to_write(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
@@ -33,11 +33,13 @@ def to_write(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
     if engine.waiting:
         each = 2 * engine.meta.chain.spec.nbytes
         return min(threads or in_flight.at_once(engine.waiting, each), plan.number)
-    return _useful(engine, plan, threads)
+    return _useful(engine, plan, threads, in_parts=False)
 
 
-def _useful(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
+def _useful(engine: Engine, plan: ReadPlan, threads: int | None, *, in_parts: bool) -> int:
     most = min(threads or available_threads(), plan.number)
     if most > 1:
-        most = min(most, plan.work() // max(_SMALL, 1), int(engine.meta.chain.decode_time / _LOCKED))
+        most = min(
+            most, plan.work(in_parts=in_parts) // max(_SMALL, 1), int(engine.meta.chain.decode_time / _LOCKED)
+        )
     return max(most, 1)
