@@ -19,7 +19,7 @@ def large_as_small(*, windows: bool = True) -> Iterator[None]:
     """Threads, ranges, windows, and shards read in parts, for arrays that are too small to be worth it."""
     metadata._chain.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(io_threads, "_SMALL", 0)
+        patch.setattr(io_threads, "_SMALL", 1)
         patch.setattr(io_threads, "_LOCKED", 1e-9)
         if windows:
             patch.setattr(fetch, "WINDOW", 64)

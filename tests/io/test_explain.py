@@ -82,7 +82,7 @@ def shard_of(reader: Any) -> Any:
 @pytest.fixture
 def threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads also where there is little to read."""
-    monkeypatch.setattr(io_threads, "_SMALL", 0)
+    monkeypatch.setattr(io_threads, "_SMALL", 1)
     monkeypatch.setattr(io_threads, "_LOCKED", 1e-9)
 
 
@@ -404,7 +404,7 @@ def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: p
     assert len(second) == found.requests - found.index_requests
     index = {(request.key, request.length) for request in first} - {(r.key, r.length) for r in second}
     assert len(index) == 2
-    monkeypatch.setattr(io_threads, "_SMALL", 0)
+    monkeypatch.setattr(io_threads, "_SMALL", 1)
     monkeypatch.setattr(io_threads, "_LOCKED", 1e-9)
     shared = array.explain(slice(None, None, 7), threads=8)  # Each thread reads one shard.
     assert (shared.units, shared.index_requests) == (2, 2)

@@ -39,7 +39,6 @@ def to_write(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
 def _useful(engine: Engine, plan: ReadPlan, threads: int | None, *, in_parts: bool) -> int:
     most = min(threads or available_threads(), plan.number)
     if most > 1:
-        most = min(
-            most, plan.work(in_parts=in_parts) // max(_SMALL, 1), int(engine.meta.chain.decode_time / _LOCKED)
-        )
+        beside_the_lock = int(engine.meta.chain.decode_time / _LOCKED)
+        most = min(most, beside_the_lock, plan.work(in_parts=in_parts) // _SMALL)
     return max(most, 1)
