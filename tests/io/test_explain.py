@@ -231,6 +231,37 @@ def test_plain_chunks_are_read_in_parts_where_that_is_faster() -> None:
     assert check(store, array, (3, slice(None))).bytes_moved == 10
 
 
+def test_points_in_a_plain_chunk_are_read_as_one_range() -> None:
+    store, data = recording(request_bytes=4), np.arange(80, dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=80, compressors=None)
+    (alone,) = check(store, array.vindex, ([3],))
+    assert alone.ranges == ((3, 1),)
+    (few,) = check(store, array.vindex, ([41, 3, 3, 20],))
+    assert few.ranges == ((3, 39),)
+    np.testing.assert_array_equal(array.vindex[[41, 3, 3, 20]], [41, 3, 3, 20])
+    (far,) = check(store, array.vindex, ([0, 79],))
+    assert far.whole
+
+
+@pytest.mark.parametrize("selection", [5, (5, 7), (slice(None), 5), (slice(3, 40), 5, slice(7, 9))], ids=str)
+@pytest.mark.parametrize("concurrency", [1, 64])
+def test_a_part_of_a_large_plain_chunk_moves_little(selection: Any, concurrency: int) -> None:
+    """Of an uncompressed block of 64 MiB, over which only its ends were written."""
+    store = xzarr3.MemoryStore()
+    store.request_bytes, store.over_read, store.concurrency = (
+        2**20 if concurrency > 1 else 2**12,
+        2,
+        concurrency,
+    )
+    array = xzarr3.create_array(
+        store, shape=(64, 512, 512), chunks=(64, 512, 512), dtype="f4", compressors=None
+    )
+    array.store.set("c/0/0/0", bytes(array.nbytes))
+    found = array.explain(selection)
+    assert found.bytes_moved < 4 * 2**20
+    assert found.requests <= 64
+
+
 def _ranges(log: list[dict[str, Any]]) -> Counter[tuple[int, int]]:
     """The ranges that a server was asked for, from the start of a value or from its end."""
     found: Counter[tuple[int, int]] = Counter()
