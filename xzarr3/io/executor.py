@@ -171,8 +171,22 @@ class Engine:
         """
         if out.nbytes == 0:
             return 0
-        threads = to_read(self, plan, threads)
-        return Runs(plan.batches(), plan.number, threads).share(
+        busy = to_read(self, plan, threads)
+        return self._read(plan, out, plan.batches(), plan.number, busy, absent, leaves=leaves)
+
+    def _read(
+        self,
+        plan: ReadPlan,
+        out: AnyArray,
+        units: Iterator[Batch],
+        number: int,
+        threads: int,
+        absent: list[tuple[int, ...]] | None,
+        *,
+        leaves: bool = False,
+    ) -> int:
+        """:meth:`read` of some units by the Python executor."""
+        return Runs(units, number, threads).share(
             threads,
             lambda runs: UnitReader(self, plan, out, runs, absent).run(),
             self.pool,

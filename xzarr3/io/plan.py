@@ -229,10 +229,10 @@ class ReadPlan:
             for shape, units in itertools.groupby(self._point_units, key=lambda unit: unit[0]):
                 yield self._chain_of(shape), (unit for _, unit in units)
             return
-        for shape, parts in self._shapes():
+        for shape, parts in self.shapes():
             yield self._chain_of(shape), projections(parts) if parts else iter((ONE,))
 
-    def _shapes(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
+    def shapes(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
         """For each shape of a unit, the parts along each dimension; their product is the units."""
         if self.grid.is_regular:
             yield self.grid.largest, self.parts
