@@ -1,7 +1,7 @@
 """How many threads a read or a write takes.
 
-A further thread pays if there are :data:`_SMALL` bytes to decode for it, and if decoding a chunk takes longer
-than what holds Python's lock for it. Over a store with latency, threads wait for answers, and as many take
+A further thread pays if there are :data:`_SMALL` bytes to decode for it, and if reading and decoding a chunk
+takes longer than what holds Python's lock for it. Over a store with latency, threads wait for answers, and as many take
 part as the store and the memory permit.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from xzarr3.codecs.pipeline import COPY_RATE
 from xzarr3.io.plan import ReadPlan
 from xzarr3.parallel import available_threads
 from xzarr3.stores import in_flight
@@ -39,6 +40,6 @@ def to_write(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
 def _useful(engine: Engine, plan: ReadPlan, threads: int | None, *, in_parts: bool) -> int:
     most = min(threads or available_threads(), plan.number)
     if most > 1:
-        beside_the_lock = int(engine.meta.chain.decode_time / _LOCKED)
-        most = min(most, beside_the_lock, plan.work(in_parts=in_parts) // _SMALL)
+        free = engine.meta.chain.decode_time + engine.store.request_bytes / COPY_RATE
+        most = min(most, int(free / _LOCKED), plan.work(in_parts=in_parts) // _SMALL)
     return max(most, 1)
