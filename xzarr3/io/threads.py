@@ -1,8 +1,8 @@
 """How many threads a read or a write takes.
 
 A further thread pays if there are :data:`_SMALL` bytes to decode for it, and if reading and decoding a chunk
-takes longer than what holds Python's lock for it. Over a store with latency, threads wait for answers, and as many take
-part as the store and the memory permit.
+takes longer than what holds Python's lock for it. Over a store with latency, threads wait for answers, and as
+many take part as the store and the memory permit.
 """
 
 from __future__ import annotations
