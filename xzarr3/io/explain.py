@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 from xzarr3._types import JSON
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.display.shown import Description, Shown
@@ -235,7 +233,9 @@ def explain(
     from xzarr3.display.picture import picture
 
     asked_threads(threads)
-    shape, used = _result(array, plan, fields)
+    dtype, names = array.dtype, [fields] if isinstance(fields, str) else fields
+    each = dtype.itemsize if names is None else sum(dtype[name].itemsize for name in names)
+    shape = plan.shape + (dtype[fields].shape if isinstance(fields, str) else ())
     fetches = partial(_fetches, array.engine, plan, kept)
     first: list[Fetch] = []
     units = chunks = absent = requests = indexes = moved = 0
@@ -249,18 +249,8 @@ def explain(
         indexes += fetch.indexes
         moved += fetch.bytes_moved
     sums, drawn = (units, chunks, absent, requests, indexes, moved), partial(picture, array.metadata, [plan])
+    used = math.prod(plan.shape) * each
     return Explanation(array.name, shape, *sums, used, tuple(first), fetches, drawn)
-
-
-def _result(array: Array, plan: ReadPlan, fields: Fields | None) -> tuple[tuple[int, ...], int]:
-    """Shape and number of bytes of the result."""
-    number = math.prod(plan.shape)
-    if fields is None:
-        return plan.shape, number * array.dtype.itemsize
-    part = np.empty(0, array.dtype)[fields]
-    several = [*map(part.dtype.__getitem__, part.dtype.names or ())] if isinstance(fields, list) else []
-    used = sum(each.itemsize for each in several or [part.dtype]) * math.prod(part.shape[1:])
-    return plan.shape + part.shape[1:], number * used
 
 
 def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None) -> Iterator[Fetch]:

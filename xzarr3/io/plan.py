@@ -168,18 +168,13 @@ class ReadPlan:
 
     @cached_property
     def parts(self) -> list[list[AxisProjection]]:
-        """For each dimension, the parts of the selection in each unit; not for points."""
-        selection = cast("tuple[DimChoice, ...]", self.selection)
-        return [*map(axis_parts, selection, self.grid.axes, self._array_shape)]
-
-    @cached_property
-    def other_parts(self) -> list[list[AxisProjection]]:
-        """For points, the parts along each dimension that has no points."""
-        points, addressing = cast("Points", self.selection), cast("Pointwise", self.addressing)
-        return [
-            axis_parts(chosen, self.grid.axes[axis], self._array_shape[axis])
-            for chosen, axis in zip(points.others, addressing.others, strict=True)
-        ]
+        """For each dimension that has no points, the parts of the selection in each unit."""
+        axes = [*zip(self.grid.axes, self._array_shape, strict=True)]
+        chosen = self.selection
+        if isinstance(chosen, Points):
+            axes = [each for at, each in enumerate(axes) if at not in chosen.axes]
+            chosen = chosen.others
+        return [axis_parts(each, *axis) for each, axis in zip(chosen, axes, strict=True)]
 
     @cached_property
     def groups(self) -> PointGroups:
@@ -192,14 +187,13 @@ class ReadPlan:
     @cached_property
     def _point_units(self) -> list[tuple[tuple[int, ...], ChunkProjection]]:
         """For points, the units with their shapes."""
-        addressing = cast("Pointwise", self.addressing)
-        return list(addressing.units(self.groups, self.grid.axes, self.other_parts))
+        return [*cast("Pointwise", self.addressing).units(self.groups, self.grid.axes, self.parts)]
 
     @cached_property
     def number(self) -> int:
         """Number of touched units."""
         if isinstance(self.selection, Points):
-            return len(self.groups.begins) * math.prod(map(len, self.other_parts))
+            return len(self.groups.begins) * math.prod(map(len, self.parts))
         if max(self.buffer_shape, default=0) > _MANY:
             counts = [*map(touched, self.selection, self.grid.axes)]
             if None not in counts:
