@@ -225,9 +225,9 @@ def parts_of(chain: CodecChain, addressing: Addressing, inner: Inner, price: Pri
         return None
     else:
         offsets = addressing.offsets(inner, strides)
-        first = int(offsets.min())
+        first, last = offsets.item(offsets.argmin()), offsets.item(offsets.argmax())
         layout = Layout(offsets.shape, (), (offsets - first) // itemsize)
-        found = [_row((first, int(offsets.max()) - first + itemsize, (), inner, ..., layout))]
+        found = [_row((first, last - first + itemsize, (), inner, ..., layout))]
     size = sum(part.length for part in found)
     is_whole = size + price.request * len(found) >= nbytes and not price.splits(nbytes, size, len(found))
     return None if is_whole else found
