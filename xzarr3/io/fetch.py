@@ -194,9 +194,12 @@ class Table:
         return found, absent
 
 
-def _within(outer: tuple[slice, ...], part: tuple[slice, ...]) -> tuple[slice, ...]:
+def _within(outer: tuple[Any, ...], part: tuple[slice, ...]) -> tuple[Any, ...]:
     """The place of a part, given in the place of the whole."""
-    moved = [slice(a.start + b.start, a.start + b.stop) for a, b in zip(outer, part, strict=False)]
+    moved = [
+        slice(a.start + b.start, a.start + b.stop) if isinstance(a, slice) else a[b]
+        for a, b in zip(outer, part, strict=False)
+    ]
     return (*moved, *outer[len(part) :])
 
 
@@ -224,10 +227,7 @@ def parts_of(chain: CodecChain, addressing: Addressing, inner: Inner, price: Pri
     elif nbytes > _LARGEST:
         return None
     else:
-        offsets = addressing.offsets(inner, strides)
-        first, last = offsets.item(offsets.argmin()), offsets.item(offsets.argmax())
-        layout = Layout(offsets.shape, (), (offsets - first) // itemsize)
-        found = [_row((first, last - first + itemsize, (), inner, ..., layout))]
+        found = _points(addressing.offsets(inner, strides), inner, itemsize, price)
     size = sum(part.length for part in found)
     is_whole = size + price.request * len(found) >= nbytes and not price.splits(nbytes, size, len(found))
     return None if is_whole else found
@@ -254,6 +254,20 @@ def _boxes(inner: Inner, strides: tuple[int, ...], itemsize: int, price: Price) 
     return [_row((start, length, (), inner, at, layout)) for start, at in zip(starts, places, strict=True)]
 
 
+def _points(offsets: AnyArray, inner: Inner, itemsize: int, price: Price) -> list[Row]:
+    """The rows of any elements: one from the first to the last, or one for each if that moves too much."""
+    first, last = offsets.item(offsets.argmin()), offsets.item(offsets.argmax())
+    length, number = last - first + itemsize, offsets.size
+    is_exact = price.request == 0 and number * itemsize < length
+    if not is_exact and not price.splits(length, number * itemsize, number):
+        layout = Layout(offsets.shape, (), (offsets - first) // itemsize)
+        return [_row((first, length, (), inner, ..., layout))]
+    layout = Layout((1,) * offsets.ndim, (itemsize,) * offsets.ndim, None)
+    places = (tuple([slice(i, i + 1) for i in at]) for at in np.ndindex(offsets.shape))
+    each = zip(offsets.reshape(-1).tolist(), places, strict=True)
+    return [_row((offset, itemsize, (), inner, at, layout)) for offset, at in each]
+
+
 def windows(rows: Sequence[Row], price: Price) -> Iterator[list[Request]]:
     """The requests for rows of one value, in windows.
 
@@ -261,7 +275,7 @@ def windows(rows: Sequence[Row], price: Price) -> Iterator[list[Request]]:
     """
     window: list[Request] = []
     held = 0
-    for request in _requests(rows, price):
+    for request in requests(rows, price):
         if window and held + request[1] > WINDOW:
             yield window
             window, held = [], 0
@@ -271,29 +285,28 @@ def windows(rows: Sequence[Row], price: Price) -> Iterator[list[Request]]:
         yield window
 
 
-def _requests(rows: Sequence[Row], price: Price) -> Iterator[Request]:
+def requests(rows: Sequence[Row], price: Price) -> list[Request]:
     """Request rows together while the gaps are small and no more bytes are moved than is allowed."""
     if len(rows) == 1:
-        yield rows[0].offset, rows[0].length, [*rows]
-        return
+        return [(*rows[0][:2], [*rows])]
     ordered = sorted(rows, key=itemgetter(0))
     gaps = [max(0, b[0] - a[0] - a[1]) for a, b in itertools.pairwise(ordered)]
     wanted, unwanted = sum(map(itemgetter(1), rows)), sum(gap for gap in gaps if gap <= price.request)
     left = math.inf if price.allows(wanted + unwanted, wanted) else (price.over_read - 1) * wanted
     start = stop = 0
+    found: list[Request] = []
     inside: list[Row] = []
     for row, gap in zip(ordered, [0, *gaps], strict=False):
         end = row.offset + row.length
         if inside and (gap > min(price.request, left) or max(stop, end) - start > WINDOW // 4):
-            yield start, stop - start, inside
+            found.append((start, stop - start, inside))
             inside = []
         if inside:
             stop, left = max(stop, end), left - gap
         else:
             start, stop = row.offset, end
         inside.append(row)
-    if inside:
-        yield start, stop - start, inside
+    return [*found, (start, stop - start, inside)] if inside else found
 
 
 def fetched(reader: ValueReader, rows: Sequence[Row], price: Price) -> Iterable[tuple[Row, Buffer]]:

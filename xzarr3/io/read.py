@@ -17,7 +17,7 @@ from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
-from xzarr3.io.fetch import InnerChunks, Layout, Row, Table, fetched
+from xzarr3.io.fetch import InnerChunks, Layout, Request, Row, Table, fetched, requests
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
 from xzarr3.io.shards import Opened, forget_index, open_shard
@@ -115,9 +115,10 @@ class UnitReader:
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
         decode, into, shape, stored = chain.decode, chain.decode_into, chain.spec.shape, chain.stored_dtype
         table, addressing = Table(self._plan), self._plan.addressing
-        is_plain, settle, same = chain.is_plain, chain.settle, addressing.same
+        is_plain, settle, same, price = chain.is_plain, chain.settle, addressing.same, self._plan.price
         direct = slices and chain.is_direct(self._plan.number)
         rows: list[Row] | None = None
+        asked: list[Request] = []
         last: Inner | None = None
         missing, start, length, is_one = 0, 0, chain.spec.nbytes, False
         for unit in units:
@@ -130,6 +131,7 @@ class UnitReader:
                 rows, last = table.of_chunk(chain, inner), inner
                 start, length = (0, chain.spec.nbytes) if rows is None else rows[0][:2]
                 is_one = slices if rows is None else len(rows) == 1 and rows[0].is_box
+                asked = [] if rows is None else requests(rows, price)
             # One range may hold just the elements of a contiguous place.
             if is_one and place.nbytes == length and place.flags.c_contiguous and place.dtype == stored:
                 if self._straight(chain, key, start, place):
@@ -137,7 +139,7 @@ class UnitReader:
                 else:
                     missing += self._fill(unit, place)
             elif rows is not None:
-                if not self._ranges(chain, key, rows, place):
+                if not self._ranges(chain, key, asked, place):
                     missing += self._fill(unit, place)
             elif (data := load(key)) is None:
                 missing += self._fill(unit, place)
@@ -158,22 +160,26 @@ class UnitReader:
             raise _size_error(chain, count if size is None else size)
         return True
 
-    def _ranges(self, chain: CodecChain, key: str, rows: list[Row], place: AnyArray) -> bool:
+    def _ranges(self, chain: CodecChain, key: str, asked: list[Request], place: AnyArray) -> bool:
         """Read parts of a chunk; returns whether the chunk is stored."""
-        found = self._reader.get_ranges(key, [row.offset for row in rows], [row.length for row in rows])
+        starts, lengths = [start for start, _, _ in asked], [length for _, length, _ in asked]
+        found = self._reader.get_ranges(key, starts, lengths)
         if found is None:
             return False
-        size, parts = found
-        if size is not None and size != chain.spec.nbytes:
-            raise _size_error(chain, size)
+        whole, parts = found
+        if whole is not None and whole != chain.spec.nbytes:
+            raise _size_error(chain, whole)
         stored = cast("np.dtype[np.generic]", chain.stored_dtype)
-        for row, data in zip(rows, parts, strict=True):
-            if len(data) != row.length:
+        for (start, length, rows), data in zip(asked, parts, strict=True):
+            if len(data) != length:
                 raise ChunkDecodeError(
-                    f"found {len(data)} bytes in the ranges from byte {row.offset} on, expected {row.length}",
+                    f"found {len(data)} bytes in the ranges from byte {start} on, expected {length}",
                     codec="bytes",
                 )
-            place[row.outer] = chain.settled(cast("Layout", row.layout).elements(data, stored))
+            view = memoryview(data)
+            for offset, size, _, _, outer, layout in rows:
+                part = view[offset - start : offset - start + size]
+                place[outer] = chain.settled(cast("Layout", layout).elements(part, stored))
         return True
 
     def _shards(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
