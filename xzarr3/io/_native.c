@@ -45,7 +45,6 @@ enum { LEFT = 0, DONE = 1, ABSENT = 2, FAILED = -1, NONE = -2 };
 enum { ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE };
 enum { READS, BYTES_READ, READ_TIME, CHUNKS, BYTES, TIME, COUNTS };
 
-#define GAP 4096             /* Reading so many more bytes takes as long as one more call. */
 #define AHEAD ((i64)1 << 18) /* Neighbours that begin within so many bytes are read in one call. */
 #define INFLATE_STATE ((i64)1 << 18) /* Bytes of ISA-L's state, whose real size is less than half of that. */
 
@@ -101,6 +100,7 @@ typedef struct {
     Work work;
     const char *prefix; /* The path of a file: prefix, then coordinates with separators. */
     i64 prefix_size, separator, coordinates, flags;
+    i64 gap; /* Reading so many more bytes takes as long as one more call. */
     const i64 *coords;
     i64 *files;         /* Descriptors by file, -1 to open one; 0 to open and close one for each row. */
     const i64 *memory;  /* Address and size of the bytes, by file; 0 if they are in files. */
@@ -437,11 +437,13 @@ static int is_direct(const Read *job, i64 box) {
     return 1;
 }
 
-static void fill_row(const Read *job, i64 row) {
+/* Fills the boxes of a row that is absent. */
+static int fill_row(const Read *job, i64 row) {
     const Chunk *chunk = job->work.chunk;
     for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++)
         fill_box(job->out + job->place[box], job->strides, job->count + box * chunk->ndim, chunk->ndim, job->fill,
                  chunk->itemsize);
+    return ABSENT;
 }
 
 /* Places the boxes of a row from the elements of its chunk. */
@@ -499,7 +501,7 @@ static void span_of(const Read *job, i64 row, Span *span) {
     const i64 *count = job->count + job->begin[row] * ndim;
     for (i64 axis = 0; boxes == 1 && axis < ndim; axis++, span->split = axis) {
         i64 each = span->size - (count[axis] - 1) * span->apart[axis];
-        if (count[axis] > 1 && count[axis] * (each + GAP) >= span->size) break;
+        if (count[axis] > 1 && count[axis] * (each + job->gap) >= span->size) break;
         span->size = each;
         span->number *= count[axis];
     }
@@ -540,10 +542,10 @@ static int read_plain(Thread *thread, int file, i64 base, i64 row) {
     int single = box + 1 == job->begin[row + 1], status = DONE;
     Span span;
     span_of(job, row, &span);
-    if ((single && is_direct(job, box)) || (single && span.size * span.number + GAP * span.number < chunk->nbytes))
+    if ((single && is_direct(job, box)) || (single && (span.size + job->gap) * span.number < chunk->nbytes))
         status = read_ranges(thread, file, base, row, &span);
     else { /* Several boxes, or the whole chunk, which takes no longer than its parts. */
-        if (span.size + GAP >= chunk->nbytes) span.first = 0, span.size = chunk->nbytes;
+        if (span.size + job->gap >= chunk->nbytes) span.first = 0, span.size = chunk->nbytes;
         char *memory = thread->elements;
         if (read_at(thread, file, memory + span.first, span.size, base + span.first) != span.size) return LEFT;
         settle(chunk, memory + span.first, span.size);
@@ -589,14 +591,16 @@ static int read_parts(Thread *thread, i64 row, i64 end) {
     i64 last = row + 1, stop = at + size;
     for (; last < end && job->file[last] == job->file[row]; last++) {
         i64 next = job->offset[last], length = job->length[last];
+        if (length == -1) continue; /* It is absent. */
         if (length < 0 || length > chunk->largest || next < stop || next - at >= AHEAD) break;
         stop = next + length;
     }
     i64 found = read_at(thread, file, thread->source, stop - at, at);
     for (i64 each = row; each < last; each++) {
-        i64 offset = job->offset[each] - at;
-        int there = offset + job->length[each] <= found;
-        status[each] = there ? (uint8_t)place_bytes(thread, each, thread->source + offset, job->length[each]) : LEFT;
+        i64 offset = job->offset[each] - at, length = job->length[each];
+        status[each] = length == -1               ? (uint8_t)fill_row(job, each)
+                       : offset + length <= found ? (uint8_t)place_bytes(thread, each, thread->source + offset, length)
+                                                  : LEFT;
     }
     return (int)(last - row);
 }

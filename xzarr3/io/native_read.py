@@ -11,6 +11,7 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.io import rows
+from xzarr3.io.fetch import AHEAD
 from xzarr3.io.native import (
     ABSENT,
     FIELDS,
@@ -38,8 +39,6 @@ _LONGEST = 2**48  # Most elements along a dimension, so that no place exceeds 64
 _SHARDS = 64  # Most shards that are open at a time: a process has few descriptors.
 _INNER = 2**15  # Most inner chunks in a call.
 _INDEXES = 2**24  # Bytes of the indexes of the shards that are open.
-_AHEAD = 2**18  # As in `_native.c`.
-_GAP = 4096
 _OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
 _WORTH = 150.0  # Microseconds of work that are worth another thread.
 _RUN_BYTES = 2**20  # Decoded bytes that a thread takes at a time, at most.
@@ -128,7 +127,8 @@ class NativeRead:
     def _names(self, coords: Numbers) -> list[int]:
         name = address(self._prefix)
         size, separator = len(self._prefix), ord(self._engine.separator)
-        return [name, size, separator, coords.shape[1], platform.OPEN, coords.ctypes.data]
+        gap = self._plan.price.request
+        return [name, size, separator, coords.shape[1], platform.OPEN, gap, coords.ctypes.data]
 
     def _chunks(self, batch: rows.Rows, layout: Layout, threads: int) -> None:
         """Read units that are chunks."""
@@ -173,7 +173,10 @@ class NativeRead:
         length[odd & ~absent] = -2
         length[(status == LEFT)[parts.unit]] = -2
         offset, length = np.ascontiguousarray(offset), np.ascontiguousarray(length)
-        edges = _edges(parts.unit, offset, length, is_plain=layout.is_plain)
+        edges = None
+        if not layout.is_plain:
+            inside = _edges(parts.unit, offset, length, self._plan.price.request)
+            edges = np.concatenate([[0], inside, [len(offset)]])
         call = self._call(layout, len(offset), threads, edges)
         unit = np.ascontiguousarray(parts.unit)
         places = [files.ctypes.data, 0, unit.ctypes.data, offset.ctypes.data, length.ctypes.data]
@@ -246,15 +249,15 @@ def _index_layout(shard: Shard) -> Layout | None:
     return reading.of(shard.index_chain)
 
 
-def _edges(unit: Numbers, offset: Numbers, length: Numbers, *, is_plain: bool) -> Numbers | None:
-    """The first row of each fetch: neighbours in a shard are read together, up to a number of bytes."""
-    if is_plain or len(unit) < 2:
-        return None
-    end = offset + np.maximum(length, 0)
-    gap = offset[1:] - end[:-1]
-    cut = (unit[1:] != unit[:-1]) | (gap < 0) | (gap > _GAP) | (length[1:] < 0) | (length[:-1] < 0)
+def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers:
+    """The first row of each fetch: as :func:`~xzarr3.io.fetch.requests` puts them together."""
+    at = np.flatnonzero(length >= 0)  # Rows that are absent go with the one before them.
+    unit, offset, length = unit[at], offset[at], length[at]
+    between = offset[1:] - offset[:-1] - length[:-1]
+    cut = (unit[1:] != unit[:-1]) | (between < 0) | (between > gap)
     first = np.append(0, np.flatnonzero(cut) + 1)
-    base = np.repeat(offset[first], np.diff(first, append=len(unit)))
-    part = (offset - base) // _AHEAD
+    base = np.repeat(offset[first[: len(at)]], np.diff(first, append=len(at)))
+    part = (offset - base) // AHEAD
     cut |= part[1:] != part[:-1]
-    return np.concatenate([[0], np.flatnonzero(cut) + 1, [len(unit)]]).astype(np.int64)
+    edges: Numbers = at[1:][cut]
+    return edges
