@@ -131,7 +131,7 @@ class UnitReader:
                 rows, last = table.of_chunk(chain, inner), inner
                 start, length = (0, chain.spec.nbytes) if rows is None else rows[0][:2]
                 is_one = slices if rows is None else len(rows) == 1 and rows[0].is_box
-                asked = [] if rows is None else requests(rows, price)
+                asked = []
             # One range may hold just the elements of a contiguous place.
             if is_one and place.nbytes == length and place.flags.c_contiguous and place.dtype == stored:
                 if self._straight(chain, key, start, place):
@@ -139,6 +139,7 @@ class UnitReader:
                 else:
                     missing += self._fill(unit, place)
             elif rows is not None:
+                asked = asked or requests(rows, price)
                 if not self._ranges(chain, key, asked, place):
                     missing += self._fill(unit, place)
             elif (data := load(key)) is None:
