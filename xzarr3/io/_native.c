@@ -234,12 +234,9 @@ static int is_box_of(const char *from, const i64 *a, const i64 *count, i64 ndim,
     }
 
 static void reverse_bytes(char *bytes, i64 size, i64 width) {
-    if (width == 2)
-        REVERSE_EACH(uint16_t, __builtin_bswap16)
-    else if (width == 4)
-        REVERSE_EACH(uint32_t, __builtin_bswap32)
-    else
-        REVERSE_EACH(uint64_t, __builtin_bswap64)
+    if (width == 2) REVERSE_EACH(uint16_t, __builtin_bswap16)
+    if (width == 4) REVERSE_EACH(uint32_t, __builtin_bswap32)
+    if (width == 8) REVERSE_EACH(uint64_t, __builtin_bswap64)
 }
 
 /* Turns stored elements into those in memory. */
@@ -699,9 +696,7 @@ static int create(Thread *thread, const i64 *coords, Target *target) {
     target->folder = folder_of(thread, coords, target->name);
     if (target->folder < 0 || !put_name(digits, "", 0, 0, &serial, 1)) return 0;
     if (strlen(job->before) + strlen(job->after) + sizeof digits > sizeof target->temporary) return 0;
-    strcpy(target->temporary, job->before);
-    strcat(target->temporary, digits);
-    strcat(target->temporary, job->after);
+    strcat(strcat(strcpy(target->temporary, job->before), digits), job->after);
     target->file = openat(target->folder, target->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     return target->file >= 0;
 }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import AnyArray
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.io import rows
-from xzarr3.io.fetch import AHEAD
+from xzarr3.io.fetch import AHEAD, Row
 from xzarr3.io.native import (
     ABSENT,
     FIELDS,
@@ -26,6 +29,7 @@ from xzarr3.io.native import (
     reading,
 )
 from xzarr3.io.plan import ReadPlan
+from xzarr3.parallel import available_threads, is_shared
 from xzarr3.stores.local import platform
 from xzarr3.tracing.counters import add, process
 from xzarr3.tracing.events import everywhere
@@ -135,7 +139,7 @@ class NativeRead:
         call = self._call(layout, len(batch.coords), threads)
         call.do("xzarr3_read", [*self._names(batch.coords), 0, 0, 0, 0, 0, *self._boxes(batch)])
         self._note(batch.coords, call.status)
-        self._count(call, is_part=layout.is_plain, absent=int(np.count_nonzero(call.status == ABSENT)))
+        _count(call, is_part=layout.is_plain, absent=int(np.count_nonzero(call.status == ABSENT)))
 
     def _shards(self, batch: rows.Rows, layout: Layout, shard: Shard, threads: int) -> None:
         """Read units that are shards: their indexes, and then their inner chunks."""
@@ -181,7 +185,7 @@ class NativeRead:
         unit = np.ascontiguousarray(parts.unit)
         places = [files.ctypes.data, 0, unit.ctypes.data, offset.ctypes.data, length.ctypes.data]
         call.do("xzarr3_read", [*self._names(coords), *places, *self._boxes(parts)])
-        self._count(call, is_part=True, absent=int(np.count_nonzero(status == ABSENT)))
+        _count(call, is_part=True, absent=int(np.count_nonzero(status == ABSENT)))
         status[parts.unit[call.status == LEFT]] = LEFT
         return status
 
@@ -205,7 +209,7 @@ class NativeRead:
             *(index.ctypes.data, fixed.ctypes.data + 8 * ndim, 0),
         ]
         call.do("xzarr3_read", [*self._names(coords), *job])
-        self._count(call, is_part=True, is_index=True)
+        _count(call, is_part=True, is_index=True)
         return index, call.status
 
     def _note(self, coords: Numbers, status: npt.NDArray[np.uint8]) -> None:
@@ -219,29 +223,30 @@ class NativeRead:
         if left.any():
             self._left.coords.update(map(tuple, coords[left].tolist()))
 
-    def _count(self, call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False) -> None:
-        """Add what a call did to the counts of traces."""
-        if not process.collectors:
-            return
-        found = dict(zip(FIELDS, call.counts.tolist(), strict=True))
-        kind = "get_range" if is_part else "get"
-        numbers = {
-            "requests": found["reads"] + absent,
-            kind: found["reads"] + absent,
-            "bytes_read": found["bytes_read"],
-            "request_seconds": found["read_time"] / 1e9,
+
+def _count(call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False) -> None:
+    """Add what a call did to the counts of traces."""
+    if not process.collectors:
+        return
+    found = dict(zip(FIELDS, call.counts.tolist(), strict=True))
+    kind = "get_range" if is_part else "get"
+    numbers = {
+        "requests": found["reads"] + absent,
+        kind: found["reads"] + absent,
+        "bytes_read": found["bytes_read"],
+        "request_seconds": found["read_time"] / 1e9,
+        "absent": absent,
+        "chunks_absent": absent,
+    }
+    if is_index:
+        numbers["indexes_read"] = found["reads"]
+    else:
+        numbers |= {
+            "chunks_decoded": found["chunks"],
+            "bytes_decoded": found["bytes"],
+            "decode_seconds": found["time"] / 1e9,
         }
-        if absent:
-            numbers |= {"absent": absent, "chunks_absent": absent}
-        if is_index:
-            numbers["indexes_read"] = found["reads"]
-        elif found["chunks"]:
-            numbers |= {
-                "chunks_decoded": found["chunks"],
-                "bytes_decoded": found["bytes"],
-                "decode_seconds": found["time"] / 1e9,
-            }
-        add({name: number for name, number in numbers.items() if number})
+    add({name: number for name, number in numbers.items() if number})
 
 
 def _index_layout(shard: Shard) -> Layout | None:
@@ -261,3 +266,60 @@ def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers
     cut |= part[1:] != part[:-1]
     edges: Numbers = at[1:][cut]
     return edges
+
+
+def place_rows(
+    chain: CodecChain, listed: Sequence[Row], value: Buffer, out: AnyArray, fill: AnyArray
+) -> list[Row]:
+    """Decode and place inner chunks of a shard in memory; returns the rows that Python has to do.
+
+    Parameters
+    ----------
+    chain : CodecChain
+        The codecs of inner chunks.
+    listed : sequence of Row
+        Whole inner chunks, of which slices are wanted.
+    value : buffer
+        The shard.
+    out : ndarray
+        The part of the result that belongs to the shard.
+    fill : ndarray
+        The fill value.
+    """
+    layout = reading.of(chain) if loaded() is not None and out.dtype == chain.spec.dtype else None
+    if layout is None or out.ndim == 0 or len(listed) < 2 * FEW:
+        return [*listed]
+    octets = np.frombuffer(value, np.uint8)
+    memory = np.array([octets.ctypes.data, len(octets)], np.int64)
+    offset, length = np.array([row[:2] for row in listed], np.int64).T.copy()
+    start = np.array([[each.start for each in row.inner] for row in listed], np.int64)
+    place = np.array([[each.start for each in row.outer] for row in listed], np.int64)
+    extent = np.array([[each.stop for each in row.outer] for row in listed], np.int64) - place
+    at = place @ np.array(out.strides, np.int64)
+    fixed = np.array([*(each.step for each in listed[0].inner), *out.strides], np.int64)
+    begin, file = np.arange(len(listed) + 1), np.zeros(len(listed), np.int64)
+    threads = 1 if is_shared() else available_threads()
+    busy = min(threads, 1 + int(len(listed) * chain.decode_time / _WORTH))
+    stop, timed = np.zeros(1, np.int64), bool(process.collectors)
+    call = Call(layout, len(listed), busy, 1, stop, timed=timed)
+    job = [
+        *(
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            memory.ctypes.data,
+            file.ctypes.data,
+            offset.ctypes.data,
+            length.ctypes.data,
+        ),
+        *(begin.ctypes.data, start.ctypes.data, extent.ctypes.data, at.ctypes.data, fixed.ctypes.data),
+        *(out.ctypes.data, fixed.ctypes.data + 8 * out.ndim, fill.ctypes.data),
+    ]
+    call.do("xzarr3_read", job)
+    _count(call, is_part=True)
+    return [*itertools.compress(listed, call.status == LEFT)]
