@@ -170,7 +170,8 @@ class NativeWrite:
         """Write units under their locks, except those whose lock is held by another thread."""
         engine, shard = self._engine, chain.shard
         each = [*map(tuple, coords.tolist())]
-        keys = [*map(engine.key, each)]
+        form = engine.key_prefix.replace("%", "%%") + engine.separator.join(["%d"] * coords.shape[1])
+        keys = [form % unit for unit in each]  # `engine.key` takes three times as long.
         try:
             folder = writer.folders.handle(self._above, lambda: self._is_stored(coords))
         except OSError:  # The Python executor raises it.
