@@ -258,7 +258,7 @@ def run_on_threads(
             work.wait()  # No items are left: the workers end with what they have.
         except (KeyboardInterrupt, SystemExit):
             if leaves:  # After Ctrl-C the caller does not wait for answers that may never come.
-                work.shares.clear()
+                work.shares = [share for share in work.shares if share.cancel()]
             raise
     return work.results
 
