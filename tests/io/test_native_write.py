@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import InvalidKeyError, LocalStore, StoreError, StorePermissionError
 from xzarr3.io import native, native_write
+from xzarr3.stores import locks
 from xzarr3.stores.local.folders import TEMPORARY
 from xzarr3.stores.locks import free_key_locks, key_lock
 
@@ -467,6 +468,15 @@ def test_locks_held_by_others_are_not_waited_for() -> None:
     thread.join()
     with free_key_locks(store, ["a", "b", "c"]) as held:
         assert held == [True, True, True]
+
+
+def test_key_lock_is_forgotten_unless_it_is_used() -> None:
+    store = object()
+    used = key_lock(store, "used")
+    for number in range(3 * locks._MANY):
+        key_lock(store, str(number))
+    assert len(locks._locks) <= locks._MANY
+    assert key_lock(store, "used") is used
 
 
 def test_a_chunk_that_another_thread_changes_is_written_afterwards(
