@@ -97,7 +97,7 @@ class NativeWrite:
         keep_empty: bool,
         left_out: list[tuple[int, ...]] | None,
     ) -> NativeWrite | None:
-        """The write, or None if native code does not know its store, grid, selection or codecs."""
+        """The write, or None if there is nothing to do for native code, or something that it does not know."""
         store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
         spec = chain.spec
         if loaded() is None or not store.replaces_files or spec.nbytes > LARGEST:
@@ -106,6 +106,8 @@ class NativeWrite:
             return None
         if type(plan.addressing) is not Slices or source.dtype != spec.dtype:
             return None
+        if not all(any(part.whole for part in along) for along in plan.parts):
+            return None  # No unit is given whole.
         if everywhere.listeners and not process.collectors:
             return None
         if len(store.files or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
