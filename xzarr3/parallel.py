@@ -94,7 +94,7 @@ class Work:
         self._parts: dict[int, Work] = {}  # Work that threads of this work share in turn.
         self.shares: list[Future[None]] = []
         """The shares of the pool threads that are waited for."""
-        self.results: list[Any] = []
+        self._results: list[Any] = []
         self.stopped = False
         """Whether this work, or the work that it is part of, must end."""
         self.first: BaseException | None = None
@@ -107,14 +107,19 @@ class Work:
                 self.stop()
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """End this work, once no thread takes part in it; raises the first error, unless Ctrl-C ended it."""
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """End this work, once no thread takes part in it; an error of a worker is raised by `found`."""
         self.stop()
         if self._within is not None:
             self._within._parts.pop(id(self), None)
         to_the_end(self.wait)
-        if self.first is not None and (error is None or isinstance(error, Exception)):
-            raise self.first
+        return self.first is not None and isinstance(error, Exception)
+
+    def found(self) -> list[Any]:
+        """What the workers have returned, once this work has ended; raises the first error."""
+        if self.first is not None:
+            raise self.first  # Not in `__exit__`, where a later error would become its context.
+        return self._results
 
     def stop(self) -> None:
         """Stop this work and its parts; what has not been done is no longer wanted."""
@@ -128,7 +133,7 @@ class Work:
         before = _current.work, here.array, here.request
         _current.work, (here.array, here.request) = self, self._told_for
         try:
-            self.results.append(worker())
+            self._results.append(worker())
         except BaseException as error:
             self.first = self.first or error
             self.stop()
@@ -260,7 +265,7 @@ def run_on_threads(
             if leaves:  # After Ctrl-C the caller does not wait for answers that may never come.
                 work.shares = [share for share in work.shares if share.cancel()]
             raise
-    return work.results
+    return work.found()
 
 
 def undisturbed(call: Callable[[], Result]) -> Result:
@@ -278,7 +283,7 @@ def undisturbed(call: Callable[[], Result]) -> Result:
             if work.shares[0].cancel():
                 return call()
         work.wait(to_begin=True)
-    result: Result = work.results[0]
+    result: Result = work.found()[0]
     return result
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import InvalidKeyError, LocalStore, StoreError, StorePermissionError
 from xzarr3.io import native, native_write
+from xzarr3.io.selection import basic_selection
 from xzarr3.stores import locks
 from xzarr3.stores.local.folders import TEMPORARY
 from xzarr3.stores.locks import free_key_locks, key_lock
@@ -443,6 +444,17 @@ def test_a_killed_writer_leaves_old_or_new_chunks(tmp_path: Path, shards: Any) -
         found = array[...].reshape(8, 32, 8, 32).swapaxes(1, 2).reshape(64, -1)
         assert np.all(found == found[:, :1])
         assert found.min() >= 1
+
+
+@pytest.mark.parametrize(("region", "is_tried"), [(np.s_[1:3, :], False), (np.s_[1:4, 2:6], True)])
+def test_native_write_is_not_tried_if_no_unit_is_whole(
+    region: tuple[slice, ...], is_tried: bool, tmp_path: Path
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(48.0).reshape(6, 8), chunks=(2, 2))
+    engine, values = array.engine, np.zeros((6, 8))[region]
+    plan = engine.plan(basic_selection(region, array.shape))
+    made = native_write.NativeWrite.of(engine, plan, values, keep_empty=False, left_out=None)
+    assert (made is not None) == is_tried
 
 
 # Locks
