@@ -97,7 +97,7 @@ class NativeWrite:
         keep_empty: bool,
         left_out: list[tuple[int, ...]] | None,
     ) -> NativeWrite | None:
-        """The write, or None if there is nothing to do for native code, or something that it does not know."""
+        """The write, or None if native code has nothing to do, or does not know how."""
         store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
         spec = chain.spec
         if loaded() is None or not store.replaces_files or spec.nbytes > LARGEST:
