@@ -6,19 +6,21 @@ knows nothing of stores, arrays or codecs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from xzarr3.options import most_threads
 from xzarr3.quantities import positive
 from xzarr3.tracing.events import here
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -65,14 +67,11 @@ class Pool:
     """
 
     def __init__(self, number: int, name: str) -> None:
-        self._number = number
-        self._name = name
-        self._executor: ThreadPoolExecutor | None = None
-        self._pid = -1
+        self._number, self._name, self._pid = number, name, -1
 
     def get(self) -> ThreadPoolExecutor:
         """The executor of this process."""
-        if self._executor is None or self._pid != os.getpid():
+        if self._pid != os.getpid():
             from concurrent.futures import ThreadPoolExecutor  # Takes long to import.
 
             self._executor = ThreadPoolExecutor(self._number, thread_name_prefix=self._name)
@@ -90,92 +89,85 @@ class Work:
     """
 
     def __init__(self, stop: Callable[[], object]) -> None:
-        self._stop = stop
+        self._stop, self._within = stop, _current.work
         self._told_for = here.array, here.request
-        self._within = _current.work
         self._parts: dict[int, Work] = {}  # Work that threads of this work share in turn.
-        self._stopped = False  # Not an Event: Ctrl-C within its lock would leave the lock held.
+        self.shares: list[Future[None]] = []
+        """The shares of the pool threads that are waited for."""
+        self._results: list[Any] = []
+        self.stopped = False
+        """Whether this work, or the work that it is part of, must end."""
         self.first: BaseException | None = None
         """The first error; later errors may only result from the stop that followed."""
+
+    def __enter__(self) -> Self:
         if self._within is not None:
             self._within._parts[id(self)] = self
             if self._within.stopped:
                 self.stop()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """End this work, once no thread takes part in it; an error of a worker is raised by `found`."""
+        self.stop()
+        if self._within is not None:
+            self._within._parts.pop(id(self), None)
+        to_the_end(self.wait)
+        return self.first is not None and isinstance(error, Exception)
+
+    def found(self) -> list[Any]:
+        """What the workers have returned, once this work has ended; raises the first error."""
+        if self.first is not None:
+            raise self.first  # Not in `__exit__`, where a later error would become its context.
+        return self._results
 
     def stop(self) -> None:
         """Stop this work and its parts; what has not been done is no longer wanted."""
+        self.stopped = True  # First, so that a new part either sees it or is among the parts below.
         self._stop()
-        self._stopped = True
         for part in list(self._parts.values()):
             part.stop()
 
-    def end(self) -> None:
-        """Close this work, once no thread takes part in it."""
-        _current.work = self._within
-        if self._within is not None:
-            self._within._parts.pop(id(self), None)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether this work, or the work that it is part of, must end."""
-        return self._stopped or (self._within is not None and self._within.stopped)
-
-    def run(self, worker: Callable[[], Result]) -> Result:
+    def run(self, worker: Callable[[], object]) -> None:
         """Run ``worker`` in this thread as part of this work."""
-        before, _current.work = _current.work, self
-        told_for = here.array, here.request
-        here.array, here.request = self._told_for
+        before = _current.work, here.array, here.request
+        _current.work, (here.array, here.request) = self, self._told_for
         try:
-            return worker()
+            self._results.append(worker())
         except BaseException as error:
-            if self.first is None:
-                self.first = error
+            self.first = self.first or error
             self.stop()
             raise
         finally:
-            _current.work = before
-            here.array, here.request = told_for
+            _current.work, here.array, here.request = before
 
+    def help(self, pool: Pool, worker: Callable[[], object]) -> None:
+        """Let a pool thread run ``worker``, unless its share is cancelled before it begins.
 
-class Helper:
-    """The share of one pool thread in a piece of work.
+        Raises
+        ------
+        RuntimeError
+            If no thread can be started, for instance because the interpreter is shutting down.
+        """
+        from concurrent.futures import Future
 
-    Each of "begun" and "ended" changes in a single step of the interpreter, so that Ctrl-C between two steps
-    leaves a consistent state.
-    """
+        share: Future[None] = Future()  # Not the pool's, which is unknown if Ctrl-C interrupts `submit`.
+        self.shares.append(share)
+        pool.get().submit(self._help, share, worker)
 
-    __slots__ = ("_begun", "_busy", "_ended")
-
-    def __init__(self) -> None:
-        self._begun: dict[str, bool] = {}
-        self._busy = threading.Lock()
-        self._busy.acquire()
-        self._ended = False
-
-    def help(self, work: Work, worker: Callable[[], Result], results: list[Result]) -> None:
-        """Run ``worker`` in this thread, unless the helper is closed; ``work`` records an error."""
-        if self._begun.setdefault("begun", True):
+    def _help(self, share: Future[None], worker: Callable[[], object]) -> None:
+        if share.set_running_or_notify_cancel():
             try:
-                results.append(work.run(worker))
+                self.run(worker)
             finally:
-                self._ended = True
-                self._busy.release()
+                share.set_result(None)
 
-    def close(self) -> None:
-        """Prevent the helper from beginning, if it has not begun."""
-        self._begun.setdefault("begun", False)
-
-    def finish(self) -> None:
-        """Wait until the helper has begun and ended."""
-        # The timeout is needed: a signal just before the wait does not wake it. If Ctrl-C comes right after
-        # the lock is acquired, the next call finds `_ended` set.
-        while not self._ended and not self._busy.acquire(timeout=_GLANCE):
-            pass
-
-    def wait(self) -> None:
-        """Wait until the helper has ended, if it has begun. Call `close` first."""
-        if self._begun["begun"]:
-            self.finish()
+    def wait(self, *, to_begin: bool = False) -> None:
+        """Wait for the pool threads; those that have not begun will not, unless ``to_begin``."""
+        for share in self.shares:
+            while not (share.done() or (not to_begin and share.cancel())):
+                with contextlib.suppress(TimeoutError):  # A signal just before the wait does not end it.
+                    share.result(_GLANCE)
 
 
 class _Current(threading.local):
@@ -201,13 +193,12 @@ def pause(seconds: float) -> bool:
     bool
         Whether that work is still wanted.
     """
-    work = _current.work
-    end = time.monotonic() + seconds
-    while work is None or not work.stopped:
+    work, end = _current.work, time.monotonic() + seconds
+    while not (work and work.stopped):
         left = end - time.monotonic()
         if left <= 0:
             return True
-        time.sleep(left if work is None else min(left, _GLANCE))
+        time.sleep(min(left, _GLANCE))
     return False
 
 
@@ -225,15 +216,11 @@ def to_the_end(step: Callable[[], object]) -> None:
     step : callable
         Raises only exceptions that come from outside, such as Ctrl-C. It may be called again at any time.
     """
-    interruption: BaseException | None = None
-    while True:
-        try:
-            step()
-            break
-        except BaseException as error:  # noqa: BLE001 - raised below
-            interruption = error
-    if interruption is not None:
-        raise interruption
+    try:
+        step()
+    except BaseException:
+        to_the_end(step)
+        raise
 
 
 def run_on_threads(
@@ -267,47 +254,18 @@ def run_on_threads(
     list
         What each worker returned, in any order.
     """
-    work = Work(stop)
-    helpers = [Helper() for _ in range(threads - 1)]
-    results: list[Result] = []
-    waited_for = helpers
-
-    def finish() -> None:
-        for helper in helpers:
-            helper.close()
-        for helper in waited_for:
-            helper.wait()
-
-    def settle() -> None:
-        work.stop()
-        finish()
-        work.end()
-
-    try:
+    with Work(stop) as work, work:  # Ended twice: Ctrl-C may come between two steps of the first end.
         try:
-            for helper in helpers:
-                try:
-                    pool.get().submit(helper.help, work, worker, results)
-                except RuntimeError:  # The interpreter is shutting down and starts no more threads.
-                    break
-            results.append(work.run(worker))
-            finish()  # No items are left: the workers end with what they have.
-        except Exception as error:  # noqa: BLE001 - raised below, or the one that came before it
-            work.first = work.first or error
+            with contextlib.suppress(RuntimeError):  # Without this help it takes longer.
+                for _ in range(threads - 1):
+                    work.help(pool, worker)
+            work.run(worker)
+            work.wait()  # No items are left: the workers end with what they have.
         except (KeyboardInterrupt, SystemExit):
             if leaves:  # After Ctrl-C the caller does not wait for answers that may never come.
-                waited_for = []
+                work.shares = [share for share in work.shares if share.cancel()]
             raise
-        finally:
-            to_the_end(settle)
-    finally:
-        to_the_end(settle)  # Repeated, as Ctrl-C may have come between two steps of the first call.
-    if work.first is not None:
-        try:
-            raise work.first
-        finally:
-            del work, finish, settle  # The error holds this frame, which must not hold the error.
-    return results
+    return work.found()
 
 
 def undisturbed(call: Callable[[], Result]) -> Result:
@@ -318,32 +276,15 @@ def undisturbed(call: Callable[[], Result]) -> Result:
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
-    results: list[Result] = []
-    helper, work = Helper(), Work(lambda: None)
-
-    def settle() -> None:
-        work.stop()
-        helper.close()
-        helper.wait()
-        work.end()
-
-    try:
+    with Work(lambda: None) as work, work:
         try:
-            try:
-                waiters.get().submit(helper.help, work, call, results)
-            except RuntimeError:  # The interpreter is shutting down and starts no more threads.
+            work.help(waiters, call)
+        except RuntimeError:  # No thread can be started.
+            if work.shares[0].cancel():
                 return call()
-            helper.finish()
-        finally:
-            to_the_end(settle)
-    finally:
-        to_the_end(settle)  # Repeated, as Ctrl-C may have come between two steps of the first call.
-    if work.first is not None:
-        try:
-            raise work.first
-        finally:
-            del work, settle  # The error holds this frame, which must not hold the error.
-    return results[0]
+        work.wait(to_begin=True)
+    result: Result = work.found()[0]
+    return result
 
 
 def parallel_map(
@@ -381,18 +322,12 @@ def parallel_map(
     if threads <= 1 or len(waiting) <= 1:
         return [function(item) for item in waiting]
     results: list[Result | None] = [None] * len(waiting)
-    numbers = iter(range(len(waiting)))  # `next` on it is atomic.
-    stopped = False
+    numbers = iter(range(len(waiting)))  # `next` on it is atomic, and so is exhausting it.
 
     def worker() -> None:
         for at in numbers:
-            if stopped:
-                return
             results[at] = function(waiting[at])
 
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-
-    run_on_threads(worker, min(threads, len(waiting)), pool, stop, leaves=leaves)
+    threads = min(threads, len(waiting))
+    run_on_threads(worker, threads, pool, lambda: deque(numbers, maxlen=0), leaves=leaves)
     return results  # type: ignore[return-value]

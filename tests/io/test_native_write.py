@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import InvalidKeyError, LocalStore, StoreError, StorePermissionError
 from xzarr3.io import native, native_write
+from xzarr3.io.selection import basic_selection
+from xzarr3.stores import locks
 from xzarr3.stores.local.folders import TEMPORARY
 from xzarr3.stores.locks import free_key_locks, key_lock
 
@@ -444,6 +446,17 @@ def test_a_killed_writer_leaves_old_or_new_chunks(tmp_path: Path, shards: Any) -
         assert found.min() >= 1
 
 
+@pytest.mark.parametrize(("region", "is_tried"), [(np.s_[1:3, :], False), (np.s_[1:4, 2:6], True)])
+def test_native_write_is_not_tried_if_no_unit_is_whole(
+    region: tuple[slice, ...], is_tried: bool, tmp_path: Path
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(48.0).reshape(6, 8), chunks=(2, 2))
+    engine, values = array.engine, np.zeros((6, 8))[region]
+    plan = engine.plan(basic_selection(region, array.shape))
+    made = native_write.NativeWrite.of(engine, plan, values, keep_empty=False, left_out=None)
+    assert (made is not None) == is_tried
+
+
 # Locks
 
 
@@ -467,6 +480,15 @@ def test_locks_held_by_others_are_not_waited_for() -> None:
     thread.join()
     with free_key_locks(store, ["a", "b", "c"]) as held:
         assert held == [True, True, True]
+
+
+def test_key_lock_is_forgotten_unless_it_is_used() -> None:
+    store = object()
+    used = key_lock(store, "used")
+    for number in range(3 * locks._MANY):
+        key_lock(store, str(number))
+    assert len(locks._locks) <= locks._MANY
+    assert key_lock(store, "used") is used
 
 
 def test_a_chunk_that_another_thread_changes_is_written_afterwards(

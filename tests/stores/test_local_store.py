@@ -47,6 +47,7 @@ from xzarr3.nodes import case_folding
 from xzarr3.stores.base import UNCHANGED, OversizedError, Scratch
 from xzarr3.stores.local import locks as local_locks
 from xzarr3.stores.local import platform
+from xzarr3.stores.local.folders import Folders
 from xzarr3.stores.local.locks import LOCK_NAME, FileLock
 from xzarr3.xarray import to_zarr
 
@@ -256,6 +257,59 @@ def test_comparing_and_setting_has_one_winner(store: LocalStore) -> None:
     assert folders(store.root) == []
     assert store.compare_and_set("a/b", store.get_versioned("a/b")[1], b"again")
     assert files(store.root) == {"a/b": b"again"}
+
+
+# System calls
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
+    """The names of the calls of these functions of :mod:`os`, as they come."""
+    calls: list[str] = []
+
+    def watch(name: str, real: Callable[..., Any]) -> None:
+        def call(*args: Any, **options: Any) -> Any:
+            calls.append(name)
+            return real(*args, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in names:
+        watch(name, getattr(os, name))
+    return calls
+
+
+def test_make_tries_the_name_in_the_parent_first(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Folders(store.root) as folders:
+        folders.make("a/b/c")
+        folders.forget()
+        calls = _counted(monkeypatch, "open", "mkdir")
+        folders.make("a/b/d")
+        assert calls == [*["open"] * 4, "mkdir", "open"], "the root, a, b, and d, which is not there"
+        calls.clear()
+        folders.make("a/b/e")
+        assert calls == ["open", "mkdir", "open"], "a/b is still open"
+
+
+def test_make_follows_no_link(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    store.set("a/b", b"")
+    (Path(store.root) / "a" / "link").symlink_to(tmp_path / "outside")
+    with Folders(store.root) as folders:
+        for name in ("a/link", "a/link/c"):
+            with pytest.raises(OSError, match="directory"):
+                folders.make(name)
+    assert not list((tmp_path / "outside").iterdir())
+
+
+@pytest.mark.parametrize(("keys", "times"), [(["a/0"], 1), (["a/0", "a/1"], 2), (["a/0"] * 3, 2)])
+def test_touch_the_root_after_the_first_and_the_last_change(
+    keys: list[str], times: int, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = _counted(monkeypatch, "utime")
+    with store.writer() as writer:
+        for key in keys:
+            writer.set(key, [b"value"])
+    assert len(calls) == times
 
 
 # Locks

@@ -177,6 +177,13 @@ def test_shards_and_their_indexes(local_store: LocalStore, monkeypatch: pytest.M
     assert t.arrays["/a"]["bytes_written"] == len(local_store.get("a/c/0/0") or b"")
 
 
+def test_the_index_of_a_shard_that_is_changed_is_decoded_once(store: Store) -> None:
+    array = xzarr3.create_array(store, "a", data=np.arange(16.0), chunks=2, shards=8)
+    with xzarr3.trace() as t:
+        array[1] = 5
+    assert t.arrays["/a"]["indexes_read"] == 1
+
+
 def test_each_array_has_its_numbers(store: Store) -> None:
     group = xzarr3.create_group(store)
     one = group.create_array("one", data=np.ones(6), chunks=2)

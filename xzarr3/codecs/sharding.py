@@ -347,7 +347,10 @@ class Shard:
         return self.with_index(sizes, [data for data in encoded if data is not None])
 
     def rewritten(
-        self, value: Buffer | None, changes: Mapping[tuple[int, ...], Buffer | None]
+        self,
+        value: Buffer,
+        index: npt.NDArray[np.uint64] | None,
+        changes: Mapping[tuple[int, ...], Buffer | None],
     ) -> list[Buffer]:
         """A shard with some inner chunks replaced, as consecutive pieces.
 
@@ -356,8 +359,10 @@ class Shard:
 
         Parameters
         ----------
-        value : buffer or None
-            The old shard; None if there is none.
+        value : buffer
+            The old shard; empty if there is none.
+        index : ndarray or None
+            The decoded index of the old shard; None if there is none.
         changes : mapping
             The new encoded inner chunks by their coordinates; None removes one.
 
@@ -369,13 +374,12 @@ class Shard:
         Raises
         ------
         ChunkDecodeError
-            If the index of the shard is not valid.
+            If an entry of the index is not valid.
         """
-        index = np.full((self.number, 2), EMPTY, np.uint64)
-        view = memoryview(b"")
-        if value is not None:
-            view = memoryview(value)
-            index[...] = self.read_index(value).reshape(-1, 2)
+        view = memoryview(value)
+        if index is None:
+            index = np.full((self.number, 2), EMPTY, np.uint64)
+        index = index.reshape(-1, 2)
         offsets, sizes = index[:, 0].copy(), index[:, 1].copy()
         there = self.present(index, size=len(view))
         kept = np.ones(self.number, np.bool_) if there is None else there

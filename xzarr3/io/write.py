@@ -7,8 +7,6 @@ starts no threads and knows nothing of selections.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -57,7 +55,8 @@ class UnitWriter:
     ) -> None:
         self._engine = engine
         self._store = engine.store
-        self._open = ExitStack()
+        self._scratch = leased()
+        self._open: Writer | None = None
         self._addressing = addressing
         self._keep_empty = keep_empty
         self._fields = fields
@@ -69,12 +68,17 @@ class UnitWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.close()
+        if self._open is not None:
+            try:
+                self._open.close()
+            finally:
+                self._scratch.__exit__(kind, error, trace)
 
-    @cached_property
+    @property
     def _writer(self) -> Writer:
-        scratch = self._open.enter_context(leased())
-        return self._open.enter_context(self._store.writer(scratch, self._engine.largest_value))
+        if self._open is None:
+            self._open = self._store.writer(self._scratch.__enter__(), self._engine.largest_value)
+        return self._open
 
     @for_array(lambda writer: writer._engine)
     def run(self, runs: Runs, source: AnyArray) -> int:
@@ -166,8 +170,9 @@ class UnitWriter:
         """A stored shard with a part of it replaced, in pieces; empty if no inner chunk is left."""
         chosen, units = self._addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
         entries: list[list[int] | None] = [None] * len(units)
-        if stored is not None:
-            entries = shard.read_index(stored)[chosen].reshape(-1, 2).tolist()
+        index = None if stored is None else shard.read_index(stored)
+        if index is not None:
+            entries = index[chosen].reshape(-1, 2).tolist()
         changes: dict[tuple[int, ...], Buffer | None] = {}
         for entry, unit in zip(entries, units, strict=True):
             new = values[unit.outer]
@@ -182,7 +187,7 @@ class UnitWriter:
                 error.inner_chunk = unit.coords + (error.inner_chunk or ())
                 raise
             changes[unit.coords] = data
-        return shard.rewritten(stored, changes)
+        return shard.rewritten(stored or b"", index, changes)
 
     def _is_all(self, values: AnyArray, inner: Inner, shape: tuple[int, ...]) -> bool:
         """Whether ``values`` are all elements of a chunk, in their order."""

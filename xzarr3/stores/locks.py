@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import compress
 from operator import methodcaller
 from typing import Any, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet, ref
 
 Lock = TypeVar("Lock")
 
@@ -38,7 +38,8 @@ def _free() -> None:
 
 
 _noted: WeakSet[Any] = WeakSet()
-_locks: WeakValueDictionary[object, threading.RLock] = WeakValueDictionary()
+_locks: dict[object, ref[threading.RLock]] = {}  # Plain, as a WeakValueDictionary takes four times as long.
+_MANY = 4096  # Each time the number grows by so many, unused ones are forgotten.
 _guard = fork_safe(threading.Lock())
 
 if hasattr(os, "register_at_fork"):
@@ -55,7 +56,7 @@ def free_key_locks(store: object, keys: Iterable[str]) -> Iterator[list[bool]]:
     Never waits, so several threads that do this with the same keys in any order cannot block each other.
     """
     with _guard:
-        locks = [_locks.setdefault((store, key), threading.RLock()) for key in keys]
+        locks = [_lock_of((store, key)) for key in keys]
     held: list[bool] = []
     try:
         # Neither line runs Python code in between, so that Ctrl-C leaves no lock behind.
@@ -75,4 +76,17 @@ def key_lock(store: object, key: str) -> threading.RLock:
     key : str
     """
     with _guard:
-        return _locks.setdefault((store, key), threading.RLock())
+        return _lock_of((store, key))
+
+
+def _lock_of(name: object) -> threading.RLock:
+    """The lock of a name, while ``_guard`` is held; locks that nobody uses are forgotten now and then."""
+    known = _locks.get(name)
+    lock = None if known is None else known()
+    if lock is None:
+        if known is None and len(_locks) % _MANY == _MANY - 1:
+            for unused in [name for name, known in _locks.items() if known() is None]:
+                del _locks[unused]
+        lock = threading.RLock()
+        _locks[name] = ref(lock)
+    return lock

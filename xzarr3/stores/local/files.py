@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import stat
@@ -195,6 +196,12 @@ class LocalReader(Reader):
         return self._store._opened(key)
 
 
+@functools.lru_cache(maxsize=1)
+def _around(pid: int) -> tuple[str, str]:
+    """Start and end of the names of the temporary files of this process; a number is between them."""
+    return f"{TEMPORARY}{pid}-", f"-{os.urandom(4).hex()}"
+
+
 class _RetryError(Exception):
     """A failure that may not occur again once the directories are reopened."""
 
@@ -213,16 +220,16 @@ class FileWriter(Writer):
         super().__init__(store, scratch, limit)
         self._memory = Scratch() if scratch is None else scratch
         self.folders = Eraser(store)
-        self._beginning = f"{TEMPORARY}{os.getpid()}-"
-        self._end = f"-{os.urandom(4).hex()}"
-        self._wrote = False
+        self._beginning, self._end = _around(os.getpid())
+        self._touched = False
+        self._changed = False  # Since the root was touched.
         self._lock = FileLock() if store.locks else None
         self._above: str | None = None
 
     def close(self) -> None:
         self._leave()
         try:
-            if self._wrote:
+            if self._changed:
                 self._store._touch()
         finally:
             self.folders.forget()
@@ -242,10 +249,12 @@ class FileWriter(Writer):
             self.sync(key, above)
 
     def touch(self) -> None:
-        """Update the root's time of modification after the first change; `close` does so again."""
-        if not self._wrote:  # Not at the end only: the writer may be killed.
+        """Update the root's time of modification after the first change; `close` does so after later ones."""
+        if self._touched:
+            self._changed = True
+        else:  # Not at the end only: the writer may be killed.
             self._store._touch()
-            self._wrote = True
+            self._touched = True
 
     @property
     def around(self) -> tuple[bytes, bytes]:
@@ -307,12 +316,13 @@ class FileWriter(Writer):
         """Change a value; returns False if another writer replaced it meanwhile."""
         above, _, name = key.rpartition("/")
         ready: Sequence[Buffer] | None = None
-        if self._reach(key, above, self.folders.resolve) is None:
+        folder = self._reach(key, above, self.folders.find)
+        if folder is None:
             made = change(None)
             if made is UNCHANGED or made is None:
                 return True
             ready = made
-        folder = self._enter(key, above)
+            folder = self._enter(key, above)
         self._acquire(key, folder, name, end)
         kept = True
         try:
@@ -402,18 +412,17 @@ class FileWriter(Writer):
     def _open(self, key: str, folder: Folder, name: str) -> FileReader | None:
         """The open file of a value."""
         store = self._store
-
-        def opened(path: str, flags: int) -> int:
-            try:
-                if store.follow_links:
-                    return platform.open_at(folder, name, flags)
-                return store._open_inside(path, flags)
-            except OSError as error:
-                if error.errno in NO_MORE:
-                    raise _RetryError("read", error) from error
-                raise
-
-        return store._opened(key, opened)
+        try:
+            if store.follow_links:
+                descriptor = platform.open_at(folder, name, platform.OPEN)
+            else:
+                descriptor = store._open_inside(store._base + key, platform.OPEN)
+        except OSError as error:
+            if error.errno in NO_MORE:
+                raise _RetryError("read", error) from error
+            store._nothing(key, error)
+            return None
+        return store._reader_of(key, descriptor)
 
     def _whole(self, reader: FileReader) -> Buffer:
         if reader.size > self._limit:

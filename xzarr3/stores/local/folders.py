@@ -71,33 +71,60 @@ class Folders:
         OSError
             If it does not exist, or a part of its path is a link or a file.
         """
+        return self._reached(folder, make=False)
+
+    def _reached(self, folder: str, *, make: bool) -> Folder:
         found = self._open.get(folder)
         if found is not None:
             return found
         try:
-            return self._opened(folder)
+            return self._opened(folder, make)
         except OSError as error:
             if error.errno not in NO_MORE or not self._open:
                 raise
         self.forget()
-        return self._opened(folder)
+        return self._opened(folder, make)
 
-    def _opened(self, folder: str) -> Folder:
+    def _opened(self, folder: str, make: bool) -> Folder:
         if not folder:
-            return self._keep("", open_folder(self._root, follow_symlinks=True))
+            return self._keep("", self._opened_root(make))
         parent, _, last = folder.rpartition("/")
-        names = [last] if parent in self._open else folder.split("/")
-        start = here = self._open[parent] if parent in self._open else self.open("")
+        kept = self._open.get(parent)
+        names = folder.split("/") if kept is None else [last]
+        start = here = self._reached("", make=make) if kept is None else kept
+        made = False
         try:
-            for name in names:
-                above, here = here, open_folder(name, here)
+            for at, name in enumerate(names):
+                try:
+                    below = open_folder(name, here)
+                except FileNotFoundError:
+                    if not make:
+                        raise
+                    self._synced.discard(parent if kept is not None else "/".join(names[:at]))
+                    with contextlib.suppress(FileExistsError):
+                        platform.make_at(here, name)
+                    below = open_folder(name, here)
+                    made = True
+                above, here = here, below
                 if above != start:
-                    close_folder(above)
+                    if made and at == len(names) - 1:  # More directories are likely to be made beside it.
+                        self._keep(parent, above)
+                    else:
+                        close_folder(above)
         except BaseException:
             if here != start:
                 close_folder(here)
             raise
         return self._keep(folder, here)
+
+    def _opened_root(self, make: bool) -> Folder:
+        try:
+            return open_folder(self._root, follow_symlinks=True)
+        except FileNotFoundError:
+            if not make:
+                raise
+        self._made_above.update(map(os.path.dirname, _make_root(self._root)))
+        return open_folder(self._root, follow_symlinks=True)
 
     def _keep(self, folder: str, opened: Folder) -> Folder:
         if len(self._open) >= _KEPT:
@@ -105,6 +132,26 @@ class Folders:
             close_folder(self._open.pop(oldest))
         self._open[folder] = opened
         return opened
+
+    def find(self, folder: str) -> Folder | None:
+        """``folder``, open until the next call; links in the path are followed within the root.
+
+        Returns None if it does not exist.
+
+        Raises
+        ------
+        OSError
+            If it cannot be opened, or a link in its path leads out of the root.
+        """
+        try:
+            return self.open(folder)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in OTHER_KIND:
+                raise
+        real = self.resolve(folder)
+        return None if real is None else self.open(real)
 
     def make(self, folder: str) -> Folder:
         """``folder``, created if needed, and open until the next call.
@@ -116,10 +163,10 @@ class Folders:
         """
         for _ in range(_ATTEMPTS):
             try:
-                return self._made(folder)
+                return self._reached(folder, make=True)
             except FileNotFoundError:  # Another process is removing empty directories.
                 self.forget()
-        return self._made(folder)
+        return self._reached(folder, make=True)
 
     def make_real(self, folder: str) -> Folder:
         """Like :meth:`make`, but links in the path are followed within the root."""
@@ -144,27 +191,13 @@ class Folders:
         OSError
             If it cannot be opened or created, or a link in its path leads out of the root.
         """
-        if self.resolve(folder) is None and not is_wanted():
-            return None
-        opened = platform.same_folder(self.make_real(folder))
-        return opened if isinstance(opened, int) else None
-
-    def _made(self, folder: str) -> Folder:
-        try:
-            return self.open(folder)
-        except FileNotFoundError:
-            above = folder.rpartition("/")[0]
-        if above not in self._open:
-            self._made_above.update(map(os.path.dirname, _make_root(self._root)))
-            for at, letter in enumerate(above):
-                if letter == "/":
-                    self._made(above[:at])
-            self._made(above)
-        if folder:
-            with contextlib.suppress(FileExistsError):
-                platform.make_at(self.open(above), folder.rpartition("/")[2])
-            self._synced.discard(above)
-        return self.open(folder)
+        opened = self.find(folder)
+        if opened is None:
+            if not is_wanted():
+                return None
+            opened = self.make_real(folder)
+        same = platform.same_folder(opened)
+        return same if isinstance(same, int) else None
 
     def forget(self) -> None:
         """Close all directories, so that they are opened again when needed."""
@@ -281,10 +314,10 @@ class Folders:
 
     def _inside(self, folder: str) -> Folder:
         """An open directory; links in its path are followed within the root."""
-        real = self.resolve(folder)
-        if real is None:
+        found = self.find(folder)
+        if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-        return self.open(real)
+        return found
 
     def sync(self, folder: str) -> None:
         """Wait until the names in ``folder`` and in the directories above it are on the disk.

@@ -102,6 +102,13 @@ class LocalStore(Store):
     request_bytes = 2**12
     over_read = math.inf
     renames_trees = True
+    # Whether a class reads, and replaces, values as this one does.
+    _reads_files = _replaces_files = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._reads_files = all(getattr(cls, name) is getattr(LocalStore, name) for name in _READING)
+        cls._replaces_files = all(getattr(cls, name) is getattr(LocalStore, name) for name in _REPLACING)
 
     def __init__(
         self,
@@ -169,13 +176,11 @@ class LocalStore(Store):
 
     @property
     def files(self) -> str | None:
-        own = all(getattr(type(self), name) is getattr(LocalStore, name) for name in _READING)
-        return self._base if own and self.follow_links and platform.POSIX else None
+        return self._base if self._reads_files and self.follow_links and platform.POSIX else None
 
     @property
     def replaces_files(self) -> bool:
-        own = all(getattr(type(self), name) is getattr(LocalStore, name) for name in _REPLACING)
-        return own and not self.fsync and self.files is not None
+        return self._replaces_files and not self.fsync and self.files is not None
 
     @property
     def survives_crashes(self) -> bool:  # type: ignore[override]
@@ -298,14 +303,18 @@ class LocalStore(Store):
                 here = folders.without_links(f"{place}/{name}" if place else name)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
-    def _opened(self, key: str, opened: Callable[[str, int], int] | None = None) -> FileReader | None:
-        """The open file of a value, or None; ``opened`` may open it within a known directory."""
+    def _opened(self, key: str) -> FileReader | None:
+        """The open file of a value, or None."""
         path = self._path(key)
         try:
-            descriptor = (opened or self._open)(path, platform.OPEN)
+            descriptor = self._open(path, platform.OPEN)
         except OSError as error:
             self._nothing(key, error)
             return None
+        return self._reader_of(key, descriptor)
+
+    def _reader_of(self, key: str, descriptor: int) -> FileReader | None:
+        """The reader of an open file; None if it is a directory, which is closed."""
         try:
             info = os.fstat(descriptor)
         except OSError as error:
