@@ -64,8 +64,6 @@ from xzarr3.codecs.numcodecs.filters import FixedScaleOffsetCodec
 from xzarr3.dtypes import RawBits
 from xzarr3.model import metadata
 
-pytestmark = pytest.mark.usefixtures("rows")
-
 SLOW = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )

@@ -17,7 +17,7 @@ from xzarr3.codecs.sharding import Shard
 from xzarr3.io import shards
 from xzarr3.stores.local import files
 
-pytestmark = pytest.mark.usefixtures("python_executor")  # Compiled code reads the index each time.
+pytestmark = pytest.mark.usefixtures("python_executor")  # Native code reads the index each time.
 Decoded = list[int]
 
 

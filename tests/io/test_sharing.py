@@ -257,7 +257,9 @@ def test_a_value_that_no_chunk_can_need_is_not_read(options: dict[str, Any], tmp
     with place.open("r+b") as file:
         file.truncate(2**40)  # Bytes, of which the disk holds hardly any.
     for call in (lambda: array[...], lambda: array.set(slice(1, 3), 1), lambda: array.resize(5)):
-        with pytest.raises(ChunkDecodeError, match=r"key 'c/0'.*at most \d+ bytes expected"):
+        with pytest.raises(
+            ChunkDecodeError, match=r"key 'c/0'.*(at most \d+ bytes expected|index is not valid)"
+        ):
             call()
     xzarr3.open_array(tmp_path / "a")
 

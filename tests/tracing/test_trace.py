@@ -161,6 +161,7 @@ def test_local_store(local_store: LocalStore) -> None:
     assert (t.total["requests"], t.total["list"]) == (1, 1)
 
 
+@pytest.mark.usefixtures("python_executor")  # Native code reads the index each time.
 def test_shards_and_their_indexes(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(64.0).reshape(8, 8)
     array = xzarr3.create_array(local_store, "a", data=values, chunks=(2, 2), shards=(4, 4))

@@ -57,18 +57,16 @@ class Price:
         Largest ratio of moved to wanted bytes. Moving up to 1 MiB is always allowed.
     at_once : int
         Number of concurrent requests.
-    together : int, optional
-        Rows that are requested together begin within so many bytes; 0 if each row is a request.
-    wholes : bool
-        Whether a shard of which at least half is wanted is one request. In a local file it saves nothing,
-        and threads share the rows.
+    block : int, optional
+        For a local file, whose rows are shared among threads: rows that are read together begin in one block
+        of so many bytes, each row is read alone if it is 0, and a shard is never read whole. None for other
+        stores.
     """
 
     request: int
     over_read: float
     at_once: int
-    together: int = WINDOW // 4
-    wholes: bool = True
+    block: int | None = None
 
     @classmethod
     def of(cls, store: Store, chain: CodecChain) -> Price:
@@ -79,7 +77,7 @@ class Price:
         if store.files is None:
             return price
         is_plain = (chain if chain.shard is None else chain.shard.inner).is_plain
-        return replace(price, together=0 if is_plain else AHEAD, wholes=False)
+        return replace(price, block=0 if is_plain else AHEAD)
 
     def allows(self, moved: int, wanted: int) -> bool:
         """Whether ``moved`` bytes may be moved for ``wanted`` bytes."""
@@ -168,7 +166,8 @@ class Table:
     def wanted(self, shard: Shard, inner: Inner) -> InnerChunks:
         """The inner chunks of a shard that hold the wanted elements."""
         chosen, units = self._addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
-        whole = self._price.wholes and 2 * len(units) >= shard.number and shard.spec.nbytes <= WHOLE_SHARD
+        most = WHOLE_SHARD if self._price.block is None else 0
+        whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= most
         return InnerChunks(chosen, units, whole)
 
     def of_shard(
@@ -315,7 +314,15 @@ def requests(rows: Sequence[Row], price: Price) -> list[Request]:
         is_far = gap > min(price.request, left)
         if is_far or not inside:
             base = row.offset
-        if inside and (is_far or _is_beyond(row.offset - base, start - base, price.together)):
+        if price.block is None:
+            is_far = is_far or max(stop, end) - start > WINDOW // 4
+        else:
+            is_far = (
+                is_far
+                or not price.block
+                or (row.offset - base) // price.block > (start - base) // price.block
+            )
+        if inside and is_far:
             found.append((start, stop - start, inside))
             inside = []
         if inside:
@@ -324,11 +331,6 @@ def requests(rows: Sequence[Row], price: Price) -> list[Request]:
             start, stop = row.offset, end
         inside.append(row)
     return [*found, (start, stop - start, inside)] if inside else found
-
-
-def _is_beyond(offset: int, start: int, together: int) -> bool:
-    """Whether an offset is in another block of bytes than the start of a request."""
-    return not together or offset // together != start // together
 
 
 def fetched(reader: ValueReader, rows: Sequence[Row], price: Price) -> Iterable[tuple[Row, Buffer]]:
