@@ -5,8 +5,8 @@
 
 The compiler is the ``cc`` that is there (``CC`` names another one), or else that of the package ziglang.
 Without either, xzarr3 is installed all the same, and Python does all work: ``xzarr3.show_versions()`` tells.
-``XZARR3_TARGET`` names one of TAGS, such as ``aarch64-linux-gnu.2.17``, to make the wheel of another platform with
-zig; ``any`` makes the one without native code, and needs neither compiler nor ziglang.
+``XZARR3_TARGET`` names one of TAGS, such as ``aarch64-linux-gnu.2.17``, to make the wheel of that platform
+with ziglang; ``any`` makes one without native code, and needs neither compiler nor ziglang.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def _works(command: list[str]) -> bool:
         source.write_text(
             "#include <pthread.h>\n#include <stdint.h>\nint64_t one(void) { return 1; }\n", "ascii"
         )
-        return _run([*command, *FLAGS, str(source), "-o", str(source.with_suffix(".so"))], folder)
+        return _run([*command, *FLAGS, source.name, "-o", LIBRARY.name], folder)
 
 
 def _run(command: list[str], folder: str) -> bool:
     environment = {"ZIG_GLOBAL_CACHE_DIR": folder, **os.environ}  # An installation leaves no cache behind.
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         print(shlex.join(command), done.stderr, sep="\n", file=sys.stderr)
     return done.returncode == 0
@@ -94,10 +94,11 @@ def compile_to(library: Path, *flags: str, target: str = "") -> bool:
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{library.name}-", dir=library.parent) as folder:
-            made = Path(folder) / library.name
-            if not _run([*command, *FLAGS, *flags, str(SOURCE), "-o", str(made)], folder):
+            # The name of the output has no path, as systems such as macOS note it in the library.
+            if not _run([*command, *FLAGS, *flags, str(SOURCE), "-o", library.name], folder):
                 return False
-            made.replace(library)  # Not written in place, as a process may have the old one loaded.
+            # Not written in place, as a process may have the old one loaded.
+            Path(folder, library.name).replace(library)
     except OSError as error:  # A checkout that only others may write.
         print(error, file=sys.stderr)
         return False
