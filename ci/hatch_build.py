@@ -5,12 +5,13 @@
 
 The compiler is the ``cc`` that is there (``CC`` names another one), or else that of the package ziglang.
 Without either, xzarr3 is installed all the same, and Python does all work: ``xzarr3.show_versions()`` tells.
-``XZARR3_TARGET`` names a target of zig, such as ``aarch64-linux-gnu.2.17``, to make the wheel of another
-platform; ``any`` makes the one without native code.
+``XZARR3_TARGET`` names one of TAGS, such as ``aarch64-linux-gnu.2.17``, to make the wheel of that platform
+with ziglang; ``any`` makes one without native code, and needs neither compiler nor ziglang.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import shlex
@@ -70,11 +71,12 @@ def _works(command: list[str]) -> bool:
         source.write_text(
             "#include <pthread.h>\n#include <stdint.h>\nint64_t one(void) { return 1; }\n", "ascii"
         )
-        return _run([*command, *FLAGS, str(source), "-o", str(source.with_suffix(".so"))])
+        return _run([*command, *FLAGS, source.name, "-o", LIBRARY.name], folder)
 
 
-def _run(command: list[str]) -> bool:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: list[str], folder: str) -> bool:
+    environment = {"ZIG_GLOBAL_CACHE_DIR": folder, **os.environ}  # An installation leaves no cache behind.
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         print(shlex.join(command), done.stderr, sep="\n", file=sys.stderr)
     return done.returncode == 0
@@ -84,17 +86,34 @@ def compile_to(library: Path, *flags: str, target: str = "") -> bool:
     """Compile the source to a shared library; returns whether that worked."""
     command = [] if target else system_compiler()
     if not command and importlib.util.find_spec("ziglang") is not None:
-        command = [sys.executable, "-m", "ziglang", "cc", *(("-target", target) if target else ())]
+        # By default zig makes code for the very processor here, which another machine may lack.
+        machine = ("-target", target) if target else ("-mcpu=baseline",)
+        command = [sys.executable, "-m", "ziglang", "cc", "-s", *machine]
     if not command:
         return False
-    library.parent.mkdir(parents=True, exist_ok=True)
-    made = library.with_name(
-        f"{library.name}-{os.getpid()}"
-    )  # Renamed, as a process may have the old one loaded.
-    if not _run([*command, *FLAGS, *flags, str(SOURCE), "-o", str(made)]):
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{library.name}-", dir=library.parent) as folder:
+            # The name of the output has no path, as systems such as macOS note it in the library.
+            if not _run([*command, *FLAGS, *flags, str(SOURCE), "-o", library.name], folder):
+                return False
+            # Not written in place, as a process may have the old one loaded.
+            Path(folder, library.name).replace(library)
+    except OSError as error:  # A checkout that only others may write.
+        print(error, file=sys.stderr)
         return False
-    made.replace(library)
     return True
+
+
+def platform_tag(target: str = "") -> str:
+    """The platform of a wheel whose library was made for a target, or by the compiler of this system."""
+    if target:
+        return TAGS[target]
+    if sys.platform == "darwin":  # Python may be made for older systems and other processors as well.
+        from packaging.tags import platform_tags  # A dependency of hatchling.
+
+        return next(iter(platform_tags()))
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -102,17 +121,21 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def dependencies(self) -> list[str]:
         """What the build needs besides hatchling."""
-        cross = os.environ.get("XZARR3_TARGET")
-        return ["ziglang"] if cross else [] if system_compiler() else [ZIG]
+        target = os.environ.get("XZARR3_TARGET", "")
+        if self.target_name != "wheel" or target == "any":
+            return []
+        return ["ziglang"] if target else [] if system_compiler() else [ZIG]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, before the files of the wheel are collected."""
         target = os.environ.get("XZARR3_TARGET", "")
         if self.target_name != "wheel" or target == "any":
             return
-        library = (
-            LIBRARY if version == "editable" else Path(self.directory) / (target or "here") / LIBRARY.name
-        )
+        if target and target not in TAGS:
+            raise ValueError(f"XZARR3_TARGET is {target!r}; accepted: {', '.join(TAGS)}, any")
+        folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        library = LIBRARY if version == "editable" else Path(folder) / LIBRARY.name
         if not compile_to(library, target=target):
             if target:
                 raise RuntimeError(f"cannot compile {SOURCE} for {target}")
@@ -120,8 +143,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         if version != "editable":
             build_data["force_include"][str(library)] = LIBRARY.relative_to(ROOT).as_posix()
-        platform = TAGS.get(target) or sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data |= {"pure_python": False, "tag": f"py3-none-{platform}"}
+        build_data |= {"pure_python": False, "tag": f"py3-none-{platform_tag(target)}"}
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import importlib.util
 import itertools
+import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -13,9 +16,13 @@ import typing
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import hatch_build
+import pytest
 from _skips import fail_if_unknown
 from packaging.requirements import Requirement
+from packaging.tags import Tag, sys_tags
 
 import xzarr3
 from xzarr3.cli import about
@@ -140,6 +147,138 @@ def test_the_wheel_has_the_demonstration() -> None:
     for source, target in included.items():
         assert about.DEMOS[1].with_name(Path(source).name) == ROOT / target
         assert {f"notebooks/{name}.py" for name in imported(ROOT / source) & beside} <= included.keys()
+
+
+COMPILER = """
+import pathlib, sys
+pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_bytes(b"library")
+sys.exit(any(each.endswith(sys.argv[1]) for each in sys.argv[2:]))
+"""
+
+
+@pytest.fixture(params=["nothing", "_native.c", "try.c", "absent"])
+def compiler(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The only compiler fails at this; or it is absent."""
+    script = tmp_path / "compiler.py"
+    script.write_text(COMPILER)
+    monkeypatch.setenv("CC", shlex.join((sys.executable, str(script), request.param)))
+    if request.param == "absent":
+        monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("XZARR3_TARGET", raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # Nor is there ziglang.
+    return str(request.param)
+
+
+def hook(target: str = "wheel") -> Any:
+    """What the build hook is to its methods."""
+    return SimpleNamespace(target_name=target, app=SimpleNamespace(display_warning=pytest.fail))
+
+
+def test_the_build_hook_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert ROOT / project["tool"]["hatch"]["build"]["hooks"]["custom"]["path"] == Path(hatch_build.__file__)
+    assert hatch_build.SOURCE.is_file()
+
+
+def test_the_build_hook_needs_ziglang_where_no_compiler_works(
+    compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = hatch_build.NativeBuildHook.dependencies
+    works = compiler in ("nothing", "_native.c")
+    assert needs(hook()) == ([] if works else [hatch_build.ZIG])
+    assert needs(hook("sdist")) == []
+    monkeypatch.setenv("XZARR3_TARGET", "any")
+    assert needs(hook()) == []
+    monkeypatch.setenv("XZARR3_TARGET", "aarch64-macos.11.0")
+    assert needs(hook()) == ["ziglang"]
+
+
+def test_the_build_hook_asks_for_ziglang_on_platforms_that_it_is_made_for() -> None:
+    marker = Requirement(hatch_build.ZIG).marker
+    assert marker is not None
+    systems = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("darwin", "x86_64")]
+    for system, machine in (*systems, ("linux", "s390x"), ("win32", "AMD64"), ("freebsd14", "x86_64")):
+        known = marker.evaluate({"sys_platform": system, "platform_machine": machine})
+        assert known == ((system, machine) in systems)
+
+
+def test_the_build_succeeds_without_a_library(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It then makes the wheel without native code, leaves nothing behind, and says so."""
+    library, works = tmp_path / "made" / "_native.so", compiler == "nothing"
+    assert hatch_build.compile_to(library) == works
+    assert [*tmp_path.glob("made/*")] == [library] * works
+    made, said = hook(), list[str]()
+    made.app.display_warning = said.append
+    data: dict[str, Any] = {"force_include": {}}
+    hatch_build.NativeBuildHook.initialize(made, "standard", data)
+    assert ([*data["force_include"].values()] == ["xzarr3/io/_native.so"]) == works
+    assert data.get("pure_python", True) != works
+    assert ["without native code" in each for each in said] == [True] * (not works)
+    monkeypatch.setenv("XZARR3_TARGET", "x86_64-linux-musl")
+    with pytest.raises(RuntimeError, match=r"cannot compile .* for x86_64-linux-musl"):
+        hatch_build.NativeBuildHook.initialize(made, "standard", data)
+
+
+def test_the_build_succeeds_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a directory that only others may write; root may write all of them."""
+    monkeypatch.setattr(hatch_build, "system_compiler", lambda: ["cc"])
+    (tmp_path / "file").touch()
+    assert not hatch_build.compile_to(tmp_path / "file" / "_native.so")
+
+
+@pytest.mark.parametrize("target", ["", "aarch64-linux-musl"])
+def test_zig_makes_code_for_every_processor_of_a_kind(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default it makes code for the one at hand, on which a copy of the library need not run."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(hatch_build, "system_compiler", list)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang")
+    monkeypatch.setattr(hatch_build, "_run", lambda command, folder: commands.append(command))
+    assert not hatch_build.compile_to(tmp_path / "_native.so", target=target)
+    ((*_, machine, _),) = [command[: command.index("-std=c11") + 1] for command in commands]
+    assert machine == (target or "-mcpu=baseline")
+
+
+def test_the_platforms_of_wheels() -> None:
+    for target, platform in hatch_build.TAGS.items():
+        machine, system = target.split("-", 1)
+        kind = {"linux-gnu": "manylinux", "linux-musl": "musllinux", "macos": "macosx"}
+        name, numbers = re.fullmatch(r"([a-z-]+)\.?(.*)", system).groups()  # type: ignore[union-attr]
+        processor = "arm64" if target.startswith("aarch64-macos") else machine
+        wanted = f"{kind[name]}_{numbers.replace('.', '_') or '1_1'}_{processor}"
+        assert hatch_build.platform_tag(target) == platform == wanted
+    assert Tag("py3", "none", hatch_build.platform_tag()) in sys_tags()
+
+
+def test_the_build_refuses_an_unknown_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel would have the tag of this machine, and the code of another one."""
+    monkeypatch.setenv("XZARR3_TARGET", "riscv64-linux-gnu")
+    with pytest.raises(ValueError, match=r"'riscv64-linux-gnu'; accepted: .*aarch64-macos\.11\.0, any"):
+        hatch_build.NativeBuildHook.initialize(hook(), "standard", {})
+
+
+WITHOUT = """
+import sys, numpy, xzarr3
+array = xzarr3.create_array(sys.argv[1], shape=(40, 40), chunks=(8, 8), dtype="int32", compressors=["zstd"])
+array[...] = numpy.arange(1600).reshape(40, 40)
+assert int(xzarr3.open_array(sys.argv[1])[3:, ::2].sum()) == numpy.arange(1600).reshape(40, 40)[3:, ::2].sum()
+xzarr3.show_versions()
+"""
+
+
+def test_an_installation_without_native_code(tmp_path: Path) -> None:
+    library = str(tmp_path / "_native.so")
+    command = [sys.executable, "-c", WITHOUT, str(tmp_path / "a.zarr")]
+    environment = {**os.environ, "XZARR3_NATIVE": library}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    (line,) = re.findall("^native rows: .*$", done.stdout, re.MULTILINE)
+    assert line.startswith(f"native rows: off: this installation has no native code ({library}: ")
 
 
 def test_changelog_knows_the_version() -> None:

@@ -84,16 +84,16 @@ class _Library:
     Parameters
     ----------
     package : str
-        The package beside or in whose folder the shared object is.
-    patterns : tuple of str
-        Match the path of the shared object, from the folder that holds the package.
+    pattern : str
+        Matches the name of the shared object in the folder of the package. The functions are in it, or in one
+        that it is linked to.
     functions : tuple of _Function
     check : callable
         Gets the functions by name; returns whether they give what is known.
     """
 
     package: str
-    patterns: tuple[str, ...]
+    pattern: str
     functions: tuple[_Function, ...]
     check: Callable[[Mapping[str, Any]], bool]
 
@@ -108,10 +108,10 @@ class _Library:
             If it lacks a function.
         """
         found = importlib.util.find_spec(self.package)
-        folder = Path(found.origin).parent.parent if found is not None and found.origin else Path()
-        paths = [path for pattern in self.patterns for path in sorted(folder.glob(pattern))]
+        folder = Path(found.origin).parent if found is not None and found.origin else Path()
+        paths = sorted(folder.glob(self.pattern))
         if found is None or not paths:
-            raise FileNotFoundError(f"no shared object {self.patterns[0]} beside the package {self.package}")
+            raise FileNotFoundError(f"no shared object {self.pattern} in the package {self.package}")
         shared = ctypes.CDLL(str(paths[0]))
         each = [ctypes.cast(shared[name], _AT).value or 0 for name, _, _ in self.functions]
         calls = {
@@ -174,7 +174,7 @@ def _check_crc32c(call: Mapping[str, Any]) -> bool:
 _LIBRARIES = {
     "zstd": _Library(
         "numcodecs",
-        ("numcodecs/zstd.*.so",),
+        "zstd.*.so",
         (
             _Function("ZSTD_createDCtx", _AT, ()),
             _Function("ZSTD_freeDCtx", _I64, (_AT,)),
@@ -184,7 +184,7 @@ _LIBRARIES = {
     ),
     "encoder of zstd": _Library(
         "zstandard",
-        ("zstandard/_cffi.*.so",),
+        "_cffi.*.so",
         (
             _Function("ZSTD_createCCtx", _AT, ()),
             _Function("ZSTD_freeCCtx", _I64, (_AT,)),
@@ -195,7 +195,7 @@ _LIBRARIES = {
     ),
     "blosc": _Library(
         "numcodecs",
-        ("numcodecs/blosc.*.so",),
+        "blosc.*.so",
         (
             _Function("blosc_decompress_ctx", _I32, (_AT, _AT, _I64, _I32)),
             _Function(
@@ -208,7 +208,7 @@ _LIBRARIES = {
     ),
     "gzip": _Library(
         "isal",
-        ("isal/igzip_lib.*.so",),
+        "igzip_lib.*.so",
         (
             _Function("isal_inflate_stateless", _I32, (_AT,)),
             _Function("crc32_gzip_refl", _U32, (_U32, _AT, _I64)),
@@ -217,7 +217,7 @@ _LIBRARIES = {
     ),
     "crc32c": _Library(
         "google_crc32c",
-        ("google_crc32c.libs/libcrc32c*.so*", "google_crc32c/.dylibs/libcrc32c*.dylib"),
+        "_crc32c.*.so",
         (_Function("crc32c_value", _U32, (_AT, _I64)),),
         _check_crc32c,
     ),
@@ -252,7 +252,7 @@ def _loaded() -> Native | str:
         if library.xzarr3_contract() != _CONTRACT:
             return f"off: {path} is of another version; install xzarr3 again"
     except (OSError, AttributeError) as error:
-        return f"off: this installation was made without a compiler ({error})"
+        return f"off: this installation has no native code ({error})"
     addresses: list[int] = []
     reasons = {}
     for name, each in _LIBRARIES.items():
