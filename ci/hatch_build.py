@@ -30,7 +30,7 @@ except ImportError:  # Run as a command in an environment without hatchling.
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "xzarr3" / "io" / "_native.c"
-LIBRARY = SOURCE.with_suffix(".so")
+LIBRARY = SOURCE.with_suffix(".so.1")
 CHECKED = ROOT / "build" / "checked" / LIBRARY.name
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-pthread")
 STRICT = (

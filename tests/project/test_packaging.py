@@ -214,7 +214,7 @@ def test_the_build_succeeds_without_a_library(
     made.app.display_warning = said.append
     data: dict[str, Any] = {"force_include": {}}
     hatch_build.NativeBuildHook.initialize(made, "standard", data)
-    assert ([*data["force_include"].values()] == ["xzarr3/io/_native.so"]) == works
+    assert ([*data["force_include"].values()] == ["xzarr3/io/_native.so.1"]) == works
     assert data.get("pure_python", True) != works
     assert ["without native code" in each for each in said] == [True] * (not works)
     monkeypatch.setenv("XZARR3_TARGET", "x86_64-linux-musl")

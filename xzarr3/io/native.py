@@ -54,7 +54,7 @@ _SLICE = 100  # Milliseconds after which a call returns, so that Python hears si
 _KEPT = 2**25  # Bytes of scratch memory that a thread keeps.
 _SLACK = 4096  # Bytes; encoders of others may compress a little worse.
 _INFLATE_STATE = 2**18
-_PATH = Path(__file__).parent / "_native.so"
+_PATH = Path(__file__).parent / "_native.so.1"  # Of a name that Python does not take for a module.
 
 
 class Left(NamedTuple):
