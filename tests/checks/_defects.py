@@ -113,6 +113,6 @@ class Planter:
         value = bytes(self.store.get(key))
         index = np.array(shard.read_index(value))
         change(index.reshape(-1, 2))
-        encoded = bytes(shard._index_chain.encode(index))
+        encoded = bytes(shard.index_chain.encode(index))
         self.store.set(key, value[: -shard.index_size] + encoded)
         return key
