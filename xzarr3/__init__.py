@@ -7,10 +7,10 @@ Chunks become dask tasks (:func:`from_zarr`, :func:`store`) and stores open in x
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from xzarr3._after_xarray import add_accessor
 from xzarr3.api import (
     create_array,
     create_group,
@@ -55,7 +55,7 @@ from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.options import config, set_options
-from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
+from xzarr3.stores import MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
     from xzarr3.advice import advise
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from xzarr3.stores import (
         CacheStore,
         FsspecStore,
+        LocalStore,
         LoggingStore,
         ObjectStore,
         ReadOnlyStore,
@@ -214,7 +215,15 @@ _FROM = {
     "xzarr3.differences": ("diff",),
     "xzarr3.inventory": ("stats",),
     "xzarr3.stores": (
-        *("CacheStore", "FsspecStore", "LoggingStore", "ObjectStore", "ReadOnlyStore", "WrapperStore"),
+        *(
+            "CacheStore",
+            "FsspecStore",
+            "LocalStore",
+            "LoggingStore",
+            "ObjectStore",
+            "ReadOnlyStore",
+            "WrapperStore",
+        ),
         "ZipStore",
     ),
     "xzarr3.tracing.trace": ("trace",),
@@ -241,10 +250,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-if hasattr(
-    sys.modules.get("xarray"), "register_dataset_accessor"
-):  # xarray was imported before: add `.xzarr3`.
-    import_module("xzarr3.xarray.accessor")
+add_accessor()
 
 if "XZARR3_TRACE" in os.environ:  # A process with a trace has started this one: add to its counts.
     import_module("xzarr3.tracing.counters").inherit()

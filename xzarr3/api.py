@@ -14,8 +14,6 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import check_complete
-from xzarr3.commit.recover import settle
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import (
     ArgumentError,
@@ -35,7 +33,6 @@ from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
 from xzarr3.new_array import make_array
-from xzarr3.nodes.absent import group_above, what_is_there
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
 from xzarr3.nodes.node import check_new_path, locate_node, path_or_name
 from xzarr3.options import Missing, check_missing
@@ -56,10 +53,15 @@ def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: An
     For a node that may be written, the swap of a killed writer is completed first: otherwise completing it
     later would replace what this caller writes.
     """
-    if not options["read_only"]:
-        settle(store, path)
-    node = _there(store, path, zarr_format, **options)
-    if node is None and settle(store, path):
+    node = _there(store, path, zarr_format, **options) if options["read_only"] else None
+    if node is not None:
+        return node
+    from xzarr3.commit.recover import settle
+
+    settled = settle(store, path)
+    if settled or not options["read_only"]:
+        node = _there(store, path, zarr_format, **options)
+    if node is None and not options["read_only"] and settle(store, path):
         node = _there(store, path, zarr_format, **options)
     return node
 
@@ -161,6 +163,9 @@ def _found(
 
 
 def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
+    from xzarr3.commit.lease import check_complete
+    from xzarr3.nodes.absent import what_is_there
+
     hint = check_complete(store, path, f"{what} at '/{path}'")
     place = f"no {what} at '/{path}' in {store}"
     if zarr_format is not None and not hint and find_node(store, path) is not None:
@@ -188,6 +193,8 @@ def _no_array(group: Group) -> NodeTypeError:
 
 def _no_group(array: Array) -> NodeTypeError:
     """The error for an array where a group is wanted."""
+    from xzarr3.nodes.absent import group_above
+
     text = f"'{array.name}' of {array.store} is an array, not a group; open it with xzarr3.open_array()"
     above = group_above(array.store, array.path)
     if above is not None:
@@ -212,6 +219,8 @@ def find_group(
     }  # fmt: skip
     node = _load(store, path, zarr_format, **options)
     if node is None:
+        from xzarr3.commit.lease import check_complete
+
         try:
             check_complete(store, path, f"group at '/{path}'")
         except IncompleteWriteError:

@@ -12,8 +12,6 @@ from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import check_complete
-from xzarr3.commit.recover import settle
 from xzarr3.display.shown import Description
 from xzarr3.errors import (
     InvalidKeyError,
@@ -31,13 +29,10 @@ from xzarr3.group_arrays import GroupArrays
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.names import absent_name
 from xzarr3.new_array import make_array
-from xzarr3.nodes.absent import among
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.documents import change_document, gone, with_attributes
-from xzarr3.nodes.erase import erase_node
 from xzarr3.nodes.find import DocumentView, children, depth_first, exists, load_below, read_metadata
-from xzarr3.nodes.move import move_node
 from xzarr3.nodes.node import ancestors, check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
 from xzarr3.options import Missing
@@ -220,6 +215,9 @@ class Group(GroupArrays):
     def __getitem__(self, path: str) -> Array | Group:
         found = self._find(path)
         if found is None:
+            from xzarr3.commit.lease import check_complete
+            from xzarr3.commit.recover import settle
+
             there = self._near(path)
             full = node_prefix(self.path) + normal_path(path)
             if settle(self.store, full):
@@ -234,6 +232,8 @@ class Group(GroupArrays):
 
     def _near(self, path: str) -> str:
         """The nearest group above a missing node, and the nearest name in it."""
+        from xzarr3.nodes.absent import among
+
         full = node_prefix(self.path) + normal_path(path)
         for above in [*ancestors(normal_path(path))][::-1]:
             node = self._find(above)
@@ -338,6 +338,9 @@ class Group(GroupArrays):
         >>> root["ocean/temperature"]
         <xzarr3.Array /ocean/temperature shape=(4,) dtype=int16 chunks=(4,)>
         """
+        from xzarr3.commit.recover import settle
+        from xzarr3.nodes.move import move_node
+
         self._check_writable()
         full, to = self._existing_path(source), self._new_path(dest)
         settle(self.store, to)
@@ -385,6 +388,8 @@ class Group(GroupArrays):
 
     @short_traceback
     def __delitem__(self, name: str) -> None:
+        from xzarr3.nodes.erase import erase_node
+
         self._check_writable()
         erase_node(self.store, self._existing_path(name), self.format)
 
@@ -398,6 +403,8 @@ class Group(GroupArrays):
         InvalidKeyError
             If it is this group itself.
         """
+        from xzarr3.commit.recover import settle
+
         relative = normal_path(name)
         if not relative:
             raise InvalidKeyError(f"{self!r} cannot delete or move itself; give a path below it")
@@ -464,6 +471,8 @@ def make_group(
     look: DocumentView | None = None,
 ) -> Group:
     """Create a group, and the groups above it; the caller has checked the path."""
+    from xzarr3.commit.recover import settle
+
     meta = GroupMetadata(
         attributes=documents.plain_attributes({} if attributes is None else attributes, path),
         zarr_format=format.zarr_format,

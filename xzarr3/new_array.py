@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.commit.recover import settle
-from xzarr3.commit.replace import Replacement
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed
 from xzarr3.formats import Format, ZarrFormat
@@ -108,6 +106,8 @@ def make_array(
 
 
 def _create(array: Array, values: Any, *, overwrite: bool = False, look: DocumentView | None = None) -> None:
+    from xzarr3.commit.recover import settle
+
     store, format, path = array.store, array.format, array.path
     if values is not None and (overwrite or _is_lazy(values)):
         _put(store, format, path, {path: array.metadata}, [(array, values)], overwrite=overwrite)
@@ -139,6 +139,8 @@ def make_arrays(
 
     All values are checked before anything is stored.
     """
+    from xzarr3.commit.recover import settle
+
     group = GroupMetadata(zarr_format=format.zarr_format)
     nodes: dict[str, NodeMetadata] = {path: group}
     planned = []
@@ -226,6 +228,8 @@ def _put(
     A node that is replaced stays in place until all values are stored, because they may be computed from it.
     After an error it is still there.
     """
+    from xzarr3.commit.replace import Replacement
+
     lazy = [values for _, values in arrays if _is_lazy(values)]
     if lazy:
         from xzarr3.dask.creating import check_writable
