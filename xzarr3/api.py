@@ -231,6 +231,20 @@ def find_group(
     return node
 
 
+def _opened(
+    store: StoreLike,
+    path: str,
+    what: str,
+    mode: Literal["r", "r+", "a"],
+    zarr_format: ZarrFormat | None,
+    storage_options: Mapping[str, Any] | None,
+    **options: Any,
+) -> Array | Group:
+    _check_mode(mode, ("r", "r+", "a"))
+    opened, normal = locate_node(store, path, storage_options, mode=mode)
+    return _found(opened, normal, what, zarr_format, read_only=mode == "r", **options)
+
+
 @short_traceback
 def open(
     store: StoreLike,
@@ -289,17 +303,8 @@ def open(
     Traceback (most recent call last):
     MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
-    _check_mode(mode, ("r", "r+", "a"))
-    opened, normal = locate_node(store, path, storage_options, mode=mode)
-    return _found(
-        opened,
-        normal,
-        "array or group",
-        zarr_format,
-        read_only=mode == "r",
-        use_consolidated=use_consolidated,
-        missing=missing,
-    )
+    options: dict[str, Any] = {"use_consolidated": use_consolidated, "missing": missing}
+    return _opened(store, path, "array or group", mode, zarr_format, storage_options, **options)
 
 
 @short_traceback
@@ -319,18 +324,8 @@ def open_array(
     NodeTypeError
         If there is a group at ``path``.
     """
-    _check_mode(mode, ("r", "r+", "a"))
-    opened, normal = locate_node(store, path, storage_options, mode=mode)
-    node = _found(
-        opened,
-        normal,
-        "array",
-        zarr_format,
-        read_only=mode == "r",
-        use_consolidated=None,
-        missing=missing,
-        by_name=True,
-    )
+    options: dict[str, Any] = {"use_consolidated": None, "missing": missing, "by_name": True}
+    node = _opened(store, path, "array", mode, zarr_format, storage_options, **options)
     if not isinstance(node, Array):
         raise _no_array(node)
     return node
@@ -369,24 +364,19 @@ def open_group(
     missing = check_missing(missing)
     kind: Literal["r", "r+", "a"] = "a" if mode == "w" or mode == "w-" else mode
     opened, normal = locate_node(store, path, storage_options, mode=kind)
-    if mode in ("w", "w-"):
-        format, _, look = place_for_new(opened, normal, zarr_format)
-        made = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
-        made.missing = missing
-        return made
     options: dict[str, Any] = {
         "read_only": mode == "r", "use_consolidated": use_consolidated, "missing": missing,
     }  # fmt: skip
-    if mode != "a":
+    node: Array | Group | None = None
+    if mode == "a":
+        node = _load(opened, normal, zarr_format, **options)
+    elif mode in ("r", "r+"):
         node = _found(opened, normal, "group", zarr_format, **options)
-    elif (found := _load(opened, normal, zarr_format, **options)) is not None:
-        node = found
-    else:
+    if node is None:
         format, _, look = place_for_new(opened, normal, zarr_format)
-        made = make_group(opened, format, normal, attributes=attributes, look=look)
-        made.missing = missing
-        return made
-    if not isinstance(node, Group):
+        node = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
+        node.missing = missing
+    if isinstance(node, Array):
         raise _no_group(node)
     return node
 

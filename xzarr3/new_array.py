@@ -261,6 +261,25 @@ def zero_of(dtype: ZDType | npt.DTypeLike) -> object:
     return None if native.kind == "O" else np.zeros((), native)[()]
 
 
+ZERO = object()
+"""The zero of a data type, whatever it is."""
+
+
+def filled(shape: Any, fill_value: object, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an array that has one value everywhere; :data:`ZERO` stands for its zero."""
+    if fill_value is ZERO:
+        fill_value = zero_of(options.get("dtype", "float64"))
+    return dict(shape=shape, fill_value=fill_value, **{"dtype": "float64", **options})
+
+
+def like(
+    a: Any, fill_value: object, options: Mapping[str, Any], zarr_format: ZarrFormat | None = None
+) -> dict[str, Any]:
+    """The options of an array like another one that has one value; :data:`ZERO` stands for its zero."""
+    found = {**settings_like(a, zarr_format=zarr_format or options.get("zarr_format")), **options}
+    return dict(fill_value=zero_of(found["dtype"]) if fill_value is ZERO else fill_value, **found)
+
+
 def fill_like(a: Any) -> object:
     """The fill value of an array; None for other arrays than those of a store."""
     return a.fill_value if isinstance(a, Array) else None
