@@ -91,14 +91,9 @@ def _there(
             group, together = _in_consolidated(store, path, zarr_format, missing)
             if group is not None:
                 return group
-    found = find_node(
-        store,
-        path,
-        zarr_format,
-        use_consolidated=use_consolidated is not False,
-        alone=alone and not together,
-        together=together,
-    )
+    options: dict[str, Any] = {"alone": alone and not together, "together": together}
+    consolidated = use_consolidated is not False
+    found = find_node(store, path, zarr_format, use_consolidated=consolidated, **options)
     if found is None:
         return None
     format, meta = found
@@ -109,15 +104,7 @@ def _there(
             field="consolidated_metadata",
             advice="call consolidate_metadata() first, or open_group() without use_consolidated=True",
         )
-    return bind(
-        store,
-        format,
-        path,
-        meta,
-        read_only=read_only,
-        consolidated=use_consolidated is not False,
-        missing=missing,
-    )
+    return bind(store, format, path, meta, read_only=read_only, consolidated=consolidated, missing=missing)
 
 
 def _in_consolidated(
@@ -539,24 +526,9 @@ def create_array(
     opened, normal = locate_node(store, path_or_name(path, name), storage_options, mode="a")
     format, normal, look = place_for_new(opened, normal, zarr_format)
     return make_array(
-        opened,
-        format,
-        normal,
-        look=look,
-        shape=shape,
-        dtype=dtype,
-        data=data,
-        chunks=chunks,
-        shards=shards,
-        filters=filters,
-        serializer=serializer,
-        compressors=compressors,
-        fill_value=fill_value,
-        dimension_names=dimension_names,
-        attributes=attributes,
-        chunk_key_encoding=chunk_key_encoding,
-        storage_transformers=storage_transformers,
-        order=order,
-        write_empty_chunks=write_empty_chunks,
+        opened, format, normal, look=look, shape=shape, dtype=dtype, data=data, chunks=chunks, shards=shards,
+        filters=filters, serializer=serializer, compressors=compressors, fill_value=fill_value,
+        dimension_names=dimension_names, attributes=attributes, chunk_key_encoding=chunk_key_encoding,
+        storage_transformers=storage_transformers, order=order, write_empty_chunks=write_empty_chunks,
         overwrite=overwrite,
-    )
+    )  # fmt: skip

@@ -232,12 +232,5 @@ def consolidate_metadata(
     >>> xzarr3.consolidate_metadata(store).consolidated
     True
     """
-    group = open_group(
-        store,
-        path,
-        mode="r+",
-        use_consolidated=False,
-        zarr_format=zarr_format,
-        storage_options=storage_options,
-    )
-    return group.consolidate()
+    options: dict[str, Any] = {"zarr_format": zarr_format, "storage_options": storage_options}
+    return open_group(store, path, mode="r+", use_consolidated=False, **options).consolidate()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xzarr3.api import create_array, open_group
+from xzarr3.api import Mode, create_array, open_group
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
@@ -59,13 +59,10 @@ def group(
     >>> xzarr3.group(root.store).attrs
     {'title': 'SST'}
     """
+    options: dict[str, Any] = {"zarr_format": zarr_format, "storage_options": storage_options}
+    mode: Mode = "w" if overwrite else "a"
     return open_group(
-        MemoryStore() if store is None else store,
-        path,
-        mode="w" if overwrite else "a",
-        attributes=attributes,
-        zarr_format=zarr_format,
-        storage_options=storage_options,
+        MemoryStore() if store is None else store, path, mode=mode, attributes=attributes, **options
     )
 
 

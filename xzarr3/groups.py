@@ -836,13 +836,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self._check_writable()
         metadata, below = write_consolidated(self.store, self.format, self.path, self.copies or ())
         self.metadata = metadata
-        group = Group(
-            self.store,
-            self.path,
-            replace(metadata, consolidated=below),
-            format=self.format,
-            read_only=self.read_only,
-        )
+        metadata = replace(metadata, consolidated=below)
+        group = Group(self.store, self.path, metadata, format=self.format, read_only=self.read_only)
         group.missing = self.missing
         return group
 
