@@ -175,8 +175,8 @@ def tree(group: StoreLike | Group, path: str = "", **options: Any) -> Any:
     >>> _ = xzarr3.create_array(store, "ocean/sst", shape=4, dtype="int16")
     >>> print(xzarr3.tree(store))
     /
-        ocean
-            sst (4,) int16
+    └── ocean/
+        └── sst (4) int16
     """
     if not isinstance(group, Group):
         return open_group(group, path, **options).tree()
