@@ -24,7 +24,7 @@ PICTURE = ROOT / "ci" / "layers.svg"
 # From the top down: rooms of one layer, each with its task.
 LAYERS: list[dict[str, str]] = [
     {"cli": "the command line: a file for each family of commands", "__main__": "`python -m xzarr3`"},
-    {"__init__": "the public names"},
+    {"__init__": "the public names", "_after_xarray": "the accessor, if xarray is imported later"},
     {
         "xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit",
         "checks": "`check`: what is wrong with a store, and its repair",
@@ -36,9 +36,7 @@ LAYERS: list[dict[str, str]] = [
         "api": "open and create",
         "creation": "`zeros`, `full_like`, `from_array` and others that create",
         "convenience": "`save`, `load`, `tree`, `consolidate_metadata`",
-        "groups": "`Group`: finding, creating, moving nodes",
-        "group_arrays": "`zeros`, `require_array` and others of a `Group`",
-        "group_members": "the members of a `Group`, by kind",
+        "groups": "`Group`: its members; finding, creating, moving nodes",
         "new_array": "from what a user asks for to a new array",
         "arrays": "`Array`: reading, writing, attributes",
         "array_selections": "the ways to select elements of an `Array`",

@@ -79,7 +79,7 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
 
 
 # The tests use native code wherever it can do the work; with XZARR3_NATIVE=0 they use none.
-native_read.FEW = native_write.FEW = 1
+native_read.FEW = native_read.FEW_INNER = native_write.FEW = 1
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; children would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

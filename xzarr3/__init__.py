@@ -7,10 +7,10 @@ Chunks become dask tasks (:func:`from_zarr`, :func:`store`) and stores open in x
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from xzarr3._after_xarray import add_accessor
 from xzarr3.api import (
     create_array,
     create_group,
@@ -55,7 +55,7 @@ from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.options import config, set_options
-from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
+from xzarr3.stores import MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
     from xzarr3.advice import advise
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         save_group,
         tree,
     )
-    from xzarr3.copying import copy
+    from xzarr3.copying.nodes import copy
     from xzarr3.creation import (
         array,
         empty,
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from xzarr3.stores import (
         CacheStore,
         FsspecStore,
+        LocalStore,
         LoggingStore,
         ObjectStore,
         ReadOnlyStore,
@@ -103,93 +104,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AlignmentError",
-    "ArgumentError",
-    "ArgumentTypeError",
-    "Array",
-    "CacheStore",
-    "ChangedError",
-    "ChunkDecodeError",
-    "ChunkEncodeError",
-    "ChunkError",
-    "ChunkTask",
-    "ConflictError",
-    "DataTypeValidationError",
-    "FallbackWarning",
-    "FsspecStore",
-    "Group",
-    "IncompleteWriteError",
-    "InvalidKeyError",
-    "InvalidRangeError",
-    "LargeWriteWarning",
-    "LocalStore",
-    "LoggingStore",
-    "MemoryStore",
-    "MetadataError",
-    "MissingChunksError",
-    "MissingChunksWarning",
-    "NodeExistsError",
-    "NodeNotFoundError",
-    "NodeTypeError",
-    "ObjectStore",
-    "OutcomeUnknownError",
-    "ReadOnlyError",
-    "ReadOnlyStore",
-    "SelectionError",
-    "StorageTransformer",
-    "Store",
-    "StoreCapabilityError",
-    "StoreError",
-    "StoreOptionError",
-    "StorePermissionError",
-    "UnknownExtensionError",
-    "UnknownNameError",
-    "WrapperStore",
-    "Xzarr3Error",
-    "ZarrFormat",
-    "ZipStore",
-    "advise",
-    "array",
-    "check",
-    "config",
-    "consolidate_metadata",
-    "copy",
-    "create_array",
-    "create_group",
-    "diff",
-    "empty",
-    "empty_like",
-    "from_array",
-    "from_zarr",
-    "full",
-    "full_like",
-    "group",
-    "load",
-    "ones",
-    "ones_like",
-    "open",
-    "open_array",
-    "open_consolidated",
-    "open_dataset",
-    "open_datatree",
-    "open_group",
-    "open_store",
-    "open_zarr",
-    "recover",
-    "register_storage_transformer",
-    "save",
-    "save_array",
-    "save_group",
-    "set_options",
-    "show_versions",
-    "stats",
-    "store",
-    "to_zarr",
-    "trace",
-    "tree",
-    "zeros",
-    "zeros_like",
-]
+    "AlignmentError", "ArgumentError", "ArgumentTypeError", "Array", "CacheStore", "ChangedError",
+    "ChunkDecodeError", "ChunkEncodeError", "ChunkError", "ChunkTask", "ConflictError",
+    "DataTypeValidationError", "FallbackWarning", "FsspecStore", "Group", "IncompleteWriteError",
+    "InvalidKeyError", "InvalidRangeError", "LargeWriteWarning", "LocalStore", "LoggingStore", "MemoryStore",
+    "MetadataError", "MissingChunksError", "MissingChunksWarning", "NodeExistsError", "NodeNotFoundError",
+    "NodeTypeError", "ObjectStore", "OutcomeUnknownError", "ReadOnlyError", "ReadOnlyStore", "SelectionError",
+    "StorageTransformer", "Store", "StoreCapabilityError", "StoreError", "StoreOptionError",
+    "StorePermissionError", "UnknownExtensionError", "UnknownNameError", "WrapperStore", "Xzarr3Error",
+    "ZarrFormat", "ZipStore", "advise", "array", "check", "config", "consolidate_metadata", "copy",
+    "create_array", "create_group", "diff", "empty", "empty_like", "from_array", "from_zarr", "full",
+    "full_like", "group", "load", "ones", "ones_like", "open", "open_array", "open_consolidated",
+    "open_dataset", "open_datatree", "open_group", "open_store", "open_zarr", "recover",
+    "register_storage_transformer", "save", "save_array", "save_group", "set_options", "show_versions",
+    "stats", "store", "to_zarr", "trace", "tree", "zeros", "zeros_like",
+]  # fmt: skip
 
 # These names need dask, xarray or other packages, or are not needed by all: they are imported on first use.
 _FROM = {
@@ -209,12 +138,20 @@ _FROM = {
         *("array", "empty", "empty_like", "from_array", "full", "full_like", "group"),
         *("ones", "ones_like", "zeros", "zeros_like"),
     ),
-    "xzarr3.copying": ("copy",),
+    "xzarr3.copying.nodes": ("copy",),
     "xzarr3.dask": ("from_zarr", "store"),
     "xzarr3.differences": ("diff",),
     "xzarr3.inventory": ("stats",),
     "xzarr3.stores": (
-        *("CacheStore", "FsspecStore", "LoggingStore", "ObjectStore", "ReadOnlyStore", "WrapperStore"),
+        *(
+            "CacheStore",
+            "FsspecStore",
+            "LocalStore",
+            "LoggingStore",
+            "ObjectStore",
+            "ReadOnlyStore",
+            "WrapperStore",
+        ),
         "ZipStore",
     ),
     "xzarr3.tracing.trace": ("trace",),
@@ -241,10 +178,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-if hasattr(
-    sys.modules.get("xarray"), "register_dataset_accessor"
-):  # xarray was imported before: add `.xzarr3`.
-    import_module("xzarr3.xarray.accessor")
+add_accessor()
 
 if "XZARR3_TRACE" in os.environ:  # A process with a trace has started this one: add to its counts.
     import_module("xzarr3.tracing.counters").inherit()

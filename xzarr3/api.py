@@ -14,8 +14,6 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import check_complete
-from xzarr3.commit.recover import settle
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import (
     ArgumentError,
@@ -35,7 +33,6 @@ from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
 from xzarr3.new_array import make_array
-from xzarr3.nodes.absent import group_above, what_is_there
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
 from xzarr3.nodes.node import check_new_path, locate_node, path_or_name
 from xzarr3.options import Missing, check_missing
@@ -56,10 +53,15 @@ def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: An
     For a node that may be written, the swap of a killed writer is completed first: otherwise completing it
     later would replace what this caller writes.
     """
-    if not options["read_only"]:
-        settle(store, path)
-    node = _there(store, path, zarr_format, **options)
-    if node is None and settle(store, path):
+    node = _there(store, path, zarr_format, **options) if options["read_only"] else None
+    if node is not None:
+        return node
+    from xzarr3.commit.recover import settle
+
+    settled = settle(store, path)
+    if settled or not options["read_only"]:
+        node = _there(store, path, zarr_format, **options)
+    if node is None and not options["read_only"] and settle(store, path):
         node = _there(store, path, zarr_format, **options)
     return node
 
@@ -89,14 +91,9 @@ def _there(
             group, together = _in_consolidated(store, path, zarr_format, missing)
             if group is not None:
                 return group
-    found = find_node(
-        store,
-        path,
-        zarr_format,
-        use_consolidated=use_consolidated is not False,
-        alone=alone and not together,
-        together=together,
-    )
+    options: dict[str, Any] = {"alone": alone and not together, "together": together}
+    consolidated = use_consolidated is not False
+    found = find_node(store, path, zarr_format, use_consolidated=consolidated, **options)
     if found is None:
         return None
     format, meta = found
@@ -107,15 +104,7 @@ def _there(
             field="consolidated_metadata",
             advice="call consolidate_metadata() first, or open_group() without use_consolidated=True",
         )
-    return bind(
-        store,
-        format,
-        path,
-        meta,
-        read_only=read_only,
-        consolidated=use_consolidated is not False,
-        missing=missing,
-    )
+    return bind(store, format, path, meta, read_only=read_only, consolidated=consolidated, missing=missing)
 
 
 def _in_consolidated(
@@ -161,6 +150,9 @@ def _found(
 
 
 def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
+    from xzarr3.commit.lease import check_complete
+    from xzarr3.nodes.absent import what_is_there
+
     hint = check_complete(store, path, f"{what} at '/{path}'")
     place = f"no {what} at '/{path}' in {store}"
     if zarr_format is not None and not hint and find_node(store, path) is not None:
@@ -188,6 +180,8 @@ def _no_array(group: Group) -> NodeTypeError:
 
 def _no_group(array: Array) -> NodeTypeError:
     """The error for an array where a group is wanted."""
+    from xzarr3.nodes.absent import group_above
+
     text = f"'{array.name}' of {array.store} is an array, not a group; open it with xzarr3.open_array()"
     above = group_above(array.store, array.path)
     if above is not None:
@@ -212,6 +206,8 @@ def find_group(
     }  # fmt: skip
     node = _load(store, path, zarr_format, **options)
     if node is None:
+        from xzarr3.commit.lease import check_complete
+
         try:
             check_complete(store, path, f"group at '/{path}'")
         except IncompleteWriteError:
@@ -220,6 +216,20 @@ def find_group(
     if isinstance(node, Array):
         raise _no_group(node)
     return node
+
+
+def _opened(
+    store: StoreLike,
+    path: str,
+    what: str,
+    mode: Literal["r", "r+", "a"],
+    zarr_format: ZarrFormat | None,
+    storage_options: Mapping[str, Any] | None,
+    **options: Any,
+) -> Array | Group:
+    _check_mode(mode, ("r", "r+", "a"))
+    opened, normal = locate_node(store, path, storage_options, mode=mode)
+    return _found(opened, normal, what, zarr_format, read_only=mode == "r", **options)
 
 
 @short_traceback
@@ -280,17 +290,8 @@ def open(
     Traceback (most recent call last):
     MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
-    _check_mode(mode, ("r", "r+", "a"))
-    opened, normal = locate_node(store, path, storage_options, mode=mode)
-    return _found(
-        opened,
-        normal,
-        "array or group",
-        zarr_format,
-        read_only=mode == "r",
-        use_consolidated=use_consolidated,
-        missing=missing,
-    )
+    options: dict[str, Any] = {"use_consolidated": use_consolidated, "missing": missing}
+    return _opened(store, path, "array or group", mode, zarr_format, storage_options, **options)
 
 
 @short_traceback
@@ -310,18 +311,8 @@ def open_array(
     NodeTypeError
         If there is a group at ``path``.
     """
-    _check_mode(mode, ("r", "r+", "a"))
-    opened, normal = locate_node(store, path, storage_options, mode=mode)
-    node = _found(
-        opened,
-        normal,
-        "array",
-        zarr_format,
-        read_only=mode == "r",
-        use_consolidated=None,
-        missing=missing,
-        by_name=True,
-    )
+    options: dict[str, Any] = {"use_consolidated": None, "missing": missing, "by_name": True}
+    node = _opened(store, path, "array", mode, zarr_format, storage_options, **options)
     if not isinstance(node, Array):
         raise _no_array(node)
     return node
@@ -360,24 +351,19 @@ def open_group(
     missing = check_missing(missing)
     kind: Literal["r", "r+", "a"] = "a" if mode == "w" or mode == "w-" else mode
     opened, normal = locate_node(store, path, storage_options, mode=kind)
-    if mode in ("w", "w-"):
-        format, _, look = place_for_new(opened, normal, zarr_format)
-        made = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
-        made.missing = missing
-        return made
     options: dict[str, Any] = {
         "read_only": mode == "r", "use_consolidated": use_consolidated, "missing": missing,
     }  # fmt: skip
-    if mode != "a":
+    node: Array | Group | None = None
+    if mode == "a":
+        node = _load(opened, normal, zarr_format, **options)
+    elif mode in ("r", "r+"):
         node = _found(opened, normal, "group", zarr_format, **options)
-    elif (found := _load(opened, normal, zarr_format, **options)) is not None:
-        node = found
-    else:
+    if node is None:
         format, _, look = place_for_new(opened, normal, zarr_format)
-        made = make_group(opened, format, normal, attributes=attributes, look=look)
-        made.missing = missing
-        return made
-    if not isinstance(node, Group):
+        node = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
+        node.missing = missing
+    if isinstance(node, Array):
         raise _no_group(node)
     return node
 
@@ -540,24 +526,9 @@ def create_array(
     opened, normal = locate_node(store, path_or_name(path, name), storage_options, mode="a")
     format, normal, look = place_for_new(opened, normal, zarr_format)
     return make_array(
-        opened,
-        format,
-        normal,
-        look=look,
-        shape=shape,
-        dtype=dtype,
-        data=data,
-        chunks=chunks,
-        shards=shards,
-        filters=filters,
-        serializer=serializer,
-        compressors=compressors,
-        fill_value=fill_value,
-        dimension_names=dimension_names,
-        attributes=attributes,
-        chunk_key_encoding=chunk_key_encoding,
-        storage_transformers=storage_transformers,
-        order=order,
-        write_empty_chunks=write_empty_chunks,
+        opened, format, normal, look=look, shape=shape, dtype=dtype, data=data, chunks=chunks, shards=shards,
+        filters=filters, serializer=serializer, compressors=compressors, fill_value=fill_value,
+        dimension_names=dimension_names, attributes=attributes, chunk_key_encoding=chunk_key_encoding,
+        storage_transformers=storage_transformers, order=order, write_empty_chunks=write_empty_chunks,
         overwrite=overwrite,
-    )
+    )  # fmt: skip

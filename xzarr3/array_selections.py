@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,6 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.array_properties import ArrayProperties
 from xzarr3.errors import short_traceback
-from xzarr3.io.explain import Explanation
 from xzarr3.io.indexers import Indexer, Parse
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import (
@@ -26,6 +25,9 @@ from xzarr3.io.selection import (
     orthogonal_selection,
     vectorized_selection,
 )
+
+if TYPE_CHECKING:
+    from xzarr3.io.explain import Explanation
 
 
 class ArraySelections(ArrayProperties):

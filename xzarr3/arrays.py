@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.array_selections import ArraySelections
-from xzarr3.commit.length import Length
 from xzarr3.display.shown import Description
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
@@ -35,11 +34,9 @@ from xzarr3.io.selection import (
     Selection,
     split_fields,
 )
-from xzarr3.io.stored_units import Stored, count_stored, stored_units
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.names import explain_absent
 from xzarr3.nodes import freshness, pickling
-from xzarr3.nodes import resize as resizing
 from xzarr3.nodes.consolidated import refresh_copies
 from xzarr3.nodes.documents import change_document, with_attributes
 from xzarr3.nodes.freshness import note_values, read_steadily, same
@@ -47,6 +44,10 @@ from xzarr3.nodes.pickling import Known
 from xzarr3.options import Missing, check_missing
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.stores import Store
+
+if TYPE_CHECKING:
+    from xzarr3.commit.length import Length
+    from xzarr3.io.stored_units import Stored
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,8 @@ class Array(ArraySelections):
     @short_traceback
     def info_complete(self) -> Description:
         """:attr:`info`, and how much of the array is stored. Asks the store for the size of every unit."""
+        from xzarr3.io.stored_units import count_stored
+
         self._stored = count_stored(self)
         return self.info
 
@@ -189,6 +192,8 @@ class Array(ArraySelections):
         >>> array.nbytes_stored() - before
         100
         """
+        from xzarr3.io.stored_units import count_stored
+
         keys = self.format.document_keys(self.path)
         documents = parallel_map(self.store.getsize, keys, self.store.concurrency)
         self._stored = count_stored(self)
@@ -503,6 +508,8 @@ class Array(ArraySelections):
         shape : tuple of int
             The new length of each dimension.
         """
+        from xzarr3.nodes import resize as resizing
+
         resizing.resize(self, shape)
 
     @short_traceback
@@ -530,6 +537,8 @@ class Array(ArraySelections):
         OutcomeUnknownError
             If the store did not answer, and its contents do not tell whether the data were added.
         """
+        from xzarr3.nodes import resize as resizing
+
         resizing.append(self, data, axis)
         return self.shape
 
@@ -541,6 +550,8 @@ class Array(ArraySelections):
 
         ``shape`` and ``grid`` are those of the array by default.
         """
+        from xzarr3.io.stored_units import stored_units
+
         return stored_units(self, region, shape, grid)
 
     def _over(self, length: Length, metadata: ArrayMetadata) -> Array:

@@ -175,8 +175,8 @@ def tree(group: StoreLike | Group, path: str = "", **options: Any) -> Any:
     >>> _ = xzarr3.create_array(store, "ocean/sst", shape=4, dtype="int16")
     >>> print(xzarr3.tree(store))
     /
-        ocean
-            sst (4,) int16
+    └── ocean/
+        └── sst (4) int16
     """
     if not isinstance(group, Group):
         return open_group(group, path, **options).tree()
@@ -232,12 +232,5 @@ def consolidate_metadata(
     >>> xzarr3.consolidate_metadata(store).consolidated
     True
     """
-    group = open_group(
-        store,
-        path,
-        mode="r+",
-        use_consolidated=False,
-        zarr_format=zarr_format,
-        storage_options=storage_options,
-    )
-    return group.consolidate()
+    options: dict[str, Any] = {"zarr_format": zarr_format, "storage_options": storage_options}
+    return open_group(store, path, mode="r+", use_consolidated=False, **options).consolidate()

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xzarr3.api import create_array, open_group
+from xzarr3.api import Mode, create_array, open_group
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
-from xzarr3.new_array import fill_like, settings_like, zero_of
+from xzarr3.new_array import ZERO, fill_like, filled, like, settings_like
 from xzarr3.stores import MemoryStore, StoreLike
 
 _KEEP = "keep"
@@ -59,13 +59,10 @@ def group(
     >>> xzarr3.group(root.store).attrs
     {'title': 'SST'}
     """
+    options: dict[str, Any] = {"zarr_format": zarr_format, "storage_options": storage_options}
+    mode: Mode = "w" if overwrite else "a"
     return open_group(
-        MemoryStore() if store is None else store,
-        path,
-        mode="w" if overwrite else "a",
-        attributes=attributes,
-        zarr_format=zarr_format,
-        storage_options=storage_options,
+        MemoryStore() if store is None else store, path, mode=mode, attributes=attributes, **options
     )
 
 
@@ -115,7 +112,7 @@ def zeros(
     >>> xzarr3.zeros((2, 3), dtype="int16")[0]
     array([0, 0, 0], dtype=int16)
     """
-    return _filled(shape, zero_of(options.get("dtype", "float64")), store, path, options)
+    return _created(store, path, **filled(shape, ZERO, options))
 
 
 def ones(
@@ -129,7 +126,7 @@ def ones(
     >>> xzarr3.ones(3)[:]
     array([1., 1., 1.])
     """
-    return _filled(shape, 1, store, path, options)
+    return _created(store, path, **filled(shape, 1, options))
 
 
 def full(
@@ -148,7 +145,7 @@ def full(
     >>> xzarr3.full(3, 7, dtype="int16")[:]
     array([7, 7, 7], dtype=int16)
     """
-    return _filled(shape, fill_value, store, path, options)
+    return _created(store, path, **filled(shape, fill_value, options))
 
 
 def empty(
@@ -162,7 +159,7 @@ def empty(
     >>> xzarr3.empty(2, fill_value=-1)[:]
     array([-1., -1.])
     """
-    return _filled(shape, options.pop("fill_value", None), store, path, options)
+    return _created(store, path, **filled(shape, options.pop("fill_value", None), options))
 
 
 def zeros_like(a: Any, *, store: StoreLike | None = None, path: str = "", **options: Any) -> Array:
@@ -187,7 +184,7 @@ def zeros_like(a: Any, *, store: StoreLike | None = None, path: str = "", **opti
     >>> made.chunks, made[0, :3]
     ((2, 2), array([0, 0, 0], dtype=int16))
     """
-    return _like(a, ..., store, path, options)
+    return _created(store, path, **like(a, ZERO, options))
 
 
 def ones_like(a: Any, *, store: StoreLike | None = None, path: str = "", **options: Any) -> Array:
@@ -199,7 +196,7 @@ def ones_like(a: Any, *, store: StoreLike | None = None, path: str = "", **optio
     >>> xzarr3.ones_like([1.5, 2.5])[:]
     array([1., 1.])
     """
-    return _like(a, 1, store, path, options)
+    return _created(store, path, **like(a, 1, options))
 
 
 def full_like(
@@ -213,7 +210,7 @@ def full_like(
     >>> xzarr3.full_like([1.5, 2.5], 7)[:]
     array([7., 7.])
     """
-    return _like(a, fill_like(a) if fill_value is ... else fill_value, store, path, options)
+    return _created(store, path, **like(a, fill_like(a) if fill_value is ... else fill_value, options))
 
 
 def empty_like(a: Any, *, store: StoreLike | None = None, path: str = "", **options: Any) -> Array:
@@ -225,7 +222,7 @@ def empty_like(a: Any, *, store: StoreLike | None = None, path: str = "", **opti
     >>> xzarr3.empty_like(xzarr3.full(2, 9.0))[:]
     array([9., 9.])
     """
-    return _like(a, options.pop("fill_value", fill_like(a)), store, path, options)
+    return _created(store, path, **like(a, options.pop("fill_value", fill_like(a)), options))
 
 
 @short_traceback
@@ -296,21 +293,3 @@ def _is_keep(value: object) -> bool:
 
 def _created(store: StoreLike | None, path: str, **options: Any) -> Array:
     return create_array(MemoryStore() if store is None else store, path, **options)
-
-
-def _filled(
-    shape: int | Sequence[int],
-    fill_value: object,
-    store: StoreLike | None,
-    path: str,
-    options: Mapping[str, Any],
-) -> Array:
-    return _created(store, path, shape=shape, fill_value=fill_value, **{"dtype": "float64", **options})
-
-
-def _like(
-    a: Any, fill_value: object, store: StoreLike | None, path: str, options: Mapping[str, Any]
-) -> Array:
-    found = {**settings_like(a, **options), **options}
-    fill_value = zero_of(found["dtype"]) if fill_value is ... else fill_value
-    return _created(store, path, fill_value=fill_value, **found)

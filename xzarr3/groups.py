@@ -6,15 +6,16 @@ A group finds nodes in its consolidated metadata or in the store, and changes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
+import numpy as np
+
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import check_complete
-from xzarr3.commit.recover import settle
 from xzarr3.display.shown import Description
+from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import (
     InvalidKeyError,
     MetadataError,
@@ -27,18 +28,15 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
 from xzarr3.formats.base import Held, node_prefix
-from xzarr3.group_arrays import GroupArrays
+from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.names import absent_name
-from xzarr3.new_array import make_array
-from xzarr3.nodes.absent import among
+from xzarr3.new_array import ZERO, fill_like, filled, like, make_array
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.documents import change_document, gone, with_attributes
-from xzarr3.nodes.erase import erase_node
 from xzarr3.nodes.find import DocumentView, children, depth_first, exists, load_below, read_metadata
-from xzarr3.nodes.move import move_node
-from xzarr3.nodes.node import ancestors, check_new_path, normal_path
+from xzarr3.nodes.node import Node, ancestors, check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
 from xzarr3.options import Missing
 from xzarr3.stores import Store
@@ -62,7 +60,7 @@ def bind(
     return group
 
 
-class Group(GroupArrays):
+class Group(Node, Mapping[str, "Array | Group"]):
     """A group in a store: a mapping of names, and of paths such as ``"ocean/sst"``, to nodes.
 
     Groups come from :func:`xzarr3.open_group`, :func:`xzarr3.create_group` and other groups.
@@ -220,6 +218,9 @@ class Group(GroupArrays):
     def __getitem__(self, path: str) -> Array | Group:
         found = self._find(path)
         if found is None:
+            from xzarr3.commit.lease import check_complete
+            from xzarr3.commit.recover import settle
+
             there = self._near(path)
             full = node_prefix(self.path) + normal_path(path)
             if settle(self.store, full):
@@ -234,6 +235,8 @@ class Group(GroupArrays):
 
     def _near(self, path: str) -> str:
         """The nearest group above a missing node, and the nearest name in it."""
+        from xzarr3.nodes.absent import among
+
         full = node_prefix(self.path) + normal_path(path)
         for above in [*ancestors(normal_path(path))][::-1]:
             node = self._find(above)
@@ -267,6 +270,247 @@ class Group(GroupArrays):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    # Members
+
+    @short_traceback
+    def load(
+        self, max_depth: int | None = 0, *, leave_out: Collection[str] = ()
+    ) -> Iterator[tuple[str, Array | Group | MetadataError]]:
+        """Relative paths and nodes below, read in batches; a node that cannot be read yields its error.
+
+        Parameters
+        ----------
+        max_depth : int, optional
+            How many levels below the first to go down; None for all.
+        leave_out : collection of str
+            Names directly below to skip; their documents are not read.
+
+        Raises
+        ------
+        StoreCapabilityError
+            If the store cannot list and the group has no consolidated metadata.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.create_group(xzarr3.MemoryStore())
+        >>> _ = root.create_array("sst", shape=4, dtype="int16"), root.create_group("ice")
+        >>> dict(root.load(leave_out=["ice"]))
+        {'sst': <xzarr3.Array /sst shape=(4,) dtype=int16 chunks=(4,)>}
+        """
+        for path, held in self._held(max_depth, leave_out):
+            yield path, self._node_or_error(path, held)
+
+    def _node_or_error(self, path: str, held: Held | MetadataError) -> Array | Group | MetadataError:
+        try:
+            return self._bound(path, held)
+        except MetadataError as error:
+            return error
+
+    def items(self) -> ItemsView[str, Array | Group]:
+        """Names and nodes directly below, read in one batch."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Array | Group]:
+        """The nodes directly below, read in one batch."""
+        return _Values(self)
+
+    @short_traceback
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Names and nodes of the arrays directly below."""
+        for name, held in self._held():
+            if isinstance(held, MetadataError) or self.format.is_array(held):
+                node = self._bound(name, held)
+                if isinstance(node, Array):
+                    yield name, node
+
+    @short_traceback
+    def groups(self) -> Iterator[tuple[str, Group]]:
+        """Names and nodes of the groups directly below."""
+        for name, held in self._held():
+            if isinstance(held, MetadataError) or not self.format.is_array(held):
+                node = self._bound(name, held)
+                if not isinstance(node, Array):
+                    yield name, node
+
+    @short_traceback
+    def members(self, max_depth: int | None = 0) -> Iterator[tuple[str, Array | Group]]:
+        """Relative paths and nodes below, read level by level.
+
+        Parameters
+        ----------
+        max_depth : int, optional
+            How many levels below the first to go down; None for all.
+        """
+        for path, held in self._held(max_depth):
+            yield path, self._bound(path, held)
+
+    def array_keys(self) -> Iterator[str]:
+        """Names of the arrays directly below.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("sst", shape=4, dtype="int16"), root.create_group("ice")
+        >>> list(root.array_keys()), list(root.group_keys()), root.nmembers()
+        (['sst'], ['ice'], 2)
+        """
+        return self._names(of_arrays=True)
+
+    def group_keys(self) -> Iterator[str]:
+        """Names of the groups directly below.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> list(root.group_keys())
+        ['ocean']
+        """
+        return self._names(of_arrays=False)
+
+    def _names(self, *, of_arrays: bool) -> Iterator[str]:
+        """Names of the arrays or groups directly below; what their documents say is not looked at."""
+        for name, held in self._held():
+            if isinstance(held, MetadataError):
+                raise held
+            if self.format.is_array(held) is of_arrays:
+                yield name
+
+    def array_values(self) -> Iterator[Array]:
+        """The arrays directly below.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> [array.shape for array in root.array_values()]
+        [(2,)]
+        """
+        return (array for _, array in self.arrays())
+
+    def group_values(self) -> Iterator[Group]:
+        """The groups directly below.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> [group.name for group in root.group_values()]
+        ['/ocean']
+        """
+        return (group for _, group in self.groups())
+
+    @short_traceback
+    def get_array(self, path: str) -> Array:
+        """The array at ``path``.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is no node.
+        NodeTypeError
+            If it is a group.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> root.get_array("ocean/sst").shape
+        (4,)
+        """
+        node = self[path]
+        if not isinstance(node, Array):
+            raise NodeTypeError(f"'{node.name}' of {self.store} is a group, not an array")
+        return node
+
+    @short_traceback
+    def get_group(self, path: str) -> Group:
+        """The group at ``path``.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is no node.
+        NodeTypeError
+            If it is an array.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> list(root.get_group("ocean"))
+        ['sst']
+        """
+        node = self[path]
+        if isinstance(node, Array):
+            raise NodeTypeError(f"'{node.name}' of {self.store} is an array, not a group")
+        return node
+
+    @short_traceback
+    def nmembers(self, max_depth: int | None = 0) -> int:
+        """Number of nodes below.
+
+        Parameters
+        ----------
+        max_depth : int, optional
+            How many levels below the first to go down; None for all.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16"), root.create_array("t", data=[1, 2])
+        >>> root.nmembers(), root.nmembers(max_depth=None)
+        (2, 3)
+        """
+        return sum(1 for _ in self._held(max_depth))
+
+    @property
+    def info(self) -> Description:
+        """A description of the group, one line for each property.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> print(xzarr3.group(attributes={"title": "SST"}).info)
+        name        /
+        format      3
+        members     0 arrays, 0 groups
+        attributes  1
+        read-only   False
+        store       <MemoryStore, 1 keys>
+        """
+        from xzarr3.display import html, text
+
+        try:
+            held = [each for _, each in self._held()]
+        except StoreCapabilityError:
+            members = "unknown, as the store cannot list"
+        else:
+            arrays = [not isinstance(each, MetadataError) and self.format.is_array(each) for each in held]
+            members = f"{sum(arrays)} arrays, {len(held) - sum(arrays)} groups"
+        rows = [
+            ("name", self.name),
+            ("format", f"{self.zarr_format}"),
+            ("members", members),
+            ("attributes", f"{len(self.attrs)}"),
+            ("read-only", f"{self.read_only}"),
+            ("store", f"{self.store}"),
+        ]
+        title = html.title("xzarr3.Group", self.name)
+        return Description(text.rows(rows), lambda: html.box(title, html.facts(rows)))
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Names that IPython proposes after ``group["``: of the nodes directly below."""
+        return list(self)
+
     def tree(self) -> Description:
         """A line for each node below: name, dimensions and data type, or the error if it cannot be read.
 
@@ -288,6 +532,161 @@ class Group(GroupArrays):
         """Create an array below this group; takes the options of :func:`xzarr3.create_array`."""
         self._check_writable()
         return make_array(self.store, self.format, self._new_path(name), **options)
+
+    @short_traceback
+    def create_dataset(
+        self, name: str, shape: Any = None, dtype: Any = None, data: Any = None, **options: Any
+    ) -> Array:
+        """Create an array below this group: :meth:`create_array` with the arguments of h5py and zarr 2.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().create_dataset("sst", (4, 6), "float32", chunks=2)
+        <xzarr3.Array /sst shape=(4, 6) dtype=float32 chunks=(2, 2)>
+        """
+        return self.create_array(name, shape=shape, dtype=dtype, data=data, **options)
+
+    @short_traceback
+    def require_array(
+        self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any
+    ) -> Array:
+        """The array ``name`` below this group; created if it is absent.
+
+        Parameters
+        ----------
+        name : str
+        shape : tuple of int
+            An existing array must have this shape.
+        dtype : dtype, str or ZDType, optional
+            By default ``float64``. Elements of an existing array must be of a type that this type can hold.
+        exact : bool
+            An existing array must have exactly this type.
+        **options
+            Further options of :func:`xzarr3.create_array` for a new array. An existing one stays as it is.
+
+        Raises
+        ------
+        NodeTypeError
+            If there is a group of this name, or an array of another shape or type. It is a TypeError.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.group()
+        >>> made = root.require_array("sst", shape=(4, 6), dtype="float32")
+        >>> root.require_array("sst", shape=(4, 6), dtype="float64").dtype
+        dtype('float32')
+        """
+        found = self.get(name)
+        dtype = "float64" if dtype is None else dtype
+        if found is None:
+            return self.create_array(name, shape=shape, dtype=dtype, **options)
+        if not isinstance(found, Array):
+            raise NodeTypeError(f"'{found.name}' of {self.store} is a group, not an array")
+        if found.shape != as_lengths(shape):
+            raise NodeTypeError(
+                f"array '{found.name}' of {self.store} has shape {found.shape}, not {as_lengths(shape)}"
+            )
+        wanted = parse_dtype(dtype, zarr_format=self.zarr_format).to_native_dtype()
+        if found.dtype != wanted and (exact or not np.can_cast(found.dtype, wanted)):
+            raise NodeTypeError(
+                f"array '{found.name}' of {self.store} has data type {found.dtype}, not {wanted}"
+            )
+        return found
+
+    def zeros(self, name: str, *, shape: Any, **options: Any) -> Array:
+        """Create an array of zeros below this group; see :func:`xzarr3.zeros`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().zeros("ice", shape=2, dtype="int8")[:]
+        array([0, 0], dtype=int8)
+        """
+        return self.create_array(name, **filled(shape, ZERO, options))
+
+    def ones(self, name: str, *, shape: Any, **options: Any) -> Array:
+        """Create an array of ones below this group; see :func:`xzarr3.ones`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().ones("ice", shape=2, dtype="int8")[:]
+        array([1, 1], dtype=int8)
+        """
+        return self.create_array(name, **filled(shape, 1, options))
+
+    def full(self, name: str, *, shape: Any, fill_value: object, **options: Any) -> Array:
+        """Create an array of one value below this group; see :func:`xzarr3.full`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().full("ice", shape=2, fill_value=7)[:]
+        array([7., 7.])
+        """
+        return self.create_array(name, **filled(shape, fill_value, options))
+
+    def empty(self, name: str, *, shape: Any, **options: Any) -> Array:
+        """Create an array without chunks below this group; see :func:`xzarr3.empty`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().empty("ice", shape=2, fill_value=-1)[:]
+        array([-1., -1.])
+        """
+        return self.create_array(name, **filled(shape, options.pop("fill_value", None), options))
+
+    def zeros_like(self, name: str, *, data: Any, **options: Any) -> Array:
+        """Create an array of zeros like another one below this group; see :func:`xzarr3.zeros_like`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().zeros_like("ice", data=[1.5, 2.5])[:]
+        array([0., 0.])
+        """
+        return self._like(name, data, ZERO, options)
+
+    def ones_like(self, name: str, *, data: Any, **options: Any) -> Array:
+        """Create an array of ones like another one below this group; see :func:`xzarr3.ones_like`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().ones_like("ice", data=[1.5, 2.5])[:]
+        array([1., 1.])
+        """
+        return self._like(name, data, 1, options)
+
+    def full_like(self, name: str, *, data: Any, fill_value: object = ..., **options: Any) -> Array:
+        """Create an array of one value like another one below this group; see :func:`xzarr3.full_like`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().full_like("ice", data=[1.5, 2.5], fill_value=7)[:]
+        array([7., 7.])
+        """
+        return self._like(name, data, fill_like(data) if fill_value is ... else fill_value, options)
+
+    def empty_like(self, name: str, *, data: Any, **options: Any) -> Array:
+        """Create an array without chunks like another one below this group; see :func:`xzarr3.empty_like`.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> xzarr3.group().empty_like("ice", data=xzarr3.full(2, 9.0))[:]
+        array([9., 9.])
+        """
+        return self._like(name, data, options.pop("fill_value", fill_like(data)), options)
+
+    def _like(self, name: str, data: Any, fill_value: object, options: dict[str, Any]) -> Array:
+        found = like(data, fill_value, options, self.zarr_format)
+        found.pop("zarr_format", None)
+        return self.create_array(name, **found)
 
     @short_traceback
     def __setitem__(self, name: str, values: Any) -> None:
@@ -338,6 +737,9 @@ class Group(GroupArrays):
         >>> root["ocean/temperature"]
         <xzarr3.Array /ocean/temperature shape=(4,) dtype=int16 chunks=(4,)>
         """
+        from xzarr3.commit.recover import settle
+        from xzarr3.nodes.move import move_node
+
         self._check_writable()
         full, to = self._existing_path(source), self._new_path(dest)
         settle(self.store, to)
@@ -385,6 +787,8 @@ class Group(GroupArrays):
 
     @short_traceback
     def __delitem__(self, name: str) -> None:
+        from xzarr3.nodes.erase import erase_node
+
         self._check_writable()
         erase_node(self.store, self._existing_path(name), self.format)
 
@@ -398,6 +802,8 @@ class Group(GroupArrays):
         InvalidKeyError
             If it is this group itself.
         """
+        from xzarr3.commit.recover import settle
+
         relative = normal_path(name)
         if not relative:
             raise InvalidKeyError(f"{self!r} cannot delete or move itself; give a path below it")
@@ -430,13 +836,8 @@ class Group(GroupArrays):
         self._check_writable()
         metadata, below = write_consolidated(self.store, self.format, self.path, self.copies or ())
         self.metadata = metadata
-        group = Group(
-            self.store,
-            self.path,
-            replace(metadata, consolidated=below),
-            format=self.format,
-            read_only=self.read_only,
-        )
+        metadata = replace(metadata, consolidated=below)
+        group = Group(self.store, self.path, metadata, format=self.format, read_only=self.read_only)
         group.missing = self.missing
         return group
 
@@ -454,6 +855,38 @@ class Group(GroupArrays):
         refresh_copies(self.store, self.format, self.path)
 
 
+class _Items(ItemsView[str, "Array | Group"]):
+    """Items of a group, read in one batch."""
+
+    _mapping: Group
+    _number: int | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, Array | Group]]:
+        group = self._mapping
+        held = list(group._held())
+        self._number = len(held)
+        return ((name, group._bound(name, each)) for name, each in held)
+
+    def __len__(self) -> int:
+        # list() asks for the length right after the items: keep the count, so the nodes are not read again.
+        number, self._number = self._number, None
+        return len(self._mapping) if number is None else number
+
+
+class _Values(ValuesView["Array | Group"]):
+    """Values of a group, read in one batch."""
+
+    _mapping: Group
+    _items: _Items | None = None
+
+    def __iter__(self) -> Iterator[Array | Group]:
+        self._items = _Items(self._mapping)
+        return (node for _, node in iter(self._items))
+
+    def __len__(self) -> int:
+        return len(self._mapping if self._items is None else self._items)
+
+
 def make_group(
     store: Store,
     format: Format,
@@ -464,6 +897,8 @@ def make_group(
     look: DocumentView | None = None,
 ) -> Group:
     """Create a group, and the groups above it; the caller has checked the path."""
+    from xzarr3.commit.recover import settle
+
     meta = GroupMetadata(
         attributes=documents.plain_attributes({} if attributes is None else attributes, path),
         zarr_format=format.zarr_format,

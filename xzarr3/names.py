@@ -1,7 +1,7 @@
 """Names that users know from elsewhere, and what has their meaning here.
 
 Arguments of zarr-python 2 and of netCDF are answered with the argument to use. Names of zarr-python 3.4 that
-are absent here, or mean something else, are listed with the reason; the reference shows them as a table.
+are absent here are listed with the reason; the reference shows them as a table.
 """
 
 from __future__ import annotations
@@ -216,45 +216,6 @@ ABSENT: dict[str, dict[str, str]] = {
     },
 }
 """Names of zarr-python 3.4 that do not exist here, and what to use, in Markdown."""
-
-DIFFERENT: dict[str, dict[str, str]] = {
-    "module": {
-        "config": "other options: `threads`, `memory_limit`, `missing`, `max_document_bytes`; codecs have "
-        "registries of their own",
-        "copy": "copies; zarr-python 3.4 does not implement it",
-        "create_array": "`order` is how elements are stored, and `zarr_format` is by default that of the "
-        "groups above; `chunks` and `shards` can be left open, or be a size such as `'2 MB'`",
-        "empty_like": "keeps shards, as do the other `_like`; zarr-python makes a shard of each chunk",
-        "load": "reads a group, too, as a dictionary of arrays",
-        "open": '`mode` is `"r"` by default, so that nobody creates or changes data by mistyping a path; it '
-        "opens what exists, and `create_array` and `create_group` create",
-        "open_array": "as `open`",
-        "open_group": '`mode` is `"r"` by default, as for `open`',
-        "save": "does not replace a group without `overwrite=True`, so that no data are lost by mistake",
-        "save_group": "as `save`",
-        "tree": "takes a store as well, and shows all levels",
-    },
-    "Array": {
-        "info": "the same facts in other words",
-        "metadata": "the one model of all formats, not the document",
-        "nchunks_initialized": "chunks of shards beyond the end do not count, so it is `nchunks` at most",
-        "order": "how elements are stored; zarr-python tells their order in memory in version 3",
-        "resize": "its argument is called `shape`",
-        "store": "a store of xzarr3, whose methods wait for their results",
-        "store_path": "a pair of `store` and `path`; its text names the store, not a URL",
-    },
-    "Group": {
-        "__setitem__": "does not replace a group; zarr-python erases all that is below it",
-        "info": "the same facts in other words, and the number of members",
-        "members": "uses consolidated metadata for all levels or for none",
-        "metadata": "the one model of all formats, not the document",
-        "move": "moves; zarr-python 3.4 does not implement it",
-        "store": "a store of xzarr3, whose methods wait for their results",
-        "store_path": "a pair of `store` and `path`; its text names the store, not a URL",
-        "tree": "shows all levels and nodes",
-    },
-}
-"""Names of zarr-python 3.4 that have another meaning here, and which, in Markdown."""
 
 EARLIER: dict[str, str] = {
     **dict.fromkeys(("DirectoryStore", "NestedDirectoryStore", "N5Store", "TempStore"), "`LocalStore`"),

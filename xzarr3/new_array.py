@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.commit.recover import settle
-from xzarr3.commit.replace import Replacement
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed
 from xzarr3.formats import Format, ZarrFormat
@@ -108,6 +106,8 @@ def make_array(
 
 
 def _create(array: Array, values: Any, *, overwrite: bool = False, look: DocumentView | None = None) -> None:
+    from xzarr3.commit.recover import settle
+
     store, format, path = array.store, array.format, array.path
     if values is not None and (overwrite or _is_lazy(values)):
         _put(store, format, path, {path: array.metadata}, [(array, values)], overwrite=overwrite)
@@ -121,7 +121,7 @@ def _create(array: Array, values: Any, *, overwrite: bool = False, look: Documen
 
 def _write(values: Any, target: Array) -> None:
     if isinstance(values, Array):
-        from xzarr3.copying import copy_values
+        from xzarr3.copying.values import copy_values
 
         copy_values(values, target)
     elif _is_lazy(values):
@@ -139,6 +139,8 @@ def make_arrays(
 
     All values are checked before anything is stored.
     """
+    from xzarr3.commit.recover import settle
+
     group = GroupMetadata(zarr_format=format.zarr_format)
     nodes: dict[str, NodeMetadata] = {path: group}
     planned = []
@@ -226,6 +228,8 @@ def _put(
     A node that is replaced stays in place until all values are stored, because they may be computed from it.
     After an error it is still there.
     """
+    from xzarr3.commit.replace import Replacement
+
     lazy = [values for _, values in arrays if _is_lazy(values)]
     if lazy:
         from xzarr3.dask.creating import check_writable
@@ -255,6 +259,25 @@ def zero_of(dtype: ZDType | npt.DTypeLike) -> object:
     """Zero of a data type, as numpy has it: of datetimes the start of 1970; None for what has no zero."""
     native = parse_dtype(dtype).to_native_dtype()
     return None if native.kind == "O" else np.zeros((), native)[()]
+
+
+ZERO = object()
+"""The zero of a data type, whatever it is."""
+
+
+def filled(shape: Any, fill_value: object, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an array that has one value everywhere; :data:`ZERO` stands for its zero."""
+    if fill_value is ZERO:
+        fill_value = zero_of(options.get("dtype", "float64"))
+    return dict(shape=shape, fill_value=fill_value, **{"dtype": "float64", **options})
+
+
+def like(
+    a: Any, fill_value: object, options: Mapping[str, Any], zarr_format: ZarrFormat | None = None
+) -> dict[str, Any]:
+    """The options of an array like another one that has one value; :data:`ZERO` stands for its zero."""
+    found = {**settings_like(a, zarr_format=zarr_format or options.get("zarr_format")), **options}
+    return dict(fill_value=zero_of(found["dtype"]) if fill_value is ZERO else fill_value, **found)
 
 
 def fill_like(a: Any) -> object:

@@ -61,7 +61,7 @@ from xzarr3 import (
 )
 from xzarr3.codecs import BloscCodec, BytesCodec, GzipCodec, TransposeCodec, ZstdCodec
 from xzarr3.codecs.numcodecs.filters import FixedScaleOffsetCodec
-from xzarr3.dtypes import RawBits
+from xzarr3.dtypes import RawBytes
 from xzarr3.model import metadata
 
 SLOW = settings(
@@ -1100,7 +1100,7 @@ def test_an_element_for_which_there_is_no_memory(
     def fails(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(RawBits, name, fails)
+    monkeypatch.setattr(RawBytes, name, fails)
     needed = name != "from_json_scalar" or fill is not None
     with pytest.raises(MetadataError, match="no memory for one element") if needed else nullcontext():
         of_version_2(shape=[1], chunks=[1], dtype="|V12", fill_value=fill)

@@ -486,7 +486,7 @@ GUARDED = r"""
 
     native._allocate = allocate
     native._KEPT = -1  # Each call gets memory of its own.
-    native_read.FEW = native_write.FEW = 1
+    native_read.FEW = native_read.FEW_INNER = native_write.FEW = 1
     assert native.report() == "in use"
     for path in sorted(Path(sys.argv[1]).iterdir()):
         array = xzarr3.open_array(path, mode="r+")

@@ -73,7 +73,7 @@ def test_a_missing_group_that_may_be_made_costs_no_look(monkeypatch: pytest.Monk
     def look(*args: object) -> str:
         pytest.fail("the place was looked at")
 
-    monkeypatch.setattr("xzarr3.api.what_is_there", look)
+    monkeypatch.setattr("xzarr3.nodes.absent.what_is_there", look)
     dataset = xr.Dataset({"a": ("x", np.arange(3))})
     for options in ({"mode": "a"}, {"append_dim": "x"}):
         xzarr3.to_zarr(dataset, xzarr3.MemoryStore(), **options)

@@ -22,6 +22,7 @@ from _mistakes import MISTAKES, create, encoded
 from test_error_texts import FAULTS
 
 import xzarr3
+from xzarr3.dtypes import data_type_registry
 from xzarr3.errors import FULL_TRACEBACK
 
 MOST_FRAMES = 4
@@ -101,6 +102,7 @@ def test_missing_extra(
 ) -> None:
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(data_type_registry, "_found", {})  # An earlier test may have used the data type.
     error = made(use)
     assert isinstance(error, xzarr3.Xzarr3Error)
     assert f"pip install 'xzarr3[{extra}]'" in str(error)

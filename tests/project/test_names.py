@@ -189,6 +189,27 @@ assert kinds == {name: type(getattr(xzarr3, name)) for name in xzarr3.__all__}
 """
 
 
+LOADED = """
+import sys, numpy
+before = set(sys.modules)
+import xzarr3
+loaded = sys.modules.keys() - before
+own = {name for name in loaded if name.startswith("xzarr3")}
+later = ("advice", "checks", "commit", "copying", "dask", "differences", "formats.draft.arrays")
+later += ("formats.v2.parse", "io.explain", "io.native", "nodes.resize", "stores.local", "xarray")
+heavy = {"google_crc32c", "hashlib", "importlib.metadata", "json", "logging", "lzma", "numcodecs", "secrets"}
+heavy |= {"shutil", "socket", "urllib.parse", "zstandard"}
+print(len(own), *loaded & ({f"xzarr3.{name}" for name in later} | heavy))
+"""
+
+
+def test_importing_xzarr3_imports_few_modules() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True)
+    own, *unwanted = done.stdout.split()
+    assert unwanted == []
+    assert int(own) <= 100
+
+
 def test_no_module_shadows_a_public_name() -> None:
     """Importing a module of the package sets an attribute of the package."""
     subprocess.run([sys.executable, "-c", IMPORTS], check=True)

@@ -30,15 +30,22 @@ def run(code: str) -> str:
     "code",
     [
         f"import xarray, xzarr3; {_DATASET}",
+        f"import xzarr3, xarray; {_DATASET}",
+        f"import xzarr3, importlib.util; importlib.util.find_spec('xarray'); import xarray; {_DATASET}",
         f"import xzarr3, xarray, xzarr3.xarray; {_DATASET}",
         f"import xzarr3; {_STORE}; import xarray; ds = xarray.open_dataset(store, engine='xzarr3')",
         f"import xzarr3; {_STORE}; ds = xzarr3.open_dataset(store)",
         f"import xzarr3, xarray; {_DATASET}; xzarr3.to_zarr(ds, xzarr3.MemoryStore())",
     ],
-    ids=["xarray first", "xzarr3.xarray", "the engine", "open_dataset", "to_zarr"],
+    ids=["first", "later", "sought and later", "xzarr3.xarray", "the engine", "open_dataset", "to_zarr"],
 )
 def test_the_accessor_is_there(code: str) -> None:
     assert run(f"{code}\nprint(ds.xzarr3, ds.t.xzarr3)").count("explain(), to_zarr()") == 2
+
+
+def test_xarray_imported_later_has_its_own_loader() -> None:
+    code = "import xzarr3, xarray; print(xarray.__loader__ is xarray.__spec__.loader, xarray.__loader__)"
+    assert "True <_frozen_importlib_external.SourceFileLoader" in run(code)
 
 
 def test_importing_xzarr3_imports_neither_xarray_nor_what_draws() -> None:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -310,8 +310,7 @@ class Configuration:
             raise
 
 
-@dataclass(frozen=True)
-class _Parameter:
+class _Parameter(NamedTuple):
     """How a codec reads and checks one field of its configuration."""
 
     read: Callable[..., Any]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import google_crc32c
-
 from xzarr3._types import Buffer
 from xzarr3.codecs.base import BytesBytesCodec, ParameterCodec
 from xzarr3.errors import ChunkDecodeError
@@ -30,11 +28,15 @@ class Crc32cCodec(ParameterCodec, BytesBytesCodec):
         return size + _SIZE
 
     def encode(self, data: Buffer) -> Buffer:
+        import google_crc32c
+
         value = bytes(data)
         checksum: int = google_crc32c.value(value)
         return value + checksum.to_bytes(_SIZE, "little")
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
+        import google_crc32c
+
         if len(data) < _SIZE:
             raise ChunkDecodeError(f"found {len(data)} bytes, expected at least {_SIZE}", codec=self.name)
         if len(data) - _SIZE > limit:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import SWAPS, Holder, Lease
@@ -22,9 +23,11 @@ from xzarr3.commit.leftovers import said_in
 from xzarr3.commit.resume import Resumption, is_top, may_be_lost
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.errors import NodeExistsError
-from xzarr3.groups import Group
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
+
+if TYPE_CHECKING:
+    from xzarr3.groups import Group
 
 _VERSION = 2
 _LARGEST = 2**24  # Bytes of a note.

@@ -12,13 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.arrays import Array
 from xzarr3.copying.finished import Finished
 from xzarr3.copying.tiles import Coords, Tiles, tiles_for
 from xzarr3.errors import MetadataError
-from xzarr3.groups import Group
 from xzarr3.io.selection import basic_selection
 from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata
@@ -28,6 +28,9 @@ from xzarr3.parallel import available_threads, pause, run_on_threads, waiters
 from xzarr3.stores import Store, in_flight
 from xzarr3.stores.in_flight import Budget
 from xzarr3.tracing.counters import for_array
+
+if TYPE_CHECKING:
+    from xzarr3.groups import Group
 
 _OBJECT_BYTES = 64  # Assumed of an element of variable length.
 

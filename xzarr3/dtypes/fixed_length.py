@@ -192,7 +192,6 @@ class FixedLengthUTF32(Ordered, _FixedLength):
         return self._cannot_hold(given, found=found, accepted=f"text of up to {self.length} characters")
 
 
-@dataclass(frozen=True)
 class NullTerminatedBytes(_FixedLength):
     """``null_terminated_bytes``: up to ``length`` bytes; zeros at the end do not belong to an element.
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self
 
@@ -33,7 +32,6 @@ class _NativeClass:
         return type(owner._machine())
 
 
-@dataclass(frozen=True)
 class _Small(PlainlyNamed):
     """A data type of ml_dtypes."""
 
@@ -333,7 +331,6 @@ def _float(number: float) -> float:
         return math.inf
 
 
-@dataclass(frozen=True)
 class BFloat16(_SmallFloat, Ordered, name="bfloat16", width=16, nan=0x7FC0, infinite=True):
     """``bfloat16``: the upper half of a single precision number."""
 
@@ -452,12 +449,10 @@ class _SmallComplex(_Small):
         return self._in_order(result) if isinstance(self, Ordered) else result
 
 
-@dataclass(frozen=True)
 class ComplexBFloat16(_SmallComplex, Ordered, of=BFloat16, module_name="bcomplex32"):
     """``complex_bfloat16``: two bfloat16 numbers."""
 
 
-@dataclass(frozen=True)
 class ComplexFloat16(_SmallComplex, Ordered, of=Float16, module_name="complex32"):
     """``complex_float16``: two half precision numbers."""
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -55,8 +54,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spelling:
+class Spelling(NamedTuple):
     """How a format writes data types and fill values. It holds all differences between the formats."""
 
     numpy_names: bool

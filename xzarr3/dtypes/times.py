@@ -250,7 +250,6 @@ class _Time(NumpyNamed, Ordered):
         return self._in_order(result)
 
 
-@dataclass(frozen=True, repr=False)
 class DateTime64(_Time):
     """``numpy.datetime64``: points in time, counted from 1970-01-01T00:00 UTC.
 
@@ -288,7 +287,6 @@ class DateTime64(_Time):
         return isinstance(item, (datetime.date, np.datetime64))
 
 
-@dataclass(frozen=True, repr=False)
 class TimeDelta64(_Time):
     """``numpy.timedelta64``: durations; parameters as for :class:`DateTime64`.
 

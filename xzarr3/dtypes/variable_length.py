@@ -12,7 +12,6 @@ version 2, as a codec of numcodecs.
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -254,6 +253,8 @@ class JSONObjects(_Objects):
         return self.cast_scalar(data)
 
     def bits(self, scalar: Any) -> bytes:
+        import json
+
         return json.dumps(scalar, sort_keys=True, separators=(",", ":")).encode()
 
     def filled(self, shape: tuple[int, ...], fill: Any) -> AnyArray:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.codecs.base import Codec
@@ -31,8 +30,7 @@ MAX_NAMES = 256
 """Most names in the path of a node. Deeper paths are refused, to bound the work that a document can cause."""
 
 
-@dataclass(frozen=True)
-class DocumentKey:
+class DocumentKey(NamedTuple):
     """The meaning of the key of a document.
 
     Parameters

@@ -7,7 +7,6 @@ Knows nothing of the fields of documents.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -54,6 +53,8 @@ def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, A
     except RecursionError as error:
         raise _nested(path, name) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        import json
+
         try:
             document = json.loads(bytes(data))
         except RecursionError as deep:
@@ -121,6 +122,8 @@ def encode(document: Mapping[str, Any], path: str = "", *, compact: bool = False
     Traceback (most recent call last):
     xzarr3.errors.MetadataError: node '/', field 'a': cannot be written as JSON; found 1j; accepted: ...
     """
+    import json
+
     try:
         if compact:
             return json.dumps(document, separators=(",", ":"), default=_plain).encode()
@@ -197,6 +200,8 @@ def plain_attributes(
     >>> plain_attributes({"valid_range": (0, np.int16(7))})
     {'valid_range': [0, 7]}
     """
+    import json
+
     try:
         attributes = dict(attributes)
     except (TypeError, ValueError) as error:

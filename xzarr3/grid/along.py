@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Self, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +28,7 @@ Run: TypeAlias = tuple[int, int]
 Elements: TypeAlias = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(msgspec.Struct, frozen=True):
     """One dimension divided into chunks of the same length.
 
     Parameters
@@ -115,8 +114,7 @@ class Steps:
         return self.length
 
 
-@dataclass(frozen=True)
-class Edges:
+class Edges(msgspec.Struct, frozen=True, dict=True):
     """One dimension divided into chunks of any lengths.
 
     Parameters

@@ -9,19 +9,16 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ChunkError
 from xzarr3.io.fetch import Price
-from xzarr3.io.native import Left
-from xzarr3.io.native_read import NativeRead
-from xzarr3.io.native_write import NativeWrite
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
@@ -32,6 +29,11 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_threads, waiters
 from xzarr3.stores import Store
 from xzarr3.tracing.counters import for_array
+
+if TYPE_CHECKING:
+    from xzarr3.io.native import Left
+    from xzarr3.io.native_read import NativeRead
+    from xzarr3.io.native_write import NativeWrite
 
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
@@ -85,8 +87,7 @@ class Runs:
         self.stopped = True
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(msgspec.Struct, frozen=True, dict=True):
     """Reads and writes the stored units of one array: shards, or chunks that are in no shard.
 
     Parameters
@@ -176,6 +177,8 @@ class Engine:
         """
         if out.nbytes == 0:
             return 0
+        from xzarr3.io.native_read import NativeRead  # imports the libraries of the codecs
+
         units, number, missing = plan.batches(), plan.number, 0
         native = NativeRead.of(self, plan, out, absent)
         left = None if native is None else self._by_native_code(native, threads or available_threads())
@@ -261,6 +264,8 @@ class Engine:
         """
         if source.size == 0:
             return
+        from xzarr3.io.native_write import NativeWrite
+
         asked, threads = threads, to_write(self, plan, threads)
         options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
         native = (

@@ -10,12 +10,12 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import Xzarr3Error, printable, shorten_traceback
-from xzarr3.io.explain import Explanation, explain
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import DimChoice, Points, Selection
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
+    from xzarr3.io.explain import Explanation
 
 Parse: TypeAlias = Callable[[object, tuple[int, ...]], "tuple[DimChoice, ...] | Points"]
 
@@ -92,6 +92,8 @@ class Indexer(Shown):
 
     def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
         """Tell what a read of ``selection`` fetches; see :meth:`xzarr3.Array.explain`."""
+        from xzarr3.io.explain import explain
+
         fields, elements = self._array.split(selection)
         return explain(self._array, self._array.engine.plan(self._parsed(elements)), fields, threads)
 

@@ -37,8 +37,8 @@ from xzarr3.tracing.events import everywhere
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
 
-FEW = 8
-"""Chunks. Python reads fewer of them sooner; so it does with twice as many inner chunks of shards."""
+FEW, FEW_INNER = 8, 16
+"""Chunks, and inner chunks of shards. Python reads fewer of them sooner."""
 _LONGEST = 2**48  # Most elements along a dimension, so that no place exceeds 64 bits.
 _SHARDS = 64  # Most shards that are open at a time: a process has few descriptors.
 _INNER = 2**15  # Most inner chunks in a call.
@@ -81,7 +81,7 @@ class NativeRead:
         if not known or (everywhere.listeners and not process.collectors):
             return None
         if (
-            plan.chunks < FEW * (1 if shard is None else 2)
+            plan.chunks < (FEW if shard is None else FEW_INNER)
             or out.dtype != chain.spec.dtype
             or max(engine.meta.shape, default=0) > _LONGEST
         ):
@@ -287,11 +287,12 @@ def place_rows(
         The fill value.
     """
     layout = reading.of(chain) if loaded() is not None and out.dtype == chain.spec.dtype else None
-    if layout is None or out.ndim == 0 or len(listed) < 2 * FEW:
+    if layout is None or out.ndim == 0 or len(listed) < FEW_INNER:
         return [*listed]
     octets = np.frombuffer(value, np.uint8)
     memory = np.array([octets.ctypes.data, len(octets)], np.int64)
-    offset, length = np.array([row[:2] for row in listed], np.int64).T.copy()
+    entries = np.array([row[:2] for row in listed], np.uint64)  # Of any size: nobody has checked them.
+    offset, length = np.minimum(entries, np.uint64(2**62)).astype(np.int64).T.copy()
     start = np.array([[each.start for each in row.inner] for row in listed], np.int64)
     place = np.array([[each.start for each in row.outer] for row in listed], np.int64)
     extent = np.array([[each.stop for each in row.outer] for row in listed], np.int64) - place

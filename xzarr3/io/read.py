@@ -18,7 +18,6 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.io.fetch import InnerChunks, Layout, Request, Row, Table, fetched, requests
-from xzarr3.io.native_read import place_rows
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
 from xzarr3.io.shards import Opened, forget_index, open_shard
@@ -234,6 +233,8 @@ class UnitReader:
         for unit in absent:
             out[unit.outer] = self._engine.fill
         if slices and isinstance(reader, BytesReader):
+            from xzarr3.io.native_read import place_rows  # imports the libraries of the codecs
+
             rows = place_rows(chain, rows, reader.value, out, self._engine.fill)
         for row, data in fetched(reader, rows, self._plan.price):
             offset, length, coords, inner, outer, layout = row

@@ -148,10 +148,10 @@ def _listed(parts: Sequence[AxisProjection], stride: int) -> Numbers:
 def _boxes_of(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Boxes | None:
     """The boxes of a selection in the array; None if they are so many that numpy places them faster."""
     if not isinstance(plan.selection, Points):
-        along = [*map(_along, plan.selection, view.strides)]
-        number = math.prod(len(each) for each in along)
+        number = math.prod(map(_runs, plan.selection))
         if number > _DENSE * plan.number:
             return None
+        along = [*map(_along, plan.selection, view.strides)]
         start, extent, place = _product(along, 0, number)
         return Boxes(start, extent, place)
     points, others = plan.selection, _others(plan)
@@ -165,6 +165,13 @@ def _boxes_of(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Boxes | None:
         start[:, axis] = next(indices)[order] if each is None else each.start
         extent[:, axis] = 1 if each is None else each.count
     return Boxes(start, extent, np.arange(number) * view.strides[0])
+
+
+def _runs(chosen: DimChoice) -> int:
+    """Number of boxes along one dimension."""
+    if isinstance(chosen, DimSelection):
+        return 1
+    return 1 + int(np.count_nonzero(chosen.indices[1:] != chosen.indices[:-1] + 1))
 
 
 def _along(chosen: DimChoice, stride: int) -> Numbers:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, SupportsIndex, TypeAlias, TypeGuard, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -33,8 +33,7 @@ _BASIC = "integers, slices and one Ellipsis"
 _ANY = "integers, slices, one Ellipsis, and arrays of integers or of truth values"
 
 
-@dataclass(frozen=True, slots=True)
-class DimSelection:
+class DimSelection(msgspec.Struct, frozen=True):
     """The elements selected along one dimension.
 
     Parameters
@@ -59,8 +58,7 @@ class DimSelection:
         return self.start + (self.count - 1) * self.step + 1 if self.count else self.start
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DimIndices:
+class DimIndices(msgspec.Struct, frozen=True, eq=False):
     """The elements selected along one dimension, where they are no progression.
 
     Parameters
@@ -93,8 +91,7 @@ class DimIndices:
 DimChoice: TypeAlias = DimSelection | DimIndices
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Points:
+class Points(msgspec.Struct, frozen=True, eq=False):
     """Points that index arrays select together, each combined with the selection of the other dimensions.
 
     Parameters

@@ -11,15 +11,14 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from xzarr3.stores import Store
 
 _REMEMBERED = 2**14  # number of arrays
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(NamedTuple):
     """The last change of an array."""
 
     mark: str | None = None

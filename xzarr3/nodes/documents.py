@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from xzarr3._types import Buffer
-from xzarr3.commit.length import Length
 from xzarr3.errors import OutcomeUnknownError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -25,6 +26,9 @@ from xzarr3.nodes.find import (
 )
 from xzarr3.stores import Store
 from xzarr3.stores.base import ABSENT, UNCHANGED, Unchanged, joined
+
+if TYPE_CHECKING:
+    from xzarr3.commit.length import Length
 
 
 def change_document(
@@ -107,8 +111,7 @@ def change_document(
     return changed[0]
 
 
-@dataclass
-class Before:
+class Before(msgspec.Struct):
     """A document with consolidated copies, as read before the nodes were changed.
 
     A node stored after this read may go into the copy without being read again, as long as the document has
@@ -126,7 +129,7 @@ class Before:
     key: str
     value: Buffer | None
     version: object
-    nodes: dict[str, NodeMetadata] = field(default_factory=dict)
+    nodes: dict[str, NodeMetadata] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of_root(cls, store: Store, format: Format) -> Before | None:

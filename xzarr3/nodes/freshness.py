@@ -8,7 +8,6 @@ the same array: :func:`read_steadily`, :func:`check_current` and :func:`check_to
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import time
@@ -17,7 +16,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from xzarr3._types import Buffer
-from xzarr3.commit.lease import LeaseLostError, check_complete
 from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
 from xzarr3.formats.base import Held
 from xzarr3.formats.fill_value_attribute import coding, recoded
@@ -268,6 +266,8 @@ def check_shape(array: Array, found: ArrayMetadata) -> None:
 
 
 def _vanished(array: Array) -> Xzarr3Error:
+    from xzarr3.commit.lease import check_complete
+
     more = check_complete(array.store, array.path, f"array '{array.name}'")
     return ChangedError(
         f"array '{array.name}' of {array.store} vanished: the document that it was opened from "
@@ -292,6 +292,8 @@ def _same_as(array: Array, held: Held | None) -> ArrayMetadata:
 
 def same(array: Array, found: NodeMetadata | None, shape: tuple[int, ...] | None = None) -> ArrayMetadata:
     """Raise if metadata are no longer of this array, or of another shape than ``shape``, if given."""
+    from xzarr3.commit.lease import LeaseLostError
+
     if not isinstance(found, ArrayMetadata) or not found.stores_as(array.metadata):
         raise ChangedError(
             f"array '{array.name}' of {array.store} was removed or replaced since it was opened; open it "
@@ -347,6 +349,8 @@ def _stamps(array: Array) -> object:
 
 def token(array: Array) -> object:
     """The token by which dask names an array; changes when values or documents change."""
+    import hashlib
+
     stamps: tuple[object, object] = array._tag, changes.last(array.store, array.path).mark
     if tells_changes(array):
         stamps = array.store.stamp([array._key]), _stamps(array)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Literal, Self
+
+import msgspec
 
 from xzarr3.display.shown import Shown
 from xzarr3.errors import ArgumentTypeError, InvalidKeyError, ReadOnlyError
@@ -34,8 +35,7 @@ def document_lock(store: Store) -> AbstractContextManager[object]:
     return key_lock(store.identity, "\0documents")
 
 
-@dataclass(frozen=True)
-class StorePath:
+class StorePath(msgspec.Struct, frozen=True):
     """A store and a path in it.
 
     Parameters

@@ -13,11 +13,10 @@ This module compares documents only as bytes; its callers parse them.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from xzarr3._types import Buffer
 from xzarr3.formats.documents import mark_of
@@ -33,16 +32,14 @@ _MOST_NOTED = 2**14
 Parse = Callable[[Sequence[Buffer | None]], NodeMetadata | None]
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """A document at some time: its digest, and the mark shared by all documents stored with it."""
 
     digest: bytes
     mark: bytes
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """The documents as seen at one time; ``metadata`` is None if the first one was absent."""
 
     time: float
@@ -126,6 +123,8 @@ def look(store: Store, keys: tuple[str, ...], parse: Parse, *, to_write: bool = 
 
 
 def _digest(stored: Buffer | None) -> bytes:
+    import hashlib
+
     return b"-" if stored is None else hashlib.sha256(stored).digest()
 
 

@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from xzarr3.stores.base import UNCHANGED, Store, ValueReader, check_key, check_prefix, cut
-from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.memory import MemoryStore
 from xzarr3.stores.open import StoreLike, open_store
 
 if TYPE_CHECKING:
     from xzarr3.stores.cache.store import CacheStore
     from xzarr3.stores.fsspec.store import FsspecStore
+    from xzarr3.stores.local.store import LocalStore
     from xzarr3.stores.logging import LoggingStore
     from xzarr3.stores.object.store import ObjectStore
     from xzarr3.stores.wrappers import ReadOnlyStore, WrapperStore
@@ -45,6 +45,7 @@ __all__ = [
 _LAZY = {
     "CacheStore": "cache.store",
     "FsspecStore": "fsspec.store",
+    "LocalStore": "local.store",
     "LoggingStore": "logging",
     "ObjectStore": "object.store",
     "ReadOnlyStore": "wrappers",

@@ -13,7 +13,6 @@ Unicode name as well. This module knows nothing of arrays, chunks or metadata do
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -541,6 +540,8 @@ class Store(Shown, Closing):
             return value, version
 
     def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        import hashlib
+
         value = self.get(key)
         return value, ABSENT if value is None else hashlib.blake2b(value, digest_size=20).digest()
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, MutableMapping
 from types import NoneType
 from typing import Any, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit
 
 from xzarr3.errors import (
     ArgumentTypeError,
@@ -19,9 +18,6 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.stores.base import Store
-from xzarr3.stores.local.near import meant_url
-from xzarr3.stores.local.store import LocalStore
-from xzarr3.stores.object.options import OBJECT_SCHEMES
 
 StoreLike: TypeAlias = Any
 """A path, a URL, a :class:`Store`, a dict, or a store of another library; see :func:`open_store`."""
@@ -156,6 +152,8 @@ def _open_object(store: Any, packages: set[str], options: dict[str, Any]) -> Sto
 
 def _open_upath(path: Any, options: dict[str, Any], mode: Mode) -> Store:
     """The store at a path of universal_pathlib: natively where its protocol is known here, else by fsspec."""
+    from xzarr3.stores.object.options import OBJECT_SCHEMES
+
     if path.protocol in ("", "file", "local"):
         return _open_location(path.path, options, mode)
     if path.protocol in OBJECT_SCHEMES:
@@ -171,6 +169,9 @@ def _package(cls: type) -> str:
 
 
 def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
+    from xzarr3.stores.local.store import LocalStore
+    from xzarr3.stores.object.options import OBJECT_SCHEMES
+
     if not location:
         raise StoreError(
             "no store at the empty path; accepted: a path, such as '.' for the current directory"
@@ -203,6 +204,8 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
 
 def _check_slips(location: str) -> None:
     """Refuse what was meant for a URL or for another system; a write would make a folder of this name."""
+    from xzarr3.stores.local.near import meant_url
+
     url, is_of_windows = meant_url(location), os.name != "nt" and _WINDOWS.match(location)
     if (url is None and not is_of_windows) or os.path.exists(location):
         return
@@ -229,6 +232,8 @@ def _is_zip(name: str) -> bool:
 
 def _path(location: str) -> str:
     """The path in a ``file://`` URL."""
+    from urllib.parse import unquote, urlsplit
+
     url = urlsplit(location)
     if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
         raise StoreError(

@@ -7,7 +7,6 @@ public operations. A store that can do better returns classes of its own from ``
 from __future__ import annotations
 
 import contextlib
-import random
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -278,6 +277,8 @@ class Writer(Closing):
 
     def update(self, key: str, change: Change) -> None:
         """Replace a value by a function of it; see :meth:`Store.update`."""
+        import random
+
         store = self._store
         end = time.monotonic() + store.conflict_deadline
         longest = _FIRST_PAUSE

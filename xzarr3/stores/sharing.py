@@ -7,7 +7,6 @@ request count. The stores that were used last are kept alive between tasks.
 from __future__ import annotations
 
 import copyreg
-import logging
 import pickle
 import threading
 import weakref
@@ -97,12 +96,16 @@ def _settings(store: Store) -> list[object]:
 
 def is_plain(value: object, *kinds: type) -> bool:
     """Whether a value consists of simple types and ``kinds`` only, so that equal values pickle equally."""
-    if type(value) in _PLAIN or type(value) is logging.Logger:  # A logger is pickled by its name.
+    if type(value) in _PLAIN:
         return True
     if type(value) in (list, tuple):
         return all(is_plain(item, *kinds) for item in cast("list[object]", value))
     if type(value) is dict:
         return all(is_plain(item, *kinds) for pair in value.items() for item in pair)
+    import logging
+
+    if type(value) is logging.Logger:  # It is pickled by its name.
+        return True
     return isinstance(value, kinds) and is_plain(vars(value), *kinds)
 
 

@@ -7,7 +7,6 @@ fsspec the requests to the service or file system are reported. Codecs count the
 from __future__ import annotations
 
 import functools
-import json
 import os
 import threading
 import time
@@ -114,6 +113,8 @@ class Collector:
 
     def put(self) -> None:
         """Write the counts into the folder, if this process does so and they have changed."""
+        import json
+
         if not self.puts or self.folder is None or self._put == self._serial:
             return
         found = self.snapshot()
@@ -135,6 +136,8 @@ class Collector:
 
 def put_there(folder: str) -> Iterator[Snapshot]:
     """The counts that processes have written into a folder."""
+    import json
+
     try:
         names = [name for name in os.listdir(folder) if not name.endswith("~")]
     except OSError:

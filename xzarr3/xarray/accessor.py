@@ -1,7 +1,7 @@
 """The accessor ``.xzarr3`` of xarray's objects: ``ds.xzarr3.to_zarr(...)`` and ``ds.xzarr3.explain()``.
 
-The accessor exists if xarray was imported before xzarr3, after ``import xzarr3.xarray``, and after a dataset
-was opened or written with this package. ``import xzarr3`` imports no xarray, because that takes long.
+The accessor exists once both xarray and xzarr3 are imported, in any order. ``import xzarr3`` imports no
+xarray, because that takes long; :mod:`xzarr3._after_xarray` imports this module when xarray is imported.
 """
 
 from __future__ import annotations

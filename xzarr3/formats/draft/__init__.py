@@ -22,8 +22,6 @@ from typing import Any, ClassVar, Literal, Self
 
 from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.formats.base import Document, DocumentKey, Format, node_prefix
-from xzarr3.formats.draft.arrays import EarlyArrayMetadata, array_document, parse_array
-from xzarr3.formats.draft.json import check_extensions, members
 from xzarr3.model.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 
@@ -115,6 +113,8 @@ class DraftFormat(Format):
         >>> DraftFormat.from_entry_point(entry_point).array_key("sst")
         'meta/sst.array.txt'
         """
+        from xzarr3.formats.draft.json import check_extensions, members
+
         try:
             minor = _minor_version(document.get("zarr_format", ...))
             early = isinstance(document.get("metadata_encoding"), str)
@@ -227,6 +227,8 @@ class DraftFormat(Format):
         return self._parse(held, path, quiet=True)
 
     def _parse(self, held: Mapping[str, Document], path: str, *, quiet: bool) -> NodeMetadata:
+        from xzarr3.formats.draft.arrays import EarlyArrayMetadata, parse_array
+
         try:
             if "array" not in held:
                 return self._parse_group(held["group"])
@@ -242,6 +244,8 @@ class DraftFormat(Format):
             ) from error
 
     def _parse_group(self, document: Mapping[str, Any]) -> GroupMetadata:
+        from xzarr3.formats.draft.json import members
+
         found, unknown = members(document, {"attributes": "an object"}, lenient=self.minor > 0)
         attributes = found["attributes"]
         if not isinstance(attributes, dict):
@@ -251,6 +255,8 @@ class DraftFormat(Format):
         return GroupMetadata(attributes=attributes, ignored=unknown, zarr_format=self.zarr_format)
 
     def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
+        from xzarr3.formats.draft.arrays import EarlyArrayMetadata, array_document
+
         if self.root and isinstance(meta, ArrayMetadata):
             if not isinstance(meta, EarlyArrayMetadata):
                 raise self._read_only(path)
@@ -299,6 +305,8 @@ def _early_suffix(document: Mapping[str, Any]) -> str:
 
 
 def _key_suffix(encoding: object, *, lenient: bool) -> str:
+    from xzarr3.formats.draft.json import members
+
     field = "metadata_encoding"
     if isinstance(encoding, dict) and ("extension" in encoding or encoding.get("type", "json") != "json"):
         raise UnknownExtensionError(

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any, cast
 
 from xzarr3.errors import MetadataError, UnknownExtensionError
-from xzarr3.formats import v2
 from xzarr3.formats.base import lengths_of
 from xzarr3.formats.draft.codecs import chunk_grid_from_json, with_shards
 from xzarr3.formats.draft.json import ARRAY_FIELDS, check_extensions, invalid, members, string_of
 from xzarr3.formats.draft.types import COMPLEX, TABLE, TIMES
+from xzarr3.formats.v2.names import ARRAY, ATTRIBUTES
+from xzarr3.formats.v2.parse import parse
 from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, check_shape
 
@@ -68,7 +69,7 @@ def parse_early(document: Mapping[str, Any]) -> ArrayMetadata:
         "order": found.get("chunk_memory_layout", "C"),
     }
     try:
-        meta = cast("ArrayMetadata", v2.parse({v2.ARRAY: array, v2.ATTRIBUTES: attributes}))
+        meta = cast("ArrayMetadata", parse({ARRAY: array, ATTRIBUTES: attributes}))
     except MetadataError as error:
         error.path = None
         for name, field in _IN_DRAFT.items():

@@ -18,7 +18,6 @@ from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import InvalidKeyError, MetadataError, listed
 from xzarr3.formats.base import Document, DocumentKey, Fetch, Format, fill_value_from_json, node_prefix
-from xzarr3.formats.v2.codec_fields import as_spelled, cannot_say, codec_fields_of
 from xzarr3.formats.v2.names import (
     ARRAY,
     ATTRIBUTES,
@@ -29,7 +28,6 @@ from xzarr3.formats.v2.names import (
     NCZARR_ARRAY,
     OWN,
 )
-from xzarr3.formats.v2.parse import parse, scalar_as
 from xzarr3.grid import RegularGrid
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -136,6 +134,8 @@ class V2Format(Format):
         return ARRAY in held
 
     def parse(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
+        from xzarr3.formats.v2.parse import parse
+
         return parse(held, path)
 
     def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
@@ -191,6 +191,8 @@ class V2Format(Format):
 
 def _attributes_document(meta: ArrayMetadata) -> Document:
     """The attributes, including the dimension names."""
+    from xzarr3.formats.v2.codec_fields import cannot_say
+
     attributes = dict(meta.attributes)
     names = meta.dimension_names
     if names is None or (names and all(name is None for name in names)):
@@ -205,6 +207,8 @@ def _attributes_document(meta: ArrayMetadata) -> Document:
 
 
 def _array_document(meta: ArrayMetadata) -> Document:
+    from xzarr3.formats.v2.codec_fields import as_spelled, cannot_say, codec_fields_of
+
     if not isinstance(meta.chunk_grid, RegularGrid):
         raise cannot_say("chunk_grid", meta.chunk_grid.name, "a regular grid")
     if meta.chunk_key_encoding.name != "v2":
@@ -225,6 +229,9 @@ def _array_document(meta: ArrayMetadata) -> Document:
 
 
 def _fill_value(meta: ArrayMetadata, stored: ZDType) -> JSON:
+    from xzarr3.formats.v2.codec_fields import cannot_say
+    from xzarr3.formats.v2.parse import scalar_as
+
     if meta.fill_is_null:
         return None
     try:
