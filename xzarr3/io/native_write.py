@@ -125,7 +125,9 @@ class NativeWrite:
 
     def run(self, threads: int) -> Left | None:
         """Write the units with at most so many threads; None if Python is to write all of them."""
-        with cast("LocalStore", self._engine.store)._file_writer(None, sys.maxsize) as writer:
+        store = cast("LocalStore", self._engine.store)
+        store._check_writable()
+        with store._file_writer(None, sys.maxsize) as writer:
             batches = rows.batches(self._plan, self._source)
             if batches is None:
                 return None
