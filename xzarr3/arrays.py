@@ -25,7 +25,7 @@ from xzarr3.errors import MetadataError, SelectionError, one_of, short_traceback
 from xzarr3.formats import Format, parse_format
 from xzarr3.grid import Grid, as_lengths
 from xzarr3.io.executor import Engine
-from xzarr3.io.missing import Describe, report
+from xzarr3.io.missing import report
 from xzarr3.io.selection import (
     BasicSelection,
     DimChoice,
@@ -284,12 +284,8 @@ class Array(ArraySelections):
         *,
         out: AnyArray | None = None,
         threads: int | None = None,
-        describe: Describe | None = None,
     ) -> AnyArray:
-        """Read a selection that has been worked out; see :meth:`get`.
-
-        ``describe`` returns the words for a region of the array, for messages about absent chunks.
-        """
+        """Read a selection that has been worked out; see :meth:`get`."""
         plan = self.engine.plan(selection)
         if out is not None:
             self._check_out(out, plan.shape, fields)
@@ -305,7 +301,7 @@ class Array(ArraySelections):
 
         read_steadily(self, read, plan.number, leaves=leaves)
         if absent:
-            report(self, plan.number, absent, describe)
+            report(self, plan.number, absent)
         plan.hand_over(buffer, result)
         if fields is None:
             return result

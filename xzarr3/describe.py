@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from xzarr3.display import html, text
 from xzarr3.display.attributes import folded_attributes
+from xzarr3.display.picture import picture
 from xzarr3.display.shown import Description
 from xzarr3.display.units import counted, ratio, share, size
 from xzarr3.errors import MetadataError, Xzarr3Error, printable, shorten
 from xzarr3.grid import Edges
-from xzarr3.io.picture import picture
 from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import depth_first, load_below

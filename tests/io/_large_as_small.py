@@ -9,7 +9,7 @@ import pytest
 
 import xzarr3
 from xzarr3.codecs import BloscCodec, ZstdCodec
-from xzarr3.io import byte_ranges, plan
+from xzarr3.io import fetch
 from xzarr3.io import threads as io_threads
 from xzarr3.model import metadata
 
@@ -19,12 +19,11 @@ def large_as_small(*, windows: bool = True) -> Iterator[None]:
     """Threads, ranges, windows, and shards read in parts, for arrays that are too small to be worth it."""
     metadata._chain.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(io_threads, "_SMALL", 0)
-        patch.setattr(io_threads, "_READ_LOCKED", 1e-9)
-        patch.setattr(io_threads, "_WRITE_LOCKED", 1e-9)
+        patch.setattr(io_threads, "_SMALL", 1)
+        patch.setattr(io_threads, "_LOCKED", 1e-9)
         if windows:
-            patch.setattr(byte_ranges, "WINDOW", 64)
-            patch.setattr(plan, "WHOLE_SHARD", 16)
+            patch.setattr(fetch, "WINDOW", 64)
+            patch.setattr(fetch, "WHOLE_SHARD", 16)
         patch.setattr(xzarr3.MemoryStore, "request_bytes", 8)
         patch.setattr(xzarr3.LocalStore, "request_bytes", 8)
         patch.setattr(ZstdCodec, "direct_from", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import pickle
 import re
@@ -26,7 +25,6 @@ from hypothesis import strategies as st
 import xzarr3
 import xzarr3.dask
 from xzarr3 import MissingChunksError, MissingChunksWarning, StoreError
-from xzarr3.io.missing import covered
 from xzarr3.xarray import Xzarr3BackendEntrypoint
 
 OURS = Xzarr3BackendEntrypoint
@@ -63,7 +61,7 @@ def reports() -> Iterator[list[tuple[int, set[tuple[int, ...]]]]]:
     """How many units were to be read and which of them were absent, for each report."""
     found: list[tuple[int, set[tuple[int, ...]]]] = []
 
-    def noted(array: Any, asked: int, absent: Any, describe: Any = None) -> None:
+    def noted(array: Any, asked: int, absent: Any) -> None:
         found.append((asked, set(absent)))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -88,14 +86,14 @@ def test_an_error_names_what_is_absent(zarr_format: Any) -> None:
     array = opened(some(zarr_format=zarr_format))
     keys = ", ".join(repr(array.chunk_key(at)) for at in ((1, 0), (1, 1)))
     expected = (
-        f"array '/a/b' of {array.store}: 2 of the 6 chunks to be read are absent: {keys}, "
-        "where the array is [2:4, 0:5]; pass missing='fill' or 'warn' to read the fill value "
+        f"array '/a/b' of {array.store}: 2 of the 6 chunks to be read are absent: {keys}; "
+        "pass missing='fill' or 'warn' to read the fill value "
     )
     with pytest.raises(MissingChunksError, match=re.escape(expected)) as caught:
         array[...]
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again)) == (MissingChunksError, str(caught.value))
-    with pytest.raises(MissingChunksError, match=r"1 of the 1 chunk to be read is absent.*is \[2:4, 3:5\]"):
+    with pytest.raises(MissingChunksError, match=r"1 of the 1 chunk to be read is absent: 'a.b.*1.1'; "):
         array[3, 4]
     np.testing.assert_array_equal(array[:2], np.arange(10).reshape(2, 5))
     assert issubclass(MissingChunksError, StoreError)
@@ -117,29 +115,21 @@ def test_a_warning_comes_once_for_each_read_and_names_the_caller() -> None:
     (only,) = caught
     assert only.filename == __file__
     assert "2 of the 6 chunks to be read are absent" in str(only.message)
-    assert str(only.message).endswith("where the array is [2:4, 0:5]; read as the fill value -1")
+    assert str(only.message).endswith("'a/b/c/1/1'; read as the fill value -1")
 
 
-def test_few_of_many_are_named_and_neighbours_are_one_part() -> None:
-    def check(array: xzarr3.Array, match: str, threads: int | None = None) -> None:
-        with pytest.raises(MissingChunksError, match=match):
-            opened(array).get(threads=threads)
-
+def test_few_of_many_are_named() -> None:
     many = xzarr3.create_array(xzarr3.MemoryStore(), shape=(100, 100), chunks=10, dtype="int8")
-    check(many, r"100 of the 100 chunks.*'c/0/0', 'c/0/1', 'c/0/2' and 97 more, .* is \[0:100, 0:100\];")
-    array = some(absent=[(0, 0), (1, 1), (2, 0)], chunks=(2, 3))
-    check(array, r"is \[0:2, 0:3\]; \[2:4, 3:5\]; \[4:6, 0:3\];")
-    chess = [at for at in itertools.product(range(6), range(5)) if sum(at) % 2]
-    with pytest.raises(MissingChunksError, match=r"15 of the 30.*and 12 more.*; and 11 other parts; pass"):
-        opened(some(absent=chess, chunks=1))[...]
+    with pytest.raises(
+        MissingChunksError, match=r"100 of the 100 .*: 'c/0/0', 'c/0/1', 'c/0/2' and 97 more; "
+    ):
+        opened(many)[...]
 
 
 def test_an_array_without_dimensions() -> None:
     store = xzarr3.MemoryStore()
     xzarr3.create_array(store, shape=(), dtype="float32")
-    with pytest.raises(
-        MissingChunksError, match=r"1 of the 1 chunk to be read is absent: 'c', .* is \[\.\.\.\]"
-    ):
+    with pytest.raises(MissingChunksError, match="1 of the 1 chunk to be read is absent: 'c'; "):
         xzarr3.open_array(store, missing="error")[...]
 
 
@@ -201,32 +191,6 @@ def test_what_is_reported_is_what_is_selected_and_absent(data: st.DataObject) ->
         assert found == []
 
 
-@given(shape=st.lists(st.integers(1, 7), max_size=3).map(tuple), data=st.data())
-@settings(max_examples=100, deadline=None)
-def test_parts_are_what_the_units_cover(shape: tuple[int, ...], data: st.DataObject) -> None:
-    chunks = tuple(data.draw(_division(length)) for length in shape)
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, chunks=chunks, dtype="int8")
-    units = [*np.ndindex(*array.shard_grid_shape)]
-    coords = sorted(data.draw(st.sets(st.sampled_from(units), min_size=1)))
-    grid = array.metadata.chunk_grid
-    expected, found = np.zeros(shape, int), np.zeros(shape, int)
-    for at in coords:
-        expected[grid.region(at, shape)] += 1
-    regions = covered(grid, shape, coords)
-    for region in regions:
-        found[region] += 1
-    np.testing.assert_array_equal(found, expected)
-    assert len(regions) <= len(coords)
-    if len(coords) == len(units):
-        assert regions == [tuple(slice(0, length) for length in shape)]
-
-
-def _division(length: int) -> st.SearchStrategy[Any]:
-    """Chunks of one length along a dimension, or of several."""
-    lengths = st.lists(st.integers(1, 3), min_size=length, max_size=length)
-    return st.one_of(st.integers(1, 4), lengths)
-
-
 def test_blocks_and_chunks_and_fields() -> None:
     array = opened(some())
     np.testing.assert_array_equal(array.blocks[0], np.arange(10).reshape(2, 5))
@@ -235,12 +199,12 @@ def test_blocks_and_chunks_and_fields() -> None:
     fields = opened(fields)
     np.testing.assert_array_equal(fields["x", :2], 5)
     reads: list[tuple[Callable[[], object], str]] = [
-        (lambda: array.blocks[1:, 1], r"'a/b/c/1/1', where the array is \[2:4, 3:5\]"),
+        (lambda: array.blocks[1:, 1], "'a/b/c/1/1'"),
         (lambda: array.read_chunk((1, 0)), "'a/b/c/1/0'"),
         (lambda: [*array.chunk_tasks()][3](), "'a/b/c/1/1'"),
         (lambda: np.asarray(array), "'a/b/c/1/0'"),
         (lambda: list(array), "'a/b/c/1/0'"),
-        (lambda: fields["y"], r"\[2:4\]"),
+        (lambda: fields["y"], "'c/1'"),
     ]
     for read, match in reads:
         with pytest.raises(MissingChunksError, match=match):
@@ -261,9 +225,7 @@ def test_an_inner_chunk_that_is_marked_as_empty_is_not_missing(slow: bool, threa
     strict = xzarr3.open_array(store, missing="error")
     assert strict.get((slice(0, 4), slice(0, 4)), threads=threads).sum() == 9 * 15 + 1
     assert strict.get((3, 3), threads=threads)[()] == 9
-    with pytest.raises(
-        MissingChunksError, match=r"1 of the 4 shards to be read is absent: 'c/0/1', .*\[0:4, 4:8\]"
-    ):
+    with pytest.raises(MissingChunksError, match="1 of the 4 shards to be read is absent: 'c/0/1'; "):
         strict.get(threads=threads)
 
 
@@ -390,9 +352,7 @@ def test_tasks_name_their_chunk(scheduler: str, tmp_path: Path) -> None:
     lazy = xzarr3.dask.from_zarr(array, chunks="units")
     with dask.config.set(scheduler=scheduler, num_workers=2):
         np.testing.assert_array_equal(lazy[:2].compute(), np.arange(10).reshape(2, 5))
-        with pytest.raises(
-            MissingChunksError, match=r"1 of the 1 chunk.*'a/b/c/1/1', where the array is \[2:4, 3:5\]"
-        ):
+        with pytest.raises(MissingChunksError, match=r"1 of the 1 chunk.*'a/b/c/1/1'"):
             lazy[3, 4].compute()
 
 
@@ -450,25 +410,20 @@ def stored(tmp_path: Path) -> Callable[..., xzarr3.LocalStore]:
     return make
 
 
-def test_a_dataset_names_coordinates(stored: Callable[..., xzarr3.LocalStore]) -> None:
+def test_a_dataset_names_keys(stored: Callable[..., xzarr3.LocalStore]) -> None:
     ds = xr.open_dataset(stored(), engine=OURS, missing="error")
     assert float(ds["t2m"][0, 0, 0]) == 1
-    expected = (
-        "2 of the 36 chunks to be read are absent: 't2m/c/2/1/0', 't2m/c/2/2/0', where the array is "
-        "time 1979-03-01 to 1979-03-01, lat -5.0 to 25.0, x[0:4]; pass "
-    )
+    expected = "2 of the 36 chunks to be read are absent: 't2m/c/2/1/0', 't2m/c/2/2/0'; pass "
     with pytest.raises(MissingChunksError, match=re.escape(expected)):
         ds["t2m"].load()
-    with pytest.raises(
-        MissingChunksError, match=r"time 1979-03-01 to 1979-03-01, lat -5\.0 to 5\.0, x\[0:4\]"
-    ):
+    with pytest.raises(MissingChunksError, match="1 of the 1 chunk to be read is absent: 't2m/c/2/1/0'"):
         ds["t2m"].sel(time="1979-03", lat=5).load()
     assert ds["t2m"].sel(time="1979-04").notnull().all()
 
 
 def test_a_dataset_warns_once_for_each_read(stored: Callable[..., xzarr3.LocalStore]) -> None:
     ds = xr.open_dataset(stored(), engine=OURS, missing="warn")
-    with pytest.warns(MissingChunksWarning, match=r"time 1979-03-01 to 1979-03-01, lat") as caught:
+    with pytest.warns(MissingChunksWarning, match="'t2m/c/2/1/0'") as caught:
         values = ds["t2m"].values
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -484,7 +439,7 @@ def test_a_dataset_of_dask_arrays(stored: Callable[..., xzarr3.LocalStore]) -> N
     for scheduler in ("threads", "processes"):
         with (
             dask.config.set(scheduler=scheduler, num_workers=1),
-            pytest.raises(MissingChunksError, match=r"1 of the 1 chunk.*time 1979-03-01 to.*x\[0:4\]"),
+            pytest.raises(MissingChunksError, match=r"1 of the 1 chunk.*'t2m/c/2"),
         ):
             ds["t2m"].mean().compute()
     fill = xr.open_dataset(store, engine=OURS, chunks={})
@@ -494,7 +449,7 @@ def test_a_dataset_of_dask_arrays(stored: Callable[..., xzarr3.LocalStore]) -> N
 def test_it_is_pickled_and_copied_along(stored: Callable[..., xzarr3.LocalStore]) -> None:
     ds = xr.open_dataset(stored(), engine=OURS, missing="error")
     for again in (pickle.loads(pickle.dumps(ds)), ds.copy(), copy.deepcopy(ds), ds[["t2m"]].isel(x=0)):
-        with pytest.raises(MissingChunksError, match="time 1979-03-01 to 1979-03-01, lat -5"):
+        with pytest.raises(MissingChunksError, match="'t2m/c/2/1/0'"):
             again["t2m"].load()
 
 
@@ -503,54 +458,11 @@ def test_trees_carry_it(stored: Callable[..., xzarr3.LocalStore]) -> None:
     weather(store.root, "deep/er")
     store.erase("deep/er/t2m/c/0/0/0")
     tree = xr.open_datatree(store, engine=OURS, missing="error")
-    with pytest.raises(
-        MissingChunksError, match=r"deep/er/t2m' .*time 1979-01-01 to 1979-01-01, lat -25\.0 to -15"
-    ):
+    with pytest.raises(MissingChunksError, match=r"array '/deep/er/t2m' .*'deep/er/t2m/c/0/0/0'"):
         tree["deep/er/t2m"].load()
     groups = xr.open_groups(store, engine=OURS, missing="error")
-    with pytest.raises(MissingChunksError, match=r"array '/t2m' .*time 1979-03-01"):
+    with pytest.raises(MissingChunksError, match=r"array '/t2m' .*'t2m/c/2/1/0'"):
         groups["/"]["t2m"].load()
     one = xr.open_dataset(store, engine=OURS, group="deep/er", missing="error")
-    with pytest.raises(MissingChunksError, match=r"time 1979-01-01"):
+    with pytest.raises(MissingChunksError, match="'deep/er/t2m/c/0/0/0'"):
         one["t2m"].load()
-
-
-def test_what_tells_nothing_is_left_to_indices(stored: Callable[..., xzarr3.LocalStore]) -> None:
-    store = stored(erase=["t2m/c/0/0/0", "lat/c/0"])
-    ds = xr.open_dataset(store, engine=OURS, missing="error", create_default_indexes=False)
-    with pytest.raises(MissingChunksError, match=r"time 1979-01-01 to 1979-01-01, lat\[0:2\], x\[0:4\]"):
-        ds["t2m"].variable.load()
-    with pytest.raises(MissingChunksError, match=r"array '/lat'.*where the array is lat\[0:6\];"):
-        ds["lat"].load()
-    undecoded = xr.open_dataset(
-        store, engine=OURS, missing="error", decode_times=False, create_default_indexes=False
-    )
-    with pytest.raises(MissingChunksError, match=r"time 0 to 0, lat\[0:2\], x\[0:4\]"):
-        undecoded["t2m"].variable.load()
-    with pytest.raises(MissingChunksError, match=r"array '/lat'"):
-        xr.open_dataset(store, engine=OURS, missing="error")
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (
-            xr.date_range("2000-02-28", periods=4, calendar="360_day", use_cftime=True),
-            "2000-02-30 to 2000-03-01",
-        ),
-        (pd.date_range("2000-02-28T12", periods=4, freq="h"), "2000-02-28T14:00 to 2000-02-28T15:00"),
-        (pd.to_datetime(["2000-01-01", "2000-01-02", "NaT", "2001-01-01"]), "NaT to 2001-01-01"),
-        (np.array([*"abcd"], object), "'c' to 'd'"),
-        (np.array([*"abcd"]), "'c' to 'd'"),
-        (np.array([1, 2, 3, 4]), "3 to 4"),
-        (np.array([1, 2, 3, 4.5], "float32"), "3.0 to 4.5"),
-    ],
-)
-def test_coordinates_of_all_kinds(values: Any, expected: str, tmp_path: Path) -> None:
-    ds = xr.Dataset({"v": ("k", np.arange(4.0) + 1)}, coords={"k": values})
-    ds.to_zarr(tmp_path / "a.zarr", zarr_format=3, consolidated=False, encoding={"v": {"chunks": (2,)}})
-    store = xzarr3.LocalStore(tmp_path / "a.zarr")
-    store.erase("v/c/1")
-    found = xr.open_dataset(store, engine=OURS, missing="error")
-    with pytest.raises(MissingChunksError, match=re.escape(f"where the array is k {expected};")):
-        found["v"].load()

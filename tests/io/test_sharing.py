@@ -22,6 +22,7 @@ from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
 from xzarr3.commit.replace_directory import StagedFolder as _StagedFolder
+from xzarr3.io.threads import to_read
 from xzarr3.parallel import cores
 from xzarr3.stores import cut
 from xzarr3.stores.base import ValueReader
@@ -320,6 +321,21 @@ def test_readers_are_of_the_type_that_stores_promise(tmp_path: Path) -> None:
     assert isinstance(reader, ValueReader)
     with reader:
         assert reader.read_into(2**70, memoryview(bytearray(3))) == 0
+
+
+def test_to_read_takes_threads_where_they_pay() -> None:
+    def number(selection: Any, store: Store | None = None, **options: Any) -> int:
+        data = np.ones((64, 2**14), "f4")  # Chunks of 64 KiB.
+        array = xzarr3.create_array(store or MemoryStore(), data=data, chunks=(1, 2**14), **options)
+        return to_read(array.engine, array.plan(selection), 4)
+
+    assert number(...) == 4
+    assert number(slice(3)) == 1, "little to decode"
+    assert number(..., compressors=None) == 1, "nothing to decode"
+    slow = MemoryStore()
+    slow.request_bytes = 2**20
+    assert number(..., slow, compressors=None) == 4, "answers take long"
+    assert number(..., shards=(64, 2**14)) == 1, "a shard belongs to one thread"
 
 
 @pytest.mark.parametrize("threads", [0, -1, "2", 1.5])

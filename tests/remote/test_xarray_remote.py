@@ -389,7 +389,7 @@ def test_an_error_does_not_stay(stored: dict[str, bytes]) -> None:
 def test_a_missing_chunk_of_a_coordinate_is_told_of_once(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
     del store._values["lat/c/1"]
-    with pytest.raises(MissingChunksError, match=r"array '/lat'.*'lat/c/1', where the array is lat\[2:4\]"):
+    with pytest.raises(MissingChunksError, match=r"array '/lat'.*'lat/c/1'"):
         xr.open_dataset(store, engine=OURS, missing="error")
     with pytest.warns(xzarr3.MissingChunksWarning, match=r"'lat/c/1'") as caught:
         ds = xr.open_dataset(store, engine=OURS, missing="warn")
@@ -584,7 +584,7 @@ def test_missing_chunks_are_named_anywhere(place: Place) -> None:
     """Wherever a chunk can be erased, which web servers and zip files do not do."""
     store = xzarr3.open_store(place.ours, place.options)
     store.erase("v3/c/1/0/0/0")
-    words = r"time 2001-01-02 to 2001-01-02T18:00, level 1000\.0 to 500\.0"
+    words = r"1 of the .* is absent: .*v3/c/1/0/0/0'"
     with pytest.raises(MissingChunksError, match=words):
         opened(place, missing="error")["v3"].load()
     assert np.isnan(opened(place)["v3"][4:]).all()

@@ -218,8 +218,8 @@ def _refuse(*args: Any, **options: Any) -> Any:
 
 
 def test_threads_that_share_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(io_threads, "_SMALL", 0)
-    monkeypatch.setattr(io_threads, "_READ_LOCKED", 1e-9)
+    monkeypatch.setattr(io_threads, "_SMALL", 1)
+    monkeypatch.setattr(io_threads, "_LOCKED", 1e-9)
     monkeypatch.setattr(files, "_SETTLED", 0)
     store = written(xzarr3.LocalStore(tmp_path / "a.zarr"), "shards")
     for chunks in (None, {}):

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.errors import ChunkError
-from xzarr3.io.shards import within
 from xzarr3.stores import ValueReader
 from xzarr3.stores.readers import BytesReader
 
@@ -147,8 +146,7 @@ def _decoded(
     order = chosen[np.argsort(entries[chosen, 0], kind="stable")]
     for span in _spans(entries, order.tolist(), at_once):
         first, last = int(entries[span[0], 0]), int(entries[span[-1]].sum())
-        part = within(reader, first, last - first)
-        value = memoryview(part.read(0, last - first))
+        value = memoryview(reader.read(first, last - first))
         for at in span:
             offset, length = (int(each) for each in entries[at])
             data = value[offset - first : offset - first + length]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from xzarr3.arrays import Array
 from xzarr3.dask.slicing import Part, extent
 from xzarr3.grid import Edges, Steps
-from xzarr3.io.byte_ranges import Price, element_ranges
+from xzarr3.io.fetch import Price, parts_of
 from xzarr3.io.projection import Slices
 
 Cost: TypeAlias = Callable[[tuple[Part, ...]], int]
@@ -44,7 +44,7 @@ def cost_of(source: object) -> Cost:
     axes: Sequence[Steps | Edges] = array.metadata.chunk_grid.axes
     if shard is not None:
         chain, axes = shard.inner, [Steps(length) for length in shard.grid.chunk_shape]
-    price, request = Price.of(array.store), array.store.request_bytes
+    price, request = Price.of(array.store, array.engine.meta.chain), array.store.request_bytes
 
     def cost(parts: tuple[Part, ...]) -> int:
         number, inner = 1, []
@@ -58,9 +58,9 @@ def cost_of(source: object) -> Cost:
             inner.append(slice(0, (-(-count // touched) - 1) * step + 1, step))
         each = chain.spec.nbytes
         if chain.is_plain:
-            ranges = element_ranges(chain, Slices(), tuple(inner), price)
-            if ranges is not None:
-                each = ranges.size + request * (len(ranges.starts) - 1)
+            rows = parts_of(chain, Slices(), tuple(inner), price)
+            if rows is not None:
+                each = sum(row.length for row in rows) + request * (len(rows) - 1)
         return number * (each + request)
 
     return cost

@@ -34,24 +34,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifdef __APPLE__
-#define SEARCH O_RDONLY
-#else
-#define SEARCH O_PATH
+#ifndef O_PATH /* Searching a directory needs less permission than reading it, where a system knows that. */
+#define O_PATH O_RDONLY
 #endif
 
 typedef int64_t i64;
 
 enum { CONTRACT = 1, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
-enum { LEFT = 0, DONE = 1, ABSENT = 2 };
+enum { LEFT = 0, DONE = 1, ABSENT = 2, FAILED = -1, NONE = -2 };
 enum { ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE };
 enum { READS, BYTES_READ, READ_TIME, CHUNKS, BYTES, TIME, COUNTS };
 
-#define GAP 4096             /* Reading so many more bytes takes as long as one more call. */
 #define AHEAD ((i64)1 << 18) /* Neighbours that begin within so many bytes are read in one call. */
 #define INFLATE_STATE ((i64)1 << 18) /* Bytes of ISA-L's state, whose real size is less than half of that. */
-#define FAILED (-1)
-#define NONE (-2)
 
 /* Functions of the libraries that the codecs' packages bring; 0 for one that is not there. */
 typedef struct {
@@ -105,6 +100,7 @@ typedef struct {
     Work work;
     const char *prefix; /* The path of a file: prefix, then coordinates with separators. */
     i64 prefix_size, separator, coordinates, flags;
+    i64 gap; /* Reading so many more bytes takes as long as one more call. */
     const i64 *coords;
     i64 *files;         /* Descriptors by file, -1 to open one; 0 to open and close one for each row. */
     const i64 *memory;  /* Address and size of the bytes, by file; 0 if they are in files. */
@@ -229,25 +225,18 @@ static int is_box_of(const char *from, const i64 *a, const i64 *count, i64 ndim,
     return 1;
 }
 
-static void reverse_bytes(char *bytes, i64 size, i64 width) {
-    for (i64 at = 0; at + width <= size; at += width) {
-        if (width == 2) {
-            uint16_t value;
-            memcpy(&value, bytes + at, 2);
-            value = __builtin_bswap16(value);
-            memcpy(bytes + at, &value, 2);
-        } else if (width == 4) {
-            uint32_t value;
-            memcpy(&value, bytes + at, 4);
-            value = __builtin_bswap32(value);
-            memcpy(bytes + at, &value, 4);
-        } else {
-            uint64_t value;
-            memcpy(&value, bytes + at, 8);
-            value = __builtin_bswap64(value);
-            memcpy(bytes + at, &value, 8);
-        }
+#define REVERSE_EACH(type, swap)                                                                             \
+    for (i64 at = 0; at + width <= size; at += width) {                                                      \
+        type value;                                                                                          \
+        memcpy(&value, bytes + at, sizeof value);                                                            \
+        value = swap(value);                                                                                 \
+        memcpy(bytes + at, &value, sizeof value);                                                            \
     }
+
+static void reverse_bytes(char *bytes, i64 size, i64 width) {
+    if (width == 2) REVERSE_EACH(uint16_t, __builtin_bswap16)
+    if (width == 4) REVERSE_EACH(uint32_t, __builtin_bswap32)
+    if (width == 8) REVERSE_EACH(uint64_t, __builtin_bswap64)
 }
 
 /* Turns stored elements into those in memory. */
@@ -297,19 +286,14 @@ static i64 gzip_decode(Thread *thread, const char *source, i64 size, char *targe
     return thread->work->libraries->crc32(0, target, count) == load32(source + size - 8) ? (i64)count : FAILED;
 }
 
-static i64 unshuffle(const char *source, i64 size, char *target, i64 width) {
+static i64 shuffle(const char *source, i64 size, char *target, i64 most, i64 width, int undo) {
     i64 number = size / width;
-    if (size % width) return FAILED;
+    if (size > most || size % width) return FAILED;
     for (i64 byte = 0; byte < width; byte++)
-        for (i64 at = 0; at < number; at++) target[at * width + byte] = source[byte * number + at];
-    return size;
-}
-
-static i64 shuffle(const char *source, i64 size, char *target, i64 width) {
-    i64 number = size / width;
-    if (size % width) return FAILED;
-    for (i64 byte = 0; byte < width; byte++)
-        for (i64 at = 0; at < number; at++) target[byte * number + at] = source[at * width + byte];
+        for (i64 at = 0; at < number; at++) {
+            i64 together = byte * number + at, apart = at * width + byte;
+            target[undo ? apart : together] = source[undo ? together : apart];
+        }
     return size;
 }
 
@@ -318,7 +302,7 @@ static i64 decode_one(Thread *thread, const Stage *stage, const char *source, i6
     case ZSTD: return zstd_decode(thread, source, size, target, most);
     case BLOSC: return blosc_decode(thread, source, size, target, most);
     case GZIP: return gzip_decode(thread, source, size, target, most);
-    case SHUFFLE: return size <= most ? unshuffle(source, size, target, stage->first) : FAILED;
+    case SHUFFLE: return shuffle(source, size, target, most, stage->first, 1);
     default: return FAILED;
     }
 }
@@ -365,7 +349,7 @@ static i64 encode_one(Thread *thread, const Stage *stage, const char *source, i6
                                           source, target, most, name, (size_t)stage->fourth, 1);
         return found > 0 ? found : FAILED;
     }
-    if (stage->kind == SHUFFLE) return size <= stage->most ? shuffle(source, size, target, stage->first) : FAILED;
+    if (stage->kind == SHUFFLE) return shuffle(source, size, target, stage->most, stage->first, 0);
     if (stage->kind != CRC32C || size + 4 > stage->most) return FAILED;
     memcpy(target, source, (size_t)size);
     uint32_t sum = library->crc32c(source, (size_t)size);
@@ -450,11 +434,13 @@ static int is_direct(const Read *job, i64 box) {
     return 1;
 }
 
-static void fill_row(const Read *job, i64 row) {
+/* Fills the boxes of a row that is absent. */
+static int fill_row(const Read *job, i64 row) {
     const Chunk *chunk = job->work.chunk;
     for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++)
         fill_box(job->out + job->place[box], job->strides, job->count + box * chunk->ndim, chunk->ndim, job->fill,
                  chunk->itemsize);
+    return ABSENT;
 }
 
 /* Places the boxes of a row from the elements of its chunk. */
@@ -512,7 +498,7 @@ static void span_of(const Read *job, i64 row, Span *span) {
     const i64 *count = job->count + job->begin[row] * ndim;
     for (i64 axis = 0; boxes == 1 && axis < ndim; axis++, span->split = axis) {
         i64 each = span->size - (count[axis] - 1) * span->apart[axis];
-        if (count[axis] > 1 && count[axis] * (each + GAP) >= span->size) break;
+        if (count[axis] > 1 && count[axis] * (each + job->gap) >= span->size) break;
         span->size = each;
         span->number *= count[axis];
     }
@@ -553,10 +539,10 @@ static int read_plain(Thread *thread, int file, i64 base, i64 row) {
     int single = box + 1 == job->begin[row + 1], status = DONE;
     Span span;
     span_of(job, row, &span);
-    if ((single && is_direct(job, box)) || (single && span.size * span.number + GAP * span.number < chunk->nbytes))
+    if ((single && is_direct(job, box)) || (single && (span.size + job->gap) * span.number < chunk->nbytes))
         status = read_ranges(thread, file, base, row, &span);
     else { /* Several boxes, or the whole chunk, which takes no longer than its parts. */
-        if (span.size + GAP >= chunk->nbytes) span.first = 0, span.size = chunk->nbytes;
+        if (span.size + job->gap >= chunk->nbytes) span.first = 0, span.size = chunk->nbytes;
         char *memory = thread->elements;
         if (read_at(thread, file, memory + span.first, span.size, base + span.first) != span.size) return LEFT;
         settle(chunk, memory + span.first, span.size);
@@ -602,14 +588,16 @@ static int read_parts(Thread *thread, i64 row, i64 end) {
     i64 last = row + 1, stop = at + size;
     for (; last < end && job->file[last] == job->file[row]; last++) {
         i64 next = job->offset[last], length = job->length[last];
+        if (length == -1) continue; /* It is absent. */
         if (length < 0 || length > chunk->largest || next < stop || next - at >= AHEAD) break;
         stop = next + length;
     }
     i64 found = read_at(thread, file, thread->source, stop - at, at);
     for (i64 each = row; each < last; each++) {
-        i64 offset = job->offset[each] - at;
-        int there = offset + job->length[each] <= found;
-        status[each] = there ? (uint8_t)place_bytes(thread, each, thread->source + offset, job->length[each]) : LEFT;
+        i64 offset = job->offset[each] - at, length = job->length[each];
+        status[each] = length == -1               ? (uint8_t)fill_row(job, each)
+                       : offset + length <= found ? (uint8_t)place_bytes(thread, each, thread->source + offset, length)
+                                                  : LEFT;
     }
     return (int)(last - row);
 }
@@ -683,7 +671,7 @@ static int folder_of(Thread *thread, const i64 *coords, char *name) {
         i64 size = thread->depth ? 0 : job->prefix_size;
         if (!put_name(name, prefix, size, '/', coords + thread->depth, 1)) return -1;
         for (int attempt = 0;; attempt++) {
-            found = openat(above, name, SEARCH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+            found = openat(above, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
             if (found >= 0 || attempt || errno != ENOENT) break;
             if (mkdirat(above, name, 0777) != 0 && errno != EEXIST) break;
         }
@@ -708,9 +696,7 @@ static int create(Thread *thread, const i64 *coords, Target *target) {
     target->folder = folder_of(thread, coords, target->name);
     if (target->folder < 0 || !put_name(digits, "", 0, 0, &serial, 1)) return 0;
     if (strlen(job->before) + strlen(job->after) + sizeof digits > sizeof target->temporary) return 0;
-    strcpy(target->temporary, job->before);
-    strcat(target->temporary, digits);
-    strcat(target->temporary, job->after);
+    strcat(strcat(strcpy(target->temporary, job->before), digits), job->after);
     target->file = openat(target->folder, target->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     return target->file >= 0;
 }
@@ -897,7 +883,6 @@ static void work_on(const Work *work, const void *job, int (*row)(void *, i64, i
 }
 
 void xzarr3_read(const Read *job) { work_on(&job->work, job, read_row); }
-
 void xzarr3_write(const Write *job) { work_on(&job->work, job, write_row); }
 
 void xzarr3_close(i64 *files, i64 number) {

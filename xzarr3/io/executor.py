@@ -18,12 +18,11 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ChunkError
-from xzarr3.io.byte_ranges import Price
+from xzarr3.io.fetch import Price
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
-from xzarr3.io.shards import OpenShards
 from xzarr3.io.threads import to_read, to_write
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
@@ -139,7 +138,8 @@ class Engine(msgspec.Struct, frozen=True, dict=True):
 
     def plan(self, selection: tuple[DimChoice, ...] | Points) -> ReadPlan:
         """The plan of a read or write of this selection."""
-        return ReadPlan(selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, Price.of(self.store))
+        price = Price.of(self.store, self.meta.chain)
+        return ReadPlan(selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, price)
 
     def read(
         self,
@@ -179,14 +179,15 @@ class Engine(msgspec.Struct, frozen=True, dict=True):
             return 0
         from xzarr3.io.native_read import NativeRead  # imports the libraries of the codecs
 
+        units, number, missing = plan.batches(), plan.number, 0
         native = NativeRead.of(self, plan, out, absent)
-        if native is not None:
-            left = self._by_native_code(native, threads or available_threads())
-            if left is not None:
-                return left.missing + self._read_left(left.coords, plan, out, threads, absent)
-        busy, pieces = to_read(self, plan, threads)
-        units = plan.batches(pieces), max(plan.number, pieces)
-        return self._read(plan, out, *units, busy, pieces, absent, leaves=leaves)
+        left = None if native is None else self._by_native_code(native, threads or available_threads())
+        if left is not None:
+            units, number, missing = _only(units, left.coords), len(left.coords), left.missing
+        if not number:
+            return missing
+        busy = min(to_read(self, plan, threads), number)
+        return missing + self._read(plan, out, units, number, busy, absent, leaves=leaves)
 
     @for_array(lambda engine: engine)
     def _by_native_code(self, native: NativeRead | NativeWrite, threads: int) -> Left | None:
@@ -198,20 +199,6 @@ class Engine(msgspec.Struct, frozen=True, dict=True):
         except MemoryError:  # Python takes less.
             return None
 
-    def _read_left(
-        self,
-        coords: set[tuple[int, ...]],
-        plan: ReadPlan,
-        out: AnyArray,
-        threads: int | None,
-        absent: list[tuple[int, ...]] | None,
-    ) -> int:
-        """Read the units that native code has left; returns the number of absent ones."""
-        if not coords:
-            return 0
-        units = _only(plan.batches(), coords)
-        return self._read(plan, out, units, len(coords), to_read(self, plan, threads)[0], 1, absent)
-
     def _read(
         self,
         plan: ReadPlan,
@@ -219,24 +206,17 @@ class Engine(msgspec.Struct, frozen=True, dict=True):
         units: Iterator[Batch],
         number: int,
         threads: int,
-        pieces: int,
         absent: list[tuple[int, ...]] | None,
         *,
         leaves: bool = False,
     ) -> int:
         """:meth:`read` of some units by the Python executor."""
-        runs = Runs(units, number, threads)
-        shards = OpenShards() if pieces > 1 else None
-        try:
-            return runs.share(
-                threads,
-                lambda runs: UnitReader(self, plan, out, runs, absent, shards).run(),
-                self.pool,
-                leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
-            )
-        finally:
-            if shards is not None:
-                shards.close()
+        return Runs(units, number, threads).share(
+            threads,
+            lambda runs: UnitReader(self, plan, out, runs, absent).run(),
+            self.pool,
+            leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
+        )
 
     @cached_property
     def waiting(self) -> int:
@@ -286,7 +266,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True):
             return
         from xzarr3.io.native_write import NativeWrite
 
-        asked, threads = threads, to_write(self, plan, source.nbytes, threads)
+        asked, threads = threads, to_write(self, plan, threads)
         options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
         native = (
             None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty, left_out=left_out)

@@ -1,7 +1,8 @@
 """Tells what a read of a selection fetches without reading it: keys, byte ranges, requests, bytes.
 
-Uses the same plan as the read. It reads the indexes of shards and asks the store for the sizes of stored
-units. It reads no chunk, unless the store cannot tell the size of a value.
+Sums the rows that the read would carry out; see :mod:`xzarr3.io.fetch`. It reads the indexes of shards and
+asks the store for the sizes of stored units. It reads no chunk, unless the store cannot tell the size of a
+value.
 """
 
 from __future__ import annotations
@@ -9,33 +10,31 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeAlias
 
 from xzarr3._types import JSON
 from xzarr3.codecs.pipeline import CodecChain
-from xzarr3.codecs.sharding import Shard
 from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import ChunkError, printable
-from xzarr3.io.byte_ranges import windows
+from xzarr3.io.fetch import Table, requests, windows
 from xzarr3.io.plan import ReadPlan
-from xzarr3.io.projection import ChunkProjection, Inner
-from xzarr3.io.shards import MOST_KEPT, Index, Within, shard_index
-from xzarr3.io.threads import to_read
+from xzarr3.io.projection import ChunkProjection
+from xzarr3.io.shards import MOST_KEPT, Index, shard_index
 from xzarr3.parallel import asked_threads, parallel_map
-from xzarr3.stores import ValueReader
 from xzarr3.stores.readers import BytesReader
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
     from xzarr3.io.executor import Engine
     from xzarr3.io.selection import Fields
-    from xzarr3.model.metadata import ArrayMetadata
 
+_NUMBERS = ("absent", "chunks", "requests", "index_requests", "bytes_moved", "bytes_used")
 _SHOWN = 20  # Most values, and most ranges of a value, that are printed.
+
+KeptIndexes: TypeAlias = dict[tuple[int, ...], tuple[object, Index]]
+"""The indexes that earlier reads of an array have kept, by the coordinates of the shard, with its version."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,10 @@ class Fetch:
         return sum(length for _, length in self.ranges)
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{start}+{length}" for start, length in self.ranges[:_SHOWN])
-        more = f", {len(self.ranges) - _SHOWN} more" if len(self.ranges) > _SHOWN else ""
-        ranges = "" if self.whole or self.size is None else f": {shown}{more}"
+        shown = [f"{start}+{length}" for start, length in self.ranges[:_SHOWN]]
+        if len(self.ranges) > _SHOWN:
+            shown.append(f"{len(self.ranges) - _SHOWN} more")
+        ranges = "" if self.whole or self.size is None else f": {', '.join(shown)}"
         return f"{printable(self.key)}: {self.summary}{ranges}"
 
     @property
@@ -120,7 +120,7 @@ class Explanation(Shown):
     requests : int
         Number of requests: one for each unit read whole, each byte range and each index of a shard.
     index_requests : int
-        How many of these fetch the index of a shard. Indexes of shards within shards do not count.
+        How many of these fetch the index of a shard.
     bytes_moved : int
         Number of bytes that are requested.
     bytes_used : int
@@ -192,48 +192,21 @@ class Explanation(Shown):
 
     def to_json(self) -> dict[str, JSON]:
         """The summary, and all units with their ranges."""
-        return {
-            "array": self.name,
-            "shape": list(self.shape),
-            "keys": self.units,
-            "absent": self.absent,
-            "chunks": self.chunks,
-            "requests": self.requests,
-            "index_requests": self.index_requests,
-            "bytes_moved": self.bytes_moved,
-            "bytes_used": self.bytes_used,
-            "fetches": [
-                {
-                    "key": fetch.key,
-                    "coords": list(fetch.coords),
-                    "chunks": fetch.chunks,
-                    "ranges": [list(each) for each in fetch.ranges],
-                    "size": fetch.size,
-                    "whole": fetch.whole,
-                    "index_requests": fetch.indexes,
-                }
-                for fetch in self
-            ],
-        }
-
-
-class KeptIndexes:
-    """The shard indexes that reads keep, for the explanation of several reads of one array."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, ...], tuple[object, Index]] = {}
-        self._left = MOST_KEPT
-
-    def get(self, coords: tuple[int, ...], version: object | None) -> Index | None:
-        """The index of a shard, if an earlier read has kept it."""
-        found = self._found.get(coords)
-        return None if found is None or version is None or found[0] != version else found[1]
-
-    def keep(self, coords: tuple[int, ...], version: object | None, index: Index) -> None:
-        """Keep an index. Where the store tells no versions, reads keep none."""
-        if version is not None and self._left >= index.nbytes:
-            self._left -= index.nbytes
-            self._found[coords] = version, index
+        summary: dict[str, JSON] = {"array": self.name, "shape": list(self.shape), "keys": self.units}
+        summary |= {name: getattr(self, name) for name in _NUMBERS}
+        fetches: list[JSON] = [
+            {
+                "key": fetch.key,
+                "coords": list(fetch.coords),
+                "chunks": fetch.chunks,
+                "ranges": [list(each) for each in fetch.ranges],
+                "size": fetch.size,
+                "whole": fetch.whole,
+                "index_requests": fetch.indexes,
+            }
+            for fetch in self
+        ]
+        return {**summary, "fetches": fetches}
 
 
 def explain(
@@ -253,12 +226,17 @@ def explain(
     fields : str or list of str, optional
         The wanted fields of the elements. All fields are fetched; only these count as used.
     threads : int, optional
-        The number of threads that the read would use.
-    kept : KeptIndexes, optional
-        The indexes that earlier reads have kept.
+        The number of threads that the read would use, which makes no difference.
+    kept : dict, optional
+        The indexes that earlier reads have kept; those that this read would keep are added.
     """
-    shape, used = _result(array, plan, fields)
-    fetches = partial(_all_fetches, array.engine, plan, asked_threads(threads), kept)
+    from xzarr3.display.picture import picture
+
+    asked_threads(threads)
+    dtype, names = array.dtype, [fields] if isinstance(fields, str) else fields
+    each = dtype.itemsize if names is None else sum(dtype[name].itemsize for name in names)
+    shape = plan.shape + (dtype[fields].shape if isinstance(fields, str) else ())
+    fetches = partial(_fetches, array.engine, plan, kept)
     first: list[Fetch] = []
     units = chunks = absent = requests = indexes = moved = 0
     for fetch in fetches():
@@ -270,177 +248,52 @@ def explain(
         requests += len(fetch.ranges)
         indexes += fetch.indexes
         moved += fetch.bytes_moved
-    return Explanation(
-        name=array.name,
-        shape=shape,
-        units=units,
-        chunks=chunks,
-        absent=absent,
-        requests=requests,
-        index_requests=indexes,
-        bytes_moved=moved,
-        bytes_used=used,
-        first=tuple(first),
-        _fetches=fetches,
-        _picture=partial(_picture, array.metadata, plan),
-    )
+    sums, drawn = (units, chunks, absent, requests, indexes, moved), partial(picture, array.metadata, [plan])
+    used = math.prod(plan.shape) * each
+    return Explanation(array.name, shape, *sums, used, tuple(first), fetches, drawn)
 
 
-def _result(array: Array, plan: ReadPlan, fields: Fields | None) -> tuple[tuple[int, ...], int]:
-    """Shape and number of bytes of the result."""
-    number = math.prod(plan.shape)
-    if fields is None:
-        return plan.shape, number * array.dtype.itemsize
-    part = np.empty(0, array.dtype)[fields]
-    several = [*map(part.dtype.__getitem__, part.dtype.names or ())] if isinstance(fields, list) else []
-    used = sum(each.itemsize for each in several or [part.dtype]) * math.prod(part.shape[1:])
-    return plan.shape + part.shape[1:], number * used
-
-
-def _picture(meta: ArrayMetadata, plan: ReadPlan) -> str:
-    from xzarr3.io.picture import picture
-
-    return picture(meta, [plan])
-
-
-def _all_fetches(
-    engine: Engine, plan: ReadPlan, threads: int | None, kept: KeptIndexes | None
-) -> Iterator[Fetch]:
-    if math.prod(plan.shape) == 0:
-        return iter(())
-    _, pieces = to_read(engine, plan, threads)
-    return _fetches(engine, plan, kept) if pieces == 1 else _joined(engine, plan, kept, pieces)
-
-
-def _joined(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None, pieces: int) -> Iterator[Fetch]:
-    """The fetches of threads that share a few shards, with the pieces of each shard in one Fetch."""
-    found: dict[tuple[int, ...], Fetch] = {}
-    for fetch in _fetches(engine, plan, kept, pieces):
-        before = found.get(fetch.coords)
-        if before is None or fetch.size is None:
-            found[fetch.coords] = fetch
-        else:
-            found[fetch.coords] = replace(
-                fetch,
-                chunks=before.chunks + fetch.chunks,
-                ranges=before.ranges + fetch.ranges,
-                whole=before.whole and not fetch.ranges,
-                indexes=before.indexes + fetch.indexes,
-            )
-    return iter(found.values())
-
-
-def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None, pieces: int = 1) -> Iterator[Fetch]:
-    # Indexes that were read for an earlier piece of the shard.
-    opened: dict[tuple[int, ...], Index] | None = {} if pieces > 1 else None
-    at_once = max(engine.waiting, 1)
-    for chain, units in plan.batches(pieces):
-        one = partial(_fetch_unit, engine, plan, chain, opened, kept)
+def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None) -> Iterator[Fetch]:
+    kept, at_once = {} if kept is None else kept, max(engine.waiting, 1)
+    for chain, units in plan.batches() if math.prod(plan.shape) else ():
+        one = partial(_fetch, engine, plan, chain, kept)
         while some := list(itertools.islice(units, at_once)):
             yield from parallel_map(one, some, at_once)
 
 
-def _fetch_unit(
-    engine: Engine,
-    plan: ReadPlan,
-    chain: CodecChain,
-    opened: dict[tuple[int, ...], Index] | None,
-    kept: KeptIndexes | None,
-    unit: ChunkProjection,
+def _fetch(
+    engine: Engine, plan: ReadPlan, chain: CodecChain, kept: KeptIndexes, unit: ChunkProjection
 ) -> Fetch:
-    coords = unit.coords
-    key = engine.key(coords)
+    coords, key = unit.coords, engine.key(unit.coords)
     reader = engine.store.reader().open(key)
     if reader is None:
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
+        size = len(reader.read(0)) if reader.size is None else reader.size
+        everything, table, shard = ((0, size),), Table(plan), chain.shard
+        if shard is None:
+            rows = table.of_chunk(chain, unit.inner)
+            parts = everything if rows is None else tuple(asked[:2] for asked in requests(rows, plan.price))
+            return Fetch(key, coords, 1, parts, size, whole=rows is None)
+        wanted, version = table.wanted(shard, unit.inner), reader.version
+        # A store that opens a value by reading it has all of it.
+        whole = wanted.whole or isinstance(reader, BytesReader)
+        before, index = kept.get(coords, (None, None))
+        is_kept = index is not None and version is not None and version == before
         try:
-            return _fetch(engine, plan, chain, unit.inner, reader, coords, opened, kept)
+            if index is None or not is_kept:
+                index = shard_index(shard, reader, engine.store_identity, key, keeps=False)
+            rows, _ = table.of_shard(shard, index, wanted, in_memory=whole)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise
-
-
-def _fetch(
-    engine: Engine,
-    plan: ReadPlan,
-    chain: CodecChain,
-    inner: Inner,
-    reader: ValueReader,
-    coords: tuple[int, ...],
-    opened: dict[tuple[int, ...], Index] | None,
-    kept: KeptIndexes | None,
-) -> Fetch:
-    key = engine.key(coords)
-    size = len(reader.read(0)) if reader.size is None else reader.size
-    ranges: list[tuple[int, int]] | None
-    chunks, indexes = 1, 0
-    if chain.shard is not None:
-        before = None if opened is None else opened.get(coords)
-        index = before
-        if index is None and kept is not None:
-            index = kept.get(coords, reader.version)
-        is_known = index is not None
-        if index is None:
-            index = shard_index(chain.shard, reader, engine.store_identity, key, keeps=False)
-        chunks, ranges = _of_shard(plan, chain.shard, Within(reader, 0, size), index, inner)
-        if ranges is not None:
-            if isinstance(reader, BytesReader):  # The store opens a value by reading all of it.
-                ranges = [(0, size)] if before is None else []
-            else:
-                indexes = 0 if is_known else 1
-                ranges = ranges[1 - indexes :]
-            if opened is not None:
-                opened[coords] = index
-            if kept is not None:
-                kept.keep(coords, reader.version, index)
-    else:
-        found = plan.elements(chain, inner) if chain.is_plain else None
-        ranges = None if found is None else [*zip(found.starts, found.lengths, strict=True)]
-    if ranges is None:
-        return Fetch(key, coords, chunks, ((0, size),), size, whole=True)
-    whole = not indexes and ranges == [(0, size)] and chain.shard is not None
-    return Fetch(key, coords, chunks, tuple(ranges), size, whole=whole, indexes=indexes)
-
-
-def _of_shard(
-    plan: ReadPlan, shard: Shard, reader: Within, index: Any, inner: Inner
-) -> tuple[int, list[tuple[int, int]] | None]:
-    """Number of inner chunks to decode, and the byte ranges, the index first; None for the whole shard."""
-    wanted = plan.inner_chunks(shard, inner)
-    start = shard.index_start + (0 if shard.index_start >= 0 else reader.size)
-    ranges: list[tuple[int, int]] | None = None if wanted.whole else [(start, shard.index_size)]
-    chunks = 0
-    entries, units, _ = plan.present(shard, index, wanted)
-    if shard.inner.shard is None and not (shard.inner.is_plain and not wanted.whole):
-        if ranges is not None:
-            for window in windows(entries, plan.price):
-                ranges += [(first, length) for first, length, _ in window]
-        return len(entries), ranges
-    if shard.inner.is_plain and len(units) > 1:
-        spans, scattered = plan.spans(shard.inner, entries, units)
-        chunks = len(spans)
-        if ranges is not None:
-            for window in windows([(span.start, span.length) for span in spans], plan.price):
-                ranges += [(first, length) for first, length, _ in window]
-        entries, units = [[*entry] for entry, _ in scattered], [unit for _, unit in scattered]
-    for (offset, size), unit in zip(entries, units, strict=True):
-        number, parts = _of_inner(plan, shard.inner, Within(reader, offset, size), unit.inner)
-        chunks += number
-        if ranges is not None:
-            ranges += [(offset + first, length) for first, length in parts]
-    return chunks, ranges
-
-
-def _of_inner(
-    plan: ReadPlan, chain: CodecChain, reader: Within, inner: Inner
-) -> tuple[int, list[tuple[int, int]]]:
-    """Number of chunks to decode, and the byte ranges, of an inner chunk of which a part may be read."""
-    if chain.shard is not None:
-        index = chain.shard.decode_index(reader.read(chain.shard.index_start, chain.shard.index_size))
-        number, parts = _of_shard(plan, chain.shard, reader, index, inner)
-        return number, [(0, reader.size)] if parts is None else parts
-    found = plan.elements(chain, inner)
-    if found is None:
-        return 1, [(0, reader.size)]
-    return 1, [*zip(found.starts, found.lengths, strict=True)]
+    if version is not None and not wanted.whole and len(kept) * index.nbytes < MOST_KEPT:
+        kept[coords] = version, index
+    chunks = len({row.coords for row in rows})
+    if whole:
+        return Fetch(key, coords, chunks, everything, size, whole=True)
+    start = shard.index_start + (0 if shard.index_start >= 0 else size)
+    ranges = [] if is_kept else [(start, shard.index_size)]
+    for window in windows(rows, plan.price):
+        ranges += [(offset, length) for offset, length, _ in window]
+    return Fetch(key, coords, chunks, tuple(ranges), size, whole=False, indexes=int(not is_kept))

@@ -51,7 +51,7 @@ so that larger ones would delay Ctrl-C."""
 _CONTRACT = 1  # Changes with `_native.c`, so that a library of another version is not used.
 _MOST_THREADS = 64
 _SLICE = 100  # Milliseconds after which a call returns, so that Python hears signals.
-_KEPT = 2**26  # Bytes of scratch memory that a thread keeps.
+_KEPT = 2**25  # Bytes of scratch memory that a thread keeps.
 _SLACK = 4096  # Bytes; encoders of others may compress a little worse.
 _INFLATE_STATE = 2**18
 _PATH = Path(__file__).parent / "_native.so"

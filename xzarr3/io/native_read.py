@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import AnyArray
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.io import rows
+from xzarr3.io.fetch import AHEAD, Row
 from xzarr3.io.native import (
     ABSENT,
     FIELDS,
@@ -25,6 +29,7 @@ from xzarr3.io.native import (
     reading,
 )
 from xzarr3.io.plan import ReadPlan
+from xzarr3.parallel import available_threads, is_shared
 from xzarr3.stores.local import platform
 from xzarr3.tracing.counters import add, process
 from xzarr3.tracing.events import everywhere
@@ -32,14 +37,12 @@ from xzarr3.tracing.events import everywhere
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
 
-FEW = 4
-"""Chunks. Python reads fewer of them before native code would have begun."""
+FEW = 8
+"""Chunks. Python reads fewer of them sooner; so it does with twice as many inner chunks of shards."""
 _LONGEST = 2**48  # Most elements along a dimension, so that no place exceeds 64 bits.
 _SHARDS = 64  # Most shards that are open at a time: a process has few descriptors.
 _INNER = 2**15  # Most inner chunks in a call.
 _INDEXES = 2**24  # Bytes of the indexes of the shards that are open.
-_AHEAD = 2**18  # As in `_native.c`.
-_GAP = 4096
 _OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
 _WORTH = 150.0  # Microseconds of work that are worth another thread.
 _RUN_BYTES = 2**20  # Decoded bytes that a thread takes at a time, at most.
@@ -62,9 +65,9 @@ class NativeRead:
         self, engine: Engine, plan: ReadPlan, out: AnyArray, absent: list[tuple[int, ...]] | None
     ) -> None:
         self._engine, self._plan, self._out, self._absent = engine, plan, out, absent
-        self._steps, self._strides = rows.steps_of(plan), rows.strides_of(plan, out)
+        self._given = rows.geometry(plan, out)
         self._prefix = os.fsencode((engine.store.files or "") + engine.key_prefix)
-        self._fixed = np.array([*self._steps, *self._strides], np.int64)
+        self._fixed = np.array([*self._given.steps, *self._given.strides], np.int64)
         self._stop = np.zeros(1, np.int64)
         self._left = Left(0, set())
 
@@ -77,7 +80,11 @@ class NativeRead:
         known = loaded() is not None and engine.store.files is not None
         if not known or (everywhere.listeners and not process.collectors):
             return None
-        if plan.chunks < FEW or out.dtype != chain.spec.dtype or max(engine.meta.shape, default=0) > _LONGEST:
+        if (
+            plan.chunks < FEW * (1 if shard is None else 2)
+            or out.dtype != chain.spec.dtype
+            or max(engine.meta.shape, default=0) > _LONGEST
+        ):
             return None
         if reading.of(chain if shard is None else shard.inner) is None:
             return None
@@ -112,32 +119,27 @@ class NativeRead:
         run = max(1, min(16, fetches // (4 * busy), _RUN_BYTES // layout.nbytes))
         return Call(layout, number, busy, run, self._stop, edges=edges, timed=bool(process.collectors))
 
-    def _boxes(self, batch: rows.Rows, place: Numbers) -> tuple[tuple[Numbers, ...], list[int]]:
-        """The arrays of boxes, and what follows ``length`` in the struct of a read."""
-        ndim = len(self._steps)
-        start = np.stack(batch.boxes.start, axis=1) if ndim else np.zeros(0, np.int64)
-        count = np.stack(batch.boxes.extent, axis=1) if ndim else np.zeros(0, np.int64)
-        arrays = start, count, place, np.ascontiguousarray(batch.begin)
+    def _boxes(self, batch: rows.Rows) -> list[int]:
+        """What follows ``length`` in the struct of a read."""
+        start, extent, place = batch.boxes
         fixed = self._fixed.ctypes.data
-        numbers = [
-            *(arrays[3].ctypes.data, start.ctypes.data, count.ctypes.data, place.ctypes.data, fixed),
-            *(self._out.ctypes.data, fixed + 8 * ndim, self._engine.fill.ctypes.data),
+        return [
+            *(batch.begin.ctypes.data, start.ctypes.data, extent.ctypes.data, place.ctypes.data, fixed),
+            *(self._out.ctypes.data, fixed + 4 * len(self._fixed), self._engine.fill.ctypes.data),
         ]
-        return arrays, numbers
 
     def _names(self, coords: Numbers) -> list[int]:
         name = address(self._prefix)
         size, separator = len(self._prefix), ord(self._engine.separator)
-        return [name, size, separator, coords.shape[1], platform.OPEN, coords.ctypes.data]
+        gap = self._plan.price.request
+        return [name, size, separator, coords.shape[1], platform.OPEN, gap, coords.ctypes.data]
 
     def _chunks(self, batch: rows.Rows, layout: Layout, threads: int) -> None:
         """Read units that are chunks."""
         call = self._call(layout, len(batch.coords), threads)
-        kept, boxes = self._boxes(batch, batch.boxes.place)
-        call.do("xzarr3_read", [*self._names(batch.coords), 0, 0, 0, 0, 0, *boxes])
+        call.do("xzarr3_read", [*self._names(batch.coords), 0, 0, 0, 0, 0, *self._boxes(batch)])
         self._note(batch.coords, call.status)
-        self._count(call, is_part=layout.is_plain, absent=int(np.count_nonzero(call.status == ABSENT)))
-        del kept
+        _count(call, is_part=layout.is_plain, absent=int(np.count_nonzero(call.status == ABSENT)))
 
     def _shards(self, batch: rows.Rows, layout: Layout, shard: Shard, threads: int) -> None:
         """Read units that are shards: their indexes, and then their inner chunks."""
@@ -147,7 +149,7 @@ class NativeRead:
             coords = batch.coords[first:last]
             boxes = batch.boxes.take(slice(batch.begin[first], batch.begin[last]))
             unit = np.repeat(np.arange(last - first), np.diff(batch.begin[first : last + 1]))
-            inner, parent, inside = rows.divided(boxes, shard.grid.chunk_shape, self._steps, self._strides)
+            inner, parent, inside = rows.divided(boxes, self._given._replace(lengths=shard.grid.chunk_shape))
             parts = rows.grouped(inner, unit[parent], inside)
             with closing(np.full(len(coords), -1, np.int64)) as files:
                 status = self._some_shards(shard, layout, coords, parts, files, threads)
@@ -175,15 +177,16 @@ class NativeRead:
         length[odd & ~absent] = -2
         length[(status == LEFT)[parts.unit]] = -2
         offset, length = np.ascontiguousarray(offset), np.ascontiguousarray(length)
-        edges = _edges(parts.unit, offset, length, is_plain=layout.is_plain)
+        edges = None
+        if not layout.is_plain:
+            inside = _edges(parts.unit, offset, length, self._plan.price.request)
+            edges = np.concatenate([[0], inside, [len(offset)]])
         call = self._call(layout, len(offset), threads, edges)
-        kept, boxes = self._boxes(parts, parts.boxes.place)
         unit = np.ascontiguousarray(parts.unit)
         places = [files.ctypes.data, 0, unit.ctypes.data, offset.ctypes.data, length.ctypes.data]
-        call.do("xzarr3_read", [*self._names(coords), *places, *boxes])
-        self._count(call, is_part=True, absent=int(np.count_nonzero(status == ABSENT)))
+        call.do("xzarr3_read", [*self._names(coords), *places, *self._boxes(parts)])
+        _count(call, is_part=True, absent=int(np.count_nonzero(status == ABSENT)))
         status[parts.unit[call.status == LEFT]] = LEFT
-        del kept
         return status
 
     def _indexes(
@@ -206,7 +209,7 @@ class NativeRead:
             *(index.ctypes.data, fixed.ctypes.data + 8 * ndim, 0),
         ]
         call.do("xzarr3_read", [*self._names(coords), *job])
-        self._count(call, is_part=True, is_index=True)
+        _count(call, is_part=True, is_index=True)
         return index, call.status
 
     def _note(self, coords: Numbers, status: npt.NDArray[np.uint8]) -> None:
@@ -220,29 +223,30 @@ class NativeRead:
         if left.any():
             self._left.coords.update(map(tuple, coords[left].tolist()))
 
-    def _count(self, call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False) -> None:
-        """Add what a call did to the counts of traces."""
-        if not process.collectors:
-            return
-        found = dict(zip(FIELDS, call.counts.tolist(), strict=True))
-        kind = "get_range" if is_part else "get"
-        numbers = {
-            "requests": found["reads"] + absent,
-            kind: found["reads"] + absent,
-            "bytes_read": found["bytes_read"],
-            "request_seconds": found["read_time"] / 1e9,
+
+def _count(call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False) -> None:
+    """Add what a call did to the counts of traces."""
+    if not process.collectors:
+        return
+    found = dict(zip(FIELDS, call.counts.tolist(), strict=True))
+    kind = "get_range" if is_part else "get"
+    numbers = {
+        "requests": found["reads"] + absent,
+        kind: found["reads"] + absent,
+        "bytes_read": found["bytes_read"],
+        "request_seconds": found["read_time"] / 1e9,
+        "absent": absent,
+        "chunks_absent": absent,
+    }
+    if is_index:
+        numbers["indexes_read"] = found["reads"]
+    else:
+        numbers |= {
+            "chunks_decoded": found["chunks"],
+            "bytes_decoded": found["bytes"],
+            "decode_seconds": found["time"] / 1e9,
         }
-        if absent:
-            numbers |= {"absent": absent, "chunks_absent": absent}
-        if is_index:
-            numbers["indexes_read"] = found["reads"]
-        elif found["chunks"]:
-            numbers |= {
-                "chunks_decoded": found["chunks"],
-                "bytes_decoded": found["bytes"],
-                "decode_seconds": found["time"] / 1e9,
-            }
-        add({name: number for name, number in numbers.items() if number})
+    add({name: number for name, number in numbers.items() if number})
 
 
 def _index_layout(shard: Shard) -> Layout | None:
@@ -250,15 +254,72 @@ def _index_layout(shard: Shard) -> Layout | None:
     return reading.of(shard.index_chain)
 
 
-def _edges(unit: Numbers, offset: Numbers, length: Numbers, *, is_plain: bool) -> Numbers | None:
-    """The first row of each fetch: neighbours in a shard are read together, up to a number of bytes."""
-    if is_plain or len(unit) < 2:
-        return None
-    end = offset + np.maximum(length, 0)
-    gap = offset[1:] - end[:-1]
-    cut = (unit[1:] != unit[:-1]) | (gap < 0) | (gap > _GAP) | (length[1:] < 0) | (length[:-1] < 0)
+def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers:
+    """The first row of each fetch: as :func:`~xzarr3.io.fetch.requests` puts them together."""
+    at = np.flatnonzero(length >= 0)  # Rows that are absent go with the one before them.
+    unit, offset, length = unit[at], offset[at], length[at]
+    between = offset[1:] - offset[:-1] - length[:-1]
+    cut = (unit[1:] != unit[:-1]) | (between < 0) | (between > gap)
     first = np.append(0, np.flatnonzero(cut) + 1)
-    base = np.repeat(offset[first], np.diff(first, append=len(unit)))
-    part = (offset - base) // _AHEAD
+    base = np.repeat(offset[first[: len(at)]], np.diff(first, append=len(at)))
+    part = (offset - base) // AHEAD
     cut |= part[1:] != part[:-1]
-    return np.concatenate([[0], np.flatnonzero(cut) + 1, [len(unit)]]).astype(np.int64)
+    edges: Numbers = at[1:][cut]
+    return edges
+
+
+def place_rows(
+    chain: CodecChain, listed: Sequence[Row], value: Buffer, out: AnyArray, fill: AnyArray
+) -> list[Row]:
+    """Decode and place inner chunks of a shard in memory; returns the rows that Python has to do.
+
+    Parameters
+    ----------
+    chain : CodecChain
+        The codecs of inner chunks.
+    listed : sequence of Row
+        Whole inner chunks, of which slices are wanted.
+    value : buffer
+        The shard.
+    out : ndarray
+        The part of the result that belongs to the shard.
+    fill : ndarray
+        The fill value.
+    """
+    layout = reading.of(chain) if loaded() is not None and out.dtype == chain.spec.dtype else None
+    if layout is None or out.ndim == 0 or len(listed) < 2 * FEW:
+        return [*listed]
+    octets = np.frombuffer(value, np.uint8)
+    memory = np.array([octets.ctypes.data, len(octets)], np.int64)
+    offset, length = np.array([row[:2] for row in listed], np.int64).T.copy()
+    start = np.array([[each.start for each in row.inner] for row in listed], np.int64)
+    place = np.array([[each.start for each in row.outer] for row in listed], np.int64)
+    extent = np.array([[each.stop for each in row.outer] for row in listed], np.int64) - place
+    at = place @ np.array(out.strides, np.int64)
+    fixed = np.array([*(each.step for each in listed[0].inner), *out.strides], np.int64)
+    begin, file = np.arange(len(listed) + 1), np.zeros(len(listed), np.int64)
+    threads = 1 if is_shared() else available_threads()
+    busy = min(threads, 1 + int(len(listed) * chain.decode_time / _WORTH))
+    stop, timed = np.zeros(1, np.int64), bool(process.collectors)
+    call = Call(layout, len(listed), busy, 1, stop, timed=timed)
+    job = [
+        *(
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            memory.ctypes.data,
+            file.ctypes.data,
+            offset.ctypes.data,
+            length.ctypes.data,
+        ),
+        *(begin.ctypes.data, start.ctypes.data, extent.ctypes.data, at.ctypes.data, fixed.ctypes.data),
+        *(out.ctypes.data, fixed.ctypes.data + 8 * out.ndim, fill.ctypes.data),
+    ]
+    call.do("xzarr3_read", job)
+    _count(call, is_part=True)
+    return [*itertools.compress(listed, call.status == LEFT)]

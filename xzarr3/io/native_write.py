@@ -137,8 +137,7 @@ class NativeWrite:
 
     def _batch(self, batch: rows.Rows, chain: CodecChain, writer: FileWriter, threads: int) -> None:
         layout = writing.of(chain if chain.shard is None else chain.shard.inner)
-        ndim, axes = len(self._sizes), self._plan.grid.axes
-        count = np.stack(batch.boxes.extent, axis=1) if ndim else np.zeros((1, 0), np.int64)
+        axes, count = self._plan.grid.axes, batch.boxes.extent
         whole = np.full(len(count), layout is not None)
         for axis, length, size, coord, given in zip(
             axes, chain.spec.shape, self._sizes, batch.coords.T, count.T, strict=True

@@ -1,4 +1,4 @@
-"""The plan of a read or write: the stored units that a selection touches, and the byte ranges of each.
+"""The plan of a read or write: the stored units that a selection touches, and where their elements go.
 
 A read carries out a :class:`ReadPlan`, :meth:`xzarr3.Array.explain` prints it, and a write divides its values
 by it. Selections other than of single elements are a product over the dimensions. For these the plan holds
@@ -10,67 +10,35 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.pipeline import CodecChain
-from xzarr3.codecs.sharding import Shard
 from xzarr3.grid import Grid, Steps
-from xzarr3.io.byte_ranges import ElementRanges, Price, element_ranges
+from xzarr3.io.fetch import Price
 from xzarr3.io.projection import (
     ONE,
     Addressing,
     AxisProjection,
     ChunkProjection,
-    Inner,
     Mesh,
     PointGroups,
     Pointwise,
     Slices,
     axis_parts,
     projections,
-    split_part,
     touched,
 )
-from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Points
+from xzarr3.io.selection import DimChoice, DimSelection, Points
 
 _MANY = 64  # Elements along a dimension; fewer are divided in the time of counting their chunks.
-WHOLE_SHARD = 2**26
-"""Bytes of a decoded shard. Larger shards are not read in one piece, to limit memory."""
 
 Batch: TypeAlias = tuple[CodecChain, Iterator[ChunkProjection]]
 """Units of one shape, and the codecs bound to it."""
-
-
-class InnerChunks(NamedTuple):
-    """The wanted inner chunks of a shard."""
-
-    chosen: Any
-    """Index that selects the entries of the wanted inner chunks from the shard index."""
-    units: list[ChunkProjection]
-    """The wanted inner chunks."""
-    whole: bool
-    """Whether one request reads the whole shard with its index, as at least half of it is wanted."""
-
-
-class Span(NamedTuple):
-    """The byte range to read of an inner chunk whose stored bytes are its elements."""
-
-    start: int
-    """Start of the range in the shard, in bytes."""
-    length: int
-    """Length of the range in bytes."""
-    size: int
-    """Size in bytes of the inner chunk."""
-    unit: ChunkProjection
-    """The inner chunk."""
-    ranges: ElementRanges | None
-    """The wanted elements as one range; None for the whole inner chunk."""
 
 
 class ReadPlan:
@@ -111,7 +79,6 @@ class ReadPlan:
         self.price = price
         self._array_shape = shape
         self._chain_of = chain_of
-        self._last_elements: tuple[CodecChain, Inner, ElementRanges | None] | None = None
 
     @cached_property
     def addressing(self) -> Addressing:
@@ -160,16 +127,11 @@ class ReadPlan:
         if isinstance(self.selection, Points):
             order = self.groups.order
             return None if order is None else (order,)
-        if not any(isinstance(chosen, DimIndices) and chosen.order is not None for chosen in self.selection):
+        orders = [getattr(chosen, "order", None) for chosen in self.selection]
+        if all(order is None for order in orders):
             return None
-        return np.ix_(
-            *(
-                chosen.order
-                if isinstance(chosen, DimIndices) and chosen.order is not None
-                else np.arange(chosen.count)
-                for chosen in self.selection
-            )
-        )
+        pairs = zip(self.selection, orders, strict=True)
+        return np.ix_(*(np.arange(chosen.count) if order is None else order for chosen, order in pairs))
 
     def buffer_for(self, out: AnyArray) -> AnyArray:
         """The buffer to read units into: a view of ``out`` if it is in buffer order, or new memory."""
@@ -206,18 +168,13 @@ class ReadPlan:
 
     @cached_property
     def parts(self) -> list[list[AxisProjection]]:
-        """For each dimension, the parts of the selection in each unit; not for points."""
-        selection = cast("tuple[DimChoice, ...]", self.selection)
-        return [*map(axis_parts, selection, self.grid.axes, self._array_shape)]
-
-    @cached_property
-    def other_parts(self) -> list[list[AxisProjection]]:
-        """For points, the parts along each dimension that has no points."""
-        points, addressing = cast("Points", self.selection), cast("Pointwise", self.addressing)
-        return [
-            axis_parts(chosen, self.grid.axes[axis], self._array_shape[axis])
-            for chosen, axis in zip(points.others, addressing.others, strict=True)
-        ]
+        """For each dimension that has no points, the parts of the selection in each unit."""
+        axes = [*zip(self.grid.axes, self._array_shape, strict=True)]
+        chosen = self.selection
+        if isinstance(chosen, Points):
+            axes = [each for at, each in enumerate(axes) if at not in chosen.axes]
+            chosen = chosen.others
+        return [axis_parts(each, *axis) for each, axis in zip(chosen, axes, strict=True)]
 
     @cached_property
     def groups(self) -> PointGroups:
@@ -230,17 +187,15 @@ class ReadPlan:
     @cached_property
     def _point_units(self) -> list[tuple[tuple[int, ...], ChunkProjection]]:
         """For points, the units with their shapes."""
-        addressing = cast("Pointwise", self.addressing)
-        return list(addressing.units(self.groups, self.grid.axes, self.other_parts))
+        return [*cast("Pointwise", self.addressing).units(self.groups, self.grid.axes, self.parts)]
 
     @cached_property
     def number(self) -> int:
         """Number of touched units."""
         if isinstance(self.selection, Points):
-            return len(self.groups.begins) * math.prod(map(len, self.other_parts))
+            return len(self.groups.begins) * math.prod(map(len, self.parts))
         if max(self.buffer_shape, default=0) > _MANY:
-            each = zip(self.selection, self.grid.axes, strict=True)
-            counts = [touched(chosen, axis) for chosen, axis in each]
+            counts = [*map(touched, self.selection, self.grid.axes)]
             if None not in counts:
                 return math.prod(cast("list[int]", counts))
         return math.prod(map(len, self.parts))
@@ -254,8 +209,7 @@ class ReadPlan:
         if isinstance(self.selection, Points):
             return max(self.number, len(self.selection.indices[0]))
         each = zip(self.selection, shard.grid.chunk_shape, strict=True)
-        counts = [touched(chosen, Steps(length)) for chosen, length in each]
-        return self.number if None in counts else math.prod(cast("list[int]", counts))
+        return math.prod(touched(chosen, Steps(length)) or chosen.count for chosen, length in each)
 
     def coords(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of the touched units, in C order."""
@@ -263,111 +217,34 @@ class ReadPlan:
             return iter(sorted(unit.coords for _, unit in self._point_units))
         return itertools.product(*([part.coord for part in along] for along in self.parts))
 
-    def batches(self, pieces: int = 1) -> Iterator[Batch]:
-        """The touched units in batches of one shape; a regular grid makes one batch.
-
-        Parameters
-        ----------
-        pieces : int
-            Cut shards at the borders of inner chunks into about this many units in all, to share among
-            threads.
-        """
-        cut = -(-pieces // max(self.number, 1))
+    def batches(self) -> Iterator[Batch]:
+        """The touched units in batches of one shape; a regular grid makes one batch."""
         if isinstance(self.selection, Points):
             for shape, units in itertools.groupby(self._point_units, key=lambda unit: unit[0]):
-                chain = self._chain_of(shape)
-                found = (unit for _, unit in units)
-                yield chain, (_cut_points(found, cut) if cut > 1 and chain.shard is not None else found)
+                yield self._chain_of(shape), (unit for _, unit in units)
             return
         for shape, parts in self.shapes():
-            chain = self._chain_of(shape)
-            if cut > 1 and chain.shard is not None:
-                parts = _cut_parts(parts, chain.shard, cut)
-            yield chain, projections(parts) if parts else iter((ONE,))
+            yield self._chain_of(shape), projections(parts) if parts else iter((ONE,))
 
     def shapes(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
         """For each shape of a unit, the parts along each dimension; their product is the units."""
         if self.grid.is_regular:
             yield self.grid.largest, self.parts
             return
-        by_length: list[dict[int, list[AxisProjection]]] = []
-        for axis, parts in zip(self.grid.axes, self.parts, strict=True):
-            found: dict[int, list[AxisProjection]] = {}
+        by_length: list[dict[int, list[AxisProjection]]] = [{} for _ in self.parts]
+        for axis, parts, found in zip(self.grid.axes, self.parts, by_length, strict=True):
             for part in parts:
                 found.setdefault(axis.length_at(part.coord), []).append(part)
-            by_length.append(found)
         for shape in itertools.product(*by_length):
             yield shape, [along[length] for along, length in zip(by_length, shape, strict=True)]
 
-    # What is fetched of a unit
-
-    def elements(self, chain: CodecChain, inner: Inner) -> ElementRanges | None:
-        """The byte ranges of a part of a chunk whose stored bytes are its elements; None for the whole."""
-        last = self._last_elements
-        if last is None or last[0] is not chain or not self.addressing.same(inner, last[1]):
-            last = chain, inner, element_ranges(chain, self.addressing, inner, self.price)
-            self._last_elements = last
-        return last[2]
-
-    def inner_chunks(self, shard: Shard, inner: Inner) -> InnerChunks:
-        """The inner chunks of a shard that hold the wanted elements."""
-        chosen, units = self.addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
-        whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= WHOLE_SHARD
-        return InnerChunks(chosen, units, whole)
-
-    def present(
-        self, shard: Shard, index: npt.NDArray[np.uint64], wanted: InnerChunks
-    ) -> tuple[list[list[int]], list[ChunkProjection], list[ChunkProjection]]:
-        """Split the wanted inner chunks into present and absent ones, given the index of the shard.
-
-        Returns
-        -------
-        tuple of list
-            Offset and size in bytes of each present inner chunk, the present ones, and the absent ones.
-
-        Raises
-        ------
-        ChunkDecodeError
-            If the index is invalid.
-        """
-        entries = index[wanted.chosen].reshape(-1, 2)
-        there = shard.present(entries, lambda at: wanted.units[at].coords)
-        if there is None:
-            return entries.tolist(), wanted.units, []
-        units = [*itertools.compress(wanted.units, there)]
-        return entries[there].tolist(), units, [*itertools.compress(wanted.units, ~there)]
-
-    def spans(
-        self, chain: CodecChain, entries: Sequence[Sequence[int]], units: Sequence[ChunkProjection]
-    ) -> tuple[list[Span], list[tuple[Sequence[int], ChunkProjection]]]:
-        """Split inner chunks into those read as one byte range each, and those read as several."""
-        spans: list[Span] = []
-        scattered: list[tuple[Sequence[int], ChunkProjection]] = []
-        for entry, unit in zip(entries, units, strict=True):
-            offset, size = entry
-            ranges = self.elements(chain, unit.inner)
-            if ranges is None:
-                spans.append(Span(offset, size, size, unit, None))
-            elif len(ranges.starts) == 1:
-                spans.append(Span(offset + ranges.starts[0], ranges.lengths[0], size, unit, ranges))
-            else:
-                scattered.append((entry, unit))
-        return spans, scattered
-
-    def work(self) -> int:
-        """Approximate number of bytes to decode."""
-        chain, unit = next(((chain, next(units, None)) for chain, units in self.batches()), (None, None))
-        if chain is None or unit is None:
-            return 0
-        wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize
-        if chain.shard is not None and chain.shard.inner.is_plain:
-            return wanted
+    def work(self, *, in_parts: bool = True) -> int:
+        """About how many bytes are decoded; only wanted ones of chunks that can be read ``in_parts``."""
+        chain = self._chain_of(self.grid.largest)
         if chain.shard is not None:
-            touched = self.addressing.touched(unit.inner, chain.shard.grid.chunk_shape)
-            return self.number * min(touched, chain.shard.number) * chain.shard.inner.spec.nbytes
-        if chain.is_plain and self.elements(chain, unit.inner) is not None:
-            return wanted
-        return self.number * chain.spec.nbytes
+            chain = chain.shard.inner
+        wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize
+        return wanted if chain.is_plain and in_parts else self.chunks * chain.spec.nbytes
 
 
 def _is_dropped(chosen: DimChoice) -> bool:
@@ -376,25 +253,3 @@ def _is_dropped(chosen: DimChoice) -> bool:
 
 def _direction(chosen: DimChoice) -> slice:
     return slice(None, None, -1 if isinstance(chosen, DimSelection) and chosen.reverse else 1)
-
-
-def _cut_parts(parts: list[list[AxisProjection]], shard: Shard, pieces: int) -> list[list[AxisProjection]]:
-    """Cut shards along the dimension in which they have the most inner chunks."""
-    axis = max(range(len(parts)), key=shard.counts.__getitem__, default=None)
-    if axis is None:
-        return parts
-    length = shard.grid.chunk_shape[axis]
-    cut = [piece for part in parts[axis] for piece in split_part(part, length, pieces)]
-    return [*parts[:axis], cut, *parts[axis + 1 :]]
-
-
-def _cut_points(units: Iterator[ChunkProjection], pieces: int) -> Iterator[ChunkProjection]:
-    """Cut the points in a shard into runs. An inner chunk that holds points of two runs is decoded twice."""
-    for unit in units:
-        number = len(unit.inner[0])
-        run = -(-number // pieces)
-        first = unit.outer[0].start
-        for at in range(0, number, run):
-            stop = min(at + run, number)
-            ours = tuple(chosen if isinstance(chosen, slice) else chosen[at:stop] for chosen in unit.inner)
-            yield unit._replace(inner=ours, outer=(slice(first + at, first + stop), *unit.outer[1:]))

@@ -8,11 +8,10 @@ elements of a chunk; there is one for each kind of selection. Knows nothing of c
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -118,30 +117,17 @@ def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Axis
 
 def _index_parts(indices: Indices, axis: Steps | Edges, size: int) -> list[AxisProjection]:
     chunks, within = axis.locate(indices)
+    edges = [0, *(np.flatnonzero(chunks[1:] != chunks[:-1]) + 1).tolist(), len(chunks)]
     parts: list[AxisProjection] = []
-    for begin, end in _runs(chunks):
-        chunk = int(chunks[begin])
-        extent = min(axis.length_at(chunk), size - axis.start(chunk))
+    for begin, end in itertools.pairwise(edges if len(chunks) else ()):
+        coord = int(chunks[begin])
+        extent = min(axis.length_at(coord), size - axis.start(coord))
         inner = within[begin:end]
+        found = as_progression(inner)
         whole = end - begin >= extent and len(np.unique(inner)) == extent
-        place = slice(begin, end)
-        parts.append(_axis_projection((chunk, str(chunk), _shortest(inner), place, whole)))
+        chosen = inner if found is None else slice(found.start, found.stop, found.step)
+        parts.append(_axis_projection((coord, str(coord), chosen, slice(begin, end), whole)))
     return parts
-
-
-def _runs(values: Indices, *more: Indices) -> Iterator[tuple[int, int]]:
-    """Begin and end of each run of equal values, or of equal tuples where there are several arrays."""
-    changes = values[1:] != values[:-1]
-    for other in more:
-        changes |= other[1:] != other[:-1]
-    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(values)]
-    return itertools.pairwise(edges) if len(values) else iter(())
-
-
-def _shortest(inner: Indices) -> slice | Indices:
-    """The elements as a slice, if they are a progression."""
-    found = as_progression(inner)
-    return inner if found is None else slice(found.start, found.stop, found.step)
 
 
 def _parts_within(inner: Any, length: int, size: int) -> list[AxisProjection]:
@@ -150,34 +136,6 @@ def _parts_within(inner: Any, length: int, size: int) -> list[AxisProjection]:
         count = len(range(inner.start, inner.stop, inner.step))
         return dimension_parts(DimSelection(inner.start, inner.step, count), length, size)
     return _index_parts(inner, Steps(length), size)
-
-
-def split_part(part: AxisProjection, length: int, pieces: int) -> list[AxisProjection]:
-    """Cut the wanted part of a chunk into about ``pieces``, at the borders of inner chunks of ``length``."""
-    inside = _parts_within(part.inner, length, _stop(part.inner))
-    run = -(-len(inside) // pieces)
-    found: list[AxisProjection] = []
-    for at in range(0, len(inside), run):
-        place = slice(inside[at].outer.start, inside[min(at + run, len(inside)) - 1].outer.stop)
-        outer = slice(part.outer.start + place.start, part.outer.start + place.stop)
-        found.append(part._replace(inner=_piece(part.inner, place), outer=outer, whole=False))
-    return found
-
-
-def _piece(inner: Any, place: slice) -> Any:
-    if not isinstance(inner, slice):
-        return inner[place]
-    start = inner.start + place.start * inner.step
-    return slice(start, start + (place.stop - place.start - 1) * inner.step + 1, inner.step)
-
-
-def _stop(inner: slice | Indices) -> int:
-    """One past the last wanted element."""
-    return int(inner.stop) if isinstance(inner, slice) else int(inner[-1]) + 1
-
-
-def _first(inner: slice | Indices) -> int:
-    return int(inner.start) if isinstance(inner, slice) else int(inner[0])
 
 
 def projections(parts: Sequence[Sequence[AxisProjection]]) -> Iterator[ChunkProjection]:
@@ -194,6 +152,9 @@ class Addressing(ABC):
 
     The values of these elements are an array of the shape that :meth:`take` returns.
     """
+
+    same: Callable[[Any, Any], bool] = staticmethod(operator.is_)
+    """Whether two descriptions certainly are of the same elements; False does not mean that they differ."""
 
     def view(self, chunk: AnyArray) -> AnyArray:
         """The chunk with its dimensions in the order of ``inner``."""
@@ -233,21 +194,11 @@ class Addressing(ABC):
     def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
         """Offset in bytes of each element in a chunk with these strides; has the shape of :meth:`take`."""
 
-    @abstractmethod
-    def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
-        """Upper bound of the number of inner chunks that hold the elements."""
-
-    def same(self, one: Inner, other: Inner) -> bool:
-        """Whether both are certainly the same elements; False does not mean that they differ."""
-        return one is other
-
 
 class Slices(Addressing):
     """A slice for each dimension."""
 
-    def take(self, chunk: AnyArray, inner: Inner) -> AnyArray:
-        taken: AnyArray = chunk[inner]
-        return taken
+    same = staticmethod(operator.eq)
 
     def divide(
         self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
@@ -263,43 +214,27 @@ class Slices(Addressing):
         return chosen, [*projections(parts)]
 
     def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
-        total = np.zeros((1,) * len(inner), np.intp)
-        for axis, (chosen, stride) in enumerate(zip(inner, strides, strict=True)):
-            along = np.arange(chosen.start, chosen.stop, chosen.step) if isinstance(chosen, slice) else chosen
-            total = total + (along * stride).reshape(-1, *(1,) * (len(inner) - 1 - axis))
-        return total
+        return reduce(np.add.outer, map(operator.mul, map(_elements, inner), strides))
 
-    def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
-        return math.prod(
-            1 + (_stop(chosen) - 1) // length - _first(chosen) // length
-            for chosen, length in zip(inner, lengths, strict=True)
-        )
 
-    def same(self, one: Inner, other: Inner) -> bool:
-        return one == other
+def _elements(chosen: slice | Indices) -> Indices:
+    return np.arange(chosen.start, chosen.stop, chosen.step) if isinstance(chosen, slice) else chosen
+
+
+def _same(one: Any, other: Any) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a is b or (isinstance(a, slice) and isinstance(b, slice) and a == b) for a, b in pairs)
 
 
 class Mesh(Slices):
     """A slice or an array for each dimension: all combinations are wanted."""
 
+    same = staticmethod(_same)
+
     def index(self, inner: Inner) -> Inner:
-        if sum(not isinstance(chosen, slice) for chosen in inner) < 2:
-            return inner  # For one array among slices, numpy means the same.
-        return np.ix_(
-            *(
-                np.arange(chosen.start, chosen.stop, chosen.step) if isinstance(chosen, slice) else chosen
-                for chosen in inner
-            )
-        )
-
-    def take(self, chunk: AnyArray, inner: Inner) -> AnyArray:
-        return Addressing.take(self, chunk, inner)
-
-    def same(self, one: Inner, other: Inner) -> bool:
-        return all(
-            a == b if isinstance(a, slice) and isinstance(b, slice) else a is b
-            for a, b in zip(one, other, strict=True)
-        )
+        # For one array among slices, numpy means the same.
+        arrays = sum(not isinstance(chosen, slice) for chosen in inner)
+        return inner if arrays < 2 else np.ix_(*map(_elements, inner))
 
 
 class PointGroups(NamedTuple):
@@ -356,17 +291,13 @@ class Pointwise(Addressing):
         chunks, within = [chunk for chunk, _ in located], [inside for _, inside in located]
         keys = [*chunks]
         if finer is not None:
-            keys += [
-                inside // min(finer[axis], _LARGEST) for axis, inside in zip(self.axes, within, strict=True)
-            ]
+            keys += [inside // min(finer[at], _LARGEST) for at, inside in zip(self.axes, within, strict=True)]
         lexical = np.lexsort(keys[::-1])
         order = None if np.all(lexical[1:] > lexical[:-1]) else lexical
         if order is not None:
             chunks, within = [chunk[order] for chunk in chunks], [inside[order] for inside in within]
-        changes = np.zeros(max(len(within[0]) - 1, 0), np.bool_)
-        for chunk in chunks:
-            changes |= chunk[1:] != chunk[:-1]
-        begins = np.flatnonzero(np.concatenate([[True], changes])) if len(within[0]) else np.arange(0)
+        changes = np.any([chunk[1:] != chunk[:-1] for chunk in chunks], axis=0)
+        begins = np.flatnonzero(np.concatenate([[len(within[0]) > 0], changes]))
         return PointGroups(order, begins, [chunk[begins] for chunk in chunks], within)
 
     def units(
@@ -390,12 +321,8 @@ class Pointwise(Addressing):
         for begin, end, at in zip(groups.begins.tolist(), ends, firsts, strict=False):
             ours = tuple([inside[begin:end] for inside in groups.within])
             for parts in combinations:
-                coords = at
-                if parts:
-                    first = (*at, *(part.coord for part in parts))
-                    coords = tuple([first[axis] for axis in self._back])
-                elif self._back != self._order:
-                    coords = tuple([at[axis] for axis in self._back])
+                first = (*at, *[part.coord for part in parts])
+                coords = tuple([first[axis] for axis in self._back])
                 inner = (*ours, *(part.inner for part in parts))
                 outer = (slice(begin, end), *(part.outer for part in parts))
                 if not regular:
@@ -419,22 +346,5 @@ class Pointwise(Addressing):
         return tuple(np.array(coords, np.intp).reshape(len(coords), -1).T), found
 
     def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
-        total = np.zeros(len(inner[0]), np.intp)
-        for indices, axis in zip(inner[: self._points], self.axes, strict=True):
-            total = total + indices * strides[axis]
-        for chosen, axis in zip(inner[self._points :], self.others, strict=True):
-            total = total[..., np.newaxis] + np.arange(chosen.start, chosen.stop, chosen.step) * strides[axis]
-        return total
-
-    def each_offset(self, inner: Inner, strides: tuple[int, ...]) -> list[int]:
-        """:meth:`offsets` as a list, where every dimension has an index array."""
-        along = [strides[axis] for axis in self.axes]
-        points = zip(*(indices.tolist() for indices in inner), strict=True)
-        return [sum(map(operator.mul, point, along)) for point in points]
-
-    def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
-        others = (
-            1 + (chosen.stop - 1) // lengths[axis] - chosen.start // lengths[axis]
-            for chosen, axis in zip(inner[self._points :], self.others, strict=True)
-        )
-        return len(inner[0]) * int(math.prod(others))
+        along = [_elements(chosen) * strides[axis] for chosen, axis in zip(inner, self._order, strict=True)]
+        return reduce(np.add.outer, along[self._points :], reduce(np.add, along[: self._points]))

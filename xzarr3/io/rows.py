@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,16 +28,18 @@ _DENSE = 64
 
 
 class Boxes(NamedTuple):
-    """Boxes of an array or of its chunks; each list has one array for each dimension."""
+    """Boxes of an array or of its chunks."""
 
-    start: list[Numbers]
-    extent: list[Numbers]
+    start: Numbers
+    """The first element of each box, of shape (number, dimensions)."""
+    extent: Numbers
+    """The number of elements along each dimension."""
     place: Numbers
     """Byte of the result at which the first element of each box belongs."""
 
     def take(self, at: Numbers | slice) -> Boxes:
         """Some of the boxes."""
-        return Boxes([each[at] for each in self.start], [each[at] for each in self.extent], self.place[at])
+        return Boxes(self.start[at], self.extent[at], self.place[at])
 
 
 class Rows(NamedTuple):
@@ -46,125 +48,41 @@ class Rows(NamedTuple):
     coords: Numbers
     """Coordinates of the chunks, of shape (number, dimensions)."""
     unit: Numbers
-    """For rows of inner chunks, the number of the stored unit; else the number of the row."""
+    """For rows of inner chunks, the number of the stored unit; else 0."""
     begin: Numbers
     """The first box of each row, and the number of boxes."""
     boxes: Boxes
 
 
-def _along(chosen: DimChoice, stride: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Start, count and place of the boxes along one dimension."""
-    if isinstance(chosen, DimSelection):
-        zero = np.zeros(1, np.int64)
-        return zero + chosen.start, zero + chosen.count, zero
-    indices = chosen.indices.astype(np.int64)
-    begins = np.flatnonzero(np.diff(indices, prepend=indices[0] - 2) != 1)
-    return indices[begins], np.diff(begins, append=len(indices)), begins * stride
+class Geometry(NamedTuple):
+    """How elements of a selection follow each other along each dimension."""
+
+    lengths: Sequence[int]
+    """Lengths of a chunk."""
+    steps: Sequence[int]
+    """The steps of the selection, in elements."""
+    strides: Sequence[int]
+    """The strides of the buffer, in bytes; 0 where points have an index array."""
 
 
-def steps_of(plan: ReadPlan) -> list[int]:
-    """The step of the selection along each dimension."""
-    if isinstance(plan.selection, Points):
-        return [
-            1 if chosen is None else chosen.step for chosen in _others(plan.selection, len(plan.grid.axes))
-        ]
-    return [chosen.step if isinstance(chosen, DimSelection) else 1 for chosen in plan.selection]
-
-
-def strides_of(plan: ReadPlan, out: npt.NDArray[np.generic]) -> list[int]:
-    """Strides of the buffer along the dimensions of the array; 0 where points have an index array."""
+def geometry(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Geometry:
+    """The geometry of a plan and of its buffer."""
     if not isinstance(plan.selection, Points):
-        return [*out.strides]
-    others = iter(out.strides[1:])
-    return [0 if chosen is None else next(others) for chosen in _others(plan.selection, len(plan.grid.axes))]
-
-
-def _others(points: Points, ndim: int) -> list[DimSelection | None]:
-    others = iter(points.others)
-    return [None if axis in points.axes else next(others) for axis in range(ndim)]
-
-
-def boxes_of(plan: ReadPlan, out: npt.NDArray[np.generic]) -> Boxes | None:
-    """The boxes of a selection in the array; None if they are so many that numpy places them faster."""
-    selection = plan.selection
-    if isinstance(selection, Points):
-        number = len(selection.indices[0])
-        if number > _DENSE * plan.number:
-            return None
-        order = slice(None) if plan.groups.order is None else plan.groups.order
-        indices = iter([each[order].astype(np.int64) for each in selection.indices])
-        zero, one = np.zeros(number, np.int64), np.ones(number, np.int64)
-        chosen = _others(selection, len(plan.grid.axes))
-        start = [next(indices) if each is None else zero + each.start for each in chosen]
-        count = [one if each is None else zero + each.count for each in chosen]
-        return Boxes(start, count, np.arange(number) * out.strides[0])
-    along = [_along(chosen, stride) for chosen, stride in zip(selection, out.strides, strict=True)]
-    number = math.prod(len(start) for start, _, _ in along)
-    if number > _DENSE * max(plan.number, 1):
-        return None
-    each = np.unravel_index(np.arange(number), [len(start) for start, _, _ in along]) if along else ()
-    start = [part[0][at] for part, at in zip(along, each, strict=True)]
-    count = [part[1][at] for part, at in zip(along, each, strict=True)]
-    places = (part[2][at] for part, at in zip(along, each, strict=True))
-    return Boxes(start, count, sum(places, np.zeros(number, np.int64)))
-
-
-def divided(
-    boxes: Boxes, lengths: Sequence[int], steps: Sequence[int], strides: Sequence[int]
-) -> tuple[list[Numbers], Numbers, Boxes]:
-    """Divide boxes at the borders of chunks.
-
-    Returns
-    -------
-    tuple
-        Along each dimension the coordinate of the chunk of each new box; the number of the box that it comes
-        from; and the new boxes, whose starts count from the chunk.
-    """
-    start, count, place = list(boxes.start), list(boxes.extent), boxes.place
-    coords: list[Numbers] = []
-    parent = np.arange(len(place))
-    for axis, (length, step, stride) in enumerate(zip(lengths, steps, strides, strict=True)):
-        first = start[axis] // length
-        number = (start[axis] + (count[axis] - 1) * step) // length - first + 1
-        if number.max(initial=0) > 1:
-            at = np.repeat(np.arange(len(number)), number)
-            chunk = first[at] + np.arange(len(at)) - np.repeat(np.cumsum(number) - number, number)
-            low = chunk * length - start[axis][at]  # Of the chunk, from the start of the box.
-            begin = np.maximum(-(-low // step), 0)
-            end = np.minimum(-(-(low + length) // step), count[axis][at])
-            if step > 1:
-                wanted = end > begin  # A long step leaves chunks out.
-                at, chunk, low, begin, end = (each[wanted] for each in (at, chunk, low, begin, end))
-            start, count = [each[at] for each in start], [each[at] for each in count]
-            coords, parent, place = [each[at] for each in coords], parent[at], place[at] + begin * stride
-            start[axis], count[axis] = begin * step - low, end - begin
-            coords.append(chunk)
-        else:
-            start[axis] = start[axis] - first * length
-            coords.append(first)
-    return coords, parent, Boxes(start, count, place)
-
-
-def grouped(coords: list[Numbers], unit: Numbers, boxes: Boxes) -> Rows:
-    """Put boxes of one chunk into one row. Rows are in C order, those of one unit together."""
-    keys = [unit, *coords]
-    changes = np.zeros(max(len(unit) - 1, 0), np.bool_)
-    if len(unit) > 1:
-        later = np.zeros(len(changes), np.bool_)
-        for key in keys:  # Whether each key is after the one before it, in lexical order.
-            more, less = key[1:] > key[:-1], key[1:] < key[:-1]
-            if (less & ~later).any():
-                order = np.lexsort(keys[::-1])
-                return grouped([each[order] for each in coords], unit[order], boxes.take(order))
-            later |= more
-        changes = later
-    begins = np.append(0, np.flatnonzero(changes) + 1)[: len(unit)]
-    at = (
-        np.stack([each[begins] for each in coords], axis=1)
-        if coords
-        else np.zeros((len(begins), 0), np.int64)
+        steps = [each.step if isinstance(each, DimSelection) else 1 for each in plan.selection]
+        return Geometry(plan.grid.largest, steps, view.strides)
+    others, strides = _others(plan), iter(view.strides[1:])
+    return Geometry(
+        plan.grid.largest,
+        [1 if each is None else each.step for each in others],
+        [0 if each is None else next(strides) for each in others],
     )
-    return Rows(np.ascontiguousarray(at), unit[begins], np.append(begins, len(unit)), boxes)
+
+
+def _others(plan: ReadPlan) -> list[DimSelection | None]:
+    """For each dimension its selection; None where points have an index array."""
+    points = cast("Points", plan.selection)
+    others = iter(points.others)
+    return [None if axis in points.axes else next(others) for axis in range(len(plan.grid.axes))]
 
 
 def batches(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Iterator[tuple[tuple[int, ...], Rows]] | None:
@@ -176,73 +94,163 @@ def batches(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Iterator[tuple[tup
     view : ndarray
         The buffer; the places of the boxes are in it.
     """
-    if plan.grid.is_regular:
-        boxes = boxes_of(plan, view)
-        if boxes is None:
-            return None
-        steps, strides = steps_of(plan), strides_of(plan, view)
-        return ((plan.grid.largest, each) for each in _units(boxes, plan.grid.largest, steps, strides))
-    if type(plan.addressing) is not Slices:
+    if type(plan.addressing) is Slices:
+        return _of_slices(plan, view)
+    if not plan.grid.is_regular or plan.number == 0:
         return None
-    return ((shape, each) for shape, parts in plan.shapes() for each in _product(parts, view.strides))
+    boxes, given = _boxes_of(plan, view), geometry(plan, view)
+    return None if boxes is None else _units(boxes, given)
 
 
-def _product(parts: Sequence[Sequence[AxisProjection]], strides: Sequence[int]) -> Iterator[Rows]:
-    """The units that combine one part along each dimension."""
-    along = [
-        np.array(
-            [
-                (part.coord, part.inner.start, part.outer.stop - part.outer.start, part.outer.start * stride)
-                for part in each
-            ],
-            np.int64,
-        ).T
-        for each, stride in zip(parts, strides, strict=True)
-    ]
-    numbers = [each.shape[1] for each in along]
-    for first in range(0, math.prod(numbers), MOST):
-        number = min(MOST, math.prod(numbers) - first)
-        at = np.unravel_index(np.arange(first, first + number), numbers)
-        coords, starts, extents, places = zip(
-            *(each[:, chosen] for each, chosen in zip(along, at, strict=True)), strict=True
+def _of_slices(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Iterator[tuple[tuple[int, ...], Rows]]:
+    if plan.grid.is_regular:
+        each = zip(
+            cast("tuple[DimSelection, ...]", plan.selection), plan.grid.largest, view.strides, strict=True
         )
-        boxes = Boxes([*starts], [*extents], sum(places, np.zeros(number, np.int64)))
-        yield Rows(np.stack(coords, axis=1), np.arange(number), np.arange(number + 1), boxes)
-
-
-def _units(
-    boxes: Boxes, lengths: Sequence[int], steps: Sequence[int], strides: Sequence[int]
-) -> Iterator[Rows]:
-    """The stored units that boxes touch, in batches of about :data:`MOST` rows at most."""
-    for some in _batches(boxes, lengths, steps, strides, 0):
-        coords, _, inside = divided(some, lengths, steps, strides)
-        yield grouped(coords, np.zeros(len(inside.place), np.int64), inside)
-
-
-def _batches(
-    boxes: Boxes, lengths: Sequence[int], steps: Sequence[int], strides: Sequence[int], axis: int
-) -> Iterator[Boxes]:
-    """The boxes, divided along the first dimensions if they touch too many units."""
-    each = np.ones(len(boxes.place))
-    for start, count, length, step in zip(boxes.start, boxes.extent, lengths, steps, strict=True):
-        each *= (start + (count - 1) * step) // length - start // length + 1
-    total = np.cumsum(each)
-    if len(total) == 0 or total[-1] <= MOST:
-        yield boxes
-    elif len(total) > 1 and each.max() <= MOST:
-        edges = [0, *(np.flatnonzero(np.diff(total // MOST)) + 1).tolist(), len(total)]
-        for begin, end in itertools.pairwise(edges):
-            yield boxes.take(slice(begin, end))
-    elif len(total) > 1:
-        for at in range(len(total)):
-            yield from _batches(boxes.take(slice(at, at + 1)), lengths, steps, strides, axis)
+        shapes = iter([(plan.grid.largest, [_chunks_along(*given) for given in each])])
     else:
-        coords, _, inside = divided(
-            Boxes([boxes.start[axis]], [boxes.extent[axis]], boxes.place),
-            [lengths[axis]], [steps[axis]], [strides[axis]],
-        )  # fmt: skip
-        number = len(inside.place)
-        starts = [np.repeat(each, number) for each in boxes.start]
-        extents = [np.repeat(each, number) for each in boxes.extent]
-        starts[axis], extents[axis] = inside.start[0] + coords[0] * lengths[axis], inside.extent[0]
-        yield from _batches(Boxes(starts, extents, inside.place), lengths, steps, strides, axis + 1)
+        shapes = (
+            (shape, [_listed(along, stride) for along, stride in zip(parts, view.strides, strict=True)])
+            for shape, parts in plan.shapes()
+        )
+    for shape, along in shapes:
+        for first in range(0, math.prod(map(len, along)), MOST):
+            coords, start, extent, place = _product(along, first, MOST)
+            boxes = Boxes(start, extent, place)
+            yield shape, Rows(coords, np.zeros(len(place), np.int64), np.arange(len(place) + 1), boxes)
+
+
+def _chunks_along(chosen: DimSelection, length: int, stride: int) -> Numbers:
+    """The parts of a selection along one dimension: coordinate of the chunk, start, extent and place."""
+    first, last = chosen.start // length, (chosen.stop - 1) // length
+    if first == last:
+        return np.array([[first, chosen.start - first * length, chosen.count, 0]], np.int64)
+    if chosen.step >= length:  # Chunks are left out, and each other one has one element.
+        at = np.arange(chosen.count)
+        chunk, start = np.divmod(chosen.start + at * chosen.step, length)
+        return np.stack([chunk, start, np.ones_like(at), at * stride], axis=1)
+    chunk = np.arange(first, last + 1)
+    low = chunk * length - chosen.start  # Of the chunk, from the start of the selection.
+    begin = np.maximum(-(-low // chosen.step), 0)
+    end = np.minimum(-(-(low + length) // chosen.step), chosen.count)
+    return np.stack([chunk, begin * chosen.step - low, end - begin, begin * stride], axis=1)
+
+
+def _listed(parts: Sequence[AxisProjection], stride: int) -> Numbers:
+    """The same of parts that a plan has divided already, as those of chunks of many lengths."""
+    rows = [
+        (part.coord, part.inner.start, part.outer.stop - part.outer.start, part.outer.start * stride)
+        for part in parts
+    ]
+    return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def _boxes_of(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Boxes | None:
+    """The boxes of a selection in the array; None if they are so many that numpy places them faster."""
+    if not isinstance(plan.selection, Points):
+        along = [*map(_along, plan.selection, view.strides)]
+        number = math.prod(len(each) for each in along)
+        if number > _DENSE * plan.number:
+            return None
+        start, extent, place = _product(along, 0, number)
+        return Boxes(start, extent, place)
+    points, others = plan.selection, _others(plan)
+    number = len(points.indices[0])
+    if number > _DENSE * plan.number:
+        return None
+    start, extent = np.empty((2, number, len(others)), np.int64)
+    indices = iter(points.indices)
+    order = slice(None) if plan.groups.order is None else plan.groups.order
+    for axis, each in enumerate(others):
+        start[:, axis] = next(indices)[order] if each is None else each.start
+        extent[:, axis] = 1 if each is None else each.count
+    return Boxes(start, extent, np.arange(number) * view.strides[0])
+
+
+def _along(chosen: DimChoice, stride: int) -> Numbers:
+    """Start, extent and place of the boxes along one dimension, of shape (number, 3)."""
+    if isinstance(chosen, DimSelection):
+        return np.array([[chosen.start, chosen.count, 0]], np.int64)
+    indices = chosen.indices.astype(np.int64)
+    begins = np.flatnonzero(np.diff(indices, prepend=indices[0] - 2) != 1)
+    return np.stack([indices[begins], np.diff(begins, append=len(indices)), begins * stride], axis=1)
+
+
+def _product(along: Sequence[Numbers], first: int, most: int) -> list[Numbers]:
+    """At most so many combinations of one entry along each dimension, from number ``first`` on.
+
+    Each entry has some numbers, the last of which is a place. Returns for each of the others an array of
+    shape (combinations, dimensions), and the sums of the places.
+    """
+    numbers = [len(each) for each in along]
+    total = min(math.prod(numbers) - first, most)
+    fields = along[0].shape[1] if along else 4
+    found = np.empty((fields, total, len(along)), np.int64)
+    left = np.arange(first, first + total)
+    for axis in range(len(along) - 1, -1, -1):
+        if numbers[axis] == 1:
+            found[:, :, axis] = along[axis].T
+        else:
+            left, at = np.divmod(left, numbers[axis]) if axis else (left, left)
+            found[:, :, axis] = along[axis][at].T
+    return [*found[:-1], found[-1].sum(axis=1)]
+
+
+def _units(boxes: Boxes, given: Geometry) -> Iterator[tuple[tuple[int, ...], Rows]]:
+    """The stored units that boxes touch, in batches of about :data:`MOST` rows."""
+    each = np.ones(len(boxes.place), np.int64)
+    for axis, (length, step) in enumerate(zip(given.lengths, given.steps, strict=True)):
+        start = boxes.start[:, axis]
+        each *= (start + (boxes.extent[:, axis] - 1) * step) // length - start // length + 1
+    edges = np.flatnonzero(np.diff(np.cumsum(each) // MOST)) + 1
+    for begin, end in itertools.pairwise([0, *edges.tolist(), len(each)]):
+        coords, _, inside = divided(boxes.take(slice(begin, end)), given)
+        yield tuple(given.lengths), grouped(coords, np.zeros(len(inside.place), np.int64), inside)
+
+
+def divided(boxes: Boxes, given: Geometry) -> tuple[Numbers, Numbers, Boxes]:
+    """Divide boxes at the borders of chunks.
+
+    Returns
+    -------
+    tuple
+        The coordinates of the chunk of each new box, of shape (number, dimensions); the number of the box
+        that it comes from; and the new boxes, whose starts count from the chunk.
+    """
+    start, extent, place = boxes.start.copy(), boxes.extent.copy(), boxes.place
+    coords = np.empty_like(start)
+    parent = np.arange(len(place))
+    for axis, (length, step, stride) in enumerate(zip(*given, strict=True)):
+        first = start[:, axis] // length
+        number = (start[:, axis] + (extent[:, axis] - 1) * step) // length - first + 1
+        if len(number) == 0 or number.max() == 1:
+            start[:, axis] -= first * length
+            coords[:, axis] = first
+            continue
+        at = np.repeat(np.arange(len(number)), number)
+        chunk = first[at] + np.arange(len(at)) - np.repeat(np.cumsum(number) - number, number)
+        low = chunk * length - start[at, axis]  # Of the chunk, from the start of the box.
+        begin = np.maximum(-(-low // step), 0)
+        end = np.minimum(-(-(low + length) // step), extent[at, axis])
+        if step > 1:
+            wanted = end > begin  # A long step leaves chunks out.
+            at, chunk, low, begin, end = (each[wanted] for each in (at, chunk, low, begin, end))
+        start, extent, coords, parent = start[at], extent[at], coords[at], parent[at]
+        place = place[at] + begin * stride
+        start[:, axis], extent[:, axis], coords[:, axis] = begin * step - low, end - begin, chunk
+    return coords, parent, Boxes(start, extent, place)
+
+
+def grouped(coords: Numbers, unit: Numbers, boxes: Boxes) -> Rows:
+    """Put boxes of one chunk into one row. Rows are in C order, those of one unit together."""
+    later = np.zeros(max(len(unit) - 1, 0), np.bool_)
+    for key in (unit, *coords.T):  # Whether each key is after the one before it, in lexical order.
+        change = np.diff(key)
+        if ((change < 0) & ~later).any():
+            order = np.lexsort((*coords.T[::-1], unit))
+            return grouped(coords[order], unit[order], boxes.take(order))
+        later |= change > 0
+    if later.all():
+        return Rows(coords, unit, np.arange(len(unit) + 1), boxes)
+    begins = np.append(0, np.flatnonzero(later) + 1)
+    return Rows(coords[begins], unit[begins], np.append(begins, len(unit)), boxes)

@@ -8,6 +8,7 @@ dimensions, become :class:`Points`. Knows nothing of chunks, except for block se
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from types import EllipsisType
@@ -477,15 +478,7 @@ def _points(
             f"index arrays of shapes {shapes} cannot be broadcast together; give arrays of "
             "one shape to select points, or select each dimension alone with .oindex"
         ) from error
-    others = tuple(
-        select_dimension(index, shape[axis], axis)
-        for axis, index in enumerate(indices)
-        if isinstance(index, slice)
-    )
-    return Points(
-        tuple(together),
-        tuple(array.reshape(-1) for array in arrays),
-        arrays[0].shape,
-        others,
-        position,
-    )
+    slices = [(index, shape[axis], axis) for axis, index in enumerate(indices) if isinstance(index, slice)]
+    others = tuple(itertools.starmap(select_dimension, slices))
+    flat = tuple(array.reshape(-1) for array in arrays)
+    return Points(tuple(together), flat, arrays[0].shape, others, position)

@@ -1,8 +1,8 @@
 """How many threads a read or a write takes.
 
-A part of the work on each chunk holds Python's lock, which one thread has at a time. More threads than the
-rest of the work keeps busy wait for each other, so that a read gets slower with each of them. The costs are
-measured.
+A further thread pays if there are :data:`_SMALL` bytes to decode for it, and if reading and decoding a chunk
+takes longer than what holds Python's lock for it. Over a store with latency, threads wait for answers, and as
+many take part as the store and the memory permit.
 """
 
 from __future__ import annotations
@@ -18,58 +18,28 @@ if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
 
 _SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.
-# Microseconds that a chunk holds Python's lock in the Python executor.
-_READ_LOCKED = 12.5
-_WRITE_LOCKED = 40.0
-_ENCODE = 4  # Encoding takes about so many times as long as decoding.
+_LOCKED = 12.5  # Microseconds that each chunk holds Python's lock.
 
 
-def to_read(engine: Engine, plan: ReadPlan, threads: int | None) -> tuple[int, int]:
-    """Number of threads for a read, and approximate number of pieces to cut its shards into.
-
-    Parameters
-    ----------
-    engine : Engine
-    plan : ReadPlan
-    threads : int, optional
-        The most that the user permits; None for as many as there are cores.
-    """
-    number, pieces, chain = plan.number, 1, engine.meta.chain
+def to_read(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
+    """Number of threads for a read; ``threads`` is the most that the user permits, None for all cores."""
     if engine.waiting:
-        # Shards are not cut: one thread requests all wanted ranges of a shard together.
-        return min(threads or in_flight.at_once(engine.waiting, plan.work() // max(number, 1)), number), 1
-    busy = threads or available_threads()
-    if busy > 1:
-        # The size of all units bounds the work and mostly decides; plan.work() takes longer.
-        if number * chain.spec.nbytes < _SMALL:
-            busy = 1
-        else:
-            busy = min(busy, _beside_the_lock(engine, chain.decode_time, _READ_LOCKED))
-        if busy > 1 and plan.work() < _SMALL:
-            busy = 1
-    if chain.shard is not None and busy > 1 and number < 2 * busy:
-        pieces = 2 * busy
-    return min(busy, max(number, pieces)), pieces
+        each = plan.work() // max(plan.number, 1)
+        return min(threads or in_flight.at_once(engine.waiting, each), plan.number)
+    return _useful(engine, plan, threads, in_parts=True)
 
 
-def to_write(engine: Engine, plan: ReadPlan, nbytes: int, threads: int | None) -> int:
-    """Number of threads for a write of ``nbytes``."""
-    chain = engine.meta.chain
-    if threads is None:
-        threads = available_threads()
-        if engine.waiting:
-            threads = in_flight.at_once(engine.waiting, 2 * chain.spec.nbytes)
-    most = min(threads, plan.number)
+def to_write(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
+    """Number of threads for a write."""
     if engine.waiting:
-        return most
-    # A few values may touch many units, each of which is read and written as a whole.
-    work = plan.number * chain.spec.nbytes if chain.shard is None else plan.work()
-    if max(work, nbytes) < _SMALL:
-        return 1
-    return min(most, _beside_the_lock(engine, _ENCODE * chain.decode_time, _WRITE_LOCKED))
+        each = 2 * engine.meta.chain.spec.nbytes
+        return min(threads or in_flight.at_once(engine.waiting, each), plan.number)
+    return _useful(engine, plan, threads, in_parts=False)
 
 
-def _beside_the_lock(engine: Engine, coding: float, locked: float) -> int:
-    """How many threads code chunks, for so many microseconds each, while one holds Python's lock."""
-    free = coding + engine.store.request_bytes / COPY_RATE
-    return max(1, int(free / locked))
+def _useful(engine: Engine, plan: ReadPlan, threads: int | None, *, in_parts: bool) -> int:
+    most = min(threads or available_threads(), plan.number)
+    if most > 1:
+        free = engine.meta.chain.decode_time + engine.store.request_bytes / COPY_RATE
+        most = min(most, int(free / _LOCKED), plan.work(in_parts=in_parts) // _SMALL)
+    return max(most, 1)

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from copy import copy
-from functools import partial
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
 from xarray import Coordinates, Dataset, Variable, conventions
 
-from xzarr3._types import AnyArray
-from xzarr3.arrays import Array
-from xzarr3.errors import Xzarr3Error, shorten
-from xzarr3.io.missing import Region
 from xzarr3.xarray import chunked
 from xzarr3.xarray.lazy import LazyArray
 from xzarr3.xarray.prefetch import Ahead, InTurn
 from xzarr3.xarray.unpack import folded
-from xzarr3.xarray.variables import Xzarr3DataStore, as_variable
+from xzarr3.xarray.variables import Xzarr3DataStore
 
 # Attributes of encoded values, besides units of time and _FillValue.
 _CODING = frozenset(("missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding", "dtype"))
@@ -51,9 +45,6 @@ def decoded_datasets(
     }
     for path, (stored, _) in loaded.items():
         _set_bounded(stored, arrays[path])
-    for path, store in stores.items():
-        if store.group.missing != "fill":
-            _set_places(arrays[path], store.mask, options)
     concurrency = max((store.group.store.concurrency for store in stores.values()), default=1)
     ahead = Ahead(concurrency)
     times = {path: dict.fromkeys(_times(stored, decode_times)) for path, (stored, _) in loaded.items()}
@@ -111,18 +102,6 @@ def _set_bounded(stored: Mapping[Hashable, Variable], arrays: Mapping[Hashable, 
             continue
         if bounds in stored and "bounds" not in stored[bounds].attrs:  # Bounds have no bounds themselves.
             arrays[bounds].array._bounded = arrays[name].array
-
-
-def _set_places(arrays: Mapping[Hashable, LazyArray], mask: bool, options: Mapping[str, Any]) -> None:
-    coords = {name: lazy.array for name, lazy in arrays.items() if lazy.array.dimension_names == (name,)}
-    decode = partial(_decoded_variable, mask=mask, options=options)
-    for lazy in arrays.values():
-        lazy.places = RegionLabels(lazy.array.dimension_names or (), coords, decode)
-
-
-def _decoded_variable(name: Hashable, array: Array, *, mask: bool, options: Mapping[str, Any]) -> Variable:
-    """An array as a variable, decoded with the options of its dataset."""
-    return _decoded({name: as_variable(array, mask)}, {}, False, options)[0][name]
 
 
 def _times(variables: Mapping[Hashable, Variable], decode_times: Any) -> Iterator[Hashable]:
@@ -210,59 +189,3 @@ def _is_plain(var: Variable, mask: bool) -> bool:
             return False
         return math.isnan(fill_value)
     return True
-
-
-_Decode = Callable[[Hashable, Array], Variable]
-
-
-class RegionLabels:
-    """Describes regions of a variable by its index coordinates, for messages.
-
-    Parameters
-    ----------
-    dims : tuple of hashable
-        Dimensions of the variable.
-    coords : mapping
-        The arrays of index coordinates, by dimension; other dimensions are ignored.
-    decode : callable
-        Takes the name and the array of a coordinate, and returns the decoded variable. It is pickled.
-    """
-
-    def __init__(self, dims: tuple[Hashable, ...], coords: Mapping[Hashable, Array], decode: _Decode) -> None:
-        self._dims = dims
-        self._coords = {dim: coords[dim] for dim in dims if dim in coords}
-        self._decode = decode
-
-    def __call__(self, region: Region) -> str:
-        """A region as ranges of coordinates, or as ranges of indices where these cannot be read.
-
-        The coordinates are read only for a message, which is rarely needed.
-        """
-        if not self._dims:
-            return "[...]"
-        return ", ".join(map(self._range, self._dims, region))
-
-    def _range(self, dim: Hashable, part: slice) -> str:
-        named = None if dim not in self._coords else self._values(dim, part)
-        return f"{dim}[{part.start}:{part.stop}]" if named is None else f"{dim} {named}"
-
-    def _values(self, dim: Hashable, part: slice) -> str | None:
-        array = copy(self._coords[dim])
-        array.missing = "error"  # The fill values of an absent coordinate chunk would mislead.
-        try:
-            variable = self._decode(dim, array)
-            first, last = (variable[at].values for at in (part.start, part.stop - 1))
-        except (Xzarr3Error, ValueError, OverflowError):
-            return None  # Not raised: the message that needs this is about another problem.
-        return f"{_text(first)} to {_text(last)}" if first.ndim == 0 else None
-
-
-def _text(value: AnyArray) -> str:
-    """A coordinate as readable text; a date without the time of day if that is midnight."""
-    if value.dtype.kind == "M":
-        text = str(np.datetime_as_string(value, unit="auto"))
-        return text if "T" in text or text.count("-") == 2 else str(value.astype("datetime64[D]"))
-    found: Any = value.item()
-    if hasattr(found, "isoformat"):  # date of another calendar
-        return str(found.isoformat()).removesuffix("T00:00:00")
-    return str(found) if isinstance(found, (int, float)) else shorten(found, 40)

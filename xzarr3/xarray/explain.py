@@ -249,7 +249,7 @@ def _add_dask(found: _Found, in_dask: Mapping[Hashable, DaskArray]) -> None:
 def _explained(reads: Sequence[Read], variables: tuple[Hashable, ...]) -> ArrayReads:
     first = reads[0].array
     plans = [read.array.engine.plan(read.selection) for read in reads]
-    kept = KeptIndexes() if len(reads) > 1 and first.shards is not None else None
+    kept: KeptIndexes | None = {} if len(reads) > 1 and first.shards is not None else None
 
     def one(at: int) -> Explanation:
         return explain(reads[at].array, plans[at], threads=reads[at].threads, kept=kept)
@@ -272,7 +272,7 @@ def _explained(reads: Sequence[Read], variables: tuple[Hashable, ...]) -> ArrayR
 
 
 def _picture(array: Array, plans: Sequence[ReadPlan]) -> str:
-    from xzarr3.io.picture import picture
+    from xzarr3.display.picture import picture
 
     return picture(array.metadata, plans)
 

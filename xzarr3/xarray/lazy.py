@@ -16,7 +16,6 @@ from xarray.core import indexing
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.errors import short_traceback
-from xzarr3.io.missing import Describe
 from xzarr3.io.selection import (
     DimChoice,
     Points,
@@ -45,24 +44,20 @@ class LazyArray(BackendArray):
     Parameters
     ----------
     array : Array
-    places : callable, optional
-        Describes the regions of absent chunks in messages.
     unpacking : Unpacking, optional
         Functions that unpack the values as they are read.
     """
 
-    __slots__ = ("ahead", "array", "dtype", "in_turn", "places", "shape", "unpacking")
+    __slots__ = ("ahead", "array", "dtype", "in_turn", "shape", "unpacking")
 
     def __init__(
         self,
         array: Array,
-        places: Describe | None = None,
         unpacking: Unpacking | None = None,
     ) -> None:
         self.array = array
         self.shape = array.shape
         self.dtype: np.dtype[Any] = array.dtype if unpacking is None else unpacking.dtype
-        self.places = places
         self.unpacking = unpacking
         self.ahead: Ahead | None = None
         """Values that were prefetched."""
@@ -70,7 +65,7 @@ class LazyArray(BackendArray):
         """Reads ahead in variables that are loaded one after the other."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return LazyArray, (self.array, self.places, self.unpacking)
+        return LazyArray, (self.array, self.unpacking)
 
     def __dask_tokenize__(self) -> object:
         token = "xzarr3.LazyArray", self.array.__dask_tokenize__()
@@ -103,16 +98,16 @@ class LazyArray(BackendArray):
     def read_selected(self, selection: Chosen) -> AnyArray:
         """Read a normalized selection from the store."""
         if self.unpacking is not None:
-            return read_unpacked(self.array, selection, self.unpacking, self.places)
-        return self.array.read_selected(selection, describe=self.places)
+            return read_unpacked(self.array, selection, self.unpacking)
+        return self.array.read_selected(selection)
 
     def read_region(self, region: tuple[slice | int, ...]) -> AnyArray:
         """Read a region in this thread; other threads only wait for the store."""
         threads = None if self.array.engine.waiting else 1
         selection = basic_selection(region, self.shape)
         if self.unpacking is not None:
-            return read_unpacked(self.array, selection, self.unpacking, self.places, threads=threads)
-        return self.array.read_selected(selection, threads=threads, describe=self.places)
+            return read_unpacked(self.array, selection, self.unpacking, threads=threads)
+        return self.array.read_selected(selection, threads=threads)
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> AnyArray:
         if self.array.store.concurrency <= 1:

@@ -19,7 +19,6 @@ from xarray.core import indexing
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.io.missing import Describe
 from xzarr3.io.selection import DimChoice, Points
 from xzarr3.parallel import available_threads, cores, parallel_map
 
@@ -110,12 +109,11 @@ def read_unpacked(
     array: Array,
     selection: tuple[DimChoice, ...] | Points,
     unpack: Unpacking,
-    describe: Describe | None = None,
     *,
     threads: int | None = None,
 ) -> AnyArray:
-    """Read and unpack a selection; ``describe`` and ``threads`` as in :meth:`Array.read_selected`."""
-    values = array.read_selected(selection, threads=threads, describe=describe)
+    """Read and unpack a selection; ``threads`` as in :meth:`Array.read_selected`."""
+    values = array.read_selected(selection, threads=threads)
     if values.size <= _ELEMENTS or not unpack.is_exact(values.dtype):
         return unpack(values)
     out = np.empty(values.shape, unpack.dtype)

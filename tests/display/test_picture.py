@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3.io.picture import _touched, picture
+from xzarr3.display import picture as pictures
+from xzarr3.display.picture import picture
 
 
 def touched_chunks(array: xzarr3.Array, elements: Any) -> set[tuple[int, ...]]:
@@ -32,8 +33,12 @@ def touched_chunks(array: xzarr3.Array, elements: Any) -> set[tuple[int, ...]]:
 def drawn_chunks(array: xzarr3.Array, plan: Any) -> set[tuple[int, ...]]:
     """The first elements of the chunks within the boxes of a drawing."""
     first = max(array.ndim - 3, 0)
+    boxes: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "drawing", lambda axes, found: boxes.extend(found) or "")
+        picture(array.metadata, [plan])
     elements = set()
-    for box in _touched(array.metadata, plan, first):
+    for box in boxes:
         elements |= set(itertools.product(*(range(begin, end) for begin, end in box)))
     shape = array.shape[first:]
     numbers = [np.ravel_multi_index((*(0,) * first, *at), array.shape) for at in elements]
@@ -66,16 +71,14 @@ def test_touched_chunks(array: xzarr3.Array, data: st.DataObject) -> None:
     basic = tuple(slices)
     assert drawn_chunks(array, array.plan(basic)) == touched_chunks(array, numbers[basic])
     number = data.draw(st.integers(1, 4))
-    points = tuple(
+    lists = tuple(
         np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=number, max_size=number)))
         for size in array.shape
     )
-    assert drawn_chunks(array, array.vindex.plan(points)) == touched_chunks(array, numbers[points])
-    outer = array.oindex.plan(points)
-    assert drawn_chunks(array, outer) == touched_chunks(array, numbers[np.ix_(*points)])
-    mixed = (points[0], *basic[1:])
-    first = data.draw(st.sampled_from([array.plan, array.vindex.plan]))(mixed)
-    assert drawn_chunks(array, first) == touched_chunks(array, numbers[mixed])
+    outer = array.oindex.plan(lists)
+    assert drawn_chunks(array, outer) == touched_chunks(array, numbers[np.ix_(*lists)])
+    if number > 1 and array.ndim > 1:  # Points are not drawn.
+        assert drawn_chunks(array, array.vindex.plan(lists)) == set()
 
 
 def paths(source: str, kind: str) -> int:
@@ -95,7 +98,7 @@ def test_what_is_drawn() -> None:
     assert (paths(plane, "face"), paths(plane, "edge"), paths(plane, "fine")) == (1, 1 + 2, 4)
     block = drawn(shape=(8, 8, 12), chunks=(4, 2, 3), shards=(8, 4, 6))
     assert (paths(block, "face"), paths(block, "edge"), paths(block, "read")) == (3, 3 + 2 + 1 + 1, 0)
-    touched = drawn((0, slice(None), [0, 11]), shape=(8, 8, 12), chunks=(4, 2, 3))
+    touched = drawn((slice(1), slice(None), [0, 11]), shape=(8, 8, 12), chunks=(4, 2, 3))
     assert paths(touched, "read") == 2 + 2 + 1
     assert "the last 3 of 5 dimensions" in drawn(shape=(2, 3, 4, 5, 6), chunks=1)
 
