@@ -224,6 +224,8 @@ class UnitReader:
 
     def _rows(self, shard: Shard, table: Table, opened: Opened, wanted: InnerChunks, out: AnyArray) -> None:
         """Read inner chunks of a shard into their places."""
+        from xzarr3.io.native_read import place_rows
+
         (reader, index), in_memory = opened, isinstance(opened[0], BytesReader)
         chain, slices, take = shard.inner, self._slices, self._plan.addressing.take
         decode, into, shape = chain.decode, chain.decode_into, chain.spec.shape
