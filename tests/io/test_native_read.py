@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import LocalStore
-from xzarr3.io import native
+from xzarr3.io import native, native_read
 
 pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
 
@@ -218,6 +218,49 @@ def test_a_step_that_exceeds_64_bits(tmp_path: Path, step: int, shards: Any, see
     column = values[1:3, 0 if step > 0 else -1]
     assert both(array, [np.array([1, 2]), slice(None, None, step)])[2] == column.tobytes()
     assert seen.rows > before
+
+
+@pytest.mark.parametrize("codecs", [None, "zstd"])
+def test_a_long_step_over_large_elements(tmp_path: Path, codecs: Any, seen: Seen) -> None:
+    """The distance of the elements exceeds 64 bits, which matters to a checked build only."""
+    array = xzarr3.create_array(
+        tmp_path / "a", shape=(2**46, 2**18), chunks=(2, 2**18), dtype="float64", compressors=codecs
+    )
+    array[0, :2] = 1
+    before = seen.rows
+    assert array[:: 2**43, :2].tolist() == [[1, 1], *[[0, 0]] * 7]
+    assert seen.rows > before
+
+
+def test_chunks_between_the_steps_of_points_take_no_memory(tmp_path: Path, seen: Seen) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=(8, 10**12), chunks=(1, 1000), dtype="int8")
+    array[3, :5] = 7
+    before = seen.rows
+    found = array.vindex[[1, 3, 5, 7], :: 10**11]
+    assert (found.sum(), found[1, 0], seen.rows) == (7, 7, before)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_inner_chunks_of_a_shard_in_memory(memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(2**16, dtype="float32").reshape(256, 256)
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), data=values, chunks=(16, 16), shards=values.shape, compressors="zstd"
+    )
+    taken, allocate = [], native._allocate
+
+    def allocated(size: int) -> Any:
+        taken.append(size)
+        if not memory:
+            raise MemoryError
+        return allocate(size)
+
+    monkeypatch.setattr(native, "_allocate", allocated)
+    monkeypatch.setattr(native, "_lent", native._Lent())
+    monkeypatch.setattr(native_read, "_WORTH", 1e-3)
+    assert np.array_equal(array.get((slice(200, 3, -3), slice(None)), threads=1), values[200:3:-3])
+    monkeypatch.setattr(native, "_lent", native._Lent())
+    assert np.array_equal(array.get(..., threads=3), values)
+    assert taken[1] == 3 * taken[0]
 
 
 @pytest.fixture(params=[*CODECS])

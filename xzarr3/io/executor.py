@@ -184,7 +184,8 @@ class Engine:
         if not number:
             return missing
         busy = min(to_read(self, plan, threads), number)
-        return missing + self._read(plan, out, units, number, busy, absent, leaves=leaves)
+        within = threads or available_threads()
+        return missing + self._read(plan, out, units, number, busy, within, absent, leaves=leaves)
 
     @for_array(lambda engine: engine)
     def _by_native_code(self, native: NativeRead | NativeWrite, threads: int) -> Left | None:
@@ -203,14 +204,15 @@ class Engine:
         units: Iterator[Batch],
         number: int,
         threads: int,
+        within: int,
         absent: list[tuple[int, ...]] | None,
         *,
         leaves: bool = False,
     ) -> int:
-        """:meth:`read` of some units by the Python executor."""
+        """:meth:`read` of some units by the Python executor; one thread alone takes ``within`` in a shard."""
         return Runs(units, number, threads).share(
             threads,
-            lambda runs: UnitReader(self, plan, out, runs, absent).run(),
+            lambda runs: UnitReader(self, plan, out, runs, absent, within).run(),
             self.pool,
             leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Sequence
@@ -29,7 +30,6 @@ from xzarr3.io.native import (
     reading,
 )
 from xzarr3.io.plan import ReadPlan
-from xzarr3.parallel import available_threads, is_shared
 from xzarr3.stores.local import platform
 from xzarr3.tracing.counters import add, process
 from xzarr3.tracing.events import everywhere
@@ -269,7 +269,7 @@ def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers
 
 
 def place_rows(
-    chain: CodecChain, listed: Sequence[Row], value: Buffer, out: AnyArray, fill: AnyArray
+    chain: CodecChain, listed: Sequence[Row], value: Buffer, out: AnyArray, fill: AnyArray, threads: int
 ) -> list[Row]:
     """Decode and place inner chunks of a shard in memory; returns the rows that Python has to do.
 
@@ -285,6 +285,8 @@ def place_rows(
         The part of the result that belongs to the shard.
     fill : ndarray
         The fill value.
+    threads : int
+        The most threads.
     """
     layout = reading.of(chain) if loaded() is not None and out.dtype == chain.spec.dtype else None
     if layout is None or out.ndim == 0 or len(listed) < 2 * FEW:
@@ -298,28 +300,16 @@ def place_rows(
     at = place @ np.array(out.strides, np.int64)
     fixed = np.array([*(each.step for each in listed[0].inner), *out.strides], np.int64)
     begin, file = np.arange(len(listed) + 1), np.zeros(len(listed), np.int64)
-    threads = 1 if is_shared() else available_threads()
     busy = min(threads, 1 + int(len(listed) * chain.decode_time / _WORTH))
     stop, timed = np.zeros(1, np.int64), bool(process.collectors)
     call = Call(layout, len(listed), busy, 1, stop, timed=timed)
+    given = memory, file, offset, length
     job = [
-        *(
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            memory.ctypes.data,
-            file.ctypes.data,
-            offset.ctypes.data,
-            length.ctypes.data,
-        ),
+        *(*[0] * 8, *(each.ctypes.data for each in given)),
         *(begin.ctypes.data, start.ctypes.data, extent.ctypes.data, at.ctypes.data, fixed.ctypes.data),
         *(out.ctypes.data, fixed.ctypes.data + 8 * out.ndim, fill.ctypes.data),
     ]
-    call.do("xzarr3_read", job)
+    with contextlib.suppress(MemoryError):  # Python takes less.
+        call.do("xzarr3_read", job)
     _count(call, is_part=True)
     return [*itertools.compress(listed, call.status == LEFT)]

@@ -52,6 +52,7 @@ _NOT_OURS = 3  # The status of a unit that Python writes.
 _CREATE = 30.0  # Microseconds to create and rename a file.
 _RATE = 1000  # Bytes that are encoded and written in a microsecond.
 _WORTH = 150.0  # Microseconds of work that are worth another thread.
+_RUN_BYTES = 2**20  # Bytes that a thread encodes at a time, at most; Ctrl-C waits for them.
 
 
 class NativeWrite:
@@ -214,7 +215,7 @@ class NativeWrite:
     def _call(self, coords: Numbers, chain: CodecChain, layout: Layout, threads: int) -> Call:
         number = len(coords)
         busy = min(threads, 1 + int(number * (_CREATE + chain.spec.nbytes / _RATE) / _WORTH))
-        run = max(1, min(16, number // (4 * busy)))
+        run = max(1, min(16, number // (4 * busy), _RUN_BYTES // chain.spec.nbytes))
         size = 0 if chain.shard is None else chain.shard.index_size
         return Call(layout, number, busy, run, self._stop, extra=size, timed=bool(process.collectors))
 
