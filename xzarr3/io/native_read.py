@@ -57,24 +57,18 @@ class NativeRead:
     plan : ReadPlan
     out : ndarray
         Has the shape of the plan's buffer.
-    absent : list, optional
-        Gets the coordinates of the absent units.
     """
 
-    def __init__(
-        self, engine: Engine, plan: ReadPlan, out: AnyArray, absent: list[tuple[int, ...]] | None
-    ) -> None:
-        self._engine, self._plan, self._out, self._absent = engine, plan, out, absent
+    def __init__(self, engine: Engine, plan: ReadPlan, out: AnyArray) -> None:
+        self._engine, self._plan, self._out = engine, plan, out
         self._given = rows.geometry(plan, out)
         self._prefix = os.fsencode((engine.store.files or "") + engine.key_prefix)
         self._fixed = np.array([*self._given.steps, *self._given.strides], np.int64)
         self._stop = np.zeros(1, np.int64)
-        self._left = Left(0, set())
+        self._left = Left([], set())
 
     @classmethod
-    def of(
-        cls, engine: Engine, plan: ReadPlan, out: AnyArray, absent: list[tuple[int, ...]] | None
-    ) -> NativeRead | None:
+    def of(cls, engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | None:
         """The read, or None if native code does not know its store, grid or codecs."""
         chain, shard = engine.meta.chain, engine.meta.chain.shard
         known = loaded() is not None and engine.store.files is not None
@@ -88,7 +82,7 @@ class NativeRead:
             return None
         if reading.of(chain if shard is None else shard.inner) is None:
             return None
-        return cls(engine, plan, out, absent) if shard is None or _index_layout(shard) is not None else None
+        return cls(engine, plan, out) if shard is None or _index_layout(shard) is not None else None
 
     def stop(self) -> None:
         """Let the threads return soon."""
@@ -214,14 +208,8 @@ class NativeRead:
 
     def _note(self, coords: Numbers, status: npt.NDArray[np.uint8]) -> None:
         """Record what became of units."""
-        absent = status == ABSENT
-        if absent.any():
-            self._left = self._left._replace(missing=self._left.missing + int(np.count_nonzero(absent)))
-            if self._absent is not None:
-                self._absent += map(tuple, coords[absent].tolist())
-        left = status == LEFT
-        if left.any():
-            self._left.coords.update(map(tuple, coords[left].tolist()))
+        self._left.absent.append(coords[status == ABSENT])
+        self._left.coords.update(map(tuple, coords[status == LEFT].tolist()))
 
 
 def _count(call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False) -> None:

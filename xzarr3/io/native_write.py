@@ -66,38 +66,20 @@ class NativeWrite:
         Has the shape of the plan's buffer.
     keep_empty : bool
         Whether to store units that hold only the fill value.
-    left_out : list, optional
-        Gets the coordinates of the units that are absent afterwards.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        plan: ReadPlan,
-        source: AnyArray,
-        *,
-        keep_empty: bool,
-        left_out: list[tuple[int, ...]] | None,
-    ) -> None:
+    def __init__(self, engine: Engine, plan: ReadPlan, source: AnyArray, *, keep_empty: bool) -> None:
         self._engine, self._plan, self._source = engine, plan, source
-        self._keep_empty, self._left_out = keep_empty, left_out
+        self._keep_empty = keep_empty
         self._above, _, name = engine.key_prefix.rpartition("/")
         self._name = os.fsencode(name)
         self._sizes = np.array(engine.meta.shape, np.int64)
         self._stop = np.zeros(1, np.int64)
         self._serial = np.zeros(1, np.int64)
-        self._left = Left(0, set())
+        self._left = Left([], set())
 
     @classmethod
-    def of(
-        cls,
-        engine: Engine,
-        plan: ReadPlan,
-        source: AnyArray,
-        *,
-        keep_empty: bool,
-        left_out: list[tuple[int, ...]] | None,
-    ) -> NativeWrite | None:
+    def of(cls, engine: Engine, plan: ReadPlan, source: AnyArray, *, keep_empty: bool) -> NativeWrite | None:
         """The write, or None if native code does not know its store, grid, selection or codecs."""
         store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
         spec = chain.spec
@@ -116,7 +98,7 @@ class NativeWrite:
         # The elements are compared with the fill value bit for bit.
         if not spec.data_type.holds_only(engine.fill, spec.fill_value):
             return None
-        return cls(engine, plan, source, keep_empty=keep_empty, left_out=left_out)
+        return cls(engine, plan, source, keep_empty=keep_empty)
 
     def stop(self) -> None:
         """Let the threads return soon."""
@@ -177,8 +159,7 @@ class NativeWrite:
             self._left.coords.update(each)
             return
         if folder is None:
-            if self._left_out is not None:
-                self._left_out += each
+            self._left.absent.append(coords)
             return
         try:
             writer.folders.forget()  # The handle stays open, and other writers need descriptors.
@@ -193,11 +174,8 @@ class NativeWrite:
                             forget_index(shard, engine.store_identity, key)
         finally:
             os.close(folder)
-        self._left.coords.update(
-            map(tuple, coords[(call.status == LEFT) | (call.status == _NOT_OURS)].tolist())
-        )
-        if self._left_out is not None:
-            self._left_out += map(tuple, coords[call.status == ABSENT].tolist())
+        self._left.coords.update(map(tuple, coords[np.isin(call.status, (LEFT, _NOT_OURS))].tolist()))
+        self._left.absent.append(coords[call.status == ABSENT])
 
     def _is_stored(self, coords: Numbers) -> bool:
         """Whether one of these units is not empty, so that the directory is needed."""
