@@ -335,6 +335,24 @@ def test_damaged_shards_give_the_same_result_or_error(tmp_path: Path, codecs: li
     assert failed
 
 
+@pytest.mark.parametrize("offset", [2**40, 2**63 - 1, 2**63, 2**64 - 2])
+def test_an_index_in_memory_may_hold_any_offset(offset: int, seen: Seen) -> None:
+    configuration = {"chunk_shape": [2], "codecs": [LITTLE], "index_codecs": [LITTLE]}
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(),
+        data=np.arange(64.0),
+        chunks=64,
+        compressors=None,
+        serializer={"name": "sharding_indexed", "configuration": configuration},
+    )
+    stored = bytearray(array.store.get("c/0") or b"")
+    stored[-32:-24] = offset.to_bytes(8, "little")
+    array.store.set("c/0", bytes(stored))
+    before = seen.rows
+    assert both(array, ...)[0] is xzarr3.ChunkDecodeError
+    assert seen.rows > before
+
+
 def test_what_is_no_file_is_left_to_the_python_executor(tmp_path: Path, seen: Seen) -> None:
     values = np.arange(64, dtype="float32")
     array = xzarr3.create_array(tmp_path / "a", data=values, chunks=4, compressors=None)

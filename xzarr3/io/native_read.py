@@ -281,7 +281,8 @@ def place_rows(
         return [*listed]
     octets = np.frombuffer(value, np.uint8)
     memory = np.array([octets.ctypes.data, len(octets)], np.int64)
-    offset, length = np.array([row[:2] for row in listed], np.int64).T.copy()
+    entries = np.array([row[:2] for row in listed], np.uint64)
+    offset, length = np.minimum(entries, 2**62).T.astype(np.int64, "C")  # An index may hold any numbers.
     start = np.array([[each.start for each in row.inner] for row in listed], np.int64)
     place = np.array([[each.start for each in row.outer] for row in listed], np.int64)
     extent = np.array([[each.stop for each in row.outer] for row in listed], np.int64) - place
