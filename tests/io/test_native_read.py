@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import LocalStore
-from xzarr3.io import native
+from xzarr3.io import native, native_read
 
 pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
 
@@ -142,10 +142,9 @@ def test_results_are_those_of_the_python_executor(
         if not isinstance(selection, list) or all(isinstance(each, np.ndarray) for each in index):
             wanted = expected[index] if isinstance(selection, list) else orthogonal(expected, index)
             assert (shape, found) == (wanted.shape, np.ascontiguousarray(wanted).tobytes())
-        has_indices = any(
-            isinstance(each, np.ndarray) for each in index
-        )  # Python takes many in small chunks.
-        assert seen.rows > before or 0 in shape or has_indices
+        # Python takes many indices in small chunks, and a single inner chunk.
+        is_python = any(isinstance(each, np.ndarray) for each in index) or array.oindex.plan(index).chunks < 2
+        assert seen.rows > before or 0 in shape or is_python
         before = seen.rows
 
 
@@ -220,6 +219,49 @@ def test_a_step_that_exceeds_64_bits(tmp_path: Path, step: int, shards: Any, see
     assert seen.rows > before
 
 
+@pytest.mark.parametrize("codecs", [None, "zstd"])
+def test_a_long_step_over_large_elements(tmp_path: Path, codecs: Any, seen: Seen) -> None:
+    """The distance of the elements exceeds 64 bits, which matters to a checked build only."""
+    array = xzarr3.create_array(
+        tmp_path / "a", shape=(2**46, 2**18), chunks=(2, 2**18), dtype="float64", compressors=codecs
+    )
+    array[0, :2] = 1
+    before = seen.rows
+    assert array[:: 2**43, :2].tolist() == [[1, 1], *[[0, 0]] * 7]
+    assert seen.rows > before
+
+
+def test_chunks_between_the_steps_of_points_take_no_memory(tmp_path: Path, seen: Seen) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=(8, 10**12), chunks=(1, 1000), dtype="int8")
+    array[3, :5] = 7
+    before = seen.rows
+    found = array.vindex[[1, 3, 5, 7], :: 10**11]
+    assert (found.sum(), found[1, 0], seen.rows) == (7, 7, before)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_inner_chunks_of_a_shard_in_memory(memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(2**16, dtype="float32").reshape(256, 256)
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), data=values, chunks=(16, 16), shards=values.shape, compressors="zstd"
+    )
+    taken, allocate = [], native._allocate
+
+    def allocated(size: int) -> Any:
+        taken.append(size)
+        if not memory:
+            raise MemoryError
+        return allocate(size)
+
+    monkeypatch.setattr(native, "_allocate", allocated)
+    monkeypatch.setattr(native, "_lent", native._Lent())
+    monkeypatch.setattr(native_read, "_WORTH", 1e-3)
+    assert np.array_equal(array.get((slice(200, 3, -3), slice(None)), threads=1), values[200:3:-3])
+    monkeypatch.setattr(native, "_lent", native._Lent())
+    assert np.array_equal(array.get(..., threads=3), values)
+    assert taken[1] == 3 * taken[0]
+
+
 @pytest.fixture(params=[*CODECS])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[xzarr3.Array, Path]:
     """An array, and the file of its first chunk."""
@@ -291,6 +333,24 @@ def test_damaged_shards_give_the_same_result_or_error(tmp_path: Path, codecs: li
         for selection in (..., (slice(None), 3), [np.array([0, 3]), np.array([3, 60])]):
             failed += isinstance(both(array, selection)[0], type)
     assert failed
+
+
+@pytest.mark.parametrize("offset", [2**40, 2**63 - 1, 2**63, 2**64 - 2])
+def test_an_index_in_memory_may_hold_any_offset(offset: int, seen: Seen) -> None:
+    configuration = {"chunk_shape": [2], "codecs": [LITTLE], "index_codecs": [LITTLE]}
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(),
+        data=np.arange(64.0),
+        chunks=64,
+        compressors=None,
+        serializer={"name": "sharding_indexed", "configuration": configuration},
+    )
+    stored = bytearray(array.store.get("c/0") or b"")
+    stored[-32:-24] = offset.to_bytes(8, "little")
+    array.store.set("c/0", bytes(stored))
+    before = seen.rows
+    assert both(array, ...)[0] is xzarr3.ChunkDecodeError
+    assert seen.rows > before
 
 
 def test_what_is_no_file_is_left_to_the_python_executor(tmp_path: Path, seen: Seen) -> None:

@@ -308,6 +308,21 @@ def test_a_trace_counts_what_is_written(tmp_path: Path, seen: Seen) -> None:
     assert [found[name] for name in ("requests", "put", "chunks_encoded", "bytes_written")] == [8, 8, 8, 16]
 
 
+def test_a_thread_takes_large_chunks_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is heard after each of them."""
+    array = xzarr3.create_array(tmp_path / "a", shape=(8, 2**20), chunks=(1, 2**20), dtype="int8")
+    taken = []
+    original = native.Call.do
+
+    def do(self: native.Call, name: str, job: list[int]) -> None:
+        taken.append(self._head[0])
+        original(self, name, job)
+
+    monkeypatch.setattr(native.Call, "do", do)
+    array.set(..., np.ones((8, 2**20), "int8"), threads=1)
+    assert taken == [1]
+
+
 # Faults
 
 

@@ -339,8 +339,8 @@ static i64 encode_one(Thread *thread, const Stage *stage, const char *source, i6
     if (stage->kind == ZSTD) { /* Level and checksum; 100 and 201 are the numbers of these parameters. */
         if (!thread->contexts[1]) thread->contexts[1] = library->zstd_new_encoder();
         if (!thread->contexts[1]) return FAILED;
-        library->zstd_set(thread->contexts[1], 100, (int)stage->first);
-        library->zstd_set(thread->contexts[1], 201, (int)stage->second);
+        if ((i64)library->zstd_set(thread->contexts[1], 100, (int)stage->first) < 0) return FAILED;
+        if ((i64)library->zstd_set(thread->contexts[1], 201, (int)stage->second) < 0) return FAILED;
         return (i64)library->zstd_encode(thread->contexts[1], target, most, source, (size_t)size);
     }
     if (stage->kind == BLOSC) { /* Level, shuffle, size of elements, block size and name. */
@@ -443,11 +443,14 @@ static int fill_row(const Read *job, i64 row) {
     return ABSENT;
 }
 
+/* Bytes between wanted elements of a chunk. A step beyond its end takes one element, and may exceed 64 bits. */
+#define APART(axis) (chunk->strides[axis] * (job->step[axis] < chunk->shape[axis] ? job->step[axis] : 1))
+
 /* Places the boxes of a row from the elements of its chunk. */
 static void place_row(const Read *job, i64 row, const char *elements) {
     const Chunk *chunk = job->work.chunk;
     i64 ndim = chunk->ndim, apart[MOST_DIMENSIONS];
-    for (i64 axis = 0; axis < ndim; axis++) apart[axis] = chunk->strides[axis] * job->step[axis];
+    for (i64 axis = 0; axis < ndim; axis++) apart[axis] = APART(axis);
     for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++) {
         const char *from = elements;
         for (i64 axis = 0; axis < ndim; axis++) from += job->start[box * ndim + axis] * chunk->strides[axis];
@@ -484,7 +487,7 @@ typedef struct {
 static void span_of(const Read *job, i64 row, Span *span) {
     const Chunk *chunk = job->work.chunk;
     i64 ndim = chunk->ndim, low = INT64_MAX, high = 0, boxes = job->begin[row + 1] - job->begin[row];
-    for (i64 axis = 0; axis < ndim; axis++) span->apart[axis] = chunk->strides[axis] * job->step[axis];
+    for (i64 axis = 0; axis < ndim; axis++) span->apart[axis] = APART(axis);
     for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++) {
         i64 first = 0, end = chunk->itemsize;
         for (i64 axis = 0; axis < ndim; axis++) {
@@ -862,14 +865,11 @@ static void work_on(const Work *work, const void *job, int (*row)(void *, i64, i
     pthread_t others[MOST_THREADS];
     sigset_t every, before;
     const Chunk *chunk = work->chunk;
-    i64 number = work->threads < MOST_THREADS ? work->threads : MOST_THREADS, begun = 1;
-    i64 stored = chunk->largest + AHEAD;
+    i64 number = work->threads < MOST_THREADS ? work->threads : MOST_THREADS, begun = 1, stored = chunk->largest + AHEAD;
     for (i64 at = 0; at < number; at++) {
         Thread *thread = threads + at;
-        memset(thread, 0, sizeof *thread);
         char *memory = work->scratch + at * work->scratch_size;
-        *thread = (Thread){.work = work, .job = job, .row = row, .contexts = work->contexts + 2 * at};
-        thread->state = memory; /* First, as it holds numbers of 8 bytes. */
+        *thread = (Thread){.work = work, .job = job, .row = row, .contexts = work->contexts + 2 * at, .state = memory};
         thread->source = memory + (work->scratch_size - stored - chunk->nbytes - 2 * chunk->room) / 64 * 64;
         thread->elements = thread->source + stored;
         thread->spare = thread->elements + chunk->nbytes;

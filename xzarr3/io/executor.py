@@ -180,24 +180,34 @@ class Engine(msgspec.Struct, frozen=True, dict=True):
         from xzarr3.io.native_read import NativeRead  # imports the libraries of the codecs
 
         units, number, missing = plan.batches(), plan.number, 0
-        native = NativeRead.of(self, plan, out, absent)
-        left = None if native is None else self._by_native_code(native, threads or available_threads())
+        native = NativeRead.of(self, plan, out)
+        left = (
+            None if native is None else self._by_native_code(native, threads or available_threads(), absent)
+        )
         if left is not None:
-            units, number, missing = _only(units, left.coords), len(left.coords), left.missing
+            units, number = _only(units, left.coords), len(left.coords)
+            missing = sum(map(len, left.absent))
         if not number:
             return missing
         busy = min(to_read(self, plan, threads), number)
-        return missing + self._read(plan, out, units, number, busy, absent, leaves=leaves)
+        within = threads or available_threads()
+        return missing + self._read(plan, out, units, number, busy, within, absent, leaves=leaves)
 
     @for_array(lambda engine: engine)
-    def _by_native_code(self, native: NativeRead | NativeWrite, threads: int) -> Left | None:
+    def _by_native_code(
+        self, native: NativeRead | NativeWrite, threads: int, absent: list[tuple[int, ...]] | None
+    ) -> Left | None:
         """Do the rows of a read or write; None if Python has to do all of it."""
         try:
             if not is_shared():
-                return native.run(threads)
-            return run_on_threads(lambda: native.run(threads), 1, self.pool, native.stop)[0]
+                left = native.run(threads)
+            else:
+                left = run_on_threads(lambda: native.run(threads), 1, self.pool, native.stop)[0]
         except MemoryError:  # Python takes less.
             return None
+        if left is not None and absent is not None:
+            absent.extend(tuple(each) for coords in left.absent for each in coords.tolist())
+        return left
 
     def _read(
         self,
@@ -206,14 +216,15 @@ class Engine(msgspec.Struct, frozen=True, dict=True):
         units: Iterator[Batch],
         number: int,
         threads: int,
+        within: int,
         absent: list[tuple[int, ...]] | None,
         *,
         leaves: bool = False,
     ) -> int:
-        """:meth:`read` of some units by the Python executor."""
+        """:meth:`read` of some units by the Python executor; one thread alone takes ``within`` in a shard."""
         return Runs(units, number, threads).share(
             threads,
-            lambda runs: UnitReader(self, plan, out, runs, absent).run(),
+            lambda runs: UnitReader(self, plan, out, runs, absent, within).run(),
             self.pool,
             leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
         )
@@ -268,12 +279,10 @@ class Engine(msgspec.Struct, frozen=True, dict=True):
 
         asked, threads = threads, to_write(self, plan, threads)
         options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
-        native = (
-            None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty, left_out=left_out)
-        )
+        native = None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty)
         units, number = plan.batches(), plan.number
         if native is not None:
-            left = self._by_native_code(native, asked or available_threads())
+            left = self._by_native_code(native, asked or available_threads(), left_out)
             if left is not None:
                 units, number = _only(units, left.coords), len(left.coords)
         if number:

@@ -60,8 +60,8 @@ _PATH = Path(__file__).parent / "_native.so.1"  # Of a name that Python does not
 class Left(NamedTuple):
     """What native code leaves to Python."""
 
-    missing: int
-    """Number of units that a read found absent."""
+    absent: list[Numbers]
+    """Coordinates of the units that a read found absent, or a write left out."""
     coords: set[tuple[int, ...]]
     """The units that Python has to read or write."""
 
@@ -540,17 +540,12 @@ def address(data: bytes) -> int:
     return ctypes.cast(ctypes.c_char_p(data), _AT).value or 0
 
 
-def close(files: Numbers) -> None:
-    """Close descriptors that a call has opened; -1 for none."""
-    native = loaded()
-    if native is not None:
-        native.library.xzarr3_close(files.ctypes.data, len(files))
-
-
 @contextlib.contextmanager
 def closing(files: Numbers) -> Iterator[Numbers]:
-    """Close descriptors at the end of a ``with`` statement."""
+    """Close descriptors that a call has opened at the end of a ``with`` statement; -1 for none."""
     try:
         yield files
     finally:
-        close(files)
+        native = loaded()
+        if native is not None:  # One call, which Ctrl-C does not divide.
+            native.library.xzarr3_close(files.ctypes.data, len(files))

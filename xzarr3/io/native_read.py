@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Sequence
@@ -29,7 +30,6 @@ from xzarr3.io.native import (
     reading,
 )
 from xzarr3.io.plan import ReadPlan
-from xzarr3.parallel import available_threads, is_shared
 from xzarr3.stores.local import platform
 from xzarr3.tracing.counters import add, process
 from xzarr3.tracing.events import everywhere
@@ -57,24 +57,18 @@ class NativeRead:
     plan : ReadPlan
     out : ndarray
         Has the shape of the plan's buffer.
-    absent : list, optional
-        Gets the coordinates of the absent units.
     """
 
-    def __init__(
-        self, engine: Engine, plan: ReadPlan, out: AnyArray, absent: list[tuple[int, ...]] | None
-    ) -> None:
-        self._engine, self._plan, self._out, self._absent = engine, plan, out, absent
+    def __init__(self, engine: Engine, plan: ReadPlan, out: AnyArray) -> None:
+        self._engine, self._plan, self._out = engine, plan, out
         self._given = rows.geometry(plan, out)
         self._prefix = os.fsencode((engine.store.files or "") + engine.key_prefix)
         self._fixed = np.array([*self._given.steps, *self._given.strides], np.int64)
         self._stop = np.zeros(1, np.int64)
-        self._left = Left(0, set())
+        self._left = Left([], set())
 
     @classmethod
-    def of(
-        cls, engine: Engine, plan: ReadPlan, out: AnyArray, absent: list[tuple[int, ...]] | None
-    ) -> NativeRead | None:
+    def of(cls, engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | None:
         """The read, or None if native code does not know its store, grid or codecs."""
         chain, shard = engine.meta.chain, engine.meta.chain.shard
         known = loaded() is not None and engine.store.files is not None
@@ -88,7 +82,7 @@ class NativeRead:
             return None
         if reading.of(chain if shard is None else shard.inner) is None:
             return None
-        return cls(engine, plan, out, absent) if shard is None or _index_layout(shard) is not None else None
+        return cls(engine, plan, out) if shard is None or _index_layout(shard) is not None else None
 
     def stop(self) -> None:
         """Let the threads return soon."""
@@ -214,14 +208,8 @@ class NativeRead:
 
     def _note(self, coords: Numbers, status: npt.NDArray[np.uint8]) -> None:
         """Record what became of units."""
-        absent = status == ABSENT
-        if absent.any():
-            self._left = self._left._replace(missing=self._left.missing + int(np.count_nonzero(absent)))
-            if self._absent is not None:
-                self._absent += map(tuple, coords[absent].tolist())
-        left = status == LEFT
-        if left.any():
-            self._left.coords.update(map(tuple, coords[left].tolist()))
+        self._left.absent.append(coords[status == ABSENT])
+        self._left.coords.update(map(tuple, coords[status == LEFT].tolist()))
 
 
 def _count(call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False) -> None:
@@ -269,7 +257,7 @@ def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers
 
 
 def place_rows(
-    chain: CodecChain, listed: Sequence[Row], value: Buffer, out: AnyArray, fill: AnyArray
+    chain: CodecChain, listed: Sequence[Row], value: Buffer, out: AnyArray, fill: AnyArray, threads: int
 ) -> list[Row]:
     """Decode and place inner chunks of a shard in memory; returns the rows that Python has to do.
 
@@ -285,42 +273,32 @@ def place_rows(
         The part of the result that belongs to the shard.
     fill : ndarray
         The fill value.
+    threads : int
+        The most threads.
     """
     layout = reading.of(chain) if loaded() is not None and out.dtype == chain.spec.dtype else None
     if layout is None or out.ndim == 0 or len(listed) < FEW_INNER:
         return [*listed]
     octets = np.frombuffer(value, np.uint8)
     memory = np.array([octets.ctypes.data, len(octets)], np.int64)
-    entries = np.array([row[:2] for row in listed], np.uint64)  # Of any size: nobody has checked them.
-    offset, length = np.minimum(entries, np.uint64(2**62)).astype(np.int64).T.copy()
+    entries = np.array([row[:2] for row in listed], np.uint64)
+    offset, length = np.minimum(entries, 2**62).T.astype(np.int64, "C")  # An index may hold any numbers.
     start = np.array([[each.start for each in row.inner] for row in listed], np.int64)
     place = np.array([[each.start for each in row.outer] for row in listed], np.int64)
     extent = np.array([[each.stop for each in row.outer] for row in listed], np.int64) - place
     at = place @ np.array(out.strides, np.int64)
     fixed = np.array([*(each.step for each in listed[0].inner), *out.strides], np.int64)
     begin, file = np.arange(len(listed) + 1), np.zeros(len(listed), np.int64)
-    threads = 1 if is_shared() else available_threads()
     busy = min(threads, 1 + int(len(listed) * chain.decode_time / _WORTH))
     stop, timed = np.zeros(1, np.int64), bool(process.collectors)
     call = Call(layout, len(listed), busy, 1, stop, timed=timed)
+    given = memory, file, offset, length
     job = [
-        *(
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            memory.ctypes.data,
-            file.ctypes.data,
-            offset.ctypes.data,
-            length.ctypes.data,
-        ),
+        *(*[0] * 8, *(each.ctypes.data for each in given)),
         *(begin.ctypes.data, start.ctypes.data, extent.ctypes.data, at.ctypes.data, fixed.ctypes.data),
         *(out.ctypes.data, fixed.ctypes.data + 8 * out.ndim, fill.ctypes.data),
     ]
-    call.do("xzarr3_read", job)
+    with contextlib.suppress(MemoryError):  # Python takes less.
+        call.do("xzarr3_read", job)
     _count(call, is_part=True)
     return [*itertools.compress(listed, call.status == LEFT)]

@@ -52,6 +52,7 @@ _NOT_OURS = 3  # The status of a unit that Python writes.
 _CREATE = 30.0  # Microseconds to create and rename a file.
 _RATE = 1000  # Bytes that are encoded and written in a microsecond.
 _WORTH = 150.0  # Microseconds of work that are worth another thread.
+_RUN_BYTES = 2**20  # Bytes that a thread encodes at a time, at most; Ctrl-C waits for them.
 
 
 class NativeWrite:
@@ -65,38 +66,20 @@ class NativeWrite:
         Has the shape of the plan's buffer.
     keep_empty : bool
         Whether to store units that hold only the fill value.
-    left_out : list, optional
-        Gets the coordinates of the units that are absent afterwards.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        plan: ReadPlan,
-        source: AnyArray,
-        *,
-        keep_empty: bool,
-        left_out: list[tuple[int, ...]] | None,
-    ) -> None:
+    def __init__(self, engine: Engine, plan: ReadPlan, source: AnyArray, *, keep_empty: bool) -> None:
         self._engine, self._plan, self._source = engine, plan, source
-        self._keep_empty, self._left_out = keep_empty, left_out
+        self._keep_empty = keep_empty
         self._above, _, name = engine.key_prefix.rpartition("/")
         self._name = os.fsencode(name)
         self._sizes = np.array(engine.meta.shape, np.int64)
         self._stop = np.zeros(1, np.int64)
         self._serial = np.zeros(1, np.int64)
-        self._left = Left(0, set())
+        self._left = Left([], set())
 
     @classmethod
-    def of(
-        cls,
-        engine: Engine,
-        plan: ReadPlan,
-        source: AnyArray,
-        *,
-        keep_empty: bool,
-        left_out: list[tuple[int, ...]] | None,
-    ) -> NativeWrite | None:
+    def of(cls, engine: Engine, plan: ReadPlan, source: AnyArray, *, keep_empty: bool) -> NativeWrite | None:
         """The write, or None if native code has nothing to do, or does not know how."""
         store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
         spec = chain.spec
@@ -117,7 +100,7 @@ class NativeWrite:
         # The elements are compared with the fill value bit for bit.
         if not spec.data_type.holds_only(engine.fill, spec.fill_value):
             return None
-        return cls(engine, plan, source, keep_empty=keep_empty, left_out=left_out)
+        return cls(engine, plan, source, keep_empty=keep_empty)
 
     def stop(self) -> None:
         """Let the threads return soon."""
@@ -181,8 +164,7 @@ class NativeWrite:
             self._left.coords.update(each)
             return
         if folder is None:
-            if self._left_out is not None:
-                self._left_out += each
+            self._left.absent.append(coords)
             return
         try:
             writer.folders.forget()  # The handle stays open, and other writers need descriptors.
@@ -197,11 +179,8 @@ class NativeWrite:
                             forget_index(shard, engine.store_identity, key)
         finally:
             os.close(folder)
-        self._left.coords.update(
-            map(tuple, coords[(call.status == LEFT) | (call.status == _NOT_OURS)].tolist())
-        )
-        if self._left_out is not None:
-            self._left_out += map(tuple, coords[call.status == ABSENT].tolist())
+        self._left.coords.update(map(tuple, coords[np.isin(call.status, (LEFT, _NOT_OURS))].tolist()))
+        self._left.absent.append(coords[call.status == ABSENT])
 
     def _is_stored(self, coords: Numbers) -> bool:
         """Whether one of these units is not empty, so that the directory is needed."""
@@ -219,7 +198,7 @@ class NativeWrite:
     def _call(self, coords: Numbers, chain: CodecChain, layout: Layout, threads: int) -> Call:
         number = len(coords)
         busy = min(threads, 1 + int(number * (_CREATE + chain.spec.nbytes / _RATE) / _WORTH))
-        run = max(1, min(16, number // (4 * busy)))
+        run = max(1, min(16, number // (4 * busy), _RUN_BYTES // chain.spec.nbytes))
         size = 0 if chain.shard is None else chain.shard.index_size
         return Call(layout, number, busy, run, self._stop, extra=size, timed=bool(process.collectors))
 

@@ -21,6 +21,7 @@ from xzarr3.io.fetch import InnerChunks, Layout, Request, Row, Table, fetched, r
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
 from xzarr3.io.shards import Opened, forget_index, open_shard
+from xzarr3.parallel import is_shared
 from xzarr3.stores.readers import BytesReader, OversizedError, Scratch
 from xzarr3.tracing.counters import add, for_array, process
 
@@ -70,13 +71,21 @@ class UnitReader:
         Supplies the units.
     absent : list, optional
         Gets the coordinates of the absent units.
+    threads : int
+        The most threads for the inner chunks of a shard in memory, if this is the only thread.
     """
 
     def __init__(
-        self, engine: Engine, plan: ReadPlan, out: AnyArray, runs: Runs, absent: list[tuple[int, ...]] | None
+        self,
+        engine: Engine,
+        plan: ReadPlan,
+        out: AnyArray,
+        runs: Runs,
+        absent: list[tuple[int, ...]] | None,
+        threads: int,
     ) -> None:
         self._engine, self._plan, self._out, self._runs = engine, plan, out, runs
-        self._absent = absent
+        self._absent, self._threads = absent, threads
         self._slices = type(plan.addressing) is Slices
         self._unit = ONE
         """The unit that is being read, for error messages."""
@@ -237,7 +246,8 @@ class UnitReader:
         if slices and isinstance(reader, BytesReader):
             from xzarr3.io.native_read import place_rows  # imports the libraries of the codecs
 
-            rows = place_rows(chain, rows, reader.value, out, self._engine.fill)
+            threads = 1 if is_shared() else self._threads
+            rows = place_rows(chain, rows, reader.value, out, self._engine.fill, threads)
         for row, data in fetched(reader, rows, self._plan.price):
             offset, length, coords, inner, outer, layout = row
             try:

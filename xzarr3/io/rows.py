@@ -98,7 +98,10 @@ def batches(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Iterator[tuple[tup
         return _of_slices(plan, view)
     if not plan.grid.is_regular or plan.number == 0:
         return None
-    boxes, given = _boxes_of(plan, view), geometry(plan, view)
+    given = geometry(plan, view)
+    if any(step > length for step, length in zip(given.steps, given.lengths, strict=True)):
+        return None  # A box would first be divided into all chunks that its step leaves out.
+    boxes = _boxes_of(plan, view)
     return None if boxes is None else _units(boxes, given)
 
 
