@@ -151,10 +151,11 @@ def _listed(parts: Sequence[AxisProjection], stride: int) -> Numbers:
 def _boxes_of(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Boxes | None:
     """The boxes of a selection in the array; None if they are so many that numpy places them faster."""
     if not isinstance(plan.selection, Points):
-        number = math.prod(map(_runs, plan.selection))
+        begins = [*map(_begins, plan.selection)]
+        number = math.prod(map(len, begins))
         if number > _DENSE * plan.number:
             return None
-        along = [*map(_along, plan.selection, view.strides)]
+        along = [*map(_along, plan.selection, begins, view.strides)]
         start, extent, place = _product(along, 0, number)
         return Boxes(start, extent, place)
     points, others = plan.selection, _others(plan)
@@ -170,20 +171,18 @@ def _boxes_of(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Boxes | None:
     return Boxes(start, extent, np.arange(number) * view.strides[0])
 
 
-def _runs(chosen: DimChoice) -> int:
-    """Number of boxes along one dimension."""
-    if isinstance(chosen, DimSelection):
-        return 1
-    return 1 + int(np.count_nonzero(chosen.indices[1:] != chosen.indices[:-1] + 1))
+def _begins(chosen: DimChoice) -> Numbers:
+    """The numbers of the elements with which the boxes along one dimension begin."""
+    later = () if isinstance(chosen, DimSelection) else np.flatnonzero(np.diff(chosen.indices) != 1) + 1
+    return np.append(0, later).astype(np.int64, copy=False)
 
 
-def _along(chosen: DimChoice, stride: int) -> Numbers:
+def _along(chosen: DimChoice, begins: Numbers, stride: int) -> Numbers:
     """Start, extent and place of the boxes along one dimension, of shape (number, 3)."""
     if isinstance(chosen, DimSelection):
         return np.array([[chosen.start, chosen.count, 0]], np.int64)
-    indices = chosen.indices.astype(np.int64)
-    begins = np.flatnonzero(np.diff(indices, prepend=indices[0] - 2) != 1)
-    return np.stack([indices[begins], np.diff(begins, append=len(indices)), begins * stride], axis=1)
+    start = chosen.indices[begins].astype(np.int64)
+    return np.stack([start, np.diff(begins, append=chosen.count), begins * stride], axis=1)
 
 
 def _product(along: Sequence[Numbers], first: int, most: int) -> list[Numbers]:
