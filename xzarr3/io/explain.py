@@ -236,7 +236,9 @@ def explain(
     dtype, names = array.dtype, [fields] if isinstance(fields, str) else fields
     each = dtype.itemsize if names is None else sum(dtype[name].itemsize for name in names)
     shape = plan.shape + (dtype[fields].shape if isinstance(fields, str) else ())
-    fetches = partial(_fetches, array.engine, plan, kept)
+    from xzarr3.io.native_read import does  # imports the libraries of the codecs
+
+    fetches = partial(_fetches, array.engine, plan, None if does(array.engine, plan) else kept)
     first: list[Fetch] = []
     units = chunks = absent = requests = indexes = moved = 0
     for fetch in fetches():

@@ -70,19 +70,9 @@ class NativeRead:
     @classmethod
     def of(cls, engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | None:
         """The read, or None if native code does not know its store, grid or codecs."""
-        chain, shard = engine.meta.chain, engine.meta.chain.shard
-        known = loaded() is not None and engine.store.files is not None
-        if not known or (everywhere.listeners and not process.collectors):
+        if not does(engine, plan) or out.dtype != engine.meta.chain.spec.dtype:
             return None
-        if (
-            plan.chunks < (FEW if shard is None else FEW_INNER)
-            or out.dtype != chain.spec.dtype
-            or max(engine.meta.shape, default=0) > _LONGEST
-        ):
-            return None
-        if reading.of(chain if shard is None else shard.inner) is None:
-            return None
-        return cls(engine, plan, out) if shard is None or _index_layout(shard) is not None else None
+        return None if everywhere.listeners and not process.collectors else cls(engine, plan, out)
 
     def stop(self) -> None:
         """Let the threads return soon."""
@@ -235,6 +225,18 @@ def _count(call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False
             "decode_seconds": found["time"] / 1e9,
         }
     add({name: number for name, number in numbers.items() if number})
+
+
+def does(engine: Engine, plan: ReadPlan) -> bool:
+    """Whether native code carries out a plan. It then reads the index of each shard, and keeps none."""
+    chain, shard = engine.meta.chain, engine.meta.chain.shard
+    if loaded() is None or engine.store.files is None or max(engine.meta.shape, default=0) > _LONGEST:
+        return False
+    if plan.chunks < (FEW if shard is None else FEW_INNER):
+        return False
+    if reading.of(chain if shard is None else shard.inner) is None:
+        return False
+    return shard is None or _index_layout(shard) is not None
 
 
 def _index_layout(shard: Shard) -> Layout | None:
