@@ -895,7 +895,7 @@ def test_replacing_refuses_nodes_that_cannot_be_read(base: Path, plant: str) -> 
     UNREADABLE[plant](base / "store")
     before = _tree(base / "store")
     for name, replace in REPLACING.items():
-        with pytest.raises(NodeExistsError, match="nothing was erased"):
+        with pytest.raises(NodeExistsError, match=r"nothing was (erased|written)"):
             replace(_store(base))
         assert _tree(base / "store") == before, name
 

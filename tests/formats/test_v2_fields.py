@@ -132,7 +132,7 @@ def test_any_fields(dtype: np.dtype[Any], seed: int) -> None:
         assert other.bits(other.cast_scalar(scalar)) == turned[0, 0].tobytes()
     for zarr_format in (3, "3-draft"):
         with pytest.raises(
-            DataTypeValidationError, match="only fields of Zarr format 2 hold arrays"
+            DataTypeValidationError, match=r"only fields of Zarr format 2 hold arrays|has no data type"
         ) as caught:
             data_type.to_json(zarr_format)  # type: ignore[arg-type]
         assert caught.value.accepted

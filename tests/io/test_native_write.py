@@ -466,7 +466,7 @@ def test_native_write_is_not_tried_if_no_unit_is_whole(
     array = xzarr3.create_array(tmp_path / "a", data=np.arange(48.0).reshape(6, 8), chunks=(2, 2))
     engine, values = array.engine, np.zeros((6, 8))[region]
     plan = engine.plan(basic_selection(region, array.shape))
-    made = native_write.NativeWrite.of(engine, plan, values, keep_empty=False, left_out=None)
+    made = native_write.NativeWrite.of(engine, plan, values, keep_empty=False)
     assert (made is not None) == is_tried
 
 

@@ -19,9 +19,8 @@ from _fault_server import FaultServer
 from xzarr3 import InvalidKeyError, InvalidRangeError, StoreError, open_store
 from xzarr3.errors import ReadOnlyError, StoreCapabilityError, StorePermissionError
 from xzarr3.stores.object.errors import describe, scrub
-from xzarr3.stores.object.options import SETTINGS, parse
+from xzarr3.stores.object.options import OBJECT_SCHEMES, SETTINGS, parse
 from xzarr3.stores.object.store import ObjectStore
-from xzarr3.stores.open import OBJECT_SCHEMES
 
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL")
 CREDENTIALS += ("GOOGLE_BASE_URL",)

@@ -87,7 +87,7 @@ class Runs:
         self.stopped = True
 
 
-class Engine(msgspec.Struct, frozen=True, dict=True):
+class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
     """Reads and writes the stored units of one array: shards, or chunks that are in no shard.
 
     Parameters

@@ -8,6 +8,7 @@ answer without a length, as lists of folders often are.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import ssl
@@ -125,9 +126,10 @@ class Web:
         try:
             return self._opener.open(request, timeout=self._timeout)
         except urllib.error.HTTPError as error:
-            with error:
+            body = ""
+            with error, contextlib.suppress(OSError, http.client.HTTPException):  # It may be cut off.
                 body = error.read(4096).decode("latin-1")
-                raise AnswerError(describe_status(error.code, body)) from None
+            raise AnswerError(describe_status(error.code, body)) from None
         except (OSError, http.client.HTTPException) as error:
             raise _failure(error) from None
 
