@@ -94,7 +94,7 @@ def test_manners_of_other_faults(fault: str) -> None:
         (("obstore", "obstore.store"), "object", lambda: xzarr3.open_group("s3://b/x.zarr", mode="a")),
         (("numcodecs.pcodec",), "codecs", lambda: create(serializer="numcodecs.pcodec")),
         (("zfpy",), "codecs", lambda: create(serializer="numcodecs.zfpy")),
-        (("ml_dtypes",), "ml-dtypes", lambda: create(dtype="float8_e3m4")),
+        (("ml_dtypes",), "ml-dtypes", lambda: create(dtype={"name": "float8_e3m4"})),
     ],
 )
 def test_missing_extra(
