@@ -37,13 +37,17 @@ from xzarr3.codecs.numcodecs.compressors import ShuffleCodec
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.codecs.zstd import ZstdCodec
+from xzarr3.tracing.counters import add, process
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 LEFT, DONE, ABSENT = range(3)
 """What became of a row."""
-FIELDS = ("reads", "bytes_read", "read_time", "chunks", "bytes", "time")
-"""What a call counts; the times are in nanoseconds."""
+WORTH = 150.0
+"""Microseconds of work that are worth another thread."""
+RUN_BYTES = 2**20
+"""Decoded bytes that a thread takes at a time, at most; Ctrl-C waits for them."""
+_COUNTS = 6  # What a call counts: requests and chunks, each with bytes and nanoseconds.
 MOST_DIMENSIONS = 32
 LARGEST = 2**28
 """Most bytes of a chunk, and of a shard that is written. A call ends only after the chunks that it has begun,
@@ -503,7 +507,7 @@ class Call:
         self._fetches = rows if edges is None else len(edges) - 1
         self._threads = max(1, min(threads, self._fetches, _MOST_THREADS))
         self._scratch = layout.scratch + max(0, extra - _INFLATE_STATE + 63) // 64 * 64
-        self.counts = np.zeros(len(FIELDS), np.int64)
+        self.counts = np.zeros(_COUNTS, np.int64)
         self.status = np.zeros(rows, np.uint8)
         self._next = np.zeros(1, np.int64)
         self._head = [run, int(timed)]
@@ -533,6 +537,36 @@ class Call:
         function = getattr(self._native.library, name)
         while self._next[0] < self._fetches and not self._stop[0]:
             function(packed)
+
+    def tell(self, kind: str, *, absent: int = 0, is_index: bool = False) -> None:
+        """Add what was done to the counts of traces.
+
+        Parameters
+        ----------
+        kind : {"get", "get_range", "put"}
+            What a request counts as.
+        absent : int
+            Number of requests for units that are absent.
+        is_index : bool
+            Whether the chunks are the indexes of shards.
+        """
+        if not process.collectors:
+            return
+        requests, moved, asking, chunks, nbytes, coding = self.counts.tolist()
+        numbers = {
+            "requests": requests + absent,
+            kind: requests + absent,
+            "bytes_written" if kind == "put" else "bytes_read": moved,
+            "request_seconds": asking / 1e9,
+            "absent": absent,
+            "chunks_absent": absent,
+        }
+        what = "encode" if kind == "put" else "decode"
+        if is_index:
+            numbers["indexes_read"] = requests
+        else:
+            numbers |= {f"chunks_{what}d": chunks, f"bytes_{what}d": nbytes, f"{what}_seconds": coding / 1e9}
+        add({name: number for name, number in numbers.items() if number})
 
 
 def address(data: bytes) -> int:

@@ -18,8 +18,9 @@ from xzarr3.io import rows
 from xzarr3.io.fetch import AHEAD, Row
 from xzarr3.io.native import (
     ABSENT,
-    FIELDS,
     LEFT,
+    RUN_BYTES,
+    WORTH,
     Call,
     Layout,
     Left,
@@ -31,7 +32,7 @@ from xzarr3.io.native import (
 )
 from xzarr3.io.plan import ReadPlan
 from xzarr3.stores.local import platform
-from xzarr3.tracing.counters import add, process
+from xzarr3.tracing.counters import process
 from xzarr3.tracing.events import everywhere
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ _SHARDS = 64  # Most shards that are open at a time: a process has few descripto
 _INNER = 2**15  # Most inner chunks in a call.
 _INDEXES = 2**24  # Bytes of the indexes of the shards that are open.
 _OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
-_WORTH = 150.0  # Microseconds of work that are worth another thread.
-_RUN_BYTES = 2**20  # Decoded bytes that a thread takes at a time, at most.
 
 
 class NativeRead:
@@ -99,8 +98,8 @@ class NativeRead:
     def _call(self, layout: Layout, number: int, threads: int, edges: Numbers | None = None) -> Call:
         fetches = number if edges is None else len(edges) - 1
         work = number * (_OPEN + self._engine.meta.chain.decode_time)
-        busy = min(threads, 1 + int(work / _WORTH))
-        run = max(1, min(16, fetches // (4 * busy), _RUN_BYTES // layout.nbytes))
+        busy = min(threads, 1 + int(work / WORTH))
+        run = max(1, min(16, fetches // (4 * busy), RUN_BYTES // layout.nbytes))
         return Call(layout, number, busy, run, self._stop, edges=edges, timed=bool(process.collectors))
 
     def _boxes(self, batch: rows.Rows) -> list[int]:
@@ -123,7 +122,9 @@ class NativeRead:
         call = self._call(layout, len(batch.coords), threads)
         call.do("xzarr3_read", [*self._names(batch.coords), 0, 0, 0, 0, 0, *self._boxes(batch)])
         self._note(batch.coords, call.status)
-        _count(call, is_part=layout.is_plain, absent=int(np.count_nonzero(call.status == ABSENT)))
+        call.tell(
+            "get_range" if layout.is_plain else "get", absent=int(np.count_nonzero(call.status == ABSENT))
+        )
 
     def _shards(self, batch: rows.Rows, layout: Layout, shard: Shard, threads: int) -> None:
         """Read units that are shards: their indexes, and then their inner chunks."""
@@ -169,7 +170,7 @@ class NativeRead:
         unit = np.ascontiguousarray(parts.unit)
         places = [files.ctypes.data, 0, unit.ctypes.data, offset.ctypes.data, length.ctypes.data]
         call.do("xzarr3_read", [*self._names(coords), *places, *self._boxes(parts)])
-        _count(call, is_part=True, absent=int(np.count_nonzero(status == ABSENT)))
+        call.tell("get_range", absent=int(np.count_nonzero(status == ABSENT)))
         status[parts.unit[call.status == LEFT]] = LEFT
         return status
 
@@ -193,38 +194,13 @@ class NativeRead:
             *(index.ctypes.data, fixed.ctypes.data + 8 * ndim, 0),
         ]
         call.do("xzarr3_read", [*self._names(coords), *job])
-        _count(call, is_part=True, is_index=True)
+        call.tell("get_range", is_index=True)
         return index, call.status
 
     def _note(self, coords: Numbers, status: npt.NDArray[np.uint8]) -> None:
         """Record what became of units."""
         self._left.absent.append(coords[status == ABSENT])
         self._left.coords.update(map(tuple, coords[status == LEFT].tolist()))
-
-
-def _count(call: Call, *, is_part: bool, absent: int = 0, is_index: bool = False) -> None:
-    """Add what a call did to the counts of traces."""
-    if not process.collectors:
-        return
-    found = dict(zip(FIELDS, call.counts.tolist(), strict=True))
-    kind = "get_range" if is_part else "get"
-    numbers = {
-        "requests": found["reads"] + absent,
-        kind: found["reads"] + absent,
-        "bytes_read": found["bytes_read"],
-        "request_seconds": found["read_time"] / 1e9,
-        "absent": absent,
-        "chunks_absent": absent,
-    }
-    if is_index:
-        numbers["indexes_read"] = found["reads"]
-    else:
-        numbers |= {
-            "chunks_decoded": found["chunks"],
-            "bytes_decoded": found["bytes"],
-            "decode_seconds": found["time"] / 1e9,
-        }
-    add({name: number for name, number in numbers.items() if number})
 
 
 def does(engine: Engine, plan: ReadPlan) -> bool:
@@ -291,7 +267,7 @@ def place_rows(
     at = place @ np.array(out.strides, np.int64)
     fixed = np.array([*(each.step for each in listed[0].inner), *out.strides], np.int64)
     begin, file = np.arange(len(listed) + 1), np.zeros(len(listed), np.int64)
-    busy = min(threads, 1 + int(len(listed) * chain.decode_time / _WORTH))
+    busy = min(threads, 1 + int(len(listed) * chain.decode_time / WORTH))
     stop, timed = np.zeros(1, np.int64), bool(process.collectors)
     call = Call(layout, len(listed), busy, 1, stop, timed=timed)
     given = memory, file, offset, length
@@ -302,5 +278,5 @@ def place_rows(
     ]
     with contextlib.suppress(MemoryError):  # Python takes less.
         call.do("xzarr3_read", job)
-    _count(call, is_part=True)
+    call.tell("get_range")
     return [*itertools.compress(listed, call.status == LEFT)]

@@ -19,9 +19,10 @@ from xzarr3.io import rows
 from xzarr3.io.native import (
     ABSENT,
     DONE,
-    FIELDS,
     LARGEST,
     LEFT,
+    RUN_BYTES,
+    WORTH,
     Call,
     Layout,
     Left,
@@ -36,7 +37,7 @@ from xzarr3.io.projection import Slices
 from xzarr3.io.shards import forget_index
 from xzarr3.stores.local.files import FileWriter
 from xzarr3.stores.locks import free_key_locks
-from xzarr3.tracing.counters import add, process
+from xzarr3.tracing.counters import process
 from xzarr3.tracing.events import everywhere
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ _LONG = 512  # Characters of a path, beyond which the store checks whether the s
 _NOT_OURS = 3  # The status of a unit that Python writes.
 _CREATE = 30.0  # Microseconds to create and rename a file.
 _RATE = 1000  # Bytes that are encoded and written in a microsecond.
-_WORTH = 150.0  # Microseconds of work that are worth another thread.
-_RUN_BYTES = 2**20  # Bytes that a thread encodes at a time, at most; Ctrl-C waits for them.
 
 
 class NativeWrite:
@@ -197,8 +196,8 @@ class NativeWrite:
 
     def _call(self, coords: Numbers, chain: CodecChain, layout: Layout, threads: int) -> Call:
         number = len(coords)
-        busy = min(threads, 1 + int(number * (_CREATE + chain.spec.nbytes / _RATE) / _WORTH))
-        run = max(1, min(16, number // (4 * busy), _RUN_BYTES // chain.spec.nbytes))
+        busy = min(threads, 1 + int(number * (_CREATE + chain.spec.nbytes / _RATE) / WORTH))
+        run = max(1, min(16, number // (4 * busy), RUN_BYTES // chain.spec.nbytes))
         size = 0 if chain.shard is None else chain.shard.index_size
         return Call(layout, number, busy, run, self._stop, extra=size, timed=bool(process.collectors))
 
@@ -230,7 +229,7 @@ class NativeWrite:
         finally:
             if (call.status == DONE).any():
                 writer.touch()
-        _count(call)
+        call.tell("put")
 
 
 def _is_known(shard: Shard) -> bool:
@@ -241,20 +240,3 @@ def _is_known(shard: Shard) -> bool:
     if others and type(others[0]) is not Crc32cCodec:
         return False
     return reading.of(shard.index_chain) is not None
-
-
-def _count(call: Call) -> None:
-    """Add what a call did to the counts of traces."""
-    if not process.collectors:
-        return
-    found = dict(zip(FIELDS, call.counts.tolist(), strict=True))
-    numbers = {
-        "requests": found["reads"],
-        "put": found["reads"],
-        "bytes_written": found["bytes_read"],
-        "request_seconds": found["read_time"] / 1e9,
-        "chunks_encoded": found["chunks"],
-        "bytes_encoded": found["bytes"],
-        "encode_seconds": found["time"] / 1e9,
-    }
-    add({name: number for name, number in numbers.items() if number})
