@@ -150,7 +150,7 @@ class Array(ArraySelections):
         super().__init__(store, path, format, read_only=read_only)
         self._known = Known(store, path, format, metadata)
         self._known_at = time.monotonic()
-        self._tag = store.tag(self._key)
+        self._tag = revalidation.tag(store, self._key)
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
 
@@ -394,7 +394,7 @@ class Array(ArraySelections):
         value.
         """
         self._check_writable()
-        if self.store.concurrency > 1 and self.store.version(self._key) is None:
+        if self.store.concurrency > 1 and self.store.versions([self._key])[0] is None:
             self._check_to_write()
         else:
             self._check_current()

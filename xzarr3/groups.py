@@ -106,7 +106,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self._documents = self.copies if self.read_only else None
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
         key = None if self._documents is None else format.consolidated_key(path)
-        self._tag = None if key is None else store.tag(key)
+        self._tag = None if key is None else revalidation.tag(store, key)
         self.missing: Missing = "fill"
         """What the arrays found in this group do about absent chunks; see :func:`xzarr3.open`."""
 

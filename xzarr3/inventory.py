@@ -349,8 +349,8 @@ def _listed(store: Store, node: Array | Group, arrays: Mapping[str, Array]) -> _
     counts = _Counts(node.format, owners, _Sum(), _Sum())
     prefixes = node.format.prefixes(node.path) if node.path else ("",)
     for prefix in prefixes:
-        for key, nbytes in store.list_sizes(prefix):
-            counts.add(key, nbytes)
+        for key in store.list(prefix):
+            counts.add(key, getattr(key, "size", None))
     for key in node.format.document_keys(node.path):  # The draft keeps them beside the node.
         if not key.startswith(prefixes):
             nbytes = store.getsize(key)

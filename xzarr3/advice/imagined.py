@@ -16,8 +16,8 @@ from xzarr3.arrays import Array
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.stores.base import Store, check_key, cut
-from xzarr3.stores.readers import Reader, Scratch, ValueReader
+from xzarr3.stores.base import Store, Traits
+from xzarr3.stores.values import Value, cut
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Target:
         kind = TARGETS["s3" if store.concurrency > 1 else "disk"]
         return cls(
             type(store).__name__, kind.latency, max(store.concurrency, kind.at_once), kind.bandwidth,
-            store.request_bytes, store.over_read,
+            store.traits.request_bytes, store.traits.over_read,
         )  # fmt: skip
 
 
@@ -72,27 +72,30 @@ class ImaginedStore(Store):
     """
 
     def __init__(self, target: Target) -> None:
-        super().__init__(read_only=True)
-        self.request_bytes, self.over_read = target.request_bytes, target.over_read
-        self.concurrency = target.at_once
+        super().__init__()
+        is_disk = target.over_read == math.inf and target.at_once == 1
+        self.traits = Traits(
+            read_only=True,
+            concurrency=target.at_once,
+            request_bytes=target.request_bytes,
+            over_read=target.over_read,
+            folder="" if is_disk else None,  # Enough for :class:`~xzarr3.io.fetch.Price`.
+        )
         self._indexes: dict[tuple[int, ...], bytes] = {}
         self._array: Array | None = None
         self._ratio = 1.0
-
-    @property
-    def files(self) -> str | None:
-        """Local files are read as :class:`~xzarr3.io.fetch.Price` says, for which this is enough."""
-        return "" if self.over_read == math.inf and self.concurrency == 1 else None
 
     def holds(self, array: Array, ratio: float) -> None:
         """Say which array is stored, and how many times smaller than its elements an encoded chunk is."""
         self._array, self._ratio = array, ratio
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         return None if byte_range is None else cut(b"", byte_range)
 
-    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
-        return _ImaginedReader(self)
+    def open(
+        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
+    ) -> Value | None:
+        return self.value(key)
 
     def value(self, key: str) -> ImaginedValue | None:
         """What is stored under the key of a chunk; None under another key."""
@@ -115,21 +118,7 @@ class ImaginedStore(Store):
         return ImaginedValue(size, start, self._indexes[shape])
 
 
-class _ImaginedReader(Reader):
-    """Opens imagined values."""
-
-    _store: ImaginedStore
-
-    def __init__(self, store: ImaginedStore) -> None:
-        super().__init__(store)
-
-    def open(
-        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
-    ) -> ValueReader | None:
-        return self._store.value(check_key(key))
-
-
-class ImaginedValue(ValueReader):
+class ImaginedValue(Value):
     """A value that is zero everywhere but in its index."""
 
     def __init__(self, size: int, start: int, index: bytes) -> None:

@@ -15,8 +15,7 @@ from xzarr3.errors import ChunkError, StoreError
 from xzarr3.options import memory_for_values
 from xzarr3.parallel import asked_threads, available_threads, parallel_map
 from xzarr3.progress import Asked, Progress
-from xzarr3.stores.base import OversizedError
-from xzarr3.stores.readers import BytesReader
+from xzarr3.stores.values import BytesValue, OversizedError
 
 Decode: TypeAlias = Literal["sample", "all", "none"]
 
@@ -159,7 +158,7 @@ def _problems(unit: Unit, most: int | None, at_once: int) -> Iterator[Problem]:
     store = engine.store
     # Of a large shard, a sample takes the index and single inner chunks only.
     if shard is not None and not 0 <= unit.size <= min(_WHOLE if most is None else _SMALL, at_once):
-        opened = store.reader().open(unit.key)
+        opened = store.open(unit.key)
         if opened is None:
             return
         with opened:
@@ -167,7 +166,7 @@ def _problems(unit: Unit, most: int | None, at_once: int) -> Iterator[Problem]:
             yield from check_shard(shard, opened, size, most, at_once)
         return
     try:
-        value = store.reader(limit=max(chain.largest_stored, _WHOLE)).get(unit.key)
+        value = store.get(unit.key, limit=max(chain.largest_stored, _WHOLE))
     except OversizedError as error:
         yield Problem("chunk-size", f"has {error.size} bytes or more, which is more than a chunk can have")
         return
@@ -177,7 +176,7 @@ def _problems(unit: Unit, most: int | None, at_once: int) -> Iterator[Problem]:
     if problem is not None:
         yield Problem(*problem)
     elif shard is not None:
-        yield from check_shard(shard, BytesReader(value), len(value), most, at_once)
+        yield from check_shard(shard, BytesValue(value), len(value), most, at_once)
     else:
         chain.decode(value)
 

@@ -145,8 +145,8 @@ class Listing:
     def run(self) -> None:
         """List the keys, and note what is wrong with them."""
         for prefix in self.prefixes():
-            for key, size in self.scope.store.list_sizes(prefix):
-                self._see(key, size)
+            for key in self.scope.store.list(prefix):
+                self._see(key, getattr(key, "size", None))
             for name, is_old in self.scope.store.leftovers(prefix):
                 self._temporary(name, "" if is_old else "it is not yet an hour old, so it may be in use")
         self._report_orphans()

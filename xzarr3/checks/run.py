@@ -107,7 +107,7 @@ def check(
     opened = open_store(store, storage_options, mode="r+" if changes else "r")
     with contextlib.nullcontext() if opened is store else opened:
         if changes:
-            opened._check_writable()
+            opened.check_writable()
         report, scope = _look(opened, path, decode, threads, progress)
         if not repair and not dry_run:
             return report

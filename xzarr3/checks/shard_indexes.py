@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.errors import ChunkError
-from xzarr3.stores import ValueReader
-from xzarr3.stores.readers import BytesReader
+from xzarr3.stores.values import BytesValue, Value
 
 _MOST_READ = 2**26  # Bytes of inner chunks that are read at once.
 
@@ -27,14 +26,14 @@ class Problem(NamedTuple):
 
 
 def check_shard(
-    shard: Shard, reader: ValueReader, size: int, most: int | None, at_once: int, above: tuple[int, ...] = ()
+    shard: Shard, reader: Value, size: int, most: int | None, at_once: int, above: tuple[int, ...] = ()
 ) -> Iterator[Problem]:
     """Check the index of a shard, then decode inner chunks; shards within shards are checked in the same way.
 
     Parameters
     ----------
     shard : Shard
-    reader : ValueReader
+    reader : Value
         The open shard.
     size : int
         Size of the shard in bytes.
@@ -134,7 +133,7 @@ def _apart(
 
 def _decoded(
     shard: Shard,
-    reader: ValueReader,
+    reader: Value,
     entries: npt.NDArray[np.uint64],
     chosen: npt.NDArray[np.intp],
     most: int | None,
@@ -152,7 +151,7 @@ def _decoded(
             data = value[offset - first : offset - first + length]
             coords = _coords(shard, at, above)
             if inner.shard is not None:
-                yield from check_shard(inner.shard, BytesReader(data), length, most, at_once, coords)
+                yield from check_shard(inner.shard, BytesValue(data), length, most, at_once, coords)
                 continue
             try:
                 inner.decode(data)

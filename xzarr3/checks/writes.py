@@ -80,7 +80,7 @@ def find_writes(store: Store, path: str, leases: Iterable[str]) -> Iterator[Writ
 
 def _tops(store: Store) -> list[str]:
     """The prefixes of staged values."""
-    if store.folder is not None and store.renames_trees:
+    if store.folder is not None:
         return sorted(f"{os.path.basename(folder)}/" for folder in staging_folders(store))
     return staged_prefixes(store)
 

@@ -43,7 +43,8 @@ from xzarr3.errors import (
     printable,
 )
 from xzarr3.parallel import parallel_map
-from xzarr3.stores.base import ABSENT, Store
+from xzarr3.stores.base import Store, versioned
+from xzarr3.stores.values import ABSENT
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.folders import STAGED
 from xzarr3.stores.locks import key_lock
@@ -217,7 +218,7 @@ def place_key(store: Store, path: str, prefix: str) -> str:
         Prefix of the chunk keys of the node. The lease is stored under it, except in a directory: there the
         place itself is renamed, so the lease has a key outside of it.
     """
-    if not store.renames_trees:
+    if store.folder is None:
         return lease_key(prefix)
     digest = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return lease_key(f"{STAGED}{digest}/")
@@ -230,7 +231,7 @@ def keys_above(store: Store, path: str) -> list[str]:
     above = [f"{each}/" for each in paths[1:]]
     # Leases beside chunks; in the draft of version 3, chunks are below ``data/root/``.
     keys = [lease_key(prefix) for prefix in ("", *above, *(f"data/root/{each}" for each in above))]
-    return [*(place_key(store, each, "") for each in paths), *keys] if store.renames_trees else keys
+    return [*(place_key(store, each, "") for each in paths), *keys] if store.folder is not None else keys
 
 
 def keeps_leases(store: Store) -> bool:
@@ -239,7 +240,7 @@ def keeps_leases(store: Store) -> bool:
     Not in a store that cannot erase, as a lease could not be released. Not in a zip either: the lease would
     stay as dead space, and a zip has only one writer. Nor in a transaction, which other writers cannot see.
     """
-    return store.erasable and store.readable and not (store.publishes_at_close or store.transactional)
+    return store.erasable and store.readable and store.traits.visible == "at once"
 
 
 def is_lease(key: str) -> bool:
@@ -313,7 +314,7 @@ class Lease:
 
     def there(self) -> Holder:
         """The content of the stored lease, of any holder."""
-        return Holder.parse(self._store.get_versioned(self.key)[0])
+        return Holder.parse(versioned(self._store, self.key)[0])
 
     # Taking
 
@@ -385,7 +386,7 @@ class Lease:
                 return True
             lost += free  # another writer was faster
             asked = _clock()
-            stored, version = self._store.get_versioned(self.key)
+            stored, version = versioned(self._store, self.key)
             found = Holder.parse(stored)
             if found == self.said:  # stored, though no answer came
                 self._held(asked)
@@ -432,11 +433,16 @@ class Lease:
         for changing the length of an array, so there it is an error.
         """
         try:
-            return self._store.compare_and_set(self.key, version, value)
+            return self._store.put(self.key, None if value is None else [value], if_version=version)
         except StoreCapabilityError:
             if self._purpose == "resize" and value is not None:
                 raise
-            done = Store._compare_and_set(self._store, self.key, version, value)
+            with key_lock(self._store.identity, self.key):
+                done = versioned(self._store, self.key)[1] == version
+                if done and value is None:
+                    self._store.erase(self.key)
+                elif done and value is not None:
+                    self._store.set(self.key, value)
             # The store may have ignored the condition, stored the lease, and only then raised.
             return done or self.there() == Holder.parse(value)
 
@@ -502,7 +508,7 @@ class Lease:
     def holds(self) -> bool:
         """Ask the store whether the lease is still held."""
         asked = _clock()
-        if not self._is_own(self._store.get_versioned(self.key)[0]):  # a versioned read bypasses caches
+        if not self._is_own(versioned(self._store, self.key)[0]):  # a versioned read bypasses caches
             return False
         self._proven = asked
         return True
@@ -542,7 +548,7 @@ class Lease:
     def _change(self, said: Holder) -> bool:
         """Store new content and count a renewal, if the lease is held; returns whether it was."""
         asked = _clock()
-        stored, version = self._store.get_versioned(self.key)
+        stored, version = versioned(self._store, self.key)
         if not self._is_own(stored):
             return False
         # A copy may have renewed the lease, so count on from the stored value.
@@ -689,7 +695,7 @@ class Lease:
                 store.erase(key)
             return
         for _ in range(_ATTEMPTS):
-            stored, version = store.get_versioned(key)
+            stored, version = versioned(store, key)
             if not self._is_own(stored) or self._replace(version, None):
                 return
         raise ConflictError(f"cannot remove key '{key}' of {store}: other writers kept changing it")

@@ -42,8 +42,8 @@ from xzarr3.errors import (
     levels_to_caller,
 )
 from xzarr3.parallel import pause
-from xzarr3.stores.base import ABSENT, Change, Scratch, Store, Unchanged, Writer, joined
-from xzarr3.stores.locks import key_lock
+from xzarr3.stores.base import Mark, Store, update, versioned
+from xzarr3.stores.values import ABSENT, ANY, joined
 from xzarr3.stores.wrappers import WrapperStore
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # Seconds
@@ -96,7 +96,7 @@ class Length:
     def __enter__(self) -> Length:
         self.is_exclusive = keeps_leases(self._store)
         store = self._store
-        if not (store.writes_conditionally or store.publishes_at_close or store.transactional):
+        if not (store.traits.conditional != "threads" or store.traits.visible != "at once"):
             warnings.warn(
                 f"{self._store} cannot detect changes by other processes, so rows that they append at the "
                 f"same time may be lost (key '{self._key}'); append from one process only, or use a store "
@@ -109,7 +109,7 @@ class Length:
                     self._key,
                     self._store,
                     "other writers kept changing the length of the array or replacing it for "
-                    f"{self._store.conflict_deadline:g} s",
+                    f"{self._store.traits.conflict_deadline:g} s",
                 )
         except StoreCapabilityError:  # the store cannot keep other processes away; threads take turns
             self.is_exclusive = False
@@ -129,7 +129,7 @@ class Length:
 
     def _read(self) -> None:
         self.read_at = time.monotonic()
-        value, self._version = self._store.get_versioned(self._key)
+        value, self._version = versioned(self._store, self._key)
         if value is None:
             raise ChangedError(f"key '{self._key}' of {self._store} is gone; open the array again")
         self.document = value
@@ -143,13 +143,13 @@ class Length:
             The document as it was before.
         """
         for _ in range(_ATTEMPTS):
-            value, version = self._store.get_versioned(self._key)
+            value, version = versioned(self._store, self._key)
             if value is None:
                 raise ChangedError(f"key '{self._key}' of {self._store} is gone; open the array again")
             other = format(secrets.randbits(64), "064b").translate({48: " ", 49: "\t"}).encode()
             said = bytes(value).rstrip(b" \t\r\n") + b"\n" + other + b"\n"  # JSON readers skip whitespace
             with contextlib.suppress(OutcomeUnknownError):
-                if self._store.compare_and_set(self._key, version, said):
+                if self._store.put(self._key, [said], if_version=version):
                     return value
         raise contended(self._key, self._store, f"other writers changed it {_ATTEMPTS} times")
 
@@ -184,7 +184,7 @@ class Length:
 
     def commit(
         self,
-        change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged],
+        change: Callable[[Buffer | None], Sequence[Buffer] | Mark],
         tells: Callable[[Buffer], bool],
     ) -> None:
         """Change the document.
@@ -207,18 +207,18 @@ class Length:
             If it is unknown whether the document was changed.
         """
         if not self.is_exclusive:
-            self._store.update(self._key, change)
+            update(self._store, self._key, change)
             return
-        end = time.monotonic() + self._store.conflict_deadline
+        end = time.monotonic() + self._store.traits.conflict_deadline
         longest = _FIRST_PAUSE
         while True:
             pieces = change(self.document)
             # after the version was read: no other holder can have stored that version
             self.verify_now_and_then()
-            if isinstance(pieces, Unchanged):
+            if isinstance(pieces, Mark):
                 return
             try:
-                if self._store.compare_and_set(self._key, self._version, joined(pieces)):
+                if self._store.put(self._key, pieces, if_version=self._version):
                     return
             except StoreError as error:
                 if self._was_made(error, tells):
@@ -229,7 +229,7 @@ class Length:
                 raise contended(
                     self._key,
                     self._store,
-                    f"other writers kept changing it for {self._store.conflict_deadline:g} s",
+                    f"other writers kept changing it for {self._store.traits.conflict_deadline:g} s",
                 )
             longest = min(2 * longest, _LONGEST_PAUSE)
             self._read()
@@ -245,7 +245,7 @@ class Length:
         if isinstance(error, StoreCapabilityError):
             return False
         try:
-            value = self._store.get_versioned(self._key)[0]
+            value = versioned(self._store, self._key)[0]
             made = value is not None and tells(value)
             if value is not None and not made and self._may_still_come(error):
                 made = tells(self._set_apart())
@@ -311,53 +311,29 @@ class GuardedStore(WrapperStore):
     def __repr__(self) -> str:
         return repr(self.inner)
 
-    # Without these methods, conditions would be compared within this process only.
-    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
-        return self.inner.get_versioned(key)
+    def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
+        if if_version is not ANY:
+            self._verify(is_new=if_version == ABSENT)
+            return self.inner.put(key, pieces, if_version=if_version)
+        value = joined(pieces or ())
+        if self.traits.conditional != "service":
+            with self.inner.exclusive(key):
+                self._verify(is_new=not self.inner.exists(key))
+                return self.inner.put(key, [value])
+        # Usually the key is absent: creating it only then cannot replace a value of a successor.
+        self._verify(is_new=True)
+        if not (self._length.is_exclusive and self.inner.put(key, [value], if_version=ABSENT)):
+            update(self, key, lambda _: [value])
+        return True
 
-    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-        return self.inner.compare_and_set(key, version, value)
+    def _verify(self, *, is_new: bool) -> None:
+        """Ask whether the lease holds; of a new key now and then, as a successor may have left it out."""
+        if is_new:
+            self._length.verify_now_and_then()
+        else:
+            self._length.verify()
 
-    def _set(self, key: str, value: bytes) -> None:
-        with key_lock(self.identity, key):
-            # Usually the key is absent: creating it only then cannot replace a value of a successor.
-            if self.concurrency <= 1 or not self._created(key, value):
-                self.update(key, lambda _: [value])
-
-    def _created(self, key: str, content: bytes) -> bool:
-        """Store a value if its key is absent; returns whether it was."""
-        self._length.verify_now_and_then()
-        return self._length.is_exclusive and self.inner.compare_and_set(key, ABSENT, content)
-
-    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
-        return _GuardedWriter(self, self.inner.writer(scratch, limit))
-
-    def _erase_values(self, keys: Sequence[str]) -> None:
+    def erase(self, *keys: str) -> None:
         for at in range(0, len(keys), _ERASED_AT_ONCE):
             self._length.verify()
-            self.inner.erase_values(keys[at : at + _ERASED_AT_ONCE])
-
-
-class _GuardedWriter(Writer):
-    """Updates values as long as the lease holds."""
-
-    _store: GuardedStore
-
-    def __init__(self, store: GuardedStore, inner: Writer) -> None:
-        super().__init__(store)
-        self._inner = inner
-
-    def update(self, key: str, change: Change) -> None:
-        length = self._store._length
-
-        def checked(stored: Buffer | None) -> Sequence[Buffer] | Unchanged | None:
-            if stored is None:  # A successor may have left out an empty chunk here.
-                length.verify_now_and_then()
-            else:
-                length.verify()
-            return change(stored)
-
-        self._inner.update(key, checked)
-
-    def close(self) -> None:
-        self._inner.close()
+            self.inner.erase(*keys[at : at + _ERASED_AT_ONCE])

@@ -61,7 +61,7 @@ def remove_staged(store: Store, top: str, known: list[str] | None = None) -> Non
     """
     check_top(store, top)
     store.erase(f"{top}{SWAP}")
-    if store.renames_trees:
+    if store.folder is not None:
         remove(os.path.join(str(store.folder), top[:-1]))
         return
     ends = {f"{top}{BEGUN}", f"{top}{SWAP}"}
@@ -113,7 +113,7 @@ def _reserved(lease: Lease, store: Store, path: str, until: float | None = None)
     If the block raises, the lease is left with its content for the next writer.
     """
     lease.reserve(path, until)
-    if store.renames_trees:  # a writer that is just reserving the place is refused anyway
+    if store.folder is not None:  # a writer that is just reserving the place is refused anyway
         remove_partial(os.path.join(str(store.folder), os.path.dirname(lease.key)))
     try:
         yield _finish(lease, store, lease.key, lease.said)
@@ -184,8 +184,8 @@ def _finish(lease: Lease | None, store: Store, key: str, said: Holder) -> Swap |
     swap = _listed(store, said)
     if swap is not None:
         # expected only where the key follows from the path
-        expected = place_key(store, swap.path, "") if store.renames_trees else key
-        if (swap.renames, key) != (store.renames_trees, expected):
+        expected = place_key(store, swap.path, "") if store.folder is not None else key
+        if (swap.renames, key) != (store.folder is not None, expected):
             raise StoreError(
                 f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but "
                 f"the lease '{key}' names it; remove both keys"
@@ -223,7 +223,7 @@ def settle(store: Store, path: str) -> bool:
     IncompleteWriteError
         If the swap cannot be finished, for example without permission to write.
     """
-    if not store.renames_trees:
+    if store.folder is None:
         return False
     local = cast("LocalStore", store)
     done = False
@@ -233,7 +233,7 @@ def settle(store: Store, path: str) -> bool:
         if found.state in SWAPS and found.is_dead:
             writable = LocalStore(local.root, **{**local._options(), "read_only": False})
             try:
-                finish_swap(writable, key, path, time.monotonic() + store.conflict_deadline)
+                finish_swap(writable, key, path, time.monotonic() + store.traits.conflict_deadline)
             except (StoreError, NodeExistsError):
                 check_complete(store, path, f"node at '/{path}'")  # its message says what finishes the swap
     return done
@@ -301,7 +301,7 @@ def recover_swaps(store: Store) -> list[str]:
         Paths of the nodes whose swaps were finished.
     """
     ended: list[str] = []
-    if store.renames_trees:
+    if store.folder is not None:
         failed: StoreError | None = None
         for leased, found in _leases_in(store):
             try:

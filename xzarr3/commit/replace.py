@@ -129,7 +129,7 @@ class Replacement:
         self._path = path
         self._overwrite = overwrite
         self._how = how
-        if store.renames_trees:
+        if store.folder is not None:
             finish_near(store, path)
         below = [node_prefix(path) + name for name in names or ()]
         check_names(store, format, path, [*below, *arrays])
@@ -164,7 +164,7 @@ class Replacement:
         key = lease_at(store, places).key
         if resumed is not None:
             resumed.find(key)
-        if store.renames_trees:
+        if store.folder is not None:
             local = cast("LocalStore", store)
             for folder in places.folders:
                 _check_folders(local, folder, self._path)
@@ -172,7 +172,7 @@ class Replacement:
             self._check_room()
             return Directories(local, places, arrays, overwrite=self._overwrite, resumed=resumed)
         groups_missing(DocumentView(store), self._format, self._path)
-        in_place = in_place or store.transactional
+        in_place = in_place or store.traits.visible == "at commit"
         goes_on = resumed is not None and resumed.goes_on_in_place(places)
         if goes_on or not self._overwrite:
             if not goes_on:
@@ -220,13 +220,13 @@ class Replacement:
 
     def documents_first(self, write: Callable[[], None]) -> None:
         """Store the documents before the values, in a store that takes no value before."""
-        if self._target.transactional:
+        if self._target.traits.visible == "at commit":
             with self.discarding():
                 write()
 
     def documents_last(self, write: Callable[[], None]) -> None:
         """Store the documents after the values, unless they are stored already."""
-        if not self._target.transactional:
+        if self._target.traits.visible != "at commit":
             self.check_again()
             write()
 
@@ -253,7 +253,7 @@ class Replacement:
             self._staging.discard()
         except StoreError as another:
             error.add_note(f"chunks that were written already could not be removed: {another}")
-        if self._target.transactional and isinstance(self._staging, InPlace) and self._staging.replaces:
+        if self._target.traits.visible == "at commit" and isinstance(self._staging, InPlace) and self._staging.replaces:
             error.add_note(
                 f"the old node '/{self._path}' is erased in {self._target}; discard the changes of the "
                 "transaction, or write again, before you commit it"

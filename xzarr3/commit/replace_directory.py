@@ -39,9 +39,7 @@ from xzarr3.errors import StoreError
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.stores import LocalStore
-from xzarr3.stores.base import Scratch
 from xzarr3.stores.local import platform
-from xzarr3.stores.local.files import FileWriter
 from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders
 
 
@@ -59,14 +57,15 @@ class StagedFolder(LocalStore):
     def __reduce__(self) -> tuple[object, ...]:
         return partial(StagedFolder, **self._options()), (self.root, self._shown)
 
-    def _file_writer(self, scratch: Scratch | None, limit: int) -> FileWriter:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        # Dask's threads finish their current task when another task has failed.
+        if self._closed:
+            raise StoreError(f"cannot write key '{key}' of {self}: the write has failed and was abandoned")
         if not os.path.isdir(self.root):  # the directory is made once: if it is gone, so are earlier values
             raise gone(self)
-        return _StagedWriter(self, scratch, limit)
-
-    @property
-    def replaces_files(self) -> bool:
-        return not self.fsync and self.files is not None
+        super().put(key, pieces)
+        if self._closed:
+            remove(os.path.dirname(self.root))
 
     def close(self) -> None:
         """Refuse further values."""
@@ -75,25 +74,6 @@ class StagedFolder(LocalStore):
     def reopen(self) -> None:
         """Accept values again: a later computation may run the same tasks again."""
         self._closed = False
-
-
-class _StagedWriter(FileWriter):
-    """Writes values to the staging directory until the write ends."""
-
-    _store: StagedFolder
-
-    def check(self, key: str) -> None:
-        # Dask's threads finish their current task when another task has failed.
-        if self._store._closed:
-            raise StoreError(
-                f"cannot write key '{key}' of {self._store}: the write has failed and was abandoned"
-            )
-        super().check(key)
-
-    def close(self) -> None:
-        super().close()
-        if self._store._closed:
-            remove(os.path.dirname(self._store.root))
 
 
 class Directories(Staged):
@@ -259,7 +239,7 @@ class Directories(Staged):
             return
         lease = lease_at(store, self._places, top=self._top)
         with self._hiding():
-            take(lease, store, self._places, until=time.monotonic() + store.conflict_deadline)
+            take(lease, store, self._places, until=time.monotonic() + store.traits.conflict_deadline)
         self._lease = lease
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ def check_resumable(store: Store) -> None:
     ------
     StoreCapabilityError
     """
-    if store.publishes_at_close or store.transactional:
+    if store.traits.visible != "at once":
         lacks = "keeps nothing of a write that was cut off"
     elif not store.readable or not store.listable:
         lacks = "cannot be read and listed"
@@ -69,7 +69,7 @@ def may_be_lost(store: Store, said: object) -> bool:
     ``said`` is what :func:`xzarr3.commit.lease.boot` told that process, as a list.
     """
     here = boot()
-    if store.survives_crashes or not isinstance(said, list) or len(said) != 2:
+    if store.traits.durable or not isinstance(said, list) or len(said) != 2:
         return False
     return bool(said[0] == here[0] and said[1] != here[1])
 
@@ -297,7 +297,7 @@ class Settings(Resumption):
     def _stamped(self) -> str:
         """A digest that changes when a document changes or an array is replaced."""
         store = self._store
-        versions = [(store.version(key), store.get_versioned(key)[1]) for key in self._keys]
+        versions = [(store.versions([key])[0], versioned(store, key)[1]) for key in self._keys]
         return hashlib.blake2b(repr(versions).encode(), digest_size=16).hexdigest()
 
     def end(self) -> None:

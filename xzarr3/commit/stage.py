@@ -8,6 +8,7 @@ puts values under a staging prefix (``StagedKeys``). How a swap is done is left 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +23,9 @@ from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.erase import formats_in, keys_at, leaving_stages
 from xzarr3.nodes.foreign_keys import documents_among, foreign_among
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import Store
+from xzarr3.stores import Scratch, Store, Traits
 from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.values import joined
 
 NEW, OLD = "new", "old"
 SWAP = "swap"  # the list of steps of a swap, beside the new values
@@ -318,13 +320,18 @@ class StagedKeys(Store):
         The format whose documents stay in memory.
     """
 
-    _tells = False
+    reports = False
 
     def __init__(self, store: Store, prefix: str, format: Format | None = None) -> None:
-        super().__init__(read_only=store.read_only)
-        self.concurrency = store.concurrency
-        self.request_bytes = store.request_bytes
-        self.over_read = store.over_read
+        super().__init__()
+        able = {"get": store.readable, "put": store.writeable, "erase": store.erasable, "list": store.listable}
+        self.traits = Traits(
+            read_only=store.read_only,
+            operations=frozenset(name for name, is_able in able.items() if is_able),
+            concurrency=store.concurrency,
+            request_bytes=store.traits.request_bytes,
+            over_read=store.traits.over_read,
+        )
         self._store = store
         self._prefix = prefix
         self._format = format
@@ -373,36 +380,35 @@ class StagedKeys(Store):
     def __repr__(self) -> str:
         return repr(self._store)
 
-    @property
-    def writeable(self) -> bool:
-        return self._store.writeable
-
-    @property
-    def erasable(self) -> bool:
-        return self._store.erasable
-
     def _renamed(self, error: StoreError) -> StoreError:
         return without(error, self._prefix)
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+    def get(
+        self,
+        key: str,
+        byte_range: ByteRange | None = None,
+        *,
+        into: Scratch | None = None,
+        limit: int = sys.maxsize,
+    ) -> Buffer | None:
         try:
-            return self._store.get(self._prefix + key, byte_range)
+            return self._store.get(self._prefix + key, byte_range, into=into, limit=limit)
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
-    def _set(self, key: str, value: bytes) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         format = self._format
         if format is not None and (format.place(key) is not None or key in format.hierarchy_documents()):
-            self.documents[key] = bytes(value)
+            self.documents[key] = joined(pieces)
             return
         try:
-            self._store.set(self._prefix + key, value)
+            self._store.put(self._prefix + key, pieces)
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
         with self._guard:
             self._written.add(key)
 
-    def _erase_values(self, keys: Sequence[str]) -> None:
+    def erase(self, *keys: str) -> None:
         with self._guard:
             self._written.difference_update(keys)
         try:
@@ -410,6 +416,6 @@ class StagedKeys(Store):
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
-    def _list(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str = "") -> Iterator[str]:
         for key in self._store.list_prefix(self._prefix + prefix):
             yield key[len(self._prefix) :]

@@ -36,7 +36,8 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
+from xzarr3.stores.base import Change, update
+from xzarr3.stores.values import UNCHANGED, joined
 from xzarr3.stores.local.folders import STAGED
 
 
@@ -98,7 +99,7 @@ class Staged(Staging):
         def change(stored: Buffer | None) -> list[Buffer]:
             nonlocal room
             found = said_in(stored)
-            if found.get("ending") is True and self._target.renames_trees:
+            if found.get("ending") is True and self._target.folder is not None:
                 found = {}  # a directory is removed as a whole, so the end of this attempt will notice
             elif found.get("ending") is True:
                 raise ConflictError(
@@ -118,7 +119,7 @@ class Staged(Staging):
         key = f"{self._top}{BEGUN}"
         with self._hiding():
             try:
-                self._target.update(key, change)
+                update(self._target, key, change)
             except StoreCapabilityError:  # the store cannot tell simultaneous attempts apart
                 pieces = change(self._target.get(key))
                 if pieces is not None and pieces is not UNCHANGED:
@@ -157,7 +158,7 @@ class Staged(Staging):
         A write in a directory that shares its values with no other attempt needs no claim: the directory is
         removed as a whole, so the swap would notice.
         """
-        if self._resumed is None and (self._is_shared or not self._target.renames_trees):
+        if self._resumed is None and (self._is_shared or self._target.folder is None):
             self._is_ending = self._end()
             if not self._is_ending:
                 raise gone(self._target)
@@ -222,7 +223,7 @@ class Staged(Staging):
                 own.leave()
             return
         try:  # a directory without a note may belong to an attempt that is just beginning
-            if self._is_ending or self._end(is_lost=not self._target.renames_trees):
+            if self._is_ending or self._end(is_lost=self._target.folder is None):
                 self._remove()
         finally:
             if own is not None:

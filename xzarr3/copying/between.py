@@ -58,7 +58,7 @@ def chunks_between(copy: ArrayCopy, means: Means) -> tuple[int, ...] | None:
 
 def can_keep(store: Store, array: Array) -> bool:
     """Whether a store can keep a temporary array of the data type of ``array``."""
-    if store.transactional or store.publishes_at_close:
+    if store.traits.visible != "at once":
         return False
     try:
         array_metadata(shape=(), dtype=array.metadata.data_type)

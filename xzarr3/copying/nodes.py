@@ -271,7 +271,7 @@ def _planned(
     format = _format(node, store, path, zarr_format)
     check_new_path(path, format)
     _check_apart(node, store, path)
-    held = isinstance(node, Group) and node.consolidated and not store.transactional
+    held = isinstance(node, Group) and node.consolidated and store.traits.visible != "at commit"
     if consolidated is not None:
         held = consolidated
     if held:
@@ -469,8 +469,4 @@ def _location(store: Store, path: str) -> tuple[object, str]:
     """The store's identity and the prefix of everything that belongs to the node."""
     if store.folder is not None:
         return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.folder, path)), "")
-    prefix = node_prefix(path)
-    while (above := store.above) is not None:  # Stores of a folder and of one above it share what lies there.
-        store, name = above
-        prefix = f"{name}/{prefix}"
-    return store.identity, prefix
+    return store.identity, node_prefix(path)

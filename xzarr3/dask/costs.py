@@ -44,7 +44,7 @@ def cost_of(source: object) -> Cost:
     axes: Sequence[Steps | Edges] = array.metadata.chunk_grid.axes
     if shard is not None:
         chain, axes = shard.inner, [Steps(length) for length in shard.grid.chunk_shape]
-    price, request = Price.of(array.store, array.engine.meta.chain), array.store.request_bytes
+    price, request = Price.of(array.store, array.engine.meta.chain), array.store.traits.request_bytes
 
     def cost(parts: tuple[Part, ...]) -> int:
         number, inner = 1, []

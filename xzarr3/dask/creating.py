@@ -34,7 +34,7 @@ def block_lengths(source: da.Array, path: str) -> tuple[int, ...]:
 def check_writable(store: Store, path: str, sources: Sequence[da.Array], *, overwrite: bool) -> None:
     """Raise if the blocks of dask arrays cannot be written at a path, or below it."""
     check_scheduler(store)
-    if overwrite and store.transactional and any(reads_below(sources, store, path)):
+    if overwrite and store.traits.visible == "at commit" and any(reads_below(sources, store, path)):
         raise ArgumentError(
             f"the values are computed from '/{path}' of {store}, which would be erased before they are read; "
             "load them first, or create another array"

@@ -248,7 +248,7 @@ class _TiledWrite:
                 f"cannot store {type(source).__name__} into {type(target).__name__}; accepted: dask arrays "
                 "and xzarr3 arrays; open the target with xzarr3.open_array(..., mode='r+'), or create it"
             )
-        target._check_writable()
+        target.check_writable()
         if any(map(math.isnan, source.shape)):
             raise SelectionError(
                 f"the blocks of the source for array '{target.name}' have unknown shapes; call "
@@ -292,7 +292,7 @@ class _TiledWrite:
         """Spill all values to the store until all sources that read the target have been read."""
         pieces, self.axes = spill_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
         # A transaction has one writing process, and holds no values beside those of arrays.
-        self.aside = Spill(self.target, pieces, self.axes, here=self.target.store.transactional)
+        self.aside = Spill(self.target, pieces, self.axes, here=self.target.store.traits.visible == "at commit")
         self.slabs = None
 
     def plan_spill(self, most: float, cluster: bool, threads: int) -> None:

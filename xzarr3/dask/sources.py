@@ -169,7 +169,7 @@ def _stamp_of_units(array: Array) -> str | None:
     keys = sorted(store.list_prefix(array.engine.prefix))
     for first in range(0, len(keys), _AT_ONCE):
         some = keys[first : first + _AT_ONCE]
-        digest.update(repr((some, store.stamp(some))).encode("utf-8", "surrogatepass"))
+        digest.update(repr((some, store.versions(some))).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

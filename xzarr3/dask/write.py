@@ -209,7 +209,7 @@ def check_scheduler(store: Store | None, scheduler: Any = None) -> None:
     ------
     StoreCapabilityError
     """
-    if store is None or not store.transactional:
+    if store is None or store.traits.visible != "at commit":
         return
     if get_scheduler(scheduler=scheduler) not in (None, dask.threaded.get, dask.local.get_sync):
         raise StoreCapabilityError(

@@ -300,8 +300,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         """:meth:`write` of some units by the Python executor."""
 
         def worker(runs: Runs) -> int:
-            with UnitWriter(self, plan.addressing, **options) as writer:
-                return writer.run(runs, source)
+            return UnitWriter(self, plan.addressing, **options).run(runs, source)
 
         Runs(units, number, threads).share(threads, worker, self.pool)
 
@@ -311,8 +310,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         chain = self.chain_of(self.meta.chunk_grid.chunk_shape_at(coords))
         key = self.key(coords)
         try:
-            with UnitWriter(self, Slices(), keep_empty=keep_empty) as writer:
-                writer.update(chain, key, inner, fill)
+            UnitWriter(self, Slices(), keep_empty=keep_empty).update(chain, key, inner, fill)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise

@@ -23,7 +23,7 @@ from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ChunkProjection
 from xzarr3.io.shards import MOST_KEPT, Index, shard_index
 from xzarr3.parallel import asked_threads, parallel_map
-from xzarr3.stores.readers import BytesReader
+from xzarr3.stores.values import BytesValue
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
@@ -267,7 +267,7 @@ def _fetch(
     engine: Engine, plan: ReadPlan, chain: CodecChain, kept: KeptIndexes, unit: ChunkProjection
 ) -> Fetch:
     coords, key = unit.coords, engine.key(unit.coords)
-    reader = engine.store.reader().open(key)
+    reader = engine.store.open(key)
     if reader is None:
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
@@ -279,7 +279,7 @@ def _fetch(
             return Fetch(key, coords, 1, parts, size, whole=rows is None)
         wanted, version = table.wanted(shard, unit.inner), reader.version
         # A store that opens a value by reading it has all of it.
-        whole = wanted.whole or isinstance(reader, BytesReader)
+        whole = wanted.whole or isinstance(reader, BytesValue)
         before, index = kept.get(coords, (None, None))
         is_kept = index is not None and version is not None and version == before
         try:

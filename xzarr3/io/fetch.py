@@ -27,8 +27,7 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.io.projection import Addressing, ChunkProjection, Inner, Pointwise
-from xzarr3.stores import ValueReader
-from xzarr3.stores.readers import BytesReader
+from xzarr3.stores.values import BytesValue, Value
 
 if TYPE_CHECKING:
     from xzarr3.io.plan import ReadPlan
@@ -71,10 +70,10 @@ class Price:
     @classmethod
     def of(cls, store: Store, chain: CodecChain) -> Price:
         """The cost at ``store``. If the store allows no unwanted bytes, requests count as free."""
-        nothing = store.over_read <= 1
-        request = 0 if nothing else store.request_bytes
-        price = cls(request, store.over_read, max(store.concurrency, 1))
-        if store.files is None:
+        nothing = store.traits.over_read <= 1
+        request = 0 if nothing else store.traits.request_bytes
+        price = cls(request, store.traits.over_read, max(store.concurrency, 1))
+        if store.folder is None:
             return price
         is_plain = (chain if chain.shard is None else chain.shard.inner).is_plain
         return replace(price, block=0 if is_plain else AHEAD)
@@ -333,15 +332,15 @@ def requests(rows: Sequence[Row], price: Price) -> list[Request]:
     return [*found, (start, stop - start, inside)] if inside else found
 
 
-def fetched(reader: ValueReader, rows: Sequence[Row], price: Price) -> Iterable[tuple[Row, Buffer]]:
+def fetched(reader: Value, rows: Sequence[Row], price: Price) -> Iterable[tuple[Row, Buffer]]:
     """The bytes of rows of an open value, each with its row."""
-    if isinstance(reader, BytesReader):
-        view = reader.value
+    if isinstance(reader, BytesValue):
+        view = reader.data
         return zip(rows, [view[row[0] : row[0] + row[1]] for row in rows], strict=True)
     return _asked(reader, rows, price)
 
 
-def _asked(reader: ValueReader, rows: Sequence[Row], price: Price) -> Iterator[tuple[Row, Buffer]]:
+def _asked(reader: Value, rows: Sequence[Row], price: Price) -> Iterator[tuple[Row, Buffer]]:
     for window in windows(rows, price):
         found = reader.iter_ranges([start for start, _, _ in window], [length for _, length, _ in window])
         for (start, _, inside), data in zip(window, found, strict=True):

@@ -61,7 +61,7 @@ class NativeRead:
     def __init__(self, engine: Engine, plan: ReadPlan, out: AnyArray) -> None:
         self._engine, self._plan, self._out = engine, plan, out
         self._given = rows.geometry(plan, out)
-        self._prefix = os.fsencode((engine.store.files or "") + engine.key_prefix)
+        self._prefix = os.fsencode(os.path.join(engine.store.folder or "", engine.key_prefix))
         self._fixed = np.array([*self._given.steps, *self._given.strides], np.int64)
         self._stop = np.zeros(1, np.int64)
         self._left = Left([], set())
@@ -206,7 +206,7 @@ class NativeRead:
 def does(engine: Engine, plan: ReadPlan) -> bool:
     """Whether native code carries out a plan. It then reads the index of each shard, and keeps none."""
     chain, shard = engine.meta.chain, engine.meta.chain.shard
-    if loaded() is None or engine.store.files is None or max(engine.meta.shape, default=0) > _LONGEST:
+    if loaded() is None or not engine.store.traits.plain_files or max(engine.meta.shape, default=0) > _LONGEST:
         return False
     if plan.chunks < (FEW if shard is None else FEW_INNER):
         return False

@@ -82,7 +82,7 @@ class NativeWrite:
         """The write, or None if native code has nothing to do, or does not know how."""
         store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
         spec = chain.spec
-        if loaded() is None or not store.replaces_files or spec.nbytes > LARGEST:
+        if loaded() is None or not store.traits.plain_files or store.traits.durable or spec.nbytes > LARGEST:
             return None
         if plan.number * (1 if shard is None else shard.number) < FEW:
             return None
@@ -92,7 +92,7 @@ class NativeWrite:
             return None  # No unit is given whole.
         if everywhere.listeners and not process.collectors:
             return None
-        if len(store.files or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
+        if len(store.folder or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
             return None
         if writing.of(chain if shard is None else shard.inner) is None or (shard and not _is_known(shard)):
             return None
@@ -108,8 +108,8 @@ class NativeWrite:
     def run(self, threads: int) -> Left | None:
         """Write the units with at most so many threads; None if Python is to write all of them."""
         store = cast("LocalStore", self._engine.store)
-        store._check_writable()
-        with store._file_writer(None, sys.maxsize) as writer:
+        store.check_writable()
+        with FileWriter(store) as writer:
             batches = rows.batches(self._plan, self._source)
             if batches is None:
                 return None

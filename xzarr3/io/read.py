@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -22,7 +23,7 @@ from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
 from xzarr3.io.shards import Opened, forget_index, open_shard
 from xzarr3.parallel import is_shared
-from xzarr3.stores.readers import BytesReader, OversizedError, Scratch
+from xzarr3.stores.values import BytesValue, OversizedError, Scratch, steady
 from xzarr3.tracing.counters import add, for_array, process
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class UnitReader:
         """Read units until none are left; returns the number of absent ones."""
         missing = 0
         with leased() as scratch:
-            self._reader = self._engine.store.reader(scratch, self._engine.largest_value)
+            self._load = partial(self._engine.store.get, into=scratch, limit=self._engine.largest_value)
             while run := self._runs.take():
                 chain, units = run
                 try:
@@ -120,7 +121,7 @@ class UnitReader:
 
     def _chunks(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
         """Read chunks that are in no shard; returns the number of absent ones."""
-        runs, out, load, slices = self._runs, self._out, self._reader.get, self._slices
+        runs, out, load, slices = self._runs, self._out, self._load, self._slices
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
         decode, into, shape, stored = chain.decode, chain.decode_into, chain.spec.shape, chain.stored_dtype
         table, addressing = Table(self._plan), self._plan.addressing
@@ -143,13 +144,13 @@ class UnitReader:
                 asked = []
             # One range may hold just the elements of a contiguous place.
             if is_one and place.nbytes == length and place.flags.c_contiguous and place.dtype == stored:
-                if self._straight(chain, key, start, place):
+                if steady(partial(self._straight, chain, key, start, place)):
                     settle(place)
                 else:
                     missing += self._fill(unit, place)
             elif rows is not None:
                 asked = asked or requests(rows, price)
-                if not self._ranges(chain, key, asked, place):
+                if not steady(partial(self._ranges, chain, key, asked, place)):
                     missing += self._fill(unit, place)
             elif (data := load(key)) is None:
                 missing += self._fill(unit, place)
@@ -160,10 +161,11 @@ class UnitReader:
     def _straight(self, chain: CodecChain, key: str, start: int, place: AnyArray) -> bool:
         """Read a range of a chunk into its place; returns whether the chunk is stored."""
         memory = place.reshape(-1).view(np.uint8).data
-        placed = self._reader.get_into(key, start, memory)
-        if placed is None:
+        value = self._engine.store.open(key, (start, len(memory)))
+        if value is None:
             return False
-        size, count = placed
+        with value:
+            size, count = value.size, value.read_into(start, memory)
         if size is None and len(memory) == chain.spec.nbytes:  # All of the chunk: it must end there.
             size = count
         if count < len(memory) or size not in (None, chain.spec.nbytes):
@@ -173,10 +175,11 @@ class UnitReader:
     def _ranges(self, chain: CodecChain, key: str, asked: list[Request], place: AnyArray) -> bool:
         """Read parts of a chunk; returns whether the chunk is stored."""
         starts, lengths = [start for start, _, _ in asked], [length for _, length, _ in asked]
-        found = self._reader.get_ranges(key, starts, lengths)
-        if found is None:
+        value = self._engine.store.open(key, (starts[0], lengths[0]))
+        if value is None:
             return False
-        whole, parts = found
+        with value:
+            whole, parts = value.size, value.read_ranges(starts, lengths)
         if whole is not None and whole != chain.spec.nbytes:
             raise _size_error(chain, whole)
         stored = cast("np.dtype[np.generic]", chain.stored_dtype)
@@ -213,13 +216,13 @@ class UnitReader:
         engine = self._engine
         key, store = engine.key_prefix + engine.separator.join(self._unit.texts), engine.store_identity
         if wanted.whole:
-            value = self._reader.get(key)
+            value = self._load(key)
             if value is not None:
-                self._rows(shard, table, (BytesReader(value), shard.read_index(value)), wanted, place)
+                self._rows(shard, table, (BytesValue(value), shard.read_index(value)), wanted, place)
             return value is not None
         for left in reversed(range(_ATTEMPTS)):
             try:
-                opened = open_shard(shard, self._reader, store, key, waits=engine.waiting > 0)
+                opened = open_shard(shard, engine.store, store, key, waits=engine.waiting > 0)
                 if opened is None:
                     return False
                 with opened[0]:
@@ -235,7 +238,7 @@ class UnitReader:
         """Read inner chunks of a shard into their places."""
         from xzarr3.io.native_read import place_rows
 
-        (reader, index), in_memory = opened, isinstance(opened[0], BytesReader)
+        (reader, index), in_memory = opened, isinstance(opened[0], BytesValue)
         chain, slices, take = shard.inner, self._slices, self._plan.addressing.take
         decode, into, shape = chain.decode, chain.decode_into, chain.spec.shape
         rows, absent = table.of_shard(shard, index, wanted, in_memory=in_memory)
@@ -243,11 +246,11 @@ class UnitReader:
         stored = cast("np.dtype[np.generic]", chain.stored_dtype)  # Rows with a layout have one.
         for unit in absent:
             out[unit.outer] = self._engine.fill
-        if slices and isinstance(reader, BytesReader):
+        if slices and isinstance(reader, BytesValue):
             from xzarr3.io.native_read import place_rows  # imports the libraries of the codecs
 
             threads = 1 if is_shared() else self._threads
-            rows = place_rows(chain, rows, reader.value, out, self._engine.fill, threads)
+            rows = place_rows(chain, rows, reader.data, out, self._engine.fill, threads)
         for row, data in fetched(reader, rows, self._plan.price):
             offset, length, coords, inner, outer, layout = row
             try:

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3.codecs.sharding import Shard
-from xzarr3.stores import ValueReader
 from xzarr3.stores.locks import fork_safe, key_lock
-from xzarr3.stores.readers import Reader
+from xzarr3.stores.values import Value
 from xzarr3.tracing.counters import add, process
 
 MOST_KEPT = 2**25
@@ -24,7 +23,7 @@ MOST_KEPT = 2**25
 _ENTRY = 1024  # Bytes that a kept index takes besides its numbers.
 
 Index: TypeAlias = npt.NDArray[np.uint64]
-Opened: TypeAlias = tuple[ValueReader, Index]
+Opened: TypeAlias = tuple[Value, Index]
 """An open shard and its index."""
 
 
@@ -60,7 +59,7 @@ class _Indexes:
 _indexes = _Indexes()
 
 
-def shard_index(shard: Shard, reader: ValueReader, store: object, key: str, *, keeps: bool = True) -> Index:
+def shard_index(shard: Shard, reader: Value, store: object, key: str, *, keeps: bool = True) -> Index:
     """The index of a shard. It is kept and read again only after the version of the shard has changed.
 
     ``store`` is the identity of the store. Where the store tells no versions, the index is always read. With
@@ -79,19 +78,19 @@ def shard_index(shard: Shard, reader: ValueReader, store: object, key: str, *, k
     return index
 
 
-def open_shard(shard: Shard, reader: Reader, store: object, key: str, *, waits: bool) -> Opened | None:
+def open_shard(shard: Shard, store: Store, identity: object, key: str, *, waits: bool) -> Opened | None:
     """Open a shard and read its index unless it is kept; None if the shard is absent.
 
     ``waits`` tells whether the store has latency: the index is then requested with the same request.
     """
-    name = _name(shard, store, key)
+    name = _name(shard, identity, key)
     version = _indexes.get(name)[0] if waits else None
     # One of several threads that want a shard requests its index; the others find it kept.
     with key_lock(name, key) if waits and version is None else contextlib.nullcontext():
         part = (shard.index_start, shard.index_size) if waits else None
-        opened = reader.open(key, part, _indexes.get(name)[0] if waits else None)
+        opened = store.open(key, part, _indexes.get(name)[0] if waits else None)
         try:
-            return None if opened is None else (opened, shard_index(shard, opened, store, key))
+            return None if opened is None else (opened, shard_index(shard, opened, identity, key))
         except BaseException:
             if opened is not None:
                 opened.close()

@@ -40,6 +40,6 @@ def to_write(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
 def _useful(engine: Engine, plan: ReadPlan, threads: int | None, *, in_parts: bool) -> int:
     most = min(threads or available_threads(), plan.number)
     if most > 1:
-        free = engine.meta.chain.decode_time + engine.store.request_bytes / COPY_RATE
+        free = engine.meta.chain.decode_time + engine.store.traits.request_bytes / COPY_RATE
         most = min(most, int(free / _LOCKED), plan.work(in_parts=in_parts) // _SMALL)
     return max(most, 1)

@@ -7,8 +7,7 @@ starts no threads and knows nothing of selections.
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +20,8 @@ from xzarr3.io.projection import Addressing, Inner, Slices
 from xzarr3.io.read import leased
 from xzarr3.io.shards import forget_index
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.readers import UNCHANGED, OversizedError, Unchanged, Writer
+from xzarr3.stores.base import Mark, update
+from xzarr3.stores.values import UNCHANGED, OversizedError
 from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class UnitWriter:
-    """Writes units in one thread, within a ``with`` statement.
+    """Writes units in one thread.
 
     Parameters
     ----------
@@ -55,30 +55,10 @@ class UnitWriter:
     ) -> None:
         self._engine = engine
         self._store = engine.store
-        self._scratch = leased()
-        self._open: Writer | None = None
         self._addressing = addressing
         self._keep_empty = keep_empty
         self._fields = fields
         self._left_out = left_out
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._open is not None:
-            try:
-                self._open.close()
-            finally:
-                self._scratch.__exit__(kind, error, trace)
-
-    @property
-    def _writer(self) -> Writer:
-        if self._open is None:
-            self._open = self._store.writer(self._scratch.__enter__(), self._engine.largest_value)
-        return self._open
 
     @for_array(lambda writer: writer._engine)
     def run(self, runs: Runs, source: AnyArray) -> int:
@@ -105,7 +85,7 @@ class UnitWriter:
         """Store a unit whose elements are all given; returns whether the unit exists afterwards."""
         spec = chain.spec
         if self._is_empty(spec, values):
-            with key_lock(self._engine.store_identity, key):
+            with key_lock(self._store.identity, key):
                 if self._engine.waiting or self._store.exists(key):
                     self._store.erase(key)
             return False
@@ -114,9 +94,7 @@ class UnitWriter:
             self._addressing.put(chunk, inner, values)
             values = chunk
         pieces = chain.encoded_pieces(values, keep_empty=self._keep_empty)
-        # The lock excludes a thread that has read the unit to change a part: it would undo this write.
-        with key_lock(self._engine.store_identity, key):
-            self._writer.set(key, pieces)
+        self._store.put(key, pieces)
         return True
 
     @for_array(lambda writer: writer._engine)
@@ -128,7 +106,7 @@ class UnitWriter:
         spec = chain.spec
         there = True
 
-        def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
+        def change(stored: Buffer | None) -> list[Buffer] | Mark | None:
             nonlocal there
             there = True
             if stored is None and self._is_empty(spec, values):
@@ -139,13 +117,14 @@ class UnitWriter:
             else:
                 data = self._updated(chain, stored, inner, values)
                 pieces = [] if data is None else [data]
-            if pieces or stored is None or self._store.erases_conditionally:
+            if pieces or stored is None or self._store.traits.erases_conditionally:
                 there = bool(pieces)
                 return pieces or None
             return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
 
         try:
-            self._writer.update(key, change)
+            with leased() as scratch:
+                update(self._store, key, change, into=scratch, limit=self._engine.largest_value)
         except OversizedError as error:
             raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
         return there

@@ -22,7 +22,7 @@ from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.find import DocumentView, children, find_consolidated, find_node, read_documents
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import Store
+from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local.folders import STAGED
 from xzarr3.stores.local.near import missing_part
 
@@ -133,7 +133,7 @@ def group_above(store: Store, path: str) -> tuple[str, str] | None:
         above, _, name = path.rpartition("/")
         return f"'/{above}' of {store}", name
     try:
-        up = store.above
+        up = _above(store)
         if up is None or not _is_node(up[0], ""):
             return None
         return (repr(up[0].folder) if up[0].folder is not None else f"{up[0]}"), up[1]
@@ -141,9 +141,15 @@ def group_above(store: Store, path: str) -> tuple[str, str] | None:
         return None
 
 
+def _above(store: Store) -> tuple[Store, str] | None:
+    """A store of the directory above that of a local store, and the name of this one there."""
+    parent, name = os.path.split(store.folder or "")
+    return (LocalStore(parent, read_only=True), name) if name else None
+
+
 def _at_root(store: Store) -> str:
     """What is at the place of a store that has no root node."""
-    above = store.above
+    above = _above(store)
     if above is not None:
         parent, name = above
         first = None
@@ -204,7 +210,7 @@ def _inside(store: Store, name: str = "") -> str:
     """The node that a file or folder of this store belongs to; empty if it belongs to none."""
     names = [name] if name else []
     levels = _LEVELS_LOCAL if store.folder is not None else _LEVELS
-    while len(names) < levels and (above := store.above) is not None:
+    while len(names) < levels and (above := _above(store)) is not None:
         store, name = above
         names.insert(0, name)
     if not names:

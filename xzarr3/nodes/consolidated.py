@@ -25,7 +25,8 @@ from xzarr3.nodes.find import (
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.stores.base import UNCHANGED, Unchanged
+from xzarr3.stores.base import Mark, update
+from xzarr3.stores.values import UNCHANGED
 
 
 def refresh_consolidated(
@@ -78,7 +79,7 @@ def refresh_consolidated(
             format.update_consolidated(document, path[len(prefix) :], GroupMetadata(zarr_format=holds))
             for path in below
         ):
-            store.update(key, partial(_refreshed, store, format, holder, key, below, metas, None))
+            update(store, key, partial(_refreshed, store, format, holder, key, below, metas, None))
 
 
 def check_consolidates(store: Store) -> None:
@@ -88,7 +89,7 @@ def check_consolidates(store: Store) -> None:
     ------
     StoreCapabilityError
     """
-    if store.transactional:
+    if store.traits.visible == "at commit":
         raise StoreCapabilityError(
             f"{store} holds no consolidated metadata, as it reads all documents at once without; pass "
             "consolidated=None"
@@ -138,7 +139,7 @@ def write_consolidated(
         return [documents.encode(document, path) + documents.mark_of(stored)]
 
     while True:
-        store.update(key, change)
+        update(store, key, change)
         before, metadata, below = written[0]
         # Without consolidated metadata before, a simultaneous change has not touched the document: read
         # again.
@@ -189,7 +190,7 @@ def _refreshed(
     metas: Mapping[str, NodeMetadata | None] | None,
     before: Before | None,
     stored: Buffer | None,
-) -> list[Buffer] | Unchanged:
+) -> list[Buffer] | Mark:
     if stored is None:
         return UNCHANGED
     found = document = documents.decode(stored, holder, key.rpartition("/")[2])

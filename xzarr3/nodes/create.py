@@ -128,7 +128,7 @@ def make_node(
     from xzarr3.nodes.erase import erase_node, orphans_of
 
     if store.read_only:
-        store._check_writable()
+        store.check_writable()
     check_names(store, format, path)
     is_array = isinstance(meta, ArrayMetadata)
     if look is None:
@@ -140,12 +140,12 @@ def make_node(
         if not overwrite:
             orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
             _check_room(store, look, path, None if is_array else format, orphans)
-            if not path and (store.renames_trees or not (look.listable and _has_no_lease(look))):
+            if not path and (store.folder is not None or not (look.listable and _has_no_lease(look))):
                 check_complete(store, path, "array" if is_array else "group")
         try:
             made = make_groups_above(store, format, path, None if overwrite else look)
             if overwrite:
-                write_documents(store, format, {path: meta}, replaces=not store.renames_trees)
+                write_documents(store, format, {path: meta}, replaces=store.folder is None)
             elif not create_documents(look, store, format, path, meta):
                 raise _there_is_one(store, path)
         except BaseException as error:

@@ -25,7 +25,8 @@ from xzarr3.nodes.find import (
     held_of,
 )
 from xzarr3.stores import Store
-from xzarr3.stores.base import ABSENT, UNCHANGED, Unchanged, joined
+from xzarr3.stores.base import Mark, update, versioned
+from xzarr3.stores.values import UNCHANGED
 
 if TYPE_CHECKING:
     from xzarr3.commit.length import Length
@@ -80,7 +81,7 @@ def change_document(
     changed: list[NodeMetadata] = []
     shape_said: list[object] = [None]
 
-    def changed_document(stored: Buffer | None) -> list[Buffer] | Unchanged:
+    def changed_document(stored: Buffer | None) -> list[Buffer] | Mark:
         held = held_of(format, path, {**beside, key: stored})
         if stored is None and key in format.defining_keys(path):
             held = None
@@ -106,7 +107,7 @@ def change_document(
     if length is not None:
         length.commit(changed_document, is_changed)
     elif before is None or not before.update(store, changed_document):
-        store.update(key, changed_document)
+        update(store, key, changed_document)
     changes.note_documents(store, [path])
     return changed[0]
 
@@ -135,9 +136,9 @@ class Before(msgspec.Struct):
     def of_root(cls, store: Store, format: Format) -> Before | None:
         """The document of the root that may hold copies of all nodes; None if the format has none."""
         key = format.consolidated_key("")
-        return None if key is None else cls(key, *store.get_versioned(key))
+        return None if key is None else cls(key, *versioned(store, key))
 
-    def update(self, store: Store, change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged]) -> bool:
+    def update(self, store: Store, change: Callable[[Buffer | None], Sequence[Buffer] | Mark]) -> bool:
         """Change the document if it is still the same; returns whether that was done.
 
         ``nodes`` hold for this one attempt: in a later document they may be out of date.
@@ -146,10 +147,10 @@ class Before(msgspec.Struct):
             pieces = UNCHANGED if self.value is None else change(self.value)
         finally:
             self.nodes = {}
-        if isinstance(pieces, Unchanged):  # another writer may have added copies to it meanwhile
+        if isinstance(pieces, Mark):  # another writer may have added copies to it meanwhile
             return False
         with suppress(StoreCapabilityError, OutcomeUnknownError):  # the caller reads the document again
-            return store.compare_and_set(self.key, self.version, joined(pieces))
+            return store.put(self.key, pieces, if_version=self.version)
         return False
 
 
@@ -254,12 +255,7 @@ def create_documents(
 
 def _create(store: Store, key: str, version: object, value: bytes) -> bool:
     try:
-        if store.compare_and_set(key, version, value):
-            return True
-        if version != ABSENT:
-            return False
-        there, version = store.get_versioned(key)  # a third-party store may have another version for "absent"
-        return there is None and store.compare_and_set(key, version, value)
+        return store.put(key, [value], if_version=version)
     except StoreCapabilityError:  # the store cannot write conditionally: store without a check
         store.set(key, value)
         return True

@@ -21,7 +21,8 @@ from xzarr3.nodes.revalidation import note_all
 from xzarr3.options import max_document_bytes
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.stores.base import ABSENT, OversizedError, check_key, cut
+from xzarr3.stores.base import Names, Traits, versioned
+from xzarr3.stores.values import ABSENT, OversizedError, cut
 
 
 class DocumentView(Store):
@@ -32,12 +33,16 @@ class DocumentView(Store):
     store : Store
     """
 
-    _tells = False
+    reports = False
 
     def __init__(self, store: Store) -> None:
-        super().__init__(read_only=store.read_only)
-        self.concurrency = store.concurrency
-        self.browsable = store.browsable
+        super().__init__()
+        self.traits = Traits(
+            read_only=store.read_only,
+            operations=frozenset(("get", "list") if store.listable else ("get",)),
+            browsable=store.traits.browsable,
+            concurrency=store.concurrency,
+        )
         self._store = store
         self._found: dict[str, tuple[Buffer | None, object]] = {}
         self._listed: dict[str, tuple[set[str], set[str]]] = {}
@@ -49,17 +54,18 @@ class DocumentView(Store):
     def identity(self) -> object:
         return self._store.identity
 
-    @property
-    def listable(self) -> bool:
-        return self._store.listable
-
     def fetch(self, keys: Iterable[str]) -> None:
         """Read those keys that were not read before."""
         wanted = [key for key in dict.fromkeys(keys) if key not in self._found]
-        if self.concurrency == 1 and self._store._has("reader"):  # checking the size takes no request there
-            for key in wanted:
-                _check_size(self._store, key)
-        found = parallel_map(self._store.get_versioned, wanted, self.concurrency)
+        limit = max_document_bytes()
+
+        def read(key: str) -> tuple[Buffer | None, object]:
+            try:
+                return versioned(self._store, key, limit=limit)
+            except OversizedError as error:
+                raise _oversized(key, error.size) from error
+
+        found = parallel_map(read, wanted, self.concurrency)
         self._found.update(zip(wanted, found, strict=True))
 
     def found(self, key: str) -> tuple[Buffer | None, object]:
@@ -67,7 +73,7 @@ class DocumentView(Store):
         self.fetch([key])
         return self._found[key]
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         value = self.found(key)[0]
         return value if value is None or byte_range is None else cut(value, byte_range)
 
@@ -77,13 +83,13 @@ class DocumentView(Store):
         self.fetch(wanted)
         return [self._found[key][0] for key in wanted]
 
-    def _list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+    def list_dir(self, prefix: str) -> tuple[Names, Names]:
         if prefix not in self._listed:
             self._listed[prefix] = self._store.list_dir(prefix)
         return self._listed[prefix]
 
-    def _list(self, prefix: str) -> Iterator[str]:
-        return self._store.list_prefix(prefix)
+    def list(self, prefix: str = "") -> Iterable[str]:
+        return self._store.list(prefix)
 
     @classmethod
     def around(cls, store: Store, path: str, *, listed: bool = False) -> DocumentView:
@@ -132,7 +138,7 @@ def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
 
     def read(key: str) -> Buffer | None:
         try:
-            return store.reader(limit=limit).get(check_key(key))
+            return store.get(key, limit=limit)
         except OversizedError as error:
             raise _oversized(key, error.size) from error
 
@@ -144,15 +150,6 @@ def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
 def _oversized(key: str, size: int) -> MetadataError:
     path, _, name = key.rpartition("/")
     return documents.oversized(size, path, name)
-
-
-def _check_size(store: Store, key: str) -> None:
-    """Raise if a document is too large."""
-    reader = store.reader().open(check_key(key))
-    if reader is not None:
-        with reader:
-            if reader.size is not None and reader.size > max_document_bytes():
-                raise _oversized(key, reader.size)
 
 
 def fetcher(store: Store, path: str) -> Fetch:
@@ -189,7 +186,7 @@ def read_metadata(
 
 def _is_implied(store: Store, format: Format, path: str) -> bool:
     """Whether a group without a document is implied by nodes below it."""
-    if format.implicit_groups and (store.listable or store.browsable):
+    if format.implicit_groups and (store.listable or store.traits.browsable):
         with suppress(StoreCapabilityError):  # A web server that does not show this folder.
             return any(store.list_dir(format.listing_prefix(path)))
     return False
@@ -355,7 +352,7 @@ def _list_group(store: Store, format: Format, path: str) -> tuple[set[str], set[
         If the store can neither list nor browse.
     """
     why: StoreCapabilityError | None = None
-    if store.listable or store.browsable:
+    if store.listable or store.traits.browsable:
         try:
             return store.list_dir(format.listing_prefix(path))
         except StoreCapabilityError as error:

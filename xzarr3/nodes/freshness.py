@@ -63,7 +63,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
         return read()
     for _ in range(_ATTEMPTS):
         if number > 1 or array._known.version is None:
-            version = array.store.version(array._key)
+            version = array.store.versions([array._key])[0]
             if version is None:
                 missing, is_steady = _read_looking(array, read, number, leaves)
                 if is_steady:
@@ -76,7 +76,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
         except Xzarr3Error:  # a replaced array may be unreadable: report the change instead
             array._check_current()
             raise
-        version = array.store.version(array._key)
+        version = array.store.versions([array._key])[0]
         if version is None:
             raise _vanished(array)
         if version != before:
@@ -215,7 +215,7 @@ def check_current(array: Array, version: object | None = None) -> None:
     ``version`` is the version of its document, if the caller has it already.
     """
     known = array._known
-    version = array.store.version(array._key) if version is None else version
+    version = array.store.versions([array._key])[0] if version is None else version
     if version is None or version == known.version:
         return
     coding_version = _coding_version(array, version)
@@ -231,12 +231,12 @@ def check_current(array: Array, version: object | None = None) -> None:
 def _coding_version(array: Array, version: object) -> object:
     """A version of the documents that define how values are decoded, from that of the array's document."""
     attributes = array.format.attributes_key(array.path, array=True)
-    return version if attributes == array._key else (version, array.store.version(attributes))
+    return version if attributes == array._key else (version, array.store.versions([attributes])[0])
 
 
 def _check_coding(array: Array) -> None:
     """Raise if values are now decoded in another way, if the store can tell without a request."""
-    known, version = array._known, array.store.version(array._key)
+    known, version = array._known, array.store.versions([array._key])[0]
     if version is None:
         return
     version = _coding_version(array, version)
@@ -313,7 +313,7 @@ def tells_changes(array: Array) -> bool:
     If the store cannot tell, names are made from the documents as opened, and from what this process has
     written.
     """
-    return array.store.tells_changes and array.engine.store.tells_changes
+    return array.store.traits.tells_changes and array.engine.store.traits.tells_changes
 
 
 def note_values(array: Array) -> None:
@@ -334,16 +334,13 @@ def _stamps(array: Array) -> object:
     # Storage transformers may keep the values under other keys, or somewhere else.
     counts, key, store = array.shard_grid_shape, array.engine.key, array.engine.store
     if math.prod(counts) <= MOST_STAMPED:
-        return store.stamp(_LazyKeys(lambda: map(key, _sample(counts, MOST_STAMPED))))
+        return store.versions([*map(key, _sample(counts, MOST_STAMPED))])
     many = math.prod(counts[:-1]) > MOST_STAMPED
     rows = _sample(counts[:-1], _SOME if many else MOST_STAMPED)
-    folders = _LazyKeys(lambda: dict.fromkeys(key((*at, 0)).rpartition("/")[0] for at in rows))
-    stamps = [store.stamp(folders), store.stamp(_LazyKeys(lambda: map(key, _sample(counts, _SOME))))]
-    if not all(isinstance(stamp, list) for stamp in stamps):
-        return stamps
-    looked_at: Any = stamps[0]
-    if many or not any(looked_at):
-        stamps.append(store.stamp([""]))
+    folders = [*dict.fromkeys(key((*at, 0)).rpartition("/")[0] for at in rows)]
+    stamps = [store.versions(folders), store.versions([*map(key, _sample(counts, _SOME))])]
+    if many or not any(stamps[0]):
+        stamps.append(store.versions([""]))
     return stamps
 
 
@@ -353,10 +350,10 @@ def token(array: Array) -> object:
 
     stamps: tuple[object, object] = array._tag, changes.last(array.store, array.path).mark
     if tells_changes(array):
-        stamps = array.store.stamp([array._key]), _stamps(array)
-    if all(isinstance(stamp, list) for stamp in stamps):  # dask would hash every number in it
-        stamps = hashlib.blake2b(repr(stamps).encode(), digest_size=16).hexdigest(), None
-    place = array.store.identity, array.store._told_apart()
+        looked_at = array.store.versions([array._key]), _stamps(array)
+        # As one text, since dask would hash every number in it.
+        stamps = hashlib.blake2b(repr(looked_at).encode(), digest_size=16).hexdigest(), None
+    place = array.store.identity
     options: list[str] = [] if array.missing == "fill" else [array.missing]
     if array._bounded is not None:
         options.append(repr(coding(array._bounded.metadata)))
@@ -376,23 +373,3 @@ def _sample(counts: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:
             at, rest = divmod(at, count)
             coords.append(rest)
         yield tuple(reversed(coords))
-
-
-class _LazyKeys(Sequence[str]):
-    """Keys that are made on first access; most stores do not need them for a stamp."""
-
-    def __init__(self, make: Callable[[], Iterable[str]]) -> None:
-        self._make = make
-
-    @cached_property
-    def _keys(self) -> list[str]:
-        return list(self._make())
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self._keys[at]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)

@@ -19,8 +19,11 @@ from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidat
 from xzarr3.nodes.create import make_groups_above
 from xzarr3.nodes.erase import erase_stages, formats_in, keys_at, leaving_stages
 from xzarr3.nodes.find import load_below
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local.folders import Folders
+
+_MOST_COPIED = 16  # Values held in memory at a time.
 
 
 def move_node(store: Store, format: Format, source: str, target: str) -> None:
@@ -92,8 +95,12 @@ def _copy_and_erase(store: Store, formats: tuple[Format, ...], source: str, targ
     keys = keys_at(store, formats, source)
     leaving = leaving_stages(formats, source, keys)
     renamed = _renaming(formats, source, target)
-    for stage in leaving if store.transactional else reversed(leaving):
-        store.copy_values((key, renamed(key)) for key in stage if not is_lease(key))
+    for stage in leaving if store.traits.visible == "at commit" else reversed(leaving):
+        parallel_map(
+            lambda key: store.copy(key, renamed(key)),
+            [key for key in stage if not is_lease(key)],
+            min(store.concurrency, _MOST_COPIED),
+        )
     erase_stages(store, leaving)
     for format in formats:
         for prefix in format.prefixes(source):

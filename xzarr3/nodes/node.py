@@ -22,7 +22,7 @@ from xzarr3.formats.v3 import V3
 from xzarr3.model.metadata import NodeMetadata
 from xzarr3.nodes.attributes import Attributes
 from xzarr3.stores import Store, StoreLike
-from xzarr3.stores.base import check_key
+from xzarr3.stores.keys import check_key
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.open import locate
 
@@ -139,7 +139,7 @@ class Node(Shown, ABC):
 
     def _check_writable(self) -> None:
         if self.read_only:
-            self.store._check_writable()  # the store may give a more exact reason
+            self.store.check_writable()  # the store may give a more exact reason
             if not self.format.writable:
                 raise ReadOnlyError(
                     f"'{self.name}' of {self.store} is stored in a format from before version 3 was final, "

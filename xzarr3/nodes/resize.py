@@ -70,7 +70,7 @@ def _with_any(shape: tuple[int, ...], axis: int) -> str:
 
 def _with_lease(array: Array, change: Callable[[Length], None]) -> None:
     """Run ``change`` under the lease of the array; if the lease is lost, run it again."""
-    deadline = time.monotonic() + array.store.conflict_deadline
+    deadline = time.monotonic() + array.store.traits.conflict_deadline
     prefix = array.format.chunk_prefix(array.path) if array.path else ""
     with turn(array.store, array._key):
         while True:
@@ -87,7 +87,7 @@ def _with_lease(array: Array, change: Callable[[Length], None]) -> None:
 def _resize(array: Array, shape: tuple[int, ...], length: Length) -> None:
     stored = at_first(array, length)
     after = resized(stored, shape)
-    if array.store.transactional:
+    if array.store.traits.visible == "at commit":
         _resize_at_once(array, stored, after, length)
         return
     old = array._over(length, stored)
@@ -135,7 +135,7 @@ def _append(array: Array, values: AnyArray, axis: int, length: Length) -> None:
         )
     shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(old))
     grown = array._over(length, resized(stored, shape))
-    is_first = array.store.transactional
+    is_first = array.store.traits.visible == "at commit"
     if is_first:
         _say_shape(array, old, shape, length)
     try:

@@ -78,7 +78,7 @@ def note(store: Store, key: str, value: Buffer | None) -> Note | None:
 
 def note_all(store: Store, documents: Iterable[tuple[str, Buffer | None]]) -> None:
     """Note documents, in a store where looking at one again takes a request."""
-    if store.concurrency > 1 or not store.tells_changes:
+    if store.concurrency > 1 or not store.traits.tells_changes:
         for key, value in documents:
             note(store, key, value)
 
@@ -86,6 +86,12 @@ def note_all(store: Store, documents: Iterable[tuple[str, Buffer | None]]) -> No
 def noted(store: Store, key: str) -> Note | None:
     """The last note of a document."""
     return _noted.get((store.identity, key))
+
+
+def tag(store: Store, key: str) -> str | None:
+    """Names the version of a document that was last read or stored, where the store cannot tell versions."""
+    found = noted(store, key)
+    return None if found is None else found.digest.hex()[:16]
 
 
 def last(store: Store, keys: tuple[str, ...]) -> Seen | None:
@@ -108,7 +114,7 @@ def look(store: Store, keys: tuple[str, ...], parse: Parse, *, to_write: bool = 
     """
     now = time.monotonic()
     if to_write:
-        stored = [store.get_versioned(key)[0] for key in keys]
+        stored = [versioned(store, key)[0] for key in keys]
     else:
         stored = [store.get(keys[0])] if len(keys) == 1 else store.get_values(keys)
     own = note(store, keys[0], stored[0])

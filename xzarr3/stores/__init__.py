@@ -8,37 +8,44 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from xzarr3.stores.base import UNCHANGED, Store, ValueReader, check_key, check_prefix, cut
+from xzarr3.stores.base import Key, Store, Traits, update, versioned
+from xzarr3.stores.keys import check_key, check_prefix
 from xzarr3.stores.memory import MemoryStore
 from xzarr3.stores.open import StoreLike, open_store
+from xzarr3.stores.values import ANY, UNCHANGED, BytesValue, Scratch, Value, cut
 
 if TYPE_CHECKING:
     from xzarr3.stores.cache.store import CacheStore
     from xzarr3.stores.fsspec.store import FsspecStore
     from xzarr3.stores.local.store import LocalStore
-    from xzarr3.stores.logging import LoggingStore
     from xzarr3.stores.object.store import ObjectStore
     from xzarr3.stores.wrappers import ReadOnlyStore, WrapperStore
     from xzarr3.stores.zip.store import ZipStore
 
 __all__ = [
+    "ANY",
     "UNCHANGED",
+    "BytesValue",
     "CacheStore",
     "FsspecStore",
+    "Key",
     "LocalStore",
-    "LoggingStore",
     "MemoryStore",
     "ObjectStore",
     "ReadOnlyStore",
+    "Scratch",
     "Store",
     "StoreLike",
-    "ValueReader",
+    "Traits",
+    "Value",
     "WrapperStore",
     "ZipStore",
     "check_key",
     "check_prefix",
     "cut",
     "open_store",
+    "update",
+    "versioned",
 ]
 
 # Imported on first use.
@@ -46,7 +53,6 @@ _LAZY = {
     "CacheStore": "cache.store",
     "FsspecStore": "fsspec.store",
     "LocalStore": "local.store",
-    "LoggingStore": "logging",
     "ObjectStore": "object.store",
     "ReadOnlyStore": "wrappers",
     "WrapperStore": "wrappers",

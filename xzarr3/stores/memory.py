@@ -6,17 +6,20 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import ReadOnlyError
+from xzarr3.errors import ArgumentTypeError, ReadOnlyError, shorten
 from xzarr3.parallel import is_child
-from xzarr3.stores.base import ABSENT, Parts, Store, check_key, cut, flat, merge
+from xzarr3.stores.base import Key, Store, Traits, check_key
 from xzarr3.stores.locks import fork_safe
-from xzarr3.stores.readers import BytesReader, Reader, Scratch, ValueReader
-from xzarr3.stores.sharing import is_plain
+from xzarr3.stores.values import BytesValue, Value, cut, joined
 
-_LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
+_live: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
 
 
 class MemoryStore(Store):
@@ -28,148 +31,114 @@ class MemoryStore(Store):
 
     Parameters
     ----------
-    values : mapping of str to bytes, optional
-        The initial contents.
+    values : mutable mapping of str to bytes, optional
+        The dictionary that holds the values; changes are seen on both sides. Changes that do not go through
+        the store are not noticed by what was read before, such as an open dataset.
     read_only : bool
         Refuse every write.
 
+    Raises
+    ------
+    TypeError
+        If a key is no string or a value is not bytes.
+    InvalidKeyError
+        If a key cannot be the key of a store.
+
     Examples
     --------
-    >>> store = MemoryStore()
-    >>> store.set("a/b", b"value")
+    >>> values = {"a/b": b"value"}
+    >>> store = MemoryStore(values)
     >>> bytes(store.get("a/b", (1, 3)))
     b'alu'
-    >>> store.get("a/c") is None
-    True
-    >>> sorted(store.list_dir("")[1])
-    ['a/']
+    >>> store.set("a/c", b"1")
+    >>> values["a/c"], store.get("x") is None, store.list_dir("")
+    (b'1', True, (set(), {'a/'}))
     """
 
-    request_bytes = 2**10
-    over_read = math.inf
-    writes_conditionally = True
+    traits = Traits(request_bytes=2**10, over_read=math.inf, conditional="processes", tells_changes=True)
 
-    def __init__(self, values: Mapping[str, Buffer] | None = None, *, read_only: bool = False) -> None:
+    def __init__(self, values: MutableMapping[str, Any] | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
-        self._values: MutableMapping[str, Buffer] = {
-            check_key(key): bytes(flat(value, key)) for key, value in (values or {}).items()
-        }
+        self._values: MutableMapping[str, Any] = {} if values is None else values
+        for key, value in list(self._values.items()):
+            if not isinstance(key, str) or not isinstance(value, bytes | bytearray | memoryview):
+                raise ArgumentTypeError(
+                    f"not a store: a {type(values).__name__} with {shorten(key)}: {type(value).__name__}; "
+                    "accepted: a dict, or another mutable mapping, of str to bytes"
+                )
+            check_key(key)
+        if values is not None:  # The user may change them, too, and make another store of them.
+            self.traits = msgspec.structs.replace(self.traits, tells_changes=False)
+            self._name = f"{os.getpid()}-{id(values)}"
         self._lock = fork_safe(threading.Lock())
-        self._version = 0
+        self._numbers: dict[str, int] = {"": 0}  # Of the last change of each key, and of all.
         self._is_copy = False
         self._pid = os.getpid()
-        _LIVE[self._identity] = self
+        _live[self._name] = self
 
     def __repr__(self) -> str:
-        return f"<MemoryStore, {len(self._values)} keys>"
+        return f"<{type(self).__name__}, {len(self._values)} keys>"
 
     def __reduce__(self) -> tuple[object, ...]:
         with self._lock:
-            found = self._identity, dict(self._values), self._version
-        kind, own = type(self), {name: value for name, value in vars(self).items() if name not in _OF_EACH}
-        if kind is MemoryStore or "<locals>" in kind.__qualname__ or not is_plain(own):
-            return restored, found  # Other processes may not know the derived class.
-        return restored, (*found, kind, own)
+            values = {key: bytes(value) for key, value in self._values.items()}
+            return _restored, (self._name, values, self.traits, dict(self._numbers))
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        value = self._values.get(key)
-        return value if value is None or byte_range is None else cut(value, byte_range)
+    @property
+    def identity(self) -> object:
+        """The same as that of the copies in other processes."""
+        return MemoryStore.__name__, self._name
 
-    def _exists(self, key: str) -> bool:
-        return key in self._values
-
-    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
-        return _MemoryReader(self, scratch, limit)
-
-    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
-        value = self._values.get(key)
-        return value, ABSENT if value is None else value
-
-    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-        with self._lock:
-            stored = self._values.get(key)
-            if (ABSENT if stored is None else stored) != version:
-                return False
-            self._version += 1
-            if value is None:
-                self._values.pop(key, None)
-            else:
-                self._values[key] = value
-            return True
-
-    def version(self, key: str) -> object | None:
-        return self._values.get(key)
-
-    def stamp(self, keys: Sequence[str]) -> object:
-        return self._version
-
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
         if self._is_copy or (self._pid != os.getpid() and is_child()):
             raise ReadOnlyError(
                 f"{self} is a copy in another process, which cannot be written; use threads, or a store that "
                 "processes share, such as a directory"
             )
-        super()._check_writable()
+        super().check_writable()
 
-    def _set(self, key: str, value: bytes) -> None:
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        value: Buffer | None = self._values.get(key)
+        return value if value is None or byte_range is None else cut(value, byte_range)
+
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        value = joined(pieces)
         with self._lock:
             self._values[key] = value
-            self._version += 1
+            self._numbers[""] += 1
+            self._numbers[key] = self._numbers[""]
 
-    def _set_partial_values(self, parts: dict[str, Parts]) -> None:
+    def erase(self, *keys: str) -> None:
         with self._lock:
-            changed = {key: merge(key, self._values.get(key), pieces) for key, pieces in parts.items()}
-            self._values.update({key: bytes(value) for key, value in changed.items()})
-            self._version += len(changed)
+            for key in keys:
+                self._values.pop(key, None)
+                self._numbers.pop(key, None)
+            self._numbers[""] += 1
 
-    def _erase(self, key: str) -> None:
+    def list(self, prefix: str = "") -> Iterator[str]:
         with self._lock:
-            self._values.pop(key, None)
-            self._version += 1
-
-    def _list(self, prefix: str) -> Iterator[str]:
-        with self._lock:
-            return iter(list(self._values))
-
-    def _list_sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
-        with self._lock:
-            return iter([(key, len(value)) for key, value in self._values.items()])
-
-
-class _MemoryReader(Reader):
-    """Reads values that are in memory."""
-
-    _store: MemoryStore
-
-    def get(self, key: str) -> Buffer | None:
-        return self._store._values.get(check_key(key))
+            found = list(self._values.items())
+        return (Key(key, len(value)) for key, value in found)
 
     def open(
-        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
-    ) -> ValueReader | None:
-        value = self._store._values.get(check_key(key))
-        return None if value is None else BytesReader(value)
+        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
+    ) -> Value | None:
+        value = self._values.get(key)
+        return None if value is None else BytesValue(value, self._numbers.get(key))
+
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        if not self.traits.tells_changes:
+            return [None] * len(keys)
+        return [self._numbers.get(key) for key in keys]
 
 
-_OF_EACH = frozenset(("_identity", "_is_copy", "_lock", "_pid", "_values", "_version", "read_only"))
-
-
-def restored(
-    identity: str,
-    values: dict[str, Buffer],
-    version: int,
-    kind: type[MemoryStore] = MemoryStore,
-    own: Mapping[str, object] | None = None,
-) -> MemoryStore:
+def _restored(name: str, values: dict[str, bytes], traits: Traits, numbers: dict[str, int]) -> MemoryStore:
     """The store of a pickled form: the original in its own process, else a copy that cannot be written."""
-    store = _LIVE.get(identity)
+    store = _live.get(name)
     # A forked child is another process. Copies may have been made at any time.
-    if store is None or store._pid != os.getpid() or (store.read_only and store._version != version):
-        store = kind.__new__(kind)
-        MemoryStore.__init__(store, values, read_only=True)
-        vars(store).update(own or {})
-        store._identity = identity
-        store._version = version
-        store._is_copy = True
-        _LIVE[identity] = store
-    return store
+    if store is None or store._pid != os.getpid() or (store._is_copy and store._numbers != numbers):
+        store = MemoryStore(values)
+        store._name, store._numbers, store._is_copy = name, numbers, True
+        store.traits = traits = msgspec.structs.replace(traits, read_only=True)
+        _live[name] = store
+    return store if store._is_copy or store.traits == traits else store.with_traits(**asdict(traits))

@@ -141,9 +141,9 @@ def _open_object(store: Any, packages: set[str], options: dict[str, Any]) -> Sto
 
         found = store_for(store)
     elif found is None and isinstance(store, MutableMapping):
-        from xzarr3.stores.mapping import mapping_store
+        from xzarr3.stores.memory import MemoryStore
 
-        found = mapping_store(store)
+        found = MemoryStore(store)
     if found is None:
         raise ArgumentTypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
     _refuse_options(store, options)

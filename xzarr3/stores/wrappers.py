@@ -1,52 +1,29 @@
-"""Stores around other stores: a wrapper forwards every operation that it does not implement itself.
-
-Specification: Zarr v3 core, "Abstract store interface". Wrappers forward all its operations, and also the
-operations that xzarr3 adds for speed and for conditional writes. A wrapped store thus loses no capability.
-"""
+"""Stores around other stores: a wrapper hands on every operation that it does not implement itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn
 
+import msgspec
+
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ReadOnlyError
-from xzarr3.stores.base import KeySet, Parts, Store
+from xzarr3.stores.base import Facts, Names, Store
+from xzarr3.stores.interned import reduced
 from xzarr3.stores.open import StoreLike, open_store
-from xzarr3.stores.readers import Reader, Scratch, Writer
-from xzarr3.stores.sharing import reduced
-
-_ABILITIES = {
-    **dict.fromkeys(("get", "get_partial_values"), "readable"),
-    **dict.fromkeys(("set", "set_partial_values"), "writeable"),
-    **dict.fromkeys(("erase", "erase_values"), "erasable"),
-    **dict.fromkeys(("list", "list_dir"), "listable"),
-    "stamp": "tells_changes",
-}
+from xzarr3.stores.values import ANY, Scratch, Value
 
 
-class _OfInner:
-    """An attribute of the wrapped store, unless a class or an instance has its own."""
+class WrapperStore(Store):
+    """Base class of stores that hand on every operation to another store.
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, store: WrapperStore | None, owner: type) -> Any:
-        return getattr(Store if store is None else store.inner, self._name)
-
-
-class WrapperStore(Store, hands_on=True):
-    """Base class of stores that forward every operation to another store.
-
-    A derived class implements the hooks that it wants to change: ``_get``, ``_set`` and the others that
-    :class:`Store` names. Operations made from a changed hook then call that hook; ``reader()``, for example,
-    calls ``_get``. A hook calls ``super()`` or the wrapped store, :attr:`inner`.
-
-    A change voids some guarantees unless the derived class restores them. A class that changes how values are
-    read has an ``identity`` of its own, and its ``stamp`` and ``version`` do not detect changes. A class that
-    has ``_get`` or ``_set``, but not ``_get_versioned`` and ``_compare_and_set``, compares versions within
-    this process only.
+    A derived class implements the methods of the contract that it wants to change, and calls ``super()`` or
+    the wrapped store, :attr:`inner`. Values are read by :meth:`get` and by :meth:`open`: a class that changes
+    how they are read implements both. Such a class also needs an ``identity`` of its own.
 
     Parameters
     ----------
@@ -59,168 +36,103 @@ class WrapperStore(Store, hands_on=True):
     >>> from xzarr3 import MemoryStore
     >>> class Counting(WrapperStore):
     ...     number = 0
-    ...     def _get(self, key, byte_range):
+    ...     def get(self, key, byte_range=None, **how):
     ...         self.number += 1
-    ...         return super()._get(key, byte_range)
+    ...         return super().get(key, byte_range, **how)
     >>> store = Counting(MemoryStore({"a": b"1", "b": b"2"}))
-    >>> store.get("a"), store.exists("a"), store.reader().get("b")
-    (b'1', True, b'2')
-    >>> store.number
-    3
+    >>> store.get("a"), store.get("b"), store.number
+    (b'1', b'2', 2)
     >>> store
     <Counting <MemoryStore, 2 keys>>
     """
 
-    _tells = False
-
-    request_bytes: int = _OfInner()  # type: ignore[assignment]
-    over_read: float = _OfInner()  # type: ignore[assignment]
-    concurrency: int = _OfInner()  # type: ignore[assignment]
-    conflict_deadline: float = _OfInner()  # type: ignore[assignment]
-    erases_conditionally: bool = _OfInner()  # type: ignore[assignment]
-    publishes_at_close: bool = _OfInner()  # type: ignore[assignment]
-    transactional: bool = _OfInner()  # type: ignore[assignment]
-    browsable: bool = _OfInner()  # type: ignore[assignment]
-    survives_crashes: bool = _OfInner()  # type: ignore[assignment]
+    reports = False
 
     def __init__(self, store: StoreLike, *, read_only: bool | None = None) -> None:
         self.inner = open_store(store)
-        super().__init__(read_only=self.inner.read_only if read_only is None else read_only)
+        super().__init__()
+        of_inner = self.inner.traits
+        self.traits = msgspec.structs.replace(
+            of_inner,
+            read_only=of_inner.read_only if read_only is None else read_only,
+            operations=frozenset(filter(self.inner._can, of_inner.operations)),
+            folder=None,
+            plain_files=False,
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.inner}>"
 
-    def _facts(self) -> list[tuple[str, str]]:
-        return [("Around", repr(self.inner)), *super()._facts()]
-
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__.copy()
 
-    @property
-    def above(self) -> tuple[Store, str] | None:
-        return self.inner.above
-
-    @property
-    def identity(self) -> object:
-        """The identity of the wrapped store, unless a derived class changes how values are read."""
-        return (self._kind, self.inner.identity) if self._reads_otherwise else self.inner.identity
-
-    def _told_apart(self) -> object:
-        # How a derived class reads values is unknown here, so only copies of one store count as equal.
-        return self._identity if self._reads_otherwise else self.inner._told_apart()
-
     def __dask_tokenize__(self) -> object:
-        token = self.inner.__dask_tokenize__()
-        return (self._kind, token, self.stamp([""])) if self._reads_otherwise else token
-
-    @property
-    def _kind(self) -> str:
-        return f"{type(self).__module__}.{type(self).__qualname__}"
-
-    @property
-    def _reads_otherwise(self) -> bool:
-        return not self._does_itself.isdisjoint(("get", "get_partial_values", "reader"))
-
-    @property
-    def writes_conditionally(self) -> bool:  # type: ignore[override]
-        """Whether the wrapped store compares versions, and does so across processes."""
-        return "compare_and_set" not in self._makes_again and self.inner.writes_conditionally
-
-    def _has(self, *operations: str) -> bool:
-        handed_on = (name for name in operations if name not in self._makes_again)
-        return super()._has(*operations) or any(map(self._inner_has, handed_on))
-
-    def _inner_has(self, operation: str) -> bool:
-        ability = _ABILITIES.get(operation)
-        return self.inner._has(operation) if ability is None else bool(getattr(self.inner, ability))
-
-    def _check_writable(self) -> None:
-        if self.read_only and self.inner.read_only:
-            self.inner._check_writable()  # The wrapped store may give the reason.
-        super()._check_writable()
-
-    def _check_listable(self, operation: str) -> None:
-        if not self._has("list", "list_dir"):
-            self.inner._check_listable(operation)
-
-    def close(self) -> None:
-        """Close the wrapped store."""
-        self.inner.close()
+        return type(self).__qualname__, self.identity, self.inner.__dask_tokenize__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.inner.__exit__(kind, error, trace)  # It may discard pending writes after an error.
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        return self.inner.get(key, byte_range)
+    def _facts(self) -> Facts:
+        return [("Around", repr(self.inner)), *super()._facts()]
 
-    def _get_partial_values(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        return self.inner.get_partial_values(wanted)
+    @property
+    def identity(self) -> object:
+        return self.inner.identity
 
-    def _exists(self, key: str) -> bool:
-        return self.inner.exists(key)
+    def check_writable(self) -> None:
+        if self.read_only and self.inner.read_only:
+            self.inner.check_writable()  # The wrapped store may give the reason.
+        super().check_writable()
 
-    def _getsize(self, key: str) -> int | None:
-        return self.inner.getsize(key)
+    def get(
+        self,
+        key: str,
+        byte_range: ByteRange | None = None,
+        *,
+        into: Scratch | None = None,
+        limit: int = sys.maxsize,
+    ) -> Buffer | None:
+        return self.inner.get(key, byte_range, into=into, limit=limit)
 
-    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
-        return self.inner.reader(scratch, limit)
+    def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
+        return self.inner.put(key, pieces, if_version=if_version)
 
-    def stamp(self, keys: Sequence[str]) -> object:
-        return self.inner.stamp(keys)
+    def erase(self, *keys: str) -> None:
+        self.inner.erase(*keys)
 
-    def version(self, key: str) -> object | None:
-        return self.inner.version(key)
+    def list(self, prefix: str = "") -> Iterable[str]:
+        return self.inner.list(prefix)
 
-    def tag(self, key: str) -> str | None:
-        return self.inner.tag(key)
+    def open(
+        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
+    ) -> Value | None:
+        return self.inner.open(key, first, version)
 
-    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
-        return self.inner.get_versioned(key)
-
-    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-        return self.inner.compare_and_set(key, version, value)
-
-    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
-        if self.conflict_deadline != self.inner.conflict_deadline:
-            return super()._writer(scratch, limit)
-        return self.inner.writer(scratch, limit)
-
-    def _set(self, key: str, value: bytes) -> None:
-        self.inner.set(key, value)
-
-    def _set_partial_values(self, parts: dict[str, Parts]) -> None:
-        self.inner.set_partial_values(
-            (key, start, piece) for key, pieces in parts.items() for start, piece in pieces
-        )
-
-    def _copy_values(self, pairs: Sequence[tuple[str, str]]) -> None:
-        self.inner.copy_values(pairs)
-
-    def _erase(self, key: str) -> None:
-        self.inner.erase(key)
-
-    def _erase_values(self, keys: Sequence[str]) -> None:
-        self.inner.erase_values(keys)
-
-    def _erase_prefix(self, prefix: str) -> None:
+    def erase_prefix(self, prefix: str) -> None:
         self.inner.erase_prefix(prefix)
 
-    def _sweep(self, prefix: str) -> None:
-        self.inner.sweep(prefix)
-
-    def _list(self, prefix: str) -> Iterable[str]:
-        return self.inner.list_prefix(prefix)
-
-    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+    def list_dir(self, prefix: str) -> tuple[Names, Names]:
         return self.inner.list_dir(prefix)
 
-    def _list_sizes(self, prefix: str) -> Iterable[tuple[str, int | None]]:
-        return self.inner.list_sizes(prefix)
+    def copy(self, source: str, target: str) -> None:
+        self.inner.copy(source, target)
 
-    def _leftovers(self, prefix: str) -> Iterable[tuple[str, bool]]:
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        return self.inner.versions(keys)
+
+    def exclusive(self, key: str) -> AbstractContextManager[object]:
+        return self.inner.exclusive(key)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
         return self.inner.leftovers(prefix)
+
+    def sweep(self, prefix: str = "") -> None:
+        self.inner.sweep(prefix)
 
 
 class ReadOnlyStore(WrapperStore):
@@ -247,17 +159,10 @@ class ReadOnlyStore(WrapperStore):
     def __reduce__(self) -> tuple[object, ...]:
         return reduced(self, ReadOnlyStore)
 
-    @property
-    def writeable(self) -> bool:
-        """Always False, whatever :attr:`read_only` is set to."""
-        return False
-
-    erasable = writeable
-
     def close(self) -> None:
         """Do nothing."""
 
     __exit__ = Store.__exit__
 
-    def _check_writable(self) -> NoReturn:
+    def check_writable(self) -> NoReturn:
         raise ReadOnlyError(f"{self} is read-only")

@@ -174,7 +174,7 @@ def _prepared(store: StoreLike, chunks: Any, options: dict[str, Any]) -> tuple[S
     if path:
         options["group"] = path
     # xarray names dask's tasks after a path's modification time; the token of a store shows more changes.
-    place = opened if opened.tells_changes else _UnwatchedStore(opened)
+    place = opened if opened.traits.tells_changes else _UnwatchedStore(opened)
     return opened, place, {**options, "chunks": chunks}
 
 

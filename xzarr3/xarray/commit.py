@@ -202,7 +202,7 @@ class Commit:
             store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
         )
         if isinstance(target, Growing):
-            target.grown_from = (change.metadata if self.store.transactional else array).shape
+            target.grown_from = (change.metadata if self.store.traits.visible == "at commit" else array).shape
         self._write(BlockWrite(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
@@ -291,7 +291,7 @@ class Commit:
         except BaseException as error:
             self.discard(begun, error)
             raise
-        if self.store.transactional:
+        if self.store.traits.visible == "at commit":
             self._grow(begun, None)
         return begun
 
@@ -304,7 +304,7 @@ class Commit:
 
         def take(path: str) -> None:
             mine = self._lengths[path]
-            mine.begin(self.store.conflict_deadline)
+            mine.begin(self.store.traits.conflict_deadline)
             begun.lengths[path] = mine
             if mine.is_exclusive:
                 mine.lease.ends_with(begun)
@@ -365,7 +365,7 @@ class Commit:
         except BaseException as error:
             self.discard(begun, error)
             raise
-        if not self.store.transactional:
+        if self.store.traits.visible != "at commit":
             self._grow(begun, before)
         try:
             self._release(begun)
@@ -528,7 +528,7 @@ class Commit:
                 placement.replacement.discard(error, close=True)
         if begun.is_ours and not isinstance(error, OutcomeUnknownError):
             self._erase_behind(held, error)
-        if self.store.transactional:
+        if self.store.traits.visible == "at commit":
             self._take_back([change for change, _ in self.settings if change.grows], error)
         _end_all(lambda each: each.__exit__(type(error), error, None), held, error)
 
@@ -556,7 +556,7 @@ class Commit:
             array = change.array
             try:
                 # In a transaction the array has grown before its values.
-                if stored_metadata(array).shape == (target if self.store.transactional else array).shape:
+                if stored_metadata(array).shape == (target if self.store.traits.visible == "at commit" else array).shape:
                     behind = target.metadata.chunk_grid
                     erase_beyond(array._over(owner, array.metadata), target.shape, behind)
             except (LeaseLostError, ChangedError):

@@ -231,7 +231,7 @@ def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: 
         return False
     if asked:
         check_consolidates(store)
-    elif store.transactional:
+    elif store.traits.visible == "at commit":
         return False
     return (not path or store.listable) if asked is None else asked  # Other nodes are found by listing.
 

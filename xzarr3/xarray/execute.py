@@ -118,7 +118,7 @@ def templated(write: Commit, opened: Store | None) -> Delayed:
     ]
     write.jobs = []
     write.finish(write.begin())
-    if opened is not None and opened.publishes_at_close:
+    if opened is not None and opened.traits.visible == "at close":
         cast("Any", opened).flush()
     placed = [BlockWrite(job.source, target, ...) for job, target in zip(jobs, targets, strict=True)]
     return _ending(plan_writes(placed) if placed else None, partial(_closed, opened))

@@ -71,7 +71,7 @@ class Placement:
         in_place: bool = False,
         lease: Lease | None = None,
     ) -> None:
-        if in_place or (overwrite and store.transactional):
+        if in_place or (overwrite and store.traits.visible == "at commit"):
             _check_not_erased(store, path, arrays.values())
         self.path = path
         self.consolidated = consolidated
@@ -167,7 +167,7 @@ def _check_not_erased(store: Store, path: str, arrays: Iterable[PlannedArray]) -
     lazy = [array.data for array in arrays if is_lazy(array.data)]
     if any(reads_below(lazy, store, path)):
         way = "pass replace='staged', which keeps them until all is written"
-        if store.transactional:
+        if store.traits.visible == "at commit":
             way = "load them first, or write to another group"
         raise ArgumentError(
             f"the variables are computed from values in '/{path}' of {store}, which would be erased "

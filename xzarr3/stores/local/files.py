@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3._types import Buffer
 from xzarr3.errors import StoreError, contended
-from xzarr3.stores.base import flat, negative_length
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.erase import Eraser
 from xzarr3.stores.local.folders import NO_MORE, TEMPORARY
 from xzarr3.stores.local.locks import FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.local.platform import Folder
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.readers import UNCHANGED, Change, OversizedError, Reader, Scratch, ValueReader, Writer
+from xzarr3.stores.values import Closing, OversizedError, Scratch, Value, flat
 
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
@@ -46,7 +45,7 @@ def version_of(info: os.stat_result) -> object:
     return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
 
 
-class FileReader(ValueReader):
+class FileReader(Value):
     """Parts of an open file. They come from one version, even if the value is replaced meanwhile."""
 
     def __init__(self, store: LocalStore, key: str, descriptor: int, info: os.stat_result) -> None:
@@ -97,8 +96,6 @@ def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buff
         start = max(size + start, 0)
     wanted = max(size - start, 0)
     if length is not None:
-        if length < 0:
-            raise negative_length(length)
         wanted = min(wanted, length)
     return platform.read_at(descriptor, wanted, start) if wanted else b""
 
@@ -122,78 +119,35 @@ def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
     return count
 
 
-class LocalReader(Reader):
-    """Reads the files of values."""
-
-    _store: LocalStore
-
-    def __init__(self, store: LocalStore, scratch: Scratch | None, limit: int) -> None:
-        super().__init__(store, scratch, limit)
-        self._path = store._path
-        self._open = store._open
-
-    def get(self, key: str) -> Buffer | None:  # One function, for speed: it reads chunks.
-        path = self._path(key)
-        try:
-            descriptor = self._open(path, platform.OPEN)
-        except OSError as error:
-            self._store._nothing(key, error)
-            return None
-        try:
-            info = os.fstat(descriptor)
-            if stat.S_ISREG(info.st_mode):
-                size = info.st_size
-                if size > self._limit:
-                    raise OversizedError(size, self._limit)
-                scratch = self._scratch
-                if scratch is None:
-                    memory = memoryview(bytearray(size))
-                else:
-                    if len(scratch.memory) < size:
-                        scratch.memory = memoryview(bytearray(max(size, 2**17)))
-                    memory = scratch.memory[:size]
-                count = platform.preadv(descriptor, [memory], 0)
-                if count != size:
-                    count += platform.read_into_at(descriptor, memory[count:], count)
-                return memory[:count]
-        except OSError as error:
-            self._store._fail("read", key, error)
-        finally:
-            os.close(descriptor)
-        self._store._not_a_file(key, info.st_mode)
+def read_whole(
+    store: LocalStore, key: str, path: str, scratch: Scratch | None, limit: int
+) -> Buffer | None:
+    """The bytes of a file; None if there is none. One function, for speed: it reads chunks."""
+    try:
+        descriptor = store._open(path, platform.OPEN)
+    except OSError as error:
+        store._nothing(key, error)
         return None
-
-    def _read(self, key: str, read: Callable[..., T], *what: object) -> tuple[int, T] | None:
-        """The size of a file and the result of ``read``; None if there is no file."""
-        path = self._path(key)
-        try:
-            descriptor = self._open(path, platform.OPEN)
-        except OSError as error:
-            self._store._nothing(key, error)
-            return None
-        try:
-            info = os.fstat(descriptor)
-            if stat.S_ISREG(info.st_mode):
-                return info.st_size, read(descriptor, info.st_size, *what)
-        except OSError as error:
-            self._store._fail("read", key, error)
-        finally:
-            os.close(descriptor)
-        self._store._not_a_file(key, info.st_mode)
-        return None
-
-    def get_ranges(
-        self, key: str, starts: Sequence[int], lengths: Sequence[int]
-    ) -> tuple[int, list[Buffer]] | None:
-        return self._read(key, _parts_of, starts, lengths)
-
-    def get_into(self, key: str, start: int, out: memoryview) -> tuple[int, int] | None:
-        return self._read(key, _part_into, start, out)
-
-    def open(
-        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
-    ) -> ValueReader | None:
-        return self._store._opened(key)
+    try:
+        info = os.fstat(descriptor)
+        if stat.S_ISREG(info.st_mode):
+            size = info.st_size
+            if size > limit:
+                raise OversizedError(size, limit)
+            if scratch is None:
+                memory = memoryview(bytearray(size))
+            else:
+                memory = scratch.part(size)
+            count = platform.preadv(descriptor, [memory], 0)
+            if count != size:
+                count += platform.read_into_at(descriptor, memory[count:], count)
+            return memory[:count]
+    except OSError as error:
+        store._fail("read", key, error)
+    finally:
+        os.close(descriptor)
+    store._not_a_file(key, info.st_mode)
+    return None
 
 
 @functools.lru_cache(maxsize=1)
@@ -211,14 +165,11 @@ class _RetryError(Exception):
         self.error = error
 
 
-class FileWriter(Writer):
+class FileWriter(Closing):
     """Writes values to files and changes them, each under the lock of its key."""
 
-    _store: LocalStore
-
-    def __init__(self, store: LocalStore, scratch: Scratch | None = None, limit: int = sys.maxsize) -> None:
-        super().__init__(store, scratch, limit)
-        self._memory = Scratch() if scratch is None else scratch
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
         self.folders = Eraser(store)
         self._beginning, self._end = _around(os.getpid())
         self._touched = False
@@ -270,21 +221,6 @@ class FileWriter(Writer):
         except OSError as error:
             self._store._fail("write", key, error)
 
-    def update(self, key: str, change: Change) -> None:
-        self.check(key)
-        store = self._store
-        with key_lock(self._store._lock_identity, key):
-            end = time.monotonic() + store.conflict_deadline
-            conflicts = 0
-            while not self._persistently(key, lambda: self._attempt(key, change, end)):
-                conflicts += 1
-                if time.monotonic() >= end:
-                    raise contended(
-                        key,
-                        store,
-                        f"other writers replaced it {conflicts} times within {store.conflict_deadline:g} s",
-                    )
-
     def _persistently(self, key: str, act: Callable[[], T]) -> T:
         """Call ``act``, and repeat it with reopened directories if one is gone or too many are open."""
         failures = 0
@@ -303,59 +239,14 @@ class FileWriter(Writer):
         """Hold the lock of a key."""
         self.check(key)
         above, _, name = key.rpartition("/")
-        with key_lock(self._store._lock_identity, key):
-            end = time.monotonic() + self._store.conflict_deadline
+        with key_lock(self._store.identity, key):
+            end = time.monotonic() + self._store.traits.conflict_deadline
             self._persistently(key, lambda: self._acquire(key, self._enter(key, above), name, end))
             try:
                 yield
             finally:
                 self._release()
                 self._tidy(key, above)
-
-    def _attempt(self, key: str, change: Change, end: float) -> bool:
-        """Change a value; returns False if another writer replaced it meanwhile."""
-        above, _, name = key.rpartition("/")
-        ready: Sequence[Buffer] | None = None
-        folder = self._reach(key, above, self.folders.find)
-        if folder is None:
-            made = change(None)
-            if made is UNCHANGED or made is None:
-                return True
-            ready = made
-            folder = self._enter(key, above)
-        self._acquire(key, folder, name, end)
-        kept = True
-        try:
-            reader = self._open(key, folder, name)
-            try:
-                stored = None if reader is None else self._whole(reader)
-                if reader is not None and not platform.POSIX:  # There an open file cannot be replaced.
-                    reader.close()
-                pieces = ready if stored is None and ready is not None else change(stored)
-
-                def may_replace() -> bool:
-                    self._check_lock(key)
-                    return _is_still(reader, folder, name)
-
-                if pieces is UNCHANGED or (pieces is None and stored is None):
-                    kept = stored is not None
-                elif pieces is None:
-                    if not self._erase(key, folder, name, may_replace):
-                        return False
-                    kept = False
-                elif not self._put(key, [flat(piece, key) for piece in pieces], folder, name, may_replace):
-                    return False
-            finally:
-                if reader is not None:
-                    with contextlib.suppress(OSError):  # The file was only read.
-                        reader.close()
-        finally:
-            self._release()
-        if not kept:
-            self._tidy(key, above)
-        elif self._store.fsync:
-            self.sync(key, above)
-        return True
 
     def _reach(self, key: str, above: str, reach: Callable[[str], T]) -> T:
         """Go to a directory; if it is a new one, first close the lock file of the old one."""
@@ -383,7 +274,7 @@ class FileWriter(Writer):
             self._lock.acquire(folder, name, end)
         except LockTimeoutError as error:
             raise contended(
-                key, self._store, f"another writer held its lock for {self._store.conflict_deadline:g} s"
+                key, self._store, f"another writer held its lock for {self._store.traits.conflict_deadline:g} s"
             ) from error
         except LockingError as error:
             raise StoreError(
@@ -392,13 +283,6 @@ class FileWriter(Writer):
             ) from error
         except OSError as error:
             raise self._retry("lock", key, error) from error
-
-    def _check_lock(self, key: str) -> None:
-        if self._lock is not None and not self._lock.held:
-            raise StoreError(
-                f"cannot change key '{key}' of {self._store}: the process was forked while it changed the "
-                "key; fork before or after writing"
-            )
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -409,36 +293,14 @@ class FileWriter(Writer):
         if self._lock is not None:
             self._lock.leave()
 
-    def _open(self, key: str, folder: Folder, name: str) -> FileReader | None:
-        """The open file of a value."""
-        store = self._store
-        try:
-            if store.follow_links:
-                descriptor = platform.open_at(folder, name, platform.OPEN)
-            else:
-                descriptor = store._open_inside(store._base + key, platform.OPEN)
-        except OSError as error:
-            if error.errno in NO_MORE:
-                raise _RetryError("read", error) from error
-            store._nothing(key, error)
-            return None
-        return store._reader_of(key, descriptor)
-
-    def _whole(self, reader: FileReader) -> Buffer:
-        if reader.size > self._limit:
-            raise OversizedError(reader.size, self._limit)
-        memory = self._memory.part(reader.size)
-        return memory[: reader.read_into(0, memory)]
-
     def _put(
         self,
         key: str,
         contents: Sequence[memoryview],
         folder: Folder,
         name: str,
-        may_replace: Callable[[], bool] | None = None,
-    ) -> bool:
-        """Write a new file and rename it, if ``may_replace`` still permits; returns whether it did."""
+    ) -> None:
+        """Write a new file and rename it."""
         temporary = f"{self._beginning}{next(_serial)}{self._end}"
         try:
             descriptor = platform.open_at(folder, temporary, _CREATE)
@@ -451,9 +313,6 @@ class FileWriter(Writer):
                     platform.sync(descriptor)
             finally:
                 os.close(descriptor)
-            if may_replace is not None and not may_replace():
-                platform.unlink_at(folder, temporary)
-                return False
             platform.replace_at(folder, temporary, name)
         except BaseException as error:
             with contextlib.suppress(OSError):  # The write has failed, and that error is reported.
@@ -462,19 +321,6 @@ class FileWriter(Writer):
                 self._store._fail("write", key, error)
             raise
         self.touch()
-        return True
-
-    def _erase(self, key: str, folder: Folder, name: str, may_erase: Callable[[], bool]) -> bool:
-        try:
-            if not may_erase():
-                return False
-            platform.unlink_at(folder, name)
-        except FileNotFoundError:
-            return True
-        except OSError as error:
-            self._store._fail("erase", key, error)
-        self.touch()
-        return True
 
     def _tidy(self, key: str, above: str) -> None:
         """Remove the directory of a lock file if it is empty."""
@@ -486,14 +332,3 @@ class FileWriter(Writer):
         self.folders.prune(place)
         if self._store.fsync:
             self.folders.sync_gone({place}, key)
-
-
-def _is_still(reader: FileReader | None, folder: Folder, name: str) -> bool:
-    """Whether a name still belongs to the file that was read, or to no value if none was read."""
-    try:
-        now = platform.stat_at(folder, name, follow_symlinks=True)
-    except FileNotFoundError:
-        return reader is None
-    if reader is None:
-        return stat.S_ISDIR(now.st_mode)  # A directory is not a value and is not replaced.
-    return version_of(now) == version_of(reader.info)

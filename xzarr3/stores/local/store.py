@@ -24,31 +24,31 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
+
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, printable, shorten
-from xzarr3.stores.base import KeySet, Store, check_key
+from xzarr3.stores.base import Key, Names, Store, Traits, check_key
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.erase import Eraser
-from xzarr3.stores.local.files import FileReader, FileWriter, LocalReader, version_of
+from xzarr3.stores.local.files import FileReader, FileWriter, read_whole, version_of
 from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders, LeadsOutError, is_taken
 from xzarr3.stores.local.platform import Folder
-from xzarr3.stores.readers import Reader, Scratch, Writer
-from xzarr3.stores.sharing import reduced
+from xzarr3.stores.interned import reduced
+from xzarr3.stores.values import Scratch, Value
 
 T = TypeVar("T")
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})
 _ATTEMPTS = 100
-_READING = ("reader", "_reader", "_get")
 _ADVICE = {  # What to do if a file cannot be written.
     errno.ENOTDIR: "; write to another path, since a part of this one is a file",
     errno.ENOSPC: "; free some space, or write to another disk",
     errno.EDQUOT: "; free some space, or write to another disk",
     errno.EROFS: "; write to another path, since this file system is read-only",
 }
-_REPLACING = ("writer", "_writer", "_file_writer", "set", "_set", "exists", "_exists", "erase", "_touch")
-_OF_EACH = frozenset(("_identity", "_base", "_lock_identity"))
+_OF_EACH = frozenset(("_identity", "_name"))
 
 
 class LocalStore(Store):
@@ -99,16 +99,9 @@ class LocalStore(Store):
     xzarr3.errors.InvalidKeyError: invalid key '../escape'; accepted: ...
     """
 
-    request_bytes = 2**12
-    over_read = math.inf
-    renames_trees = True
-    # Whether a class reads, and replaces, values as this one does.
-    _reads_files = _replaces_files = True
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._reads_files = all(getattr(cls, name) is getattr(LocalStore, name) for name in _READING)
-        cls._replaces_files = all(getattr(cls, name) is getattr(LocalStore, name) for name in _REPLACING)
+    traits = Traits(
+        request_bytes=2**12, over_read=math.inf, conditional="processes", tells_changes=True
+    )
 
     def __init__(
         self,
@@ -126,6 +119,14 @@ class LocalStore(Store):
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
         if not platform.is_name(self.root):
             raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
+        self.traits = msgspec.structs.replace(
+            self.traits,
+            folder=self.root,
+            durable=fsync,
+            conditional="processes" if locks else "threads",
+            plain_files=follow_links and platform.POSIX and type(self) is LocalStore,
+        )
+        self._base = os.path.join(self.root, "")
         self._was_there = False  # When pickled. A directory made elsewhere would not be shared.
 
     def __repr__(self) -> str:
@@ -144,8 +145,8 @@ class LocalStore(Store):
         state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root)}
         return {name: value for name, value in state.items() if name not in _OF_EACH}
 
-    def _check_writable(self) -> None:
-        super()._check_writable()
+    def check_writable(self) -> None:
+        super().check_writable()
         if self._was_there and not os.path.isdir(self.root):
             raise StoreError(
                 f"the directory of {self} existed when the store was pickled, but does not exist for process "
@@ -157,43 +158,11 @@ class LocalStore(Store):
 
     @property
     def identity(self) -> object:
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> object:
         return "LocalStore", os.path.realpath(self.root)
-
-    @property
-    def writes_conditionally(self) -> bool:  # type: ignore[override]
-        """Whether processes exclude each other."""
-        return self.locks
-
-    @property
-    def folder(self) -> str:
-        return self.root
-
-    @property
-    def above(self) -> tuple[Store, str] | None:
-        parent, name = os.path.split(self.root)
-        store = LocalStore(parent, read_only=True, follow_links=self.follow_links)
-        return (store, name) if name else None
-
-    @property
-    def files(self) -> str | None:
-        return self._base if self._reads_files and self.follow_links and platform.POSIX else None
-
-    @property
-    def replaces_files(self) -> bool:
-        return self._replaces_files and not self.fsync and self.files is not None
-
-    @property
-    def survives_crashes(self) -> bool:  # type: ignore[override]
-        """Whether each write is on the disk when it returns."""
-        return self.fsync
-
-    @cached_property
-    def _base(self) -> str:
-        return os.path.join(self.root, "")
-
-    @cached_property
-    def _lock_identity(self) -> object:
-        return self.identity
 
     def _path(self, key: str) -> str:
         """The path of a key's file. Every key gets here before its file is touched."""
@@ -243,21 +212,26 @@ class LocalStore(Store):
 
     # Readable
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+    def get(
+        self,
+        key: str,
+        byte_range: ByteRange | None = None,
+        *,
+        into: Scratch | None = None,
+        limit: int = sys.maxsize,
+    ) -> Buffer | None:
+        if byte_range is None:
+            return read_whole(self, key, self._path(key), into, limit)
         reader = self._opened(key)
         if reader is None:
             return None
         with reader:
-            return reader.read(*(byte_range or (0, None)))
+            return reader.read(*byte_range)
 
-    def _exists(self, key: str) -> bool:
-        path = self._path(key)
-        try:
-            return stat.S_ISREG(self._stat(path).st_mode)
-        except OSError as error:
-            if error.errno in _ABSENT:
-                return False
-            self._fail("read", key, error)
+    def open(
+        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
+    ) -> Value | None:
+        return self._opened(key)
 
     @property
     def _open(self) -> Callable[[str, int], int]:
@@ -326,26 +300,10 @@ class LocalStore(Store):
             return None
         return FileReader(self, key, descriptor, info)
 
-    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
-        return LocalReader(self, scratch, limit)
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        return [self._version(key) for key in keys]
 
-    def _get_partial_values(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        places: dict[str, list[int]] = {}
-        for at, (key, _) in enumerate(wanted):
-            places.setdefault(key, []).append(at)
-        found: list[Buffer | None] = [None] * len(wanted)
-        for key, parts in places.items():
-            reader = self._opened(key)
-            if reader is not None:
-                with reader:
-                    for at in parts:
-                        found[at] = reader.read(*wanted[at][1])
-        return found
-
-    def stamp(self, keys: Sequence[str]) -> object:
-        return [self.version(key) for key in keys]
-
-    def version(self, key: str) -> object | None:
+    def _version(self, key: str) -> object | None:
         path = self._path(key) if key else self._base
         try:
             info = self._stat(path)
@@ -360,18 +318,12 @@ class LocalStore(Store):
         with contextlib.suppress(OSError):  # The write itself is done. Some systems keep no such time.
             os.utime(self.root)
 
-    def _set(self, key: str, value: bytes) -> None:
-        with self._file_writer(None, sys.maxsize) as writer:
-            writer.set(key, [value])
-
-    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
-        return self._file_writer(scratch, limit)
-
-    def _file_writer(self, scratch: Scratch | None, limit: int) -> FileWriter:
-        return FileWriter(self, scratch, limit)
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        with FileWriter(self) as writer:
+            writer.set(key, pieces)
 
     @contextlib.contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
+    def exclusive(self, key: str) -> Iterator[None]:
         with FileWriter(self) as writer, writer.locked(key):
             yield
 
@@ -383,13 +335,13 @@ class LocalStore(Store):
             if error.errno == errno.ENAMETOOLONG:
                 self._fail("write", key, error)
 
-    def _erase_values(self, keys: Sequence[str]) -> None:
+    def erase(self, *keys: str) -> None:
         for key in keys:
             self._path(key)
         with Eraser(self) as folders:
             folders.erase_values(keys)
 
-    def _erase_prefix(self, prefix: str) -> None:
+    def erase_prefix(self, prefix: str) -> None:
         self._path(prefix[:-1])
         with Eraser(self) as folders:
             folders.erase_prefix(prefix)
@@ -400,43 +352,26 @@ class LocalStore(Store):
         except OSError as error:
             self._fail(doing, key, error)
 
-    def prune(self, folder: str) -> None:
-        """Remove a directory and its parents while they are empty, up to the root, which stays."""
-        with Eraser(self) as folders:
-            try:
-                place = folders.resolve(folder[len(self._base) :])
-            except OSError:  # Inaccessible or not ours: it stays.
-                return
-            if place:
-                folders.prune(place)
-
-    def _sweep(self, prefix: str) -> None:
+    def sweep(self, prefix: str = "") -> None:
         """Remove temporary files of killed writers below ``prefix`` that are at least an hour old.
 
         Directories that contain nothing else are removed too. Links are not followed.
         """
+        self.check_writable()
         self._check_prefix(prefix)
         with Eraser(self) as folders:
             folders.sweep(prefix)
 
     # Listable
 
-    def _list(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str = "") -> Iterator[str]:
         waiting = [prefix]
         while waiting:
-            keys, prefixes = self._list_dir(waiting.pop())
+            keys, prefixes = self.list_dir(waiting.pop())
             yield from keys
             waiting.extend(prefixes)
 
-    def _list_sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
-        waiting = [prefix]
-        while waiting:
-            sizes: dict[str, int | None] = {}
-            keys, prefixes = self._list_dir(waiting.pop(), sizes)
-            yield from ((key, sizes[key]) for key in keys)
-            waiting.extend(prefixes)
-
-    def _leftovers(self, prefix: str) -> Iterator[tuple[str, bool]]:
+    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
         self._check_prefix(prefix)
         with Eraser(self) as folders:
             yield from folders.temporary_files(prefix)
@@ -456,17 +391,16 @@ class LocalStore(Store):
             self._fail("list", key, error)
         return True
 
-    def _list_dir(self, prefix: str, sizes: dict[str, int | None] | None = None) -> tuple[KeySet, KeySet]:
-        """The keys and prefixes directly below a prefix; ``sizes`` gets the sizes of the values."""
+    def list_dir(self, prefix: str) -> tuple[Names, Names]:
         self._check_prefix(prefix)
         if self.follow_links:
-            return self._names(prefix, platform.scan_at(self._base + prefix), sizes)
+            return self._names(prefix, platform.scan_at(self._base + prefix))
         with Folders(self.root) as folders:
             place = self._resolve(folders, prefix[:-1], prefix, "list")
             if place is None:
                 return set(), set()
             check = partial(self._check_link, folders, place)
-            return self._names(prefix, folders.scan(place), sizes, check)
+            return self._names(prefix, folders.scan(place), check)
 
     @staticmethod
     def _check_link(folders: Folders, place: str, name: str) -> object:
@@ -476,11 +410,10 @@ class LocalStore(Store):
         self,
         prefix: str,
         entries: Generator[os.DirEntry[str]],
-        sizes: dict[str, int | None] | None = None,
         check_link: Callable[[str], object] | None = None,
-    ) -> tuple[KeySet, KeySet]:
-        keys: KeySet = set()
-        prefixes: KeySet = set()
+    ) -> tuple[Names, Names]:
+        keys: Names = set()
+        prefixes: Names = set()
         try:
             for entry in entries:
                 if _is_hidden(entry):
@@ -489,9 +422,7 @@ class LocalStore(Store):
                 if is_link and check_link is not None:
                     check_link(entry.name)
                 if not self._is_folder(entry, prefix):
-                    keys.add(key)
-                    if sizes is not None:
-                        sizes[key] = _size_of(entry)
+                    keys.add(Key(key, _size_of(entry)))
                 elif not is_link or not self._is_circle(key, prefix):
                     prefixes.add(f"{key}/")
         except LeadsOutError as error:

@@ -1,0 +1,101 @@
+"""One object for equal stores of this process, however many times they were unpickled.
+
+A worker receives thousands of arrays, each with its store. Equal stores become one object, so that they share
+one client, one cache and one count of requests. Those that were used last are kept alive between tasks.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from xzarr3.stores.locks import fork_safe
+
+if TYPE_CHECKING:
+    from xzarr3.stores.base import Store
+
+T = TypeVar("T")
+
+_PLAIN = (str, bytes, int, float, bool, type(None))
+
+
+class Interned:
+    """Objects of this process by what describes them completely; those used last are kept alive.
+
+    Parameters
+    ----------
+    most : int
+        How many are kept alive.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = fork_safe(threading.RLock())
+        self._live: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def __call__(self, key: Hashable, make: Callable[[], T], *, keep: bool = True) -> T:
+        """The object for a key; ``make`` makes it, without any request, if there is none."""
+        with self._lock:
+            found = self._live.get(key)
+            if found is None:
+                found = self._live[key] = make()
+            if keep:
+                self._kept[key] = found
+                self._kept.move_to_end(key)
+            dropped = [self._kept.popitem(last=False) for _ in range(len(self._kept) - self._most)]
+        del dropped  # Outside the lock, as dropping an object may run any finalizer.
+        return cast("T", found)
+
+
+interned = Interned(32)
+"""The stores of this process."""
+
+
+def reduced(store: Store, kind: type[Store], *kinds: type) -> tuple[object, ...]:
+    """What ``__reduce__`` returns for a store that its state describes completely.
+
+    A store of a derived class, or with a state that is no plain data, is pickled as if there were no
+    ``__reduce__``.
+
+    Parameters
+    ----------
+    store : Store
+    kind : type
+        The class that calls this function.
+    *kinds : type
+        Types that the state may contain besides plain ones.
+    """
+    state: dict[str, Any] = dict(store.__getstate__())  # type: ignore[call-overload]
+    rest = {name: value for name, value in state.items() if name != "inner"}
+    if type(store) is not kind or not is_plain(rest, *kinds):
+        return copyreg.__newobj__, (type(store),), state  # type: ignore[attr-defined]
+    return _restore, (kind, pickle.dumps(sorted(rest.items()), 5), state.get("inner"))
+
+
+def _restore(kind: type[Any], recipe: bytes, inner: Store | None) -> Any:
+    def make() -> Any:
+        state = dict(pickle.loads(recipe))
+        if inner is not None:
+            state["inner"] = inner
+        store = kind.__new__(kind)
+        getattr(store, "__setstate__", vars(store).update)(state)
+        return store
+
+    return interned((kind, recipe, id(inner)), make)
+
+
+def is_plain(value: object, *kinds: type) -> bool:
+    """Whether a value consists of plain types and ``kinds`` only, so that equal values pickle equally."""
+    if type(value) in _PLAIN:
+        return True
+    if isinstance(value, list | tuple | frozenset):
+        return all(is_plain(item, *kinds) for item in value)
+    if isinstance(value, dict):
+        return all(is_plain(item, *kinds) for pair in value.items() for item in pair)
+    return isinstance(value, kinds)

@@ -1,0 +1,237 @@
+"""Values of a store: an open one, the memory they are read into, and their bytes."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import ChangedError, InvalidRangeError, StoreError, shorten
+
+Result = TypeVar("Result")
+
+
+class Mark(Enum):
+    """What stands for no value."""
+
+    ANY = "any"
+    UNCHANGED = "unchanged"
+
+
+ANY: Final = Mark.ANY
+"""As the expected version of a value: whatever it is."""
+UNCHANGED: Final = Mark.UNCHANGED
+"""What a change of a value returns to leave it as it is."""
+
+ABSENT: Final = "absent"
+"""The version of a key that has no value."""
+_ATTEMPTS = 4  # To read parts of one version of a value while it is being replaced.
+
+
+class OversizedError(Exception):
+    """A value is larger than its reader can use.
+
+    Parameters
+    ----------
+    size, limit : int
+        The size of the value and the largest accepted size, in bytes.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"found {size} bytes, at most {limit} bytes expected")
+        self.size = size
+
+
+class Scratch:
+    """Reusable memory into which values are read one after the other; it grows as needed."""
+
+    def __init__(self) -> None:
+        self.memory = memoryview(bytearray(0))
+
+    def part(self, size: int) -> memoryview:
+        """The first ``size`` bytes."""
+        if len(self.memory) < size:
+            self.memory = memoryview(bytearray(max(size, 2**17)))
+        return self.memory[:size]
+
+
+class Closing:
+    """An object that is closed at the end of a ``with`` statement."""
+
+    def close(self) -> None:
+        """Release the resources of this object, if any."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Value(Closing, ABC):
+    """One stored value, opened to read parts of it, to be used in a ``with`` statement.
+
+    All parts come from the same version of the value, as far as the store can guarantee that. A store that
+    finds another version raises :class:`~xzarr3.errors.ChangedError`.
+    """
+
+    size: int | None = None
+    """Size of the whole value in bytes, if it is known without a request."""
+
+    @property
+    def version(self) -> object | None:
+        """Differs between the versions of the value; None if the store cannot tell them apart."""
+        return None
+
+    @abstractmethod
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        """``length`` bytes from ``start`` on, or to the end; a negative ``start`` counts from the end.
+
+        The result is shorter where the value ends early.
+        """
+
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        """Several parts, each as by :meth:`read`."""
+        return list(self.iter_ranges(starts, lengths))
+
+    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
+        """The same parts one after the other; a part may be read only once it is requested."""
+        return map(self.read, starts, lengths)
+
+    def read_into(self, start: int, out: memoryview) -> int:
+        """Read from ``start`` on into ``out``; returns the number of bytes, fewer where the value ends."""
+        part = self.read(start, len(out))
+        out[: len(part)] = part
+        return len(part)
+
+
+class BytesValue(Value):
+    """A value that is in memory already."""
+
+    def __init__(self, data: Buffer, version: object | None = None) -> None:
+        self.data = memoryview(data)
+        self.size: int = len(data)
+        self._version = version
+
+    @property
+    def version(self) -> object | None:
+        return self._version
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        return cut(self.data, (start, length))
+
+
+class RangesValue(Value):
+    """A value whose parts are read by one call each; what a store gives that has no other way.
+
+    Parameters
+    ----------
+    get : callable
+        Takes a start and a length, or None for the rest; returns the part, or None if the value is gone.
+    name : str
+        Names the value in errors.
+    size : int, optional
+    """
+
+    def __init__(
+        self, get: Callable[[ByteRange], Buffer | None], name: str, size: int | None = None
+    ) -> None:
+        self._get = get
+        self._name = name
+        self.size = size
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        part = self._get((start, length))
+        if part is None:
+            raise ChangedError(f"{self._name} was removed while it was read")
+        return part
+
+
+def steady(read: Callable[[], Result]) -> Result:
+    """Read again if the value was replaced meanwhile."""
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(ChangedError):
+            return read()
+    return read()
+
+
+def check_range(byte_range: ByteRange | None) -> None:
+    """Raise :class:`~xzarr3.errors.InvalidRangeError` if a length is negative."""
+    if byte_range is not None and byte_range[1] is not None and byte_range[1] < 0:
+        raise InvalidRangeError(
+            f"length {byte_range[1]} of a byte range; accepted: None, 0 or more bytes"
+        )
+
+
+def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
+    """The part of ``value`` that ``byte_range`` names; a part beyond its end is shorter or empty.
+
+    Raises
+    ------
+    InvalidRangeError
+        If the length is negative.
+    """
+    check_range(byte_range)
+    start, length = byte_range
+    if start < 0:
+        start = max(len(value) + start, 0)
+    view = memoryview(value)
+    return view[start:] if length is None else view[start : start + length]
+
+
+def flat(value: Buffer, key: str) -> Buffer:
+    """The bytes of ``value`` in C order, to be stored under ``key``.
+
+    Raises
+    ------
+    StoreError
+        If ``value`` is neither bytes nor another buffer.
+    """
+    if type(value) is bytes:
+        return value
+    try:
+        view = memoryview(value)
+    except TypeError as error:
+        raise StoreError(
+            f"cannot store {shorten(value)} under key '{key}'; accepted: bytes, bytearray or memoryview"
+        ) from error
+    if view.format == "B" and view.ndim == 1 and view.c_contiguous:
+        return view
+    return memoryview(view.tobytes())
+
+
+def joined(pieces: Sequence[Buffer]) -> bytes:
+    """The joined pieces of a value, safe to keep: the memory of the pieces may be reused."""
+    return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], bytes) else b"".join(pieces)
+
+
+def merge(key: str, value: Buffer | None, parts: Sequence[tuple[int, Buffer]]) -> bytearray:
+    """A copy of ``value`` with some parts overwritten, each given by its first byte and its bytes.
+
+    A part may begin at the end of the value or of another part, which makes the value longer.
+
+    Raises
+    ------
+    InvalidRangeError
+        If parts overlap, or one begins before the value or beyond its end.
+    """
+    merged, end = bytearray(b"" if value is None else value), 0
+    for start, part in sorted(parts, key=lambda each: (each[0], len(each[1]))):
+        if not (isinstance(start, int) and 0 <= start <= len(merged)):
+            raise InvalidRangeError(
+                f"cannot store a part from byte {start} on under key '{key}', whose value has {len(merged)} "
+                f"bytes; accepted: 0 to {len(merged)}"
+            )
+        if len(part) and start < end:
+            raise InvalidRangeError(
+                f"parts to store under key '{key}' overlap at byte {start}; give parts that do not overlap"
+            )
+        merged[start : start + len(part)] = part
+        end = max(end, start + len(part))
+    return merged
