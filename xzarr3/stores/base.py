@@ -57,6 +57,8 @@ Names: TypeAlias = set[str]
 Buffers: TypeAlias = list[Buffer | None]
 Facts: TypeAlias = list[tuple[str, str]]
 Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Literal[Mark.UNCHANGED] | None]
+MOST_COPIED = 16
+"""Values to copy at a time, as they may all be in memory."""
 _FIRST_PAUSE = 0.002  # Seconds
 _LONGEST_PAUSE = 1.0
 
@@ -72,6 +74,9 @@ class Key(str):
         made = super().__new__(cls, key)
         made.size = size
         return made
+
+    def __getnewargs__(self) -> tuple[str, int | None]:
+        return str(self), self.size
 
 
 class Traits(msgspec.Struct, frozen=True):
