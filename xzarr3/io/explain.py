@@ -18,7 +18,7 @@ from xzarr3._types import JSON
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import ChunkError, printable
-from xzarr3.io.fetch import Table, requests, windows
+from xzarr3.io.fetch import Table, windows
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ChunkProjection
 from xzarr3.io.shards import MOST_KEPT, Index, shard_index
@@ -274,9 +274,9 @@ def _fetch(
         size = len(reader.read(0)) if reader.size is None else reader.size
         everything, table, shard = ((0, size),), Table(plan), chain.shard
         if shard is None:
-            rows = table.of_chunk(chain, unit.inner)
-            parts = everything if rows is None else tuple(asked[:2] for asked in requests(rows, plan.price))
-            return Fetch(key, coords, 1, parts, size, whole=rows is None)
+            asked = table.of_chunk(chain, unit.inner)
+            parts = everything if asked is None else tuple(each[:2] for each in asked)
+            return Fetch(key, coords, 1, parts, size, whole=asked is None)
         wanted, version = table.wanted(shard, unit.inner), reader.version
         # A store that opens a value by reading it has all of it.
         whole = wanted.whole or isinstance(reader, BytesValue)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ from xzarr3.stores.values import BytesValue, Value
 if TYPE_CHECKING:
     from xzarr3.io.plan import ReadPlan
     from xzarr3.stores import Store
+
+Result = TypeVar("Result")
 
 AHEAD = 2**18
 """Bytes within which inner chunks in a local file begin that are read together; as in `_native.c`."""
@@ -151,23 +153,37 @@ class Table:
 
     def __init__(self, plan: ReadPlan) -> None:
         self._addressing, self._price = plan.addressing, plan.price
-        self._last: Inner | None = None
-        self._parts: list[Row] | None = None
+        self._kept: dict[str, tuple[Inner, object]] = {}
 
-    def of_chunk(self, chain: CodecChain, inner: Inner) -> list[Row] | None:
-        """The rows of a chunk whose parts can be read; None to read it whole. All chunks have one chain."""
+    def _last(self, what: str, given: Inner, make: Callable[[], Result]) -> Result:
+        """What ``make`` returns, or what it returned before for the same elements."""
+        last = self._kept.get(what)
+        if last is None or not self._addressing.same(given, last[0]):
+            last = self._kept[what] = given, make()
+        return cast("Result", last[1])
+
+    def of_chunk(self, chain: CodecChain, inner: Inner) -> list[Request] | None:
+        """The requests for a part of a chunk; None to read it whole."""
+        return self._last("requests", inner, lambda: self._requests(self._parts(chain, inner)))
+
+    def _requests(self, rows: list[Row] | None) -> list[Request] | None:
+        return None if rows is None else requests(rows, self._price)
+
+    def _parts(self, chain: CodecChain, inner: Inner) -> list[Row] | None:
         if not chain.is_plain:
             return None
-        if self._last is None or not self._addressing.same(inner, self._last):
-            self._parts, self._last = parts_of(chain, self._addressing, inner, self._price), inner
-        return self._parts
+        return self._last("rows", inner, lambda: parts_of(chain, self._addressing, inner, self._price))
 
     def wanted(self, shard: Shard, inner: Inner) -> InnerChunks:
         """The inner chunks of a shard that hold the wanted elements."""
-        chosen, units = self._addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
-        most = WHOLE_SHARD if self._price.block is None else 0
-        whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= most
-        return InnerChunks(chosen, units, whole)
+
+        def divide() -> InnerChunks:
+            chosen, units = self._addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
+            most = WHOLE_SHARD if self._price.block is None else 0
+            whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= most
+            return InnerChunks(chosen, units, whole)
+
+        return self._last("inner chunks", inner, divide)
 
     def of_shard(
         self, shard: Shard, index: npt.NDArray[np.uint64], wanted: InnerChunks, *, in_memory: bool
@@ -195,7 +211,7 @@ class Table:
         found: list[Row] = []
         for row in rows:
             # A chunk of another size is read whole, and decoding it tells what is wrong.
-            parts = self.of_chunk(chain, row.inner) if row.length == chain.spec.nbytes else None
+            parts = self._parts(chain, row.inner) if row.length == chain.spec.nbytes else None
             if parts is None:
                 found.append(row)
                 continue

@@ -48,7 +48,6 @@ class UnitWriter:
         self,
         engine: Engine,
         addressing: Addressing,
-        *,
         keep_empty: bool,
         fields: tuple[str, ...] = (),
         left_out: list[tuple[int, ...]] | None = None,
