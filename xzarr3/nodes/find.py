@@ -39,7 +39,7 @@ class DocumentView(Store):
         super().__init__()
         self.traits = Traits(
             read_only=store.read_only,
-            operations=frozenset(("get", "list") if store.listable else ("get",)),
+            operations=("get", "list") if store.listable else ("get",),
             browsable=store.traits.browsable,
             concurrency=store.concurrency,
         )

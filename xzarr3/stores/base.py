@@ -10,7 +10,6 @@ empty prefix, which means every key. This module knows nothing of arrays, chunks
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import random
 import sys
@@ -83,7 +82,7 @@ class Traits(msgspec.Struct, frozen=True):
 
     read_only: bool = False
     """Whether writes are refused."""
-    operations: frozenset[str] = frozenset(("get", "put", "erase", "list"))
+    operations: tuple[str, ...] = ("get", "put", "erase", "list")
     """Those of the four operations that the place permits; the class must have the methods as well."""
     browsable: bool = False
     """Whether ``list_dir`` may work although the store cannot list, as with pages of a web server.
@@ -221,7 +220,8 @@ class Store(Shown, Closing):
         >>> MemoryStore().with_traits(read_only=True).writeable
         False
         """
-        made = copy.copy(self)
+        made = object.__new__(type(self))  # Not `copy.copy`, which would give a store that is shared.
+        vars(made).update(vars(self))
         made.traits = msgspec.structs.replace(self.traits, **changes)
         return made
 
