@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _conformance import INVALID_KEYS, INVALID_PREFIXES, contents, fill, not_refused, reads, run_threads, writes
+from _conformance import (
+    INVALID_KEYS,
+    INVALID_PREFIXES,
+    contents,
+    fill,
+    not_refused,
+    reads,
+    run_threads,
+    writes,
+)
 from _unprivileged import run_child, run_unprivileged
 
 from xzarr3 import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,10 +25,10 @@ from xzarr3 import (
     Store,
     StoreCapabilityError,
     StoreError,
+    stores,
 )
 from xzarr3._types import Buffer, ByteRange
-from xzarr3 import stores
-from xzarr3.stores import Key, ReadOnlyStore, WrapperStore, cut, update, versioned
+from xzarr3.stores import Key, WrapperStore, cut, update, versioned
 from xzarr3.testing import CHECKS, StoreCheckError, check_store
 from xzarr3.tracing import events
 
@@ -109,7 +109,9 @@ def test_specification_is_written_once() -> None:
     """No class of the package overrides what the base makes of the contract."""
     made = {"get_partial_values", "get_values", "set", "set_values", "set_partial_values", "erase_values"}
     made |= {"list_prefix", "exists", "getsize"}
-    assert not [cls for cls in _derived(Store) if cls.__module__.startswith("xzarr3") and made & vars(cls).keys()]
+    assert not [
+        cls for cls in _derived(Store) if cls.__module__.startswith("xzarr3") and made & vars(cls).keys()
+    ]
 
 
 def _derived(cls: type) -> list[type]:
@@ -133,7 +135,12 @@ def test_what_a_class_lacks_it_says() -> None:
     store = Published()
     able = (store.readable, store.writeable, store.erasable, store.listable)
     assert able == (True, False, False, False)
-    assert (store.get("a/b"), store.exists("a/b"), store.exists("x"), store.getsize("a/b")) == (VALUE, True, False, 10)
+    assert (store.get("a/b"), store.exists("a/b"), store.exists("x"), store.getsize("a/b")) == (
+        VALUE,
+        True,
+        False,
+        10,
+    )
     for call in (lambda: store.set("a", b""), lambda: update(store, "a", lambda stored: [b""])):
         with pytest.raises(ReadOnlyError, match=r"Published.*'put'"):
             call()
@@ -379,7 +386,10 @@ DURABLE: dict[str, tuple[Callable[[Path], Store], bool]] = {
     "a directory": (LocalStore, False),
     "a directory that waits for the disk": (KINDS["local, fsync"], True),
     "a zip": (KINDS["zip"], False),
-    "a zip that waits for the disk": (lambda base: stores.ZipStore(f"{base}.zip", mode="w", fsync=True), True),
+    "a zip that waits for the disk": (
+        lambda base: stores.ZipStore(f"{base}.zip", mode="w", fsync=True),
+        True,
+    ),
     "a service": (lambda base: xzarr3.open_store("s3://bucket/x.zarr"), True),
     "memory of fsspec": (KINDS["fsspec"], False),
 }

@@ -181,7 +181,9 @@ def test_wrapper_store_travels_with_what_it_holds() -> None:
 def test_wrapper_store_shows_what_it_wraps(tmp_path: Path) -> None:
     store = WrapperStore(LocalStore(tmp_path))
     assert repr(store) == f"<WrapperStore <LocalStore '{tmp_path}'>>"
-    assert repr(LocalStore(tmp_path)) in store._repr_html_().replace("&#x27;", "'").replace("&lt;", "<").replace("&gt;", ">")
+    assert repr(LocalStore(tmp_path)) in store._repr_html_().replace("&#x27;", "'").replace(
+        "&lt;", "<"
+    ).replace("&gt;", ">")
 
 
 @pytest.mark.parametrize("wrap", [WrapperStore, ReadOnlyStore])

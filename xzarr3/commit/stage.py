@@ -396,7 +396,7 @@ class StagedKeys(Store):
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
         format = self._format
         if format is not None and (format.place(key) is not None or key in format.hierarchy_documents()):
             self.documents[key] = joined(pieces)

@@ -73,7 +73,7 @@ class DocumentView(Store):
         self.fetch([key])
         return self._found[key]
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
         value = self.found(key)[0]
         return value if value is None or byte_range is None else cut(value, byte_range)
 

@@ -85,7 +85,7 @@ def _restore(kind: type[Any], recipe: bytes, inner: Store | None) -> Any:
         state = dict(pickle.loads(recipe))
         if inner is not None:
             state["inner"] = inner
-        store = kind.__new__(kind)
+        store = object.__new__(kind)
         getattr(store, "__setstate__", vars(store).update)(state)
         return store
 
