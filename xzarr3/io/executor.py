@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,7 +27,7 @@ from xzarr3.io.selection import DimChoice, Points
 from xzarr3.io.threads import to_read, to_write
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_threads, waiters
+from xzarr3.parallel import Pool, available_threads, cores, is_wanted, run_on_threads, waiters
 from xzarr3.stores import Store
 from xzarr3.tracing.counters import for_array
 
@@ -49,32 +49,25 @@ class Runs:
     threads : int
     """
 
-    __slots__ = ("_lock", "_runs", "_threads", "stopped")
-
     def __init__(self, batches: Iterator[Batch], number: int, threads: int) -> None:
         size = _MAX_RUN if threads <= 1 else max(1, min(_MAX_RUN, number // (4 * threads)))
         self._runs = _runs(batches, size)
         self._threads = max(threads, 1)
         self._lock = threading.Lock()
-        self.stopped = False
-        """Whether the threads are to skip the remaining units, for instance because one of them failed."""
 
     def take(self) -> tuple[CodecChain, list[ChunkProjection]] | None:
         """The next run of units of one shape, and their codecs; None after the last run."""
         with self._lock:
-            return None if self.stopped else next(self._runs, None)
+            return next(self._runs, None) if is_wanted() else None
 
     def share(self, worker: Callable[[], int], pool: Pool = cores, *, leaves: bool = False) -> int:
         """Run ``worker`` on the threads until no units are left; returns the sum of its results.
 
         All workers have ended when this returns or raises, except after Ctrl-C with ``leaves``.
         """
-        if self._threads == 1 and not is_shared():
+        if self._threads == 1:
             return worker()
-        return sum(run_on_threads(worker, self._threads, pool, self._stop, leaves=leaves))
-
-    def _stop(self) -> None:
-        self.stopped = True
+        return sum(run_on_threads(worker, self._threads, pool, leaves=leaves))
 
 
 def _runs(batches: Iterator[Batch], size: int) -> Iterator[tuple[CodecChain, list[ChunkProjection]]]:
@@ -203,9 +196,8 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         """
         left = None
         if native is not None:
-            run = partial(native.run, threads)
             with contextlib.suppress(MemoryError):  # Python takes less.
-                left = run_on_threads(run, 1, self.pool, native.stop)[0] if is_shared() else run()
+                left = native.run(threads)
         if left is None:
             return plan.batches(), plan.number, 0
         if absent is not None:

@@ -35,6 +35,7 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.codecs.zstd import ZstdCodec
 from xzarr3.dtypes import UInt8
+from xzarr3.parallel import is_wanted
 from xzarr3.tracing.counters import add, process
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -394,7 +395,7 @@ class Call:
     def do(self, name: str, job: Sequence[Any]) -> None:
         """Do the rows of a job. Ctrl-C is heard between two calls."""
         packed, function = self.packed(job), getattr(self._library, name)
-        while self._next[0] < self._fetches and not self._stop[0]:
+        while self._next[0] < self._fetches and not self._stop[0] and is_wanted():
             function(packed)
 
     def tell(self, kind: str, *, absent: int = 0, is_index: bool = False) -> None:

@@ -32,6 +32,7 @@ from xzarr3.io.native import (
     reading_job,
 )
 from xzarr3.io.plan import ReadPlan
+from xzarr3.parallel import is_wanted
 from xzarr3.stores.local import platform
 from xzarr3.tracing.counters import process
 from xzarr3.tracing.events import everywhere
@@ -60,8 +61,6 @@ class NativeRead(msgspec.Struct, frozen=True):
     out : ndarray
         Has the shape of the plan's buffer.
     geometry : Geometry
-    stopped : ndarray of int
-        Its element is not 0 once the threads have to stop.
     left : Left
     """
 
@@ -69,12 +68,7 @@ class NativeRead(msgspec.Struct, frozen=True):
     plan: ReadPlan
     out: AnyArray
     geometry: rows.Geometry
-    stopped: Numbers
     left: Left
-
-    def stop(self) -> None:
-        """Let the threads return soon."""
-        self.stopped[0] = 1
 
     def run(self, threads: int) -> Left | None:
         """Read all units with at most so many threads; None if Python is to read all of them."""
@@ -92,7 +86,7 @@ class NativeRead(msgspec.Struct, frozen=True):
                 call.tell("get_range" if layout.is_plain else "get", absent=absent)
             else:
                 self._shards(batch, layout, chain.shard, threads)
-            if self.stopped[0]:
+            if not is_wanted():
                 break
         return None if batches is None else self.left
 
@@ -102,7 +96,7 @@ class NativeRead(msgspec.Struct, frozen=True):
         self.left.coords.update(map(tuple, coords[status == LEFT].tolist()))
 
     def _call(self, layout: Layout, number: int, threads: int, edges: Numbers | None = None) -> Call:
-        return _call(layout, number, threads, _OPEN + self.engine.meta.chain.decode_time, self.stopped, edges)
+        return _call(layout, number, threads, _OPEN + self.engine.meta.chain.decode_time, edges)
 
     def _names(self, coords: Numbers) -> list[Any]:
         prefix = os.fsencode(os.path.join(self.engine.store.folder or "", self.engine.key_prefix))
@@ -128,7 +122,7 @@ class NativeRead(msgspec.Struct, frozen=True):
                 index, status = self._indexes(shard, coords, files, threads)
                 self._parts(index, status, shard, layout, coords, parts, files, threads)
             self._note(coords, status)
-            if self.stopped[0]:
+            if not is_wanted():
                 break
 
     def _parts(
@@ -178,13 +172,11 @@ class NativeRead(msgspec.Struct, frozen=True):
         return index.reshape(number, shard.number, 2), call.status
 
 
-def _call(
-    layout: Layout, number: int, threads: int, each: float, stop: Numbers, edges: Numbers | None = None
-) -> Call:
+def _call(layout: Layout, number: int, threads: int, each: float, edges: Numbers | None = None) -> Call:
     """The call of some rows, each of which takes so many microseconds."""
     fetches, busy = number if edges is None else len(edges) - 1, min(threads, 1 + int(number * each / WORTH))
     run = max(1, min(16, fetches // (4 * busy), RUN_BYTES // layout.nbytes))
-    return Call(layout, number, busy, run, stop, edges=edges, timed=bool(process.collectors))
+    return Call(layout, number, busy, run, np.zeros(1, np.int64), edges=edges, timed=bool(process.collectors))
 
 
 def native_read(engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | None:
@@ -194,7 +186,7 @@ def native_read(engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | N
     if everywhere.listeners and not process.collectors:
         return None
     geometry = rows.geometry(plan, out)
-    return NativeRead(engine, plan, out, geometry, np.zeros(1, np.int64), Left([], set()))
+    return NativeRead(engine, plan, out, geometry, Left([], set()))
 
 
 def does(engine: Engine, plan: ReadPlan) -> bool:
@@ -256,7 +248,7 @@ def place_rows(
     places = [*[0] * 8, memory, np.zeros(number, np.int64), *part]
     steps, begin = [each.step for each in listed[0].inner], np.arange(number + 1)
     with contextlib.suppress(MemoryError):  # Python takes less.
-        call = _call(layout, number, threads, chain.decode_time, np.zeros(1, np.int64))
+        call = _call(layout, number, threads, chain.decode_time)
         call.do("xzarr3_read", reading_job(places, begin, boxes, (steps, out.strides), out, fill))
         call.tell("get_range")
         return [*itertools.compress(listed, call.status == LEFT)]

@@ -22,7 +22,7 @@ from xzarr3.io.fetch import InnerChunks, Layout, Request, Table, fetched
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
 from xzarr3.io.shards import Opened, forget_index, open_shard
-from xzarr3.parallel import is_shared
+from xzarr3.parallel import is_shared, is_wanted
 from xzarr3.stores.values import BytesValue, OversizedError, Scratch, steady
 from xzarr3.tracing.counters import add, for_array, process
 
@@ -101,14 +101,14 @@ class UnitReader:
 
     def _run(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
         """Read units of one shape; returns the number of absent ones."""
-        engine, out, runs, missing = self._engine, self._out, self._runs, 0
+        engine, out, missing = self._engine, self._out, 0
         key_prefix, join = engine.key_prefix, engine.separator.join
         self._table, self._direct = Table(self._plan), self._slices and chain.is_direct(self._plan.number)
         read = self._chunk if chain.shard is None else self._shard
         unit, key = ONE, ""
         try:
             for unit in units:
-                if runs.stopped:
+                if not is_wanted():
                     break
                 key, place = key_prefix + join(unit.texts), out[unit.outer]
                 if not read(chain, key, unit.inner, place):

@@ -19,6 +19,7 @@ from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.io.projection import Addressing, Inner, Slices
 from xzarr3.io.read import leased
 from xzarr3.io.shards import forget_index
+from xzarr3.parallel import is_wanted
 from xzarr3.stores.base import update
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import UNCHANGED, OversizedError, Unchanged
@@ -65,7 +66,7 @@ class UnitWriter:
         while run := runs.take():
             chain, units = run
             for unit in units:
-                if runs.stopped:
+                if not is_wanted():
                     break
                 key = self._engine.key(unit.coords)
                 try:
