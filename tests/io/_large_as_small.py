@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from msgspec.structs import replace
 
 import xzarr3
 from xzarr3.codecs import BloscCodec, ZstdCodec
@@ -24,8 +25,8 @@ def large_as_small(*, windows: bool = True) -> Iterator[None]:
         if windows:
             patch.setattr(fetch, "WINDOW", 64)
             patch.setattr(fetch, "WHOLE_SHARD", 16)
-        patch.setattr(xzarr3.MemoryStore, "request_bytes", 8)
-        patch.setattr(xzarr3.LocalStore, "request_bytes", 8)
+        for store in (xzarr3.MemoryStore, xzarr3.LocalStore):
+            patch.setattr(store, "traits", replace(store.traits, request_bytes=8))
         patch.setattr(ZstdCodec, "direct_from", 1)
         patch.setattr(BloscCodec, "direct_from", 1)
         yield
