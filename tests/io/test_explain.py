@@ -231,15 +231,12 @@ def test_plain_chunks_are_read_in_parts_where_that_is_faster() -> None:
 
 
 @pytest.mark.parametrize("shards", [None, 320])
-def test_points_in_a_plain_chunk_are_one_range_unless_that_moves_too_much(
-    shards: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inner, data = xzarr3.MemoryStore(), (np.arange(320) % 160).astype("u1")
-    xzarr3.create_array(inner, data=data, chunks=80, shards=shards, compressors=None)
+@pytest.mark.parametrize("traits", [{}, {"concurrency": 8, "over_read": 1}], ids=["near", "far"])
+def test_points_in_a_plain_chunk_are_one_range(shards: int | None, traits: dict[str, Any]) -> None:
+    store, data = recording(request_bytes=4, **traits), (np.arange(320) % 160).astype("u1")
+    array = xzarr3.create_array(store, data=data, chunks=80, shards=shards, compressors=None)
 
-    def ranges(*points: int, **traits: Any) -> list[tuple[int, int]]:
-        store = recording(inner, 4, **traits)
-        array = xzarr3.open_array(store)
+    def ranges(*points: int) -> list[tuple[int, int]]:
         (fetch,) = check(store, array.vindex, (points,))
         np.testing.assert_array_equal(array.vindex[[*points]], points)
         np.testing.assert_array_equal(array.oindex[[*points]], points)
@@ -248,11 +245,6 @@ def test_points_in_a_plain_chunk_are_one_range_unless_that_moves_too_much(
     assert ranges(3) == [(3, 1)]
     assert ranges(41, 3, 3, 20, 22) == [(3, 39)]
     assert ranges(0, 79) == [(0, 80)]
-    monkeypatch.setattr(io_fetch, "_FREE", 16)
-    assert ranges(41, 3, 3, 20, 22, concurrency=8) == [(3, 1), (20, 3), (41, 1)]
-    for concurrency in (8, 1):
-        found = ranges(41, 3, 3, 20, 22, concurrency=concurrency, over_read=1)
-        assert found == [(3, 1), (20, 1), (22, 1), (41, 1)]
 
 
 @pytest.mark.parametrize("selection", [5, (5, 7), (slice(None), 5), (slice(3, 40), 5, slice(7, 9))], ids=str)

@@ -168,13 +168,12 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
             return 0
         from xzarr3.io.native_read import native_read  # imports the libraries of the codecs
 
-        within = threads or available_threads()
-        units, number, missing = self._left(plan, native_read(self, plan, out), within, absent)
+        units, number, missing = self._left(plan, native_read(self, plan, out), threads, absent)
         if not number:
             return missing
         runs = Runs(units, number, min(to_read(self, plan, threads), number))
         return missing + runs.share(
-            lambda: UnitReader(self, plan, out, runs, absent, within).run(),
+            lambda: UnitReader(self, plan, out, runs, absent, threads).run(),
             self.pool,
             leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
         )
@@ -184,7 +183,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         self,
         plan: ReadPlan,
         native: NativeRead | NativeWrite | None,
-        threads: int,
+        threads: int | None,
         absent: list[tuple[int, ...]] | None,
     ) -> tuple[Iterator[Batch], int, int]:
         """Let native code do what it can.
@@ -197,7 +196,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         left = None
         if native is not None:
             with contextlib.suppress(MemoryError):  # Python takes less.
-                left = native.run(threads)
+                left = native.run(threads or available_threads())
         if left is None:
             return plan.batches(), plan.number, 0
         if absent is not None:
@@ -255,7 +254,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         from xzarr3.io.native_write import NativeWrite
 
         native = None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty)
-        units, number, _ = self._left(plan, native, threads or available_threads(), left_out)
+        units, number, _ = self._left(plan, native, threads, left_out)
         if number:
             runs = Runs(units, number, min(to_write(self, plan, threads), number))
             given = keep_empty, fields, left_out

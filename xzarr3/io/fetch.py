@@ -26,7 +26,7 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
-from xzarr3.io.projection import Addressing, ChunkProjection, Inner, Pointwise
+from xzarr3.io.projection import ChunkProjection, Inner, Pointwise, Slices
 from xzarr3.stores.values import BytesValue, Value
 
 if TYPE_CHECKING:
@@ -231,13 +231,13 @@ def _within(outer: tuple[Any, ...], part: tuple[slice, ...]) -> tuple[Any, ...]:
     return (*moved, *outer[len(part) :])
 
 
-def parts_of(chain: CodecChain, addressing: Addressing, inner: Inner, price: Price) -> list[Row] | None:
+def parts_of(chain: CodecChain, addressing: Slices, inner: Inner, price: Price) -> list[Row] | None:
     """The rows of a chunk whose stored bytes are its elements; None if reading it whole takes no longer.
 
     Parameters
     ----------
     chain : CodecChain
-    addressing : Addressing
+    addressing : Slices
     inner : tuple
         The wanted elements of the chunk.
     price : Price
@@ -254,8 +254,11 @@ def parts_of(chain: CodecChain, addressing: Addressing, inner: Inner, price: Pri
         found = _boxes(inner, strides, itemsize, price)
     elif nbytes > _LARGEST:
         return None
-    else:
-        found = _points(addressing.offsets(inner, strides), inner, itemsize, price)
+    else:  # From the first element to the last one.
+        offsets = addressing.offsets(inner, strides)
+        first, last = offsets.item(offsets.argmin()), offsets.item(offsets.argmax())
+        layout = Layout(offsets.shape, (), (offsets - first) // itemsize)
+        found = [_row((first, last - first + itemsize, (), inner, ..., layout))]
     size = sum(part.length for part in found)
     is_whole = size + price.request * len(found) >= nbytes and not price.splits(nbytes, size, len(found))
     return None if is_whole else found
@@ -280,20 +283,6 @@ def _boxes(inner: Inner, strides: tuple[int, ...], itemsize: int, price: Price) 
     layout = Layout((1,) * split + shape[split:], steps, None)
     places = itertools.product(*([slice(at, at + 1) for at in range(n)] for n in shape[:split]))
     return [_row((start, length, (), inner, at, layout)) for start, at in zip(starts, places, strict=True)]
-
-
-def _points(offsets: AnyArray, inner: Inner, itemsize: int, price: Price) -> list[Row]:
-    """The rows of any elements: one from the first to the last, or one for each if that moves too much."""
-    first, last = offsets.item(offsets.argmin()), offsets.item(offsets.argmax())
-    length, number = last - first + itemsize, offsets.size
-    is_exact = price.request == 0 and number * itemsize < length
-    if not is_exact and not price.splits(length, number * itemsize, number):
-        layout = Layout(offsets.shape, (), (offsets - first) // itemsize)
-        return [_row((first, length, (), inner, ..., layout))]
-    layout = Layout((1,) * offsets.ndim, (itemsize,) * offsets.ndim, None)
-    places = (tuple([slice(i, i + 1) for i in at]) for at in np.ndindex(offsets.shape))
-    each = zip(offsets.reshape(-1).tolist(), places, strict=True)
-    return [_row((offset, itemsize, (), inner, at, layout)) for offset, at in each]
 
 
 def windows(rows: Sequence[Row], price: Price) -> Iterator[list[Request]]:

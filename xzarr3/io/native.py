@@ -137,9 +137,9 @@ def _loaded() -> Native | str:
             addresses += [0] * len(functions.split())
     native = Native(library, np.array(addresses, np.int64), reasons)
     for known in _CODECS:
-        for name, encodes in ((known.decoder, False), (known.encoder, True)):
-            if name is not None and not reasons[name] and not _agrees(native, known, encodes=encodes):
-                reasons[name] = "its functions do not return the expected bytes"
+        for what, encodes in ((known.decoder, False), (known.encoder, True)):
+            if what is not None and not reasons[what] and not _agrees(native, known, encodes=encodes):
+                reasons[what] = "its functions do not return the expected bytes"
     return native
 
 

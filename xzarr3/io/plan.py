@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
@@ -22,7 +22,6 @@ from xzarr3.grid import Grid, Steps
 from xzarr3.io.fetch import Price
 from xzarr3.io.projection import (
     ONE,
-    Addressing,
     AxisProjection,
     ChunkProjection,
     Mesh,
@@ -81,7 +80,7 @@ class ReadPlan:
         self._chain_of = chain_of
 
     @cached_property
-    def addressing(self) -> Addressing:
+    def addressing(self) -> Slices:
         """The way in which ``inner`` describes the wanted elements of a unit."""
         if isinstance(self.selection, Points):
             return Pointwise(self.selection.axes, len(self._array_shape))
@@ -93,7 +92,7 @@ class ReadPlan:
     def shape(self) -> tuple[int, ...]:
         """Shape of the result."""
         if not isinstance(self.selection, Points):
-            return tuple(chosen.count for chosen in self.selection if not _is_dropped(chosen))
+            return tuple([chosen.count for chosen in self.selection if not chosen.drop])
         others = [chosen.count for chosen in self.selection.others]
         at = self.selection.position
         return (*others[:at], *self.selection.shape, *others[at:])
@@ -103,7 +102,7 @@ class ReadPlan:
         """Shape of the buffer for the units: no dimension is dropped, and points are one dimension."""
         if isinstance(self.selection, Points):
             return (len(self.selection.indices[0]), *(chosen.count for chosen in self.selection.others))
-        return tuple(chosen.count for chosen in self.selection)
+        return tuple([chosen.count for chosen in self.selection])
 
     def aligned(self, result: AnyArray) -> AnyArray:
         """A view of a result, or of values to write: points first, no dimension dropped, all steps forward.
@@ -113,12 +112,12 @@ class ReadPlan:
         if isinstance(self.selection, Points):
             at, ndim = self.selection.position, len(self.selection.shape)
             view = np.moveaxis(result, range(at, at + ndim), range(ndim))
-            directions = map(_direction, self.selection.others)
+            directions = _directions(self.selection.others)
             return view[(*(slice(None),) * ndim, *directions)] if ndim or self.selection.others else view
-        dropped = (np.newaxis if _is_dropped(chosen) else slice(None) for chosen in self.selection)
+        dropped = [np.newaxis if chosen.drop else slice(None) for chosen in self.selection]
         aligned: AnyArray = result[(*dropped, ...)]
-        if any(isinstance(chosen, DimSelection) and chosen.reverse for chosen in self.selection):
-            aligned = aligned[tuple(map(_direction, self.selection))]
+        if True in [chosen.reverse for chosen in self.selection]:
+            aligned = aligned[(*_directions(self.selection),)]
         return aligned
 
     @cached_property
@@ -127,11 +126,10 @@ class ReadPlan:
         if isinstance(self.selection, Points):
             order = self.groups.order
             return None if order is None else (order,)
-        orders = [getattr(chosen, "order", None) for chosen in self.selection]
-        if all(order is None for order in orders):
+        if {id(chosen.order) for chosen in self.selection} <= {id(None)}:
             return None
-        pairs = zip(self.selection, orders, strict=True)
-        return np.ix_(*(np.arange(chosen.count) if order is None else order for chosen, order in pairs))
+        each = [np.arange(one.count) if one.order is None else one.order for one in self.selection]
+        return np.ix_(*each)
 
     def buffer_for(self, out: AnyArray) -> AnyArray:
         """The buffer to read units into: a view of ``out`` if it is in buffer order, or new memory."""
@@ -247,9 +245,5 @@ class ReadPlan:
         return wanted if chain.is_plain and in_parts else self.chunks * chain.spec.nbytes
 
 
-def _is_dropped(chosen: DimChoice) -> bool:
-    return isinstance(chosen, DimSelection) and chosen.drop
-
-
-def _direction(chosen: DimChoice) -> slice:
-    return slice(None, None, -1 if isinstance(chosen, DimSelection) and chosen.reverse else 1)
+def _directions(selection: Sequence[DimChoice]) -> list[slice]:
+    return [slice(None, None, -1 if chosen.reverse else 1) for chosen in selection]

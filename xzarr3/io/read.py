@@ -22,7 +22,7 @@ from xzarr3.io.fetch import InnerChunks, Layout, Request, Table, fetched
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
 from xzarr3.io.shards import Opened, forget_index, open_shard
-from xzarr3.parallel import is_shared, is_wanted
+from xzarr3.parallel import available_threads, is_shared, is_wanted
 from xzarr3.stores.values import BytesValue, OversizedError, Scratch, steady
 from xzarr3.tracing.counters import add, for_array, process
 
@@ -71,7 +71,7 @@ class UnitReader:
         Supplies the units.
     absent : list, optional
         Gets the coordinates of the absent units.
-    threads : int
+    threads : int, optional
         The most threads for the inner chunks of a shard in memory, if this is the only thread.
     """
 
@@ -82,7 +82,7 @@ class UnitReader:
         out: AnyArray,
         runs: Runs,
         absent: list[tuple[int, ...]] | None,
-        threads: int,
+        threads: int | None,
     ) -> None:
         self._engine, self._plan, self._out, self._runs = engine, plan, out, runs
         self._absent, self._threads = absent, threads
@@ -220,7 +220,7 @@ class UnitReader:
         if self._slices and isinstance(value, BytesValue):
             from xzarr3.io.native_read import place_rows  # imports the libraries of the codecs
 
-            threads = 1 if is_shared() else self._threads
+            threads = 1 if is_shared() else self._threads or available_threads()
             rows = place_rows(chain, rows, value.data, out, self._engine.fill, threads)
         self._direct = self._slices and chain.is_direct(len(rows))
         stored = cast("np.dtype[np.generic]", chain.stored_dtype)  # Rows with a layout have one.

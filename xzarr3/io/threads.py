@@ -7,6 +7,7 @@ many take part as the store and the memory permit.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from xzarr3.codecs.pipeline import COPY_RATE
@@ -21,25 +22,18 @@ _SMALL = 2**18  # Bytes; for less work, starting another thread costs more than 
 _LOCKED = 12.5  # Microseconds that each chunk holds Python's lock.
 
 
-def to_read(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
-    """Number of threads for a read; ``threads`` is the most that the user permits, None for all cores."""
+def _number(engine: Engine, plan: ReadPlan, threads: int | None, *, writes: bool) -> int:
+    """Number of threads; ``threads`` is the most that the user permits, None for all cores."""
+    chain, number = engine.meta.chain, plan.number
+    if number <= 1:
+        return number
     if engine.waiting:
-        each = plan.work() // max(plan.number, 1)
-        return min(threads or in_flight.at_once(engine.waiting, each), plan.number)
-    return _useful(engine, plan, threads, in_parts=True)
+        each = 2 * chain.spec.nbytes if writes else plan.work() // number
+        return min(threads or in_flight.at_once(engine.waiting, each), number)
+    free = chain.decode_time + engine.store.traits.request_bytes / COPY_RATE
+    pays = min(int(free / _LOCKED), plan.work(in_parts=not writes) // _SMALL)
+    return max(1, min(threads or available_threads(), number, pays))
 
 
-def to_write(engine: Engine, plan: ReadPlan, threads: int | None) -> int:
-    """Number of threads for a write."""
-    if engine.waiting:
-        each = 2 * engine.meta.chain.spec.nbytes
-        return min(threads or in_flight.at_once(engine.waiting, each), plan.number)
-    return _useful(engine, plan, threads, in_parts=False)
-
-
-def _useful(engine: Engine, plan: ReadPlan, threads: int | None, *, in_parts: bool) -> int:
-    most = min(threads or available_threads(), plan.number)
-    if most > 1:
-        free = engine.meta.chain.decode_time + engine.store.traits.request_bytes / COPY_RATE
-        most = min(most, int(free / _LOCKED), plan.work(in_parts=in_parts) // _SMALL)
-    return max(most, 1)
+to_read = partial(_number, writes=False)
+to_write = partial(_number, writes=True)

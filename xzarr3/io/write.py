@@ -16,7 +16,7 @@ from xzarr3.codecs.base import ChunkSpec
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import ChunkDecodeError, ChunkError
-from xzarr3.io.projection import Addressing, Inner, Slices
+from xzarr3.io.projection import Inner, Slices
 from xzarr3.io.read import leased
 from xzarr3.io.shards import forget_index
 from xzarr3.parallel import is_wanted
@@ -35,7 +35,7 @@ class UnitWriter:
     Parameters
     ----------
     engine : Engine
-    addressing : Addressing
+    addressing : Slices
         The way in which ``inner`` describes the given elements of a unit.
     keep_empty : bool
         Whether to store units that hold only the fill value.
@@ -48,7 +48,7 @@ class UnitWriter:
     def __init__(
         self,
         engine: Engine,
-        addressing: Addressing,
+        addressing: Slices,
         keep_empty: bool,
         fields: tuple[str, ...] = (),
         left_out: list[tuple[int, ...]] | None = None,
@@ -89,7 +89,7 @@ class UnitWriter:
                 if self._engine.waiting or self._store.exists(key):
                     self._store.erase(key)
             return False
-        if values.shape != spec.shape or not isinstance(self._addressing, Slices) or _is_mesh(inner):
+        if values.shape != spec.shape or _is_mesh(inner):
             chunk = spec.data_type.filled(spec.shape, spec.fill_value)
             self._addressing.put(chunk, inner, values)
             values = chunk
@@ -139,7 +139,11 @@ class UnitWriter:
         else:
             chunk = np.array(chain.decode(stored), dtype=spec.dtype)
         self._addressing.put(chunk, inner, values, self._fields)
-        if not self._keep_empty and spec.data_type.holds_only(chunk, spec.fill_value):
+        return self._encoded(chain, chunk)
+
+    def _encoded(self, chain: CodecChain, chunk: AnyArray) -> Buffer | None:
+        """A whole chunk as it is stored; None if it is not, because it holds only the fill value."""
+        if not self._keep_empty and chain.spec.data_type.holds_only(chunk, chain.spec.fill_value):
             return None
         return chain.encode(chunk, keep_empty=self._keep_empty)
 
@@ -156,9 +160,8 @@ class UnitWriter:
         for entry, unit in zip(entries, units, strict=True):
             new = values[unit.outer]
             try:
-                if self._is_all(new, unit.inner, shard.inner.spec.shape):
-                    empty = self._is_empty(shard.inner.spec, new)
-                    data = None if empty else shard.inner.encode(new, keep_empty=self._keep_empty)
+                if new.shape == shard.inner.spec.shape and not (self._fields or _is_mesh(unit.inner)):
+                    data = self._encoded(shard.inner, new)
                 else:
                     old = None if entry is None or stored is None else shard.cut(stored, entry)
                     data = self._updated(shard.inner, old, unit.inner, new)
@@ -167,11 +170,6 @@ class UnitWriter:
                 raise
             changes[unit.coords] = data
         return shard.rewritten(stored or b"", index, changes)
-
-    def _is_all(self, values: AnyArray, inner: Inner, shape: tuple[int, ...]) -> bool:
-        """Whether ``values`` are all elements of a chunk, in their order."""
-        all_given = isinstance(self._addressing, Slices) and not _is_mesh(inner) and not self._fields
-        return all_given and values.shape == shape
 
     def _is_empty(self, spec: ChunkSpec, values: AnyArray) -> bool:
         """Whether values are not stored, because they hold only the fill value."""
