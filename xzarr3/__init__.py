@@ -146,7 +146,6 @@ _FROM = {
             "CacheStore",
             "FsspecStore",
             "LocalStore",
-           
             "ObjectStore",
             "ReadOnlyStore",
             "WrapperStore",

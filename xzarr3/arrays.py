@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from xzarr3.io.selection import (
     split_fields,
 )
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
-from xzarr3.names import explain_absent
+from xzarr3.names import absent_name
 from xzarr3.nodes import freshness, pickling, revalidation
 from xzarr3.nodes.consolidated import refresh_copies
 from xzarr3.nodes.documents import change_document, with_attributes
@@ -153,6 +153,10 @@ class Array(ArraySelections):
         self._tag = revalidation.tag(store, self._key)
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = "" if name.startswith("_") else absent_name("Array", name)
+        raise AttributeError(f"'Array' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @cached_property
     def metadata(self) -> ArrayMetadata:  # type: ignore[override]
@@ -587,6 +591,3 @@ class Array(ArraySelections):
         self._known = Known(self.store, self.path, self.format, self.metadata)
         self._known_at = time.monotonic()
         self.__dict__.pop("engine", None)
-
-
-explain_absent(Array)

@@ -258,12 +258,12 @@ def _fetch(
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
         size = len(reader.read(0)) if reader.size is None else reader.size
-        everything, table, shard = ((0, size),), Table(plan), chain.shard
+        everything, table, shard = ((0, size),), Table(plan, chain), chain.shard
         if shard is None:
-            asked = table.of_chunk(chain, unit.inner)
+            asked = table.requests(unit.inner)
             parts = everything if asked is None else tuple(each[:2] for each in asked)
             return Fetch(key, coords, 1, parts, size, whole=asked is None)
-        wanted, version = table.wanted(shard, unit.inner), reader.version
+        wanted, version = table.wanted(unit.inner), reader.version
         # A store that opens a value by reading it has all of it.
         whole = wanted.whole or isinstance(reader, BytesValue)
         before, index = kept.get(coords, (None, None))
@@ -271,7 +271,7 @@ def _fetch(
         try:
             if index is None or not is_kept:
                 index = shard_index(shard, reader, engine.store_identity, key, keeps=False)
-            rows, _ = table.of_shard(shard, index, wanted, in_memory=whole)
+            rows, _ = table.of_shard(index, wanted, in_memory=whole)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise

@@ -119,11 +119,6 @@ class Row(NamedTuple):
     layout: Layout | None
     """Where the elements lie in the range; None if the range is the whole chunk, which is decoded."""
 
-    @property
-    def is_box(self) -> bool:
-        """Whether shape and strides tell where the elements lie."""
-        return self.layout is not None and self.layout.places is None
-
 
 Request: TypeAlias = tuple[int, int, list[Row]]
 """Offset and length of a byte range that is requested at once, and the rows within."""
@@ -143,50 +138,54 @@ class InnerChunks(NamedTuple):
     """Whether one request reads the whole shard with its index, as at least half of it is wanted."""
 
 
+def _kept(same: Callable[[Inner, Inner], bool], make: Callable[[Inner], Result]) -> Callable[[Inner], Result]:
+    """``make``, but the last result is kept: most chunks want the same elements."""
+    kept: list[tuple[Inner, Result]] = []
+
+    def made(inner: Inner) -> Result:
+        if not kept or not same(inner, kept[0][0]):
+            kept[:] = [(inner, make(inner))]
+        return kept[0][1]
+
+    return made
+
+
 class Table:
-    """Makes the rows of the units of one shape. Keeps the last ones: most units want the same elements.
+    """Makes the rows of the units of one shape.
 
     Parameters
     ----------
     plan : ReadPlan
+    chain : CodecChain
+        The codecs of the units.
     """
 
-    def __init__(self, plan: ReadPlan) -> None:
-        self._addressing, self._price = plan.addressing, plan.price
-        self._kept: dict[str, tuple[Inner, object]] = {}
-
-    def _last(self, what: str, given: Inner, make: Callable[[], Result]) -> Result:
-        """What ``make`` returns, or what it returned before for the same elements."""
-        last = self._kept.get(what)
-        if last is None or not self._addressing.same(given, last[0]):
-            last = self._kept[what] = given, make()
-        return cast("Result", last[1])
-
-    def of_chunk(self, chain: CodecChain, inner: Inner) -> list[Request] | None:
-        """The requests for a part of a chunk; None to read it whole."""
-        return self._last("requests", inner, lambda: self._requests(self._parts(chain, inner)))
-
-    def _requests(self, rows: list[Row] | None) -> list[Request] | None:
-        return None if rows is None else requests(rows, self._price)
-
-    def _parts(self, chain: CodecChain, inner: Inner) -> list[Row] | None:
-        if not chain.is_plain:
-            return None
-        return self._last("rows", inner, lambda: parts_of(chain, self._addressing, inner, self._price))
-
-    def wanted(self, shard: Shard, inner: Inner) -> InnerChunks:
+    def __init__(self, plan: ReadPlan, chain: CodecChain) -> None:
+        self._addressing, self._price, self._shard = plan.addressing, plan.price, chain.shard
+        self._chunk = chain if chain.shard is None else chain.shard.inner
+        same = plan.addressing.same
+        self._parts = _kept(same, self._parts_of)
+        self.requests = _kept(same, self._requests)
+        """The requests for a part of a chunk that is in no shard; None to read it whole."""
+        self.wanted = _kept(same, self._divided)
         """The inner chunks of a shard that hold the wanted elements."""
 
-        def divide() -> InnerChunks:
-            chosen, units = self._addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
-            most = WHOLE_SHARD if self._price.block is None else 0
-            whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= most
-            return InnerChunks(chosen, units, whole)
+    def _parts_of(self, inner: Inner) -> list[Row] | None:
+        return parts_of(self._chunk, self._addressing, inner, self._price) if self._chunk.is_plain else None
 
-        return self._last("inner chunks", inner, divide)
+    def _requests(self, inner: Inner) -> list[Request] | None:
+        rows = self._parts(inner)
+        return None if rows is None else requests(rows, self._price)
+
+    def _divided(self, inner: Inner) -> InnerChunks:
+        shard = cast("Shard", self._shard)
+        chosen, units = self._addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
+        most = WHOLE_SHARD if self._price.block is None else 0
+        whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= most
+        return InnerChunks(chosen, units, whole)
 
     def of_shard(
-        self, shard: Shard, index: npt.NDArray[np.uint64], wanted: InnerChunks, *, in_memory: bool
+        self, index: npt.NDArray[np.uint64], wanted: InnerChunks, *, in_memory: bool
     ) -> tuple[list[Row], list[ChunkProjection]]:
         """The rows of a shard with this index, and the wanted inner chunks that are absent.
 
@@ -195,7 +194,7 @@ class Table:
         ChunkDecodeError
             If the index is invalid.
         """
-        entries, units = index[wanted.chosen].reshape(-1, 2), wanted.units
+        shard, entries, units = cast("Shard", self._shard), index[wanted.chosen].reshape(-1, 2), wanted.units
         there = shard.present(entries, lambda at: wanted.units[at].coords)
         absent: list[ChunkProjection] = []
         if there is not None:
@@ -211,7 +210,7 @@ class Table:
         found: list[Row] = []
         for row in rows:
             # A chunk of another size is read whole, and decoding it tells what is wrong.
-            parts = self._parts(chain, row.inner) if row.length == chain.spec.nbytes else None
+            parts = self._parts(row.inner) if row.length == chain.spec.nbytes else None
             if parts is None:
                 found.append(row)
                 continue

@@ -103,7 +103,8 @@ class UnitReader:
         """Read units of one shape; returns the number of absent ones."""
         engine, out, missing = self._engine, self._out, 0
         key_prefix, join = engine.key_prefix, engine.separator.join
-        self._table, self._direct = Table(self._plan), self._slices and chain.is_direct(self._plan.number)
+        self._table, self._is_plain = Table(self._plan, chain), chain.is_plain
+        self._direct = self._slices and chain.is_direct(self._plan.number)
         read = self._chunk if chain.shard is None else self._shard
         unit, key = ONE, ""
         try:
@@ -140,8 +141,8 @@ class UnitReader:
     def _chunk(self, chain: CodecChain, key: str, inner: Inner, place: AnyArray) -> bool:
         """Read a chunk that is in no shard; returns whether it is stored."""
         into = self._scratch
-        if chain.is_plain:
-            asked = self._table.of_chunk(chain, inner)
+        if self._is_plain:
+            asked = self._table.requests(inner)
             if asked is not None:
                 return steady(partial(self._parts, chain, key, asked, place))
             if self._slices and self._is_memory_of(chain, place, chain.spec.nbytes):
@@ -158,24 +159,32 @@ class UnitReader:
     def _parts(self, chain: CodecChain, key: str, asked: list[Request], place: AnyArray) -> bool:
         """Read parts of a chunk whose stored bytes are its elements; returns whether the chunk is stored."""
         starts, lengths = [start for start, _, _ in asked], [length for _, length, _ in asked]
-        stored, parts = cast("np.dtype[np.generic]", chain.stored_dtype), list[Buffer]()
+        (*_, layout), *others = asked[0][2]
         value = self._engine.store.open(key, (starts[0], lengths[0]))
         if value is None:
             return False
         with value:
-            size = value.size
-            (row, *others) = asked[0][2]
-            if not others and row.is_box and self._is_memory_of(chain, place, lengths[0]):
+            if value.size not in (None, chain.spec.nbytes):
+                raise ChunkDecodeError(
+                    f"found {value.size} bytes, expected {chain.spec.nbytes} for shape {chain.spec.shape} of "
+                    f"'{chain.spec.data_type.name}'",
+                    codec="bytes",
+                )
+            # One range may hold just the elements of a contiguous place.
+            if (
+                layout is not None
+                and layout.places is None
+                and not others
+                and self._is_memory_of(chain, place, lengths[0])
+            ):
                 memory = _Place(place).memory
-                parts.append(memory[: value.read_into(starts[0], memory)])
+                parts: list[Buffer] = [memory[: value.read_into(starts[0], memory)]]
+                if len(parts[0]) == len(memory):
+                    chain.settle(place)
+                    return True
             else:
                 parts = value.read_ranges(starts, lengths)
-        if size not in (None, chain.spec.nbytes):
-            raise ChunkDecodeError(
-                f"found {size} bytes, expected {chain.spec.nbytes} for shape {chain.spec.shape} of "
-                f"'{chain.spec.data_type.name}'",
-                codec="bytes",
-            )
+        stored = cast("np.dtype[np.generic]", chain.stored_dtype)
         for (start, length, inside), data in zip(asked, parts, strict=True):
             if len(data) != length:
                 raise ChunkDecodeError(
@@ -191,7 +200,7 @@ class UnitReader:
     def _shard(self, chain: CodecChain, key: str, inner: Inner, place: AnyArray) -> bool:
         """Read the wanted inner chunks of a shard; returns whether the shard is stored."""
         engine, shard = self._engine, cast("Shard", chain.shard)
-        wanted = self._table.wanted(shard, inner)
+        wanted = self._table.wanted(inner)
         if wanted.whole:
             data = self._get(key, self._scratch)
             if data is not None:
@@ -214,7 +223,7 @@ class UnitReader:
     def _rows(self, shard: Shard, opened: Opened, wanted: InnerChunks, out: AnyArray) -> None:
         """Read inner chunks of a shard into their places."""
         (value, index), in_memory, chain = opened, isinstance(opened[0], BytesValue), shard.inner
-        rows, absent = self._table.of_shard(shard, index, wanted, in_memory=in_memory)
+        rows, absent = self._table.of_shard(index, wanted, in_memory=in_memory)
         for unit in absent:
             out[unit.outer] = self._engine.fill
         if self._slices and isinstance(value, BytesValue):
