@@ -276,6 +276,8 @@ class _Layouts:
 
     def of(self, chain: CodecChain) -> Layout | None:
         """The layout of chunks that these codecs encode; None if native code does not know it."""
+        if loaded() is None:
+            return None
         try:
             return self._made[chain]
         except KeyError:
@@ -369,7 +371,7 @@ class Call:
         native = native or loaded()
         if native is None:
             raise RuntimeError("the library of native rows is not loaded")
-        self._library, self._stop = native.library, stop
+        self._library, self._stop, self._head = native.library, stop, (run,)
         self._fetches = rows if edges is None else len(edges) - 1
         threads = max(1, min(threads, self._fetches, _MOST_THREADS))
         each = self._library.xzarr3_scratch(at(layout.numbers), extra)
@@ -382,7 +384,7 @@ class Call:
         self.status = np.zeros(rows, np.uint8)
         self._next = np.zeros(1, np.int64)
         self._work = [
-            *(native.table, layout.numbers, self._fetches, threads, run, _SLICE, timed),
+            *(native.table, layout.numbers, self._fetches, threads, self._head[0], _SLICE, timed),
             *(0 if edges is None else edges, self._next, stop, memory, each, contexts.numbers),
             *(self.counts, self.status),
         ]
@@ -397,6 +399,34 @@ class Call:
         packed, function = self.packed(job), getattr(self._library, name)
         while self._next[0] < self._fetches and not self._stop[0] and is_wanted():
             function(packed)
+
+    def read(
+        self,
+        places: Sequence[Any],
+        begin: Numbers,
+        boxes: Sequence[Numbers],
+        geometry: tuple[Sequence[int], Sequence[int]],
+        out: AnyArray,
+        fill: AnyArray | int = 0,
+    ) -> None:
+        """Read the rows.
+
+        Parameters
+        ----------
+        places : sequence
+            Where the bytes are: from ``prefix`` to ``length`` in ``Read`` of ``_native.c``.
+        begin : ndarray of int
+            The first box of each row.
+        boxes : three arrays of int
+            Starts, counts and places of the boxes.
+        geometry : two sequences of int
+            The steps of the selection and the strides of ``out`` along each dimension.
+        out : ndarray
+        fill : ndarray, or 0
+            The fill value.
+        """
+        steps, strides = (np.array(each, np.int64) for each in geometry)
+        self.do("xzarr3_read", [*places, begin, *boxes, steps, out, strides, fill])
 
     def tell(self, kind: str, *, absent: int = 0, is_index: bool = False) -> None:
         """Add what was done to the counts of traces.
@@ -429,34 +459,6 @@ class Call:
         add({name: number for name, number in numbers.items() if number})
 
 
-def reading_job(
-    places: Sequence[Any],
-    begin: Numbers,
-    boxes: Sequence[Numbers],
-    geometry: tuple[Sequence[int], Sequence[int]],
-    out: AnyArray,
-    fill: AnyArray | int,
-) -> list[Any]:
-    """What follows ``work`` in ``Read`` of ``_native.c``.
-
-    Parameters
-    ----------
-    places : sequence
-        Where the bytes are: from ``prefix`` to ``length``.
-    begin : ndarray of int
-        The first box of each row.
-    boxes : three arrays of int
-        Starts, counts and places of the boxes.
-    geometry : two sequences of int
-        The steps of the selection and the strides of ``out`` along each dimension.
-    out : ndarray
-    fill : ndarray, or 0
-        The fill value.
-    """
-    steps, strides = (np.array(each, np.int64) for each in geometry)
-    return [*places, begin, *boxes, steps, out, strides, fill]
-
-
 def _agrees(native: Native, known: _Known, *, encodes: bool) -> bool:
     """Whether a codec of native code gives the bytes that Python gives."""
     plain = np.frombuffer(bytes(range(256)) * 8 + b"the same bytes again and again" * 20, np.uint8)
@@ -471,7 +473,7 @@ def _agrees(native: Native, known: _Known, *, encodes: bool) -> bool:
         return out[: max(size, 0)].tobytes() == stored
     memory, one = np.array([at(stored), len(stored)], np.int64), np.array([0, 1], np.int64)
     boxes = one[:1], np.array([len(plain)], np.int64), one[:1]
-    call.do("xzarr3_read", reading_job([*[0] * 8, memory, 0, 0, 0], one, boxes, ([1], [1]), out, 0))
+    call.read([*[0] * 8, memory, 0, 0, 0], one, boxes, ([1], [1]), out)
     return call.status[0] == DONE and np.array_equal(out[: len(plain)], plain)
 
 

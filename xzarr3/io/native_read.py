@@ -15,22 +15,9 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import EMPTY, Shard
-from xzarr3.io import rows
+from xzarr3.io import native, rows
 from xzarr3.io.fetch import AHEAD, Row
-from xzarr3.io.native import (
-    ABSENT,
-    LEFT,
-    RUN_BYTES,
-    WORTH,
-    Call,
-    Layout,
-    Left,
-    Numbers,
-    closing,
-    loaded,
-    reading,
-    reading_job,
-)
+from xzarr3.io.native import ABSENT, LEFT, Call, Layout, Left, Numbers
 from xzarr3.io.plan import ReadPlan
 from xzarr3.parallel import is_wanted
 from xzarr3.stores.local import platform
@@ -75,7 +62,7 @@ class NativeRead(msgspec.Struct, frozen=True):
         batches = rows.batches(self.plan, self.out)
         for shape, batch in batches or ():
             chain = self.engine.chain_of(shape)
-            layout = reading.of(chain if chain.shard is None else chain.shard.inner)
+            layout = native.reading.of(chain if chain.shard is None else chain.shard.inner)
             if layout is None:
                 self._note(batch.coords, np.zeros(len(batch.coords), np.uint8))
             elif chain.shard is None:
@@ -104,8 +91,7 @@ class NativeRead(msgspec.Struct, frozen=True):
         return [prefix, len(prefix), separator, coords.shape[1], platform.OPEN, gap, coords]
 
     def _do(self, call: Call, places: Sequence[Any], batch: rows.Rows) -> None:
-        out, fill = self.out, self.engine.fill
-        call.do("xzarr3_read", reading_job(places, batch.begin, batch.boxes, self.geometry[1:], out, fill))
+        call.read(places, batch.begin, batch.boxes, self.geometry[1:], self.out, self.engine.fill)
 
     def _shards(self, batch: rows.Rows, layout: Layout, shard: Shard, threads: int) -> None:
         """Read units that are shards: their indexes, and then their inner chunks."""
@@ -118,7 +104,7 @@ class NativeRead(msgspec.Struct, frozen=True):
             given = self.geometry._replace(lengths=shard.grid.chunk_shape)
             inner, parent, inside = rows.divided(boxes, given)
             parts = rows.grouped(inner, unit[parent], inside)
-            with closing(np.full(len(coords), -1, np.int64)) as files:
+            with native.closing(np.full(len(coords), -1, np.int64)) as files:
                 index, status = self._indexes(shard, coords, files, threads)
                 self._parts(index, status, shard, layout, coords, parts, files, threads)
             self._note(coords, status)
@@ -159,7 +145,7 @@ class NativeRead(msgspec.Struct, frozen=True):
     ) -> tuple[npt.NDArray[np.uint64], Statuses]:
         """The indexes of some shards, and what became of each; ``files`` gets the open shards."""
         number, shape = len(coords), (*shard.counts, 2)
-        layout = reading.of(shard.index_chain)
+        layout = native.reading.of(shard.index_chain)
         index = np.empty((number, *shape), np.uint64)
         start = np.zeros((number, len(shape)), np.int64)
         boxes = start, start + shape, np.arange(number) * index.strides[0]
@@ -167,15 +153,16 @@ class NativeRead(msgspec.Struct, frozen=True):
         call = self._call(layout, number, threads)  # type: ignore[arg-type]  # `does` has asked for it.
         places, begin = [*self._names(coords), files, 0, 0, *part], np.arange(number + 1)
         apart = [1] * len(shape), index.strides[1:]
-        call.do("xzarr3_read", reading_job(places, begin, boxes, apart, index, 0))
+        call.read(places, begin, boxes, apart, index)
         call.tell("get_range", is_index=True)
         return index.reshape(number, shard.number, 2), call.status
 
 
 def _call(layout: Layout, number: int, threads: int, each: float, edges: Numbers | None = None) -> Call:
     """The call of some rows, each of which takes so many microseconds."""
-    fetches, busy = number if edges is None else len(edges) - 1, min(threads, 1 + int(number * each / WORTH))
-    run = max(1, min(16, fetches // (4 * busy), RUN_BYTES // layout.nbytes))
+    fetches = number if edges is None else len(edges) - 1
+    busy = min(threads, 1 + int(number * each / native.WORTH))
+    run = max(1, min(16, fetches // (4 * busy), native.RUN_BYTES // layout.nbytes))
     return Call(layout, number, busy, run, np.zeros(1, np.int64), edges=edges, timed=bool(process.collectors))
 
 
@@ -192,12 +179,12 @@ def native_read(engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | N
 def does(engine: Engine, plan: ReadPlan) -> bool:
     """Whether native code carries out a plan. It then reads the index of each shard, and keeps none."""
     chain, shard = engine.meta.chain, engine.meta.chain.shard
-    if loaded() is None or not engine.store.traits.plain_files:
+    if not engine.store.traits.plain_files or max(engine.meta.shape, default=0) > _LONGEST:
         return False
-    if max(engine.meta.shape, default=0) > _LONGEST or plan.chunks < (FEW if shard is None else FEW_INNER):
+    if plan.chunks < (FEW if shard is None else FEW_INNER):
         return False
     known = [chain] if shard is None else [shard.inner, shard.index_chain]
-    return None not in map(reading.of, known)
+    return None not in map(native.reading.of, known)
 
 
 def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers:
@@ -234,7 +221,7 @@ def place_rows(
     threads : int
         The most threads.
     """
-    layout = reading.of(chain) if loaded() is not None and out.dtype == chain.spec.dtype else None
+    layout = native.reading.of(chain) if out.dtype == chain.spec.dtype else None
     if layout is None or out.ndim == 0 or len(listed) < FEW_INNER:
         return [*listed]
     octets, number = np.frombuffer(value, np.uint8), len(listed)
@@ -249,7 +236,7 @@ def place_rows(
     steps, begin = [each.step for each in listed[0].inner], np.arange(number + 1)
     with contextlib.suppress(MemoryError):  # Python takes less.
         call = _call(layout, number, threads, chain.decode_time)
-        call.do("xzarr3_read", reading_job(places, begin, boxes, (steps, out.strides), out, fill))
+        call.read(places, begin, boxes, (steps, out.strides), out, fill)
         call.tell("get_range")
         return [*itertools.compress(listed, call.status == LEFT)]
     return [*listed]

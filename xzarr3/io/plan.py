@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
+import msgspec
 import numpy as np
 
 from xzarr3._types import AnyArray
@@ -40,15 +41,14 @@ Batch: TypeAlias = tuple[CodecChain, Iterator[ChunkProjection]]
 """Units of one shape, and the codecs bound to it."""
 
 
-class ReadPlan:
+class ReadPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The plan of a read or write of one selection.
 
     Parameters
     ----------
     selection : tuple of DimSelection or DimIndices, or Points
         See :mod:`xzarr3.io.selection`.
-    shape : tuple of int
-        Shape of the array.
+    array_shape : tuple of int
     grid : Grid
         Divides the array into stored units: shards, or chunks that are in no shard.
     chain_of : callable
@@ -65,25 +65,17 @@ class ReadPlan:
     ((6,), 2, [(0, 2), (1, 2)])
     """
 
-    def __init__(
-        self,
-        selection: tuple[DimChoice, ...] | Points,
-        shape: tuple[int, ...],
-        grid: Grid,
-        chain_of: Callable[[tuple[int, ...]], CodecChain],
-        price: Price,
-    ) -> None:
-        self.selection = selection
-        self.grid = grid
-        self.price = price
-        self._array_shape = shape
-        self._chain_of = chain_of
+    selection: tuple[DimChoice, ...] | Points
+    array_shape: tuple[int, ...]
+    grid: Grid
+    chain_of: Callable[[tuple[int, ...]], CodecChain]
+    price: Price
 
     @cached_property
     def addressing(self) -> Slices:
         """The way in which ``inner`` describes the wanted elements of a unit."""
         if isinstance(self.selection, Points):
-            return Pointwise(self.selection.axes, len(self._array_shape))
+            return Pointwise(self.selection.axes, len(self.array_shape))
         return Slices() if all(isinstance(chosen, DimSelection) for chosen in self.selection) else Mesh()
 
     # The result
@@ -167,7 +159,7 @@ class ReadPlan:
     @cached_property
     def parts(self) -> list[list[AxisProjection]]:
         """For each dimension that has no points, the parts of the selection in each unit."""
-        axes = [*zip(self.grid.axes, self._array_shape, strict=True)]
+        axes = [*zip(self.grid.axes, self.array_shape, strict=True)]
         chosen = self.selection
         if isinstance(chosen, Points):
             axes = [each for at, each in enumerate(axes) if at not in chosen.axes]
@@ -177,7 +169,7 @@ class ReadPlan:
     @cached_property
     def groups(self) -> PointGroups:
         """The points grouped by unit."""
-        shard = self._chain_of(self.grid.largest).shard
+        shard = self.chain_of(self.grid.largest).shard
         finer = None if shard is None else shard.grid.chunk_shape
         points, addressing = cast("Points", self.selection), cast("Pointwise", self.addressing)
         return addressing.grouped(points.indices, self.grid.axes, finer)
@@ -201,7 +193,7 @@ class ReadPlan:
     @cached_property
     def chunks(self) -> int:
         """About how many chunks the selection touches; inner chunks, where there are shards."""
-        shard = self._chain_of(self.grid.largest).shard
+        shard = self.chain_of(self.grid.largest).shard
         if shard is None:
             return self.number
         if isinstance(self.selection, Points):
@@ -219,10 +211,10 @@ class ReadPlan:
         """The touched units in batches of one shape; a regular grid makes one batch."""
         if isinstance(self.selection, Points):
             for shape, units in itertools.groupby(self._point_units, key=lambda unit: unit[0]):
-                yield self._chain_of(shape), (unit for _, unit in units)
+                yield self.chain_of(shape), (unit for _, unit in units)
             return
         for shape, parts in self.shapes():
-            yield self._chain_of(shape), projections(parts) if parts else iter((ONE,))
+            yield self.chain_of(shape), projections(parts) if parts else iter((ONE,))
 
     def shapes(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
         """For each shape of a unit, the parts along each dimension; their product is the units."""
@@ -238,7 +230,7 @@ class ReadPlan:
 
     def work(self, *, in_parts: bool = True) -> int:
         """About how many bytes are decoded; only wanted ones of chunks that can be read ``in_parts``."""
-        chain = self._chain_of(self.grid.largest)
+        chain = self.chain_of(self.grid.largest)
         if chain.shard is not None:
             chain = chain.shard.inner
         wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import numpy as np
 
 from xzarr3._types import AnyArray, Buffer
@@ -58,7 +59,7 @@ class _Place(Scratch):
         self.memory = place.reshape(-1).view(np.uint8).data
 
 
-class UnitReader:
+class UnitReader(msgspec.Struct, eq=False, dict=True):
     """Reads the units of a plan, for one thread.
 
     Parameters
@@ -75,25 +76,20 @@ class UnitReader:
         The most threads for the inner chunks of a shard in memory, if this is the only thread.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        plan: ReadPlan,
-        out: AnyArray,
-        runs: Runs,
-        absent: list[tuple[int, ...]] | None,
-        threads: int | None,
-    ) -> None:
-        self._engine, self._plan, self._out, self._runs = engine, plan, out, runs
-        self._absent, self._threads = absent, threads
-        self._slices = type(plan.addressing) is Slices
+    engine: Engine
+    plan: ReadPlan
+    out: AnyArray
+    runs: Runs
+    absent: list[tuple[int, ...]] | None
+    threads: int | None
 
-    @for_array(lambda reader: reader._engine)
+    @for_array(lambda reader: reader.engine)
     def run(self) -> int:
         """Read units until none are left; returns the number of absent ones."""
+        self._slices = type(self.plan.addressing) is Slices
         missing = 0
         with leased() as self._scratch:
-            while run := self._runs.take():
+            while run := self.runs.take():
                 missing += self._run(*run)
         if missing and process.collectors:
             add({"chunks_absent": missing})
@@ -101,10 +97,10 @@ class UnitReader:
 
     def _run(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
         """Read units of one shape; returns the number of absent ones."""
-        engine, out, missing = self._engine, self._out, 0
+        engine, out, missing = self.engine, self.out, 0
         key_prefix, join = engine.key_prefix, engine.separator.join
-        self._table, self._is_plain = Table(self._plan, chain), chain.is_plain
-        self._direct = self._slices and chain.is_direct(self._plan.number)
+        self._table, self._is_plain = Table(self.plan, chain), chain.is_plain
+        self._direct = self._slices and chain.is_direct(self.plan.number)
         read = self._chunk if chain.shard is None else self._shard
         unit, key = ONE, ""
         try:
@@ -115,8 +111,8 @@ class UnitReader:
                 if not read(chain, key, unit.inner, place):
                     place[...] = engine.fill
                     missing += 1
-                    if self._absent is not None:
-                        self._absent.append(unit.coords)
+                    if self.absent is not None:
+                        self.absent.append(unit.coords)
         except ChunkError as error:
             error.key, error.chunk = key, unit.coords
             raise
@@ -126,7 +122,7 @@ class UnitReader:
         return missing
 
     def _get(self, key: str, into: Scratch) -> Buffer | None:
-        return self._engine.store.get(key, into=into, limit=self._engine.largest_value)
+        return self.engine.store.get(key, into=into, limit=self.engine.largest_value)
 
     def _put(self, chain: CodecChain, data: Buffer, inner: Inner, out: AnyArray, outer: Any = ...) -> None:
         """Decode a chunk and put its wanted elements into their place."""
@@ -136,7 +132,7 @@ class UnitReader:
             if same and chain.decode_into(data, place):
                 return
         array = chain.decode(data)
-        out[outer] = array[inner] if self._slices else self._plan.addressing.take(array, inner)
+        out[outer] = array[inner] if self._slices else self.plan.addressing.take(array, inner)
 
     def _chunk(self, chain: CodecChain, key: str, inner: Inner, place: AnyArray) -> bool:
         """Read a chunk that is in no shard; returns whether it is stored."""
@@ -160,7 +156,7 @@ class UnitReader:
         """Read parts of a chunk whose stored bytes are its elements; returns whether the chunk is stored."""
         starts, lengths = [start for start, _, _ in asked], [length for _, length, _ in asked]
         (*_, layout), *others = asked[0][2]
-        value = self._engine.store.open(key, (starts[0], lengths[0]))
+        value = self.engine.store.open(key, (starts[0], lengths[0]))
         if value is None:
             return False
         with value:
@@ -199,7 +195,7 @@ class UnitReader:
 
     def _shard(self, chain: CodecChain, key: str, inner: Inner, place: AnyArray) -> bool:
         """Read the wanted inner chunks of a shard; returns whether the shard is stored."""
-        engine, shard = self._engine, cast("Shard", chain.shard)
+        engine, shard = self.engine, cast("Shard", chain.shard)
         wanted = self._table.wanted(inner)
         if wanted.whole:
             data = self._get(key, self._scratch)
@@ -225,15 +221,15 @@ class UnitReader:
         (value, index), in_memory, chain = opened, isinstance(opened[0], BytesValue), shard.inner
         rows, absent = self._table.of_shard(index, wanted, in_memory=in_memory)
         for unit in absent:
-            out[unit.outer] = self._engine.fill
+            out[unit.outer] = self.engine.fill
         if self._slices and isinstance(value, BytesValue):
             from xzarr3.io.native_read import place_rows  # imports the libraries of the codecs
 
-            threads = 1 if is_shared() else self._threads or available_threads()
-            rows = place_rows(chain, rows, value.data, out, self._engine.fill, threads)
+            threads = 1 if is_shared() else self.threads or available_threads()
+            rows = place_rows(chain, rows, value.data, out, self.engine.fill, threads)
         self._direct = self._slices and chain.is_direct(len(rows))
         stored = cast("np.dtype[np.generic]", chain.stored_dtype)  # Rows with a layout have one.
-        for (offset, length, coords, inner, outer, layout), data in fetched(value, rows, self._plan.price):
+        for (offset, length, coords, inner, outer, layout), data in fetched(value, rows, self.plan.price):
             try:
                 if len(data) != length:
                     raise shard.outside(offset, length, len(data))
