@@ -84,6 +84,12 @@ class Price:
         """Whether ``moved`` bytes may be moved for ``wanted`` bytes."""
         return moved <= _FREE or moved <= self.over_read * wanted
 
+    def joins(self, start: int, offset: int, length: int) -> bool:
+        """Whether a request from ``start`` on may have a row at ``offset`` as well, and this length."""
+        if self.block is None:
+            return length <= WINDOW // 4
+        return self.block > 0 and offset // self.block == start // self.block
+
     def splits(self, moved: int, wanted: int, requests: int) -> bool:
         """Whether to request parts: the whole moves too many bytes, and the requests can be concurrent."""
         return requests <= self.at_once and not self.allows(moved, wanted)
@@ -306,34 +312,22 @@ def requests(rows: Sequence[Row], price: Price) -> list[Request]:
     if len(rows) == 1:
         return [(*rows[0][:2], [*rows])]
     ordered = sorted(rows, key=itemgetter(0))
-    gaps = [max(0, b[0] - a[0] - a[1]) for a, b in itertools.pairwise(ordered)]
+    gaps = [0, *(max(0, b[0] - a[0] - a[1]) for a, b in itertools.pairwise(ordered))]
     wanted, unwanted = sum(map(itemgetter(1), rows)), sum(gap for gap in gaps if gap <= price.request)
     left = math.inf if price.allows(wanted + unwanted, wanted) else (price.over_read - 1) * wanted
-    start = stop = base = 0
-    found: list[Request] = []
-    inside: list[Row] = []
-    for row, gap in zip(ordered, [0, *gaps], strict=False):
-        end = row.offset + row.length
-        is_far = gap > min(price.request, left)
-        if is_far or not inside:
-            base = row.offset
-        if price.block is None:
-            is_far = is_far or max(stop, end) - start > WINDOW // 4
-        else:
-            is_far = (
-                is_far
-                or not price.block
-                or (row.offset - base) // price.block > (start - base) // price.block
-            )
-        if inside and is_far:
-            found.append((start, stop - start, inside))
-            inside = []
-        if inside:
+    found: list[list[Any]] = []
+    base = start = stop = 0
+    for row, gap in zip(ordered, gaps, strict=True):
+        end, is_near = row.offset + row.length, found and gap <= min(price.request, left)
+        base = base if is_near else row.offset
+        if is_near and price.joins(start - base, row.offset - base, max(stop, end) - start):
             stop, left = max(stop, end), left - gap
+            found[-1][1] = stop - start
+            found[-1][2].append(row)
         else:
             start, stop = row.offset, end
-        inside.append(row)
-    return [*found, (start, stop - start, inside)] if inside else found
+            found.append([start, row.length, [row]])
+    return [(offset, length, inside) for offset, length, inside in found]
 
 
 def fetched(reader: Value, rows: Sequence[Row], price: Price) -> Iterable[tuple[Row, Buffer]]:
