@@ -118,7 +118,7 @@ class ReadPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
         if isinstance(self.selection, Points):
             order = self.groups.order
             return None if order is None else (order,)
-        if {id(chosen.order) for chosen in self.selection} <= {id(None)}:
+        if not [chosen for chosen in self.selection if chosen.order is not None]:
             return None
         each = [np.arange(one.count) if one.order is None else one.order for one in self.selection]
         return np.ix_(*each)
