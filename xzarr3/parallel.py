@@ -41,10 +41,8 @@ def available_threads() -> int:
     """
     if threading.current_thread() is not threading.main_thread() or is_child():
         return 1
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # Not every system can tell which cores this process may use.
-        cores = os.cpu_count() or 1
+    usable = getattr(os, "sched_getaffinity", None)  # Not every system can tell.
+    cores = len(usable(0)) if usable else os.cpu_count() or 1
     return min(cores, most_threads() or cores)
 
 
@@ -200,12 +198,11 @@ def run_on_threads(
                 shares.append(pool.get().submit(work.run, worker))
         results.append(work.run(worker))
         _wait(shares)  # No items are left: the workers end with what they have.
-    except (KeyboardInterrupt, SystemExit):
-        if leaves:  # After Ctrl-C the caller does not wait for answers that may never come.
+    except BaseException as error:
+        is_interrupted = not isinstance(error, Exception)
+        if is_interrupted and leaves:  # The caller does not wait for answers that may never come.
             shares = [share for share in shares if share.cancel()]
-        raise
-    except Exception:
-        if work.first is None:
+        if is_interrupted or work.first is None:
             raise
     finally:
         work.is_over = True
@@ -266,12 +263,10 @@ def parallel_map(
     if threads <= 1 or len(waiting) <= 1:
         return [function(item) for item in waiting]
     results: list[Result | None] = [None] * len(waiting)
-    numbers = iter(range(len(waiting)))  # `next` on it is atomic, and so is exhausting it.
+    numbers = iter(range(len(waiting)))  # `next` on it is atomic.
 
     def worker() -> None:
-        for at in numbers:
-            if not is_wanted():
-                break
+        while is_wanted() and (at := next(numbers, None)) is not None:
             results[at] = function(waiting[at])
 
     run_on_threads(worker, min(threads, len(waiting)), pool, leaves=leaves)
