@@ -1,7 +1,6 @@
-"""The counts of a trace in one process, and their transfer between processes.
+"""The counts of traces in one process, and its log of requests.
 
-Stores report requests. For stores around other stores the inner store reports. For object stores and for
-fsspec the requests to the service or file system are reported. Codecs count their own work.
+Stores report requests, codecs count their own work. Native code adds what it did in one sum.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-from xzarr3.tracing.events import Request, here, listen, listen_no_more
+from xzarr3.errors import printable
+from xzarr3.tracing.events import Request, everywhere, here, listen, listen_no_more
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,28 +26,16 @@ Counts: TypeAlias = dict[str, Numbers]
 
 KINDS: Final = ("get", "get_range", "head", "list", "put", "delete")
 FIELDS: Final = (
-    "requests",
-    *KINDS,
-    "absent",
-    "failed",
-    "retries",
-    "bytes_read",
-    "bytes_written",
-    "request_seconds",
-    "chunks_decoded",
-    "bytes_decoded",
-    "decode_seconds",
-    "chunks_encoded",
-    "bytes_encoded",
-    "encode_seconds",
-    "indexes_read",
-    "indexes_kept",
-    "chunks_absent",
+    *("requests", *KINDS, "absent", "failed", "retries"),
+    *("bytes_read", "bytes_written", "request_seconds"),
+    *("chunks_decoded", "bytes_decoded", "decode_seconds"),
+    *("chunks_encoded", "bytes_encoded", "encode_seconds"),
+    *("indexes_read", "indexes_kept", "chunks_absent"),
 )
 """Every field that is counted."""
 
-FOLDERS = "XZARR3_TRACE"
-"""The environment variable that names the folders into which processes write their counts."""
+LOGGER: Final = "xzarr3.stores"
+"""The name of the logger of requests."""
 
 _MOST_ARRAYS = 1000
 _OTHERS = "..."
@@ -57,7 +45,6 @@ _OTHERS = "..."
 class Snapshot(NamedTuple):
     """The counts of one process for one trace."""
 
-    trace: str
     source: str
     """Names the process."""
     serial: int
@@ -72,83 +59,30 @@ class Collector:
     ----------
     trace : str
         The name of the trace.
-    folder : str, optional
-        The folder into which other processes write their counts.
+    logs : bool
+        Whether each request is also logged, if the logger is enabled for that when counting begins.
     """
 
-    def __init__(self, trace: str, folder: str | None = None) -> None:
-        self.trace = trace
-        self.folder = folder
-        self.puts = False
-        """Whether this process writes its counts into the folder."""
-        self._begin()
-
-    def _begin(self) -> None:
+    def __init__(self, trace: str, *, logs: bool = False) -> None:
+        self.trace, self.logs = trace, logs
+        self.source = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._counts: Counts = {}
         self._serial = 0
-        self._put = 0
-        self.source = f"{os.getpid()}-{uuid.uuid4().hex}"
 
     def add(self, array: str, numbers: Mapping[str, float]) -> None:
         with self._lock:
-            here = self._counts.get(array)
-            if here is None:
-                if len(self._counts) >= _MOST_ARRAYS:
-                    array = _OTHERS
-                here = self._counts.setdefault(array, {})
+            if array not in self._counts and len(self._counts) >= _MOST_ARRAYS:
+                array = _OTHERS
+            found = self._counts.setdefault(array, {})
             for field, number in numbers.items():
-                here[field] = here.get(field, 0) + number
+                found[field] = found.get(field, 0) + number
             self._serial += 1
-
-    @property
-    def serial(self) -> int:
-        """Changes with each count."""
-        return self._serial
 
     def snapshot(self) -> Snapshot:
         with self._lock:
             counts = {array: dict(numbers) for array, numbers in self._counts.items()}
-            return Snapshot(self.trace, self.source, self._serial, counts)
-
-    def put(self) -> None:
-        """Write the counts into the folder, if this process does so and they have changed."""
-        import json
-
-        if not self.puts or self.folder is None or self._put == self._serial:
-            return
-        found = self.snapshot()
-        path = os.path.join(self.folder, self.source)
-        temporary = f"{path}-{threading.get_ident()}~"
-        try:
-            with open(temporary, "w", encoding="ascii") as file:
-                json.dump(found, file)
-            os.replace(temporary, path)
-        except OSError:  # The trace has ended and its folder is gone.
-            end(self)
-        self._put = found.serial
-
-    def begin_in_child(self) -> None:
-        """Start from zero in a forked child."""
-        self._begin()
-        self.puts = True
-
-
-def put_there(folder: str) -> Iterator[Snapshot]:
-    """The counts that processes have written into a folder."""
-    import json
-
-    try:
-        names = [name for name in os.listdir(folder) if not name.endswith("~")]
-    except OSError:
-        return
-    for name in names:
-        try:
-            with open(os.path.join(folder, name), encoding="ascii") as file:
-                found = Snapshot(*json.load(file))
-        except (OSError, ValueError, TypeError):
-            continue
-        yield found
+            return Snapshot(self.source, self._serial, counts)
 
 
 class _Process:
@@ -166,7 +100,10 @@ def begin(collector: Collector) -> bool:
         if current(collector.trace) is not None:
             return False
         if not process.collectors:
-            listen(_heard)
+            listen(_heard, to_each=False)
+        collector.logs = collector.logs and _is_logging()
+        if collector.logs:
+            listen(_log)
         process.collectors = (*process.collectors, collector)
         return True
 
@@ -174,37 +111,18 @@ def begin(collector: Collector) -> bool:
 def end(collector: Collector) -> None:
     """Stop counting for a trace. After the last one, the listener is removed too."""
     with _lock:
+        if collector not in process.collectors:
+            return
         process.collectors = tuple(other for other in process.collectors if other is not collector)
+        if collector.logs:
+            listen_no_more(_log)
         if not process.collectors:
-            listen_no_more(_heard)
+            listen_no_more(_heard, to_each=False)
 
 
 def current(trace: str) -> Collector | None:
     """The collector of a trace in this process, if any."""
     return next((collector for collector in process.collectors if collector.trace == trace), None)
-
-
-def inherit() -> None:
-    """Count for the traces of the process that started this one."""
-    for folder in os.environ.get(FOLDERS, "").split(os.pathsep):
-        if os.path.isdir(folder):
-            collector = Collector(os.path.basename(folder), folder)
-            collector.puts = True
-            begin(collector)
-    _put_at_exit()
-
-
-def _put_at_exit() -> None:
-    """Register :func:`put` with multiprocessing, whose processes end without running atexit functions."""
-    from multiprocessing.util import Finalize
-
-    Finalize(None, put, exitpriority=100)
-
-
-def put() -> None:
-    """Write the counts into the folders, in a process that does so."""
-    for collector in process.collectors:
-        collector.put()
 
 
 def add(numbers: Mapping[str, float], array: str | None = None) -> None:
@@ -214,79 +132,69 @@ def add(numbers: Mapping[str, float], array: str | None = None) -> None:
 
 
 def _forked() -> None:
-    """Start from zero in a forked child, with a new lock: a parent thread may have held the old one."""
+    """Count nothing in a forked child; a thread of the parent may have held the lock."""
     global _lock
     _lock = threading.RLock()
-    if process.collectors:
-        here.array, here.request, here.coding = "", None, False
-        for collector in process.collectors:
-            collector.begin_in_child()
-        _put_at_exit()
+    process.collectors, everywhere.listeners, everywhere.wants_each = (), (), 0
+    here.array, here.request, here.coding = "", None, False
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-# Events of stores
+# Requests of stores
 
 _KINDS = {
-    **dict.fromkeys(("get", "get_versioned"), "get"),
-    **dict.fromkeys(("get_partial_values", "get_ranges", "get_into"), "get_range"),
-    **dict.fromkeys(("read", "read_ranges", "iter_ranges", "read_into"), "get_range"),
-    **dict.fromkeys(("exists", "getsize", "open"), "head"),
-    **dict.fromkeys(("list", "list_dir", "sweep"), "list"),
-    **dict.fromkeys(("set", "set_partial_values", "copy_values", "compare_and_set", "update"), "put"),
-    **dict.fromkeys(("erase", "erase_values", "erase_prefix"), "delete"),
+    "open": "head",
+    "read": "get_range",
+    "copy": "put",
+    "erase": "delete",
+    "erase_prefix": "delete",
 }
-_OF_VALUES = ("copy_values", "erase_values")
-"""Operations on several values, each of which counts as a request."""
-_OF_RANGES = ("get_partial_values", "get_ranges", "read_ranges", "iter_ranges")
-"""Operations on several byte ranges, each of which counts as a request."""
+"""What an operation counts as, if it is none of the kinds itself."""
 _ABSENT = ("absent", "NotFoundError", "FileNotFoundError")
-_NO_FAILURES = (
-    *("ok", "changed", "erased", "kept"),
-    *("AlreadyExistsError", "PreconditionError", "NotModifiedError"),
-)
-
-
-def _request(kind: str, size: int, seconds: float, outcome: str = "ok", number: int = 1) -> Numbers:
-    found: Numbers = {"requests": number, kind: number, "request_seconds": seconds}
-    if size:
-        found["bytes_written" if kind == "put" else "bytes_read"] = size
-    if outcome in _ABSENT:
-        found["absent"] = number
-    elif outcome not in _NO_FAILURES:
-        found["failed"] = number
-    return found
+_NO_FAILURES = ("ok", "changed", "AlreadyExistsError", "PreconditionError", "NotModifiedError")
 
 
 def _heard(request: Request) -> None:
     """Count a request that a store reports."""
-    if request.is_told_elsewhere:
-        return
-    operation, outcome = request.operation, request.outcome
-    kind = _KINDS.get(operation, operation)
-    if operation == "get" and request.start is not None:
+    kind = _KINDS.get(request.operation, request.operation)
+    if request.operation == "get" and request.start is not None:
         kind = "get_range"
-    elif operation == "open" and request.size:  # Opening has read all bytes of the value.
-        kind = "get"
-    elif operation == "compare_and_set" and outcome == "erased":
-        kind = "delete"
-    elif operation == "update":
-        if request.number:
-            add(
-                {
-                    **_request("get", request.read, 0.0, number=request.number),
-                    **({"absent": request.missed} if request.missed else {}),
-                },
-                request.array,
-            )
-        kind = {"kept": "", "erased": "delete"}.get(outcome, kind)
-    if kind:
-        each = operation in _OF_VALUES or (operation in _OF_RANGES and outcome != "absent")
-        number = request.number if each else 1
-        add(_request(kind, request.size, request.seconds, outcome, number), request.array)
+    each = request.operation in ("erase", "read")  # Each key or byte range counts as a request.
+    number = request.number if each else 1
+    found: Numbers = {"requests": number, kind: number, "request_seconds": request.seconds}
+    if request.size:
+        found["bytes_written" if kind == "put" else "bytes_read"] = request.size
+    if request.outcome in _ABSENT:
+        found["absent"] = number
+    elif request.outcome not in _NO_FAILURES:
+        found["failed"] = number
+    add(found, request.array)
+
+
+def _is_logging() -> bool:
+    import logging
+
+    return logging.getLogger(LOGGER).isEnabledFor(logging.DEBUG)
+
+
+def _log(request: Request) -> None:
+    """Log a request: names and numbers, never values or the texts of errors."""
+    import logging
+
+    where = "" if request.start is None else f" {request.start}:{_end(request.start, request.length)}"
+    many = "" if request.number == 1 else f" x {request.number}"
+    logging.getLogger(LOGGER).debug(
+        "%s %s %s: %d bytes, %s, %.3f ms", request.store or "", request.operation,
+        printable(f"'{request.key}'{where}{many}"), request.size, request.outcome, 1e3 * request.seconds,
+    )  # fmt: skip
+
+
+def _end(start: int, length: int | None) -> str:
+    """The end of a byte range as in a slice; empty at the end of the value."""
+    return "" if length is None or start + length == 0 else f"{start + length}"
 
 
 # Work of codecs, and the array it belongs to
@@ -311,8 +219,6 @@ def for_array(engine_of: Callable[[Any], Any]) -> Callable[[Callable[P, T]], Cal
                 return function(*args, **kwargs)
             finally:
                 here.array = before
-                if not before:
-                    put()
 
         return counted
 

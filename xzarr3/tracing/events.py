@@ -1,17 +1,17 @@
-"""Events: stores report each request to listeners when the request has ended.
+"""Events: each request to a store is reported to listeners when it has ended.
 
-Requests are reported in one place, the public operations of :class:`~xzarr3.Store` and the readers and
-writers that a store gives to threads. A trace listens to all stores of the process. A
-:class:`~xzarr3.stores.LoggingStore` listens to its own requests only.
+Two places report. :mod:`xzarr3.stores.guards` reports the methods of stores. A store that sends requests of
+its own, such as those to a service, reports these with :func:`sent` instead. Of requests that are made of
+others only the innermost are reported, so that each one counts once.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import Final, Self, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer
 
@@ -21,92 +21,84 @@ Item = TypeVar("Item")
 class Request:
     """One request. It is measured within a ``with`` statement and reported at its end.
 
-    Attributes
+    Parameters
     ----------
+    store : object
+        Names the store in logs.
     operation : str
-        The operation of the store, of its reader or writer, or of an open value.
+        ``get``, ``put``, ``erase``, ``list``, ``open``, ``read``, ``copy`` or ``erase_prefix``; or what
+        :func:`sent` was given.
     key : str
         The key or prefix; the first one if there are several.
     start, length : int or None
-        The requested byte range, or the first one of several.
+        The requested byte range.
     number : int
-        Number of values, parts or keys. For an update, how often the change was applied.
+        Number of keys or of byte ranges.
+    is_told : bool
+        Whether the request is reported, unless requests that it is made of are. It is not where the store
+        reports by itself.
+    in_parts : bool
+        Whether :func:`told` reports the request.
+
+    Attributes
+    ----------
     size : int
         Bytes read or written.
-    read, missed : int
-        For an update: the bytes read, and how often there was no value.
     outcome : str
-        ``ok``, ``absent``, ``changed``, ``erased``, ``kept`` or the name of the error.
+        ``ok``, ``absent``, ``changed`` or the name of the error.
+    seconds : float
     array : str
         The path of the array that the request belongs to; empty for none.
-    outer : Request or None
-        The request that this one is part of.
-    is_told_elsewhere : bool
-        Whether the requests that this one caused, for example to a service, were reported instead.
-
-    Notes
-    -----
-    A listener that receives a request does not receive its parts.
     """
 
     __slots__ = (
-        *("array", "began", "is_told_elsewhere", "key", "length", "listeners", "missed", "number"),
-        *("operation", "outcome", "outer", "read", "seconds", "size", "start", "started", "store"),
+        *("array", "in_parts", "is_told", "key", "length", "number", "operation", "outcome", "outer"),
+        *("seconds", "size", "start", "started", "store"),
     )
 
     def __init__(
         self,
         store: object,
-        listeners: tuple[Listener, ...],
         operation: str,
         key: str,
         start: int | None = None,
         length: int | None = None,
+        *,
         number: int = 1,
+        is_told: bool = True,
+        in_parts: bool = False,
     ) -> None:
         self.store = store
+        self.operation, self.key, self.start, self.length = operation, key, start, length
+        self.number, self.is_told, self.in_parts = number, is_told, in_parts
         self.array = here.array
-        self.listeners = listeners
-        self.operation = operation
-        self.key = key
-        self.start = start
-        self.length = length
-        self.number = number
-        self.size = self.read = self.missed = 0
-        self.seconds = 0.0
-        self.outcome = "ok"
+        self.size, self.seconds, self.outcome = 0, 0.0, "ok"
         self.outer: Request | None = None
-        self.is_told_elsewhere = False
 
-    def __enter__(self) -> Request:
+    def __enter__(self) -> Self:
         self.outer, here.request = here.request, self
-        self.began = time.time()
         self.started = time.perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.seconds = time.perf_counter() - self.started
+        self.seconds += time.perf_counter() - self.started
         here.request = self.outer
         if kind is not None:
             self.outcome = kind.__name__
-        self.tell()
+        if kind is not None or not self.in_parts:
+            self.tell()
 
     def tell(self) -> None:
-        """Report to each listener, except those that receive a request that this one is part of."""
-        for listener in self.listeners:
-            if not self._is_part_for(listener):
-                listener(self)
-
-    def _is_part_for(self, listener: Listener) -> bool:
-        """Whether a listener receives a request that this one is part of."""
-        outer = self.outer
-        while outer is not None and self.store is not None:
-            if listener in outer.listeners:
-                return True
-            outer = outer.outer
-        return False
+        """Report to the listeners, once. Those that this request is part of are then not reported."""
+        if not self.is_told:
+            return
+        self.is_told, outer = False, self.outer
+        while outer is not None:
+            outer.is_told, outer = False, outer.outer
+        for listener in dict.fromkeys(everywhere.listeners):
+            listener(self)
 
     def value(self, value: Buffer | None) -> None:
         """Record the value that was read, or its absence."""
@@ -114,35 +106,6 @@ class Request:
             self.outcome = "absent"
         else:
             self.size = len(value)
-
-    def values(self, values: Sequence[Buffer | None]) -> None:
-        """Record several values or parts that were read; absent if all of them are."""
-        found = [value for value in values if value is not None]
-        self.size = sum(map(len, found))
-        if values and not found:
-            self.outcome = "absent"
-
-    def changing(self, change: Callable[[Any], Any], key: str) -> Callable[[Any], Any]:
-        """Wrap ``change`` to record what is read and written, except requests made by ``change`` itself."""
-        self.number = 0
-
-        def noted(stored: Buffer | None) -> Any:
-            self.number += 1
-            self.read += 0 if stored is None else len(stored)
-            self.missed += stored is None
-            before, here.request = here.request, None
-            try:
-                pieces = change(stored)
-            finally:
-                here.request = before
-            self.size, self.outcome = 0, "ok"
-            if isinstance(pieces, Sequence):
-                self.size = sum(memoryview(piece).nbytes for piece in pieces)
-            else:
-                self.outcome = "erased" if pieces is None and stored is not None else "kept"
-            return pieces
-
-        return noted
 
 
 Listener: TypeAlias = Callable[[Request], None]
@@ -153,16 +116,13 @@ class _Unheard(Request):
 
     __slots__ = ()
 
-    def __enter__(self) -> Request:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
-
-    def changing(self, change: Callable[[Any], Any], key: str) -> Callable[[Any], Any]:
-        return change
 
 
 class _Here(threading.local):
@@ -179,63 +139,76 @@ class _Here(threading.local):
 class _Everywhere:
     listeners: tuple[Listener, ...] = ()
     """Listeners to the requests of all stores."""
+    wants_each: int = 0
+    """How many of them must receive each single request, which native code only counts."""
 
 
 here = _Here()
 everywhere = _Everywhere()
-UNHEARD = _Unheard(None, (), "", "")
+UNHEARD: Final = _Unheard(None, "", "")
 
 
 def sent(kind: str) -> Request:
-    """A request to a service, which is reported instead of the store requests that caused it.
+    """A request to a service, which is reported instead of the methods of stores that caused it.
 
     Parameters
     ----------
     kind : {"get", "get_range", "head", "list", "put", "delete"} or str
         With an empty string nothing is reported.
     """
-    listeners = everywhere.listeners
-    if not (kind and listeners):
+    if not (kind and everywhere.listeners):
         return UNHEARD
     outer = here.request
-    while outer is not None:
-        outer.is_told_elsewhere = True
-        outer = outer.outer
-    return Request(None, listeners, kind, "")
+    if outer is None:
+        return Request(None, kind, "")
+    place = (outer.start, outer.length) if kind == "get_range" else ()
+    return Request(outer.store, kind, outer.key, *place)
 
 
-def listen(listener: Listener) -> None:
-    """Add a listener to the requests of all stores of this process."""
+def listen(listener: Listener, *, to_each: bool = True) -> None:
+    """Add a listener to the requests of all stores of this process.
+
+    Parameters
+    ----------
+    listener : callable
+        Called with each :class:`Request`, from any thread.
+    to_each : bool
+        Whether it must receive each single request. Values are then neither read nor written by native code.
+    """
     everywhere.listeners = (*everywhere.listeners, listener)
+    everywhere.wants_each += to_each
 
 
-def listen_no_more(listener: Listener) -> None:
-    """Remove a listener."""
-    everywhere.listeners = tuple(other for other in everywhere.listeners if other is not listener)
+def listen_no_more(listener: Listener, *, to_each: bool = True) -> None:
+    """Remove a listener, with the same arguments as it was added."""
+    left = list(everywhere.listeners)
+    if listener in left:
+        left.remove(listener)
+        everywhere.listeners = tuple(left)
+        everywhere.wants_each -= to_each
 
 
 def told(request: Request, items: Iterator[Item], *, sizes: bool = False) -> Iterator[Item]:
-    """Yield ``items`` as part of a request. The time that the consumer takes between items is not counted."""
-    request.began = time.time()
+    """Yield ``items`` as part of a request. The time that the consumer takes between items is not counted.
+
+    Parameters
+    ----------
+    request : Request
+    items : iterator
+    sizes : bool
+        Whether the items are read bytes; otherwise they are counted.
+    """
     try:
         while True:
-            started = time.perf_counter()
-            before, here.request = here.request, request
-            try:
-                item = next(items)
-            except StopIteration:
+            with request:
+                item = next(items, None)
+            if item is None:
                 return
-            except BaseException as error:
-                request.outcome = type(error).__name__
-                raise
-            finally:
-                here.request = before
-                request.seconds += time.perf_counter() - started
             if sizes:
                 request.size += len(item)  # type: ignore[arg-type]
             else:
                 request.number += 1
             yield item
     finally:
-        request.outer = here.request
         request.tell()
+
