@@ -36,7 +36,7 @@ from xzarr3.io.selection import (
 )
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.names import explain_absent
-from xzarr3.nodes import freshness, pickling
+from xzarr3.nodes import freshness, pickling, revalidation
 from xzarr3.nodes.consolidated import refresh_copies
 from xzarr3.nodes.documents import change_document, with_attributes
 from xzarr3.nodes.freshness import note_values, read_steadily, same

@@ -32,6 +32,7 @@ from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.names import absent_name
 from xzarr3.new_array import ZERO, fill_like, filled, like, make_array
+from xzarr3.nodes import revalidation
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.documents import change_document, gone, with_attributes

@@ -119,7 +119,8 @@ def echo_members(members: Mapping[str, Node | MetadataError]) -> None:
 def _list_keys(node: Node, long: bool, as_json: bool) -> None:
     """Print the keys in the store below a node, as they are listed."""
     prefixes = node.format.prefixes(node.path) if node.path else ("",)
-    sizes = (each for prefix in prefixes for each in node.store.list_sizes(prefix))
+    keys = (key for prefix in prefixes for key in node.store.list(prefix))
+    sizes = ((key, getattr(key, "size", None)) for key in keys)
     if as_json:
         output.echo_json([{"key": key, "size": nbytes} for key, nbytes in sizes])
         return

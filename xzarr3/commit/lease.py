@@ -44,10 +44,10 @@ from xzarr3.errors import (
 )
 from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import Store, versioned
-from xzarr3.stores.values import ABSENT
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.folders import STAGED
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.values import ABSENT
 
 PATIENCE = 45.0
 """Seconds after which an unrenewed lease may be taken, if nothing else tells that its holder has ended."""

@@ -43,6 +43,7 @@ from xzarr3.errors import (
 )
 from xzarr3.parallel import pause
 from xzarr3.stores.base import Mark, Store, update, versioned
+from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import ABSENT, ANY, joined
 from xzarr3.stores.wrappers import WrapperStore
 

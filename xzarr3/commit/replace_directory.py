@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 
+from xzarr3._types import Buffer
 from xzarr3.commit.carry_files import ForeignFiles, carry
 from xzarr3.commit.lease import NAME
 from xzarr3.commit.recover import finish_swap, take

@@ -29,7 +29,7 @@ from xzarr3.commit.lease import SWAPS, Lease, boot, lease_key
 from xzarr3.commit.leftovers import said_in
 from xzarr3.commit.stage import BEGUN, NodeKeys
 from xzarr3.errors import ConflictError, StoreCapabilityError, StoreError, printable
-from xzarr3.stores import Store
+from xzarr3.stores import Store, versioned
 from xzarr3.stores.local.folders import STAGED
 
 _ABOUT = "about"

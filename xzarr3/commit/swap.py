@@ -39,6 +39,7 @@ from xzarr3.nodes.find import find_format, held_below, read_metadata
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store
+from xzarr3.stores.base import MOST_COPIED
 
 
 @dataclass(frozen=True)
@@ -239,9 +240,13 @@ class Swap:
         The old values have left, so a final key that exists holds a new value.
         """
         missing = set(self.copies)
-        for copy in (store.copy_values, partial(Store.copy_values, store)):
+        for copy in (store.copy, partial(Store.copy, store)):  # By the service, then through this process.
             try:
-                copy((staged + key, key) for key in sorted(missing))
+                parallel_map(
+                    lambda key, copy=copy: copy(staged + key, key),  # type: ignore[misc]
+                    sorted(missing),
+                    min(store.concurrency, MOST_COPIED),
+                )
             except StoreError as error:
                 raise without(error, staged) from error.__cause__
             if missing:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
@@ -24,7 +25,7 @@ from xzarr3.commit.resume import Resumption, is_top, may_be_lost
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.errors import NodeExistsError
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import Store
+from xzarr3.stores import Store, versioned
 
 if TYPE_CHECKING:
     from xzarr3.groups import Group
@@ -47,7 +48,7 @@ def fingerprint(nodes: Mapping[str, Array | Group], documents: Mapping[str, Mapp
     """
     source = next(iter(nodes.values())).store
     keys = sorted({key for node in nodes.values() for key in node.format.document_keys(node.path)})
-    values = parallel_map(source.get_versioned, keys, source.concurrency)
+    values = parallel_map(partial(versioned, source), keys, source.concurrency)
     digest = hashlib.blake2b(repr((_VERSION, "copy", source.identity)).encode(), digest_size=16)
     for key, (value, version) in zip(keys, values, strict=True):
         content = None if value is None else hashlib.blake2b(value, digest_size=16).hexdigest()

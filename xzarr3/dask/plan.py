@@ -248,7 +248,7 @@ class _TiledWrite:
                 f"cannot store {type(source).__name__} into {type(target).__name__}; accepted: dask arrays "
                 "and xzarr3 arrays; open the target with xzarr3.open_array(..., mode='r+'), or create it"
             )
-        target.check_writable()
+        target._check_writable()
         if any(map(math.isnan, source.shape)):
             raise SelectionError(
                 f"the blocks of the source for array '{target.name}' have unknown shapes; call "

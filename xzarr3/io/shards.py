@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3.codecs.sharding import Shard
+from xzarr3.stores.base import Store
 from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.values import Value
 from xzarr3.tracing.counters import add, process

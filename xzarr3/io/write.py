@@ -19,8 +19,8 @@ from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.io.projection import Addressing, Inner, Slices
 from xzarr3.io.read import leased
 from xzarr3.io.shards import forget_index
-from xzarr3.stores.locks import key_lock
 from xzarr3.stores.base import Mark, update
+from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import UNCHANGED, OversizedError
 from xzarr3.tracing.counters import for_array
 

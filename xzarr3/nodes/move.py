@@ -21,9 +21,8 @@ from xzarr3.nodes.erase import erase_stages, formats_in, keys_at, leaving_stages
 from xzarr3.nodes.find import load_below
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store
+from xzarr3.stores.base import MOST_COPIED
 from xzarr3.stores.local.folders import Folders
-
-_MOST_COPIED = 16  # Values held in memory at a time.
 
 
 def move_node(store: Store, format: Format, source: str, target: str) -> None:
@@ -99,7 +98,7 @@ def _copy_and_erase(store: Store, formats: tuple[Format, ...], source: str, targ
         parallel_map(
             lambda key: store.copy(key, renamed(key)),
             [key for key in stage if not is_lease(key)],
-            min(store.concurrency, _MOST_COPIED),
+            min(store.concurrency, MOST_COPIED),
         )
     erase_stages(store, leaving)
     for format in formats:

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of

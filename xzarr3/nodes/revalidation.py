@@ -21,7 +21,7 @@ from typing import NamedTuple
 from xzarr3._types import Buffer
 from xzarr3.formats.documents import mark_of
 from xzarr3.model.metadata import NodeMetadata
-from xzarr3.stores import Store
+from xzarr3.stores import Store, versioned
 from xzarr3.stores.locks import fork_safe
 
 RECENT = 2.0

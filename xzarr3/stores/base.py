@@ -45,7 +45,6 @@ from xzarr3.stores.values import (
     Closing,
     Mark,
     OversizedError,
-    RangesValue,
     Scratch,
     Value,
     joined,
@@ -57,6 +56,8 @@ Names: TypeAlias = set[str]
 Buffers: TypeAlias = list[Buffer | None]
 Facts: TypeAlias = list[tuple[str, str]]
 Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Literal[Mark.UNCHANGED] | None]
+MOST_COPIED = 16
+"""Values to copy at a time, as they may all be in memory."""
 _FIRST_PAUSE = 0.002  # Seconds
 _LONGEST_PAUSE = 1.0
 
@@ -72,6 +73,9 @@ class Key(str):
         made = super().__new__(cls, key)
         made.size = size
         return made
+
+    def __getnewargs__(self) -> tuple[str, int | None]:
+        return str(self), self.size
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -315,12 +319,8 @@ class Store(Shown, Closing):
             :attr:`Value.version` from an earlier opening. With it a store may return a value without a
             request, which raises :class:`~xzarr3.errors.ChangedError` once it finds another version.
         """
-        if first == (0, None):
-            value = self.get(key)
-            return None if value is None else BytesValue(value)
-        if self.get(key, (0, 1)) is None:
-            return None
-        return RangesValue(lambda part: self.get(key, part), f"key '{key}' of {self}")
+        value = self.get(key)  # Whole, as parts that are asked for one by one may be of several versions.
+        return None if value is None else BytesValue(value)
 
     def erase_prefix(self, prefix: str) -> None:
         """Remove every key that begins with ``prefix``, which must not be empty."""
@@ -521,6 +521,8 @@ class Store(Shown, Closing):
 
     def exists(self, key: str) -> bool:
         """Whether ``key`` has a value."""
+        if "open" not in self._own:
+            return self.get(key, (0, 1)) is not None
         value = self.open(key)
         if value is not None:
             value.close()

@@ -12,7 +12,6 @@ import functools
 import itertools
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar

@@ -29,12 +29,12 @@ import msgspec
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, printable, shorten
 from xzarr3.stores.base import Key, Names, Store, Traits, check_key
+from xzarr3.stores.interned import reduced
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.erase import Eraser
 from xzarr3.stores.local.files import FileReader, FileWriter, read_whole, version_of
 from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders, LeadsOutError, is_taken
 from xzarr3.stores.local.platform import Folder
-from xzarr3.stores.interned import reduced
 from xzarr3.stores.values import Scratch, Value
 
 T = TypeVar("T")
