@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from xzarr3.errors import printable
 from xzarr3.tracing.events import Request, everywhere, here, listen, listen_no_more
@@ -34,22 +34,9 @@ FIELDS: Final = (
 )
 """Every field that is counted."""
 
-LOGGER: Final = "xzarr3.stores"
-"""The name of the logger of requests."""
-
 _MOST_ARRAYS = 1000
 _OTHERS = "..."
 """Stands for all arrays after the first `_MOST_ARRAYS`."""
-
-
-class Snapshot(NamedTuple):
-    """The counts of one process for one trace."""
-
-    source: str
-    """Names the process."""
-    serial: int
-    """Increases with each count: of several snapshots of one process, the highest is the latest."""
-    counts: Counts
 
 
 class Collector:
@@ -60,15 +47,18 @@ class Collector:
     trace : str
         The name of the trace.
     logs : bool
-        Whether each request is also logged, if the logger is enabled for that when counting begins.
+        Whether each request is also logged.
+
+    Attributes
+    ----------
+    source : str
+        Names the process.
     """
 
     def __init__(self, trace: str, *, logs: bool = False) -> None:
-        self.trace, self.logs = trace, logs
-        self.source = uuid.uuid4().hex
+        self.trace, self.logs, self.source = trace, logs, uuid.uuid4().hex
         self._lock = threading.Lock()
         self._counts: Counts = {}
-        self._serial = 0
 
     def add(self, array: str, numbers: Mapping[str, float]) -> None:
         with self._lock:
@@ -77,47 +67,47 @@ class Collector:
             found = self._counts.setdefault(array, {})
             for field, number in numbers.items():
                 found[field] = found.get(field, 0) + number
-            self._serial += 1
 
-    def snapshot(self) -> Snapshot:
+    def counts(self) -> Counts:
         with self._lock:
-            counts = {array: dict(numbers) for array, numbers in self._counts.items()}
-            return Snapshot(self.source, self._serial, counts)
+            return {array: dict(numbers) for array, numbers in self._counts.items()}
 
 
 class _Process:
     collectors: tuple[Collector, ...] = ()
     """The collectors of this process."""
 
+    @property
+    def wants_each(self) -> bool:
+        """Whether anybody wants each single request, so that native code may not add up what it did."""
+        return everywhere.listeners not in ((), (_heard,))
+
 
 process = _Process()
 _lock = threading.RLock()
 
 
-def begin(collector: Collector) -> bool:
-    """Start counting for a trace; returns False if this process counts for it already."""
+def begin(collector: Collector) -> None:
+    """Start counting for a trace."""
     with _lock:
-        if current(collector.trace) is not None:
-            return False
-        if not process.collectors:
-            listen(_heard, to_each=False)
-        collector.logs = collector.logs and _is_logging()
-        if collector.logs:
-            listen(_log)
-        process.collectors = (*process.collectors, collector)
-        return True
+        _listen_for((*process.collectors, collector))
 
 
 def end(collector: Collector) -> None:
-    """Stop counting for a trace. After the last one, the listener is removed too."""
+    """Stop counting for a trace."""
     with _lock:
-        if collector not in process.collectors:
-            return
-        process.collectors = tuple(other for other in process.collectors if other is not collector)
-        if collector.logs:
-            listen_no_more(_log)
-        if not process.collectors:
-            listen_no_more(_heard, to_each=False)
+        _listen_for(tuple(other for other in process.collectors if other is not collector))
+
+
+def _listen_for(collectors: tuple[Collector, ...]) -> None:
+    """Count for these traces from now on, and log once if any of them wants it."""
+    listen_no_more(_heard)
+    listen_no_more(_log)
+    if collectors:
+        listen(_heard)
+    if any(collector.logs for collector in collectors):
+        listen(_log)
+    process.collectors = collectors
 
 
 def current(trace: str) -> Collector | None:
@@ -135,7 +125,7 @@ def _forked() -> None:
     """Count nothing in a forked child; a thread of the parent may have held the lock."""
     global _lock
     _lock = threading.RLock()
-    process.collectors, everywhere.listeners, everywhere.wants_each = (), (), 0
+    process.collectors = everywhere.listeners = ()
     here.array, here.request, here.coding = "", None, False
 
 
@@ -145,13 +135,7 @@ if hasattr(os, "register_at_fork"):
 
 # Requests of stores
 
-_KINDS = {
-    "open": "head",
-    "read": "get_range",
-    "copy": "put",
-    "erase": "delete",
-    "erase_prefix": "delete",
-}
+_KINDS = {"open": "head", "read": "get", "copy": "put", "erase": "delete", "erase_prefix": "delete"}
 """What an operation counts as, if it is none of the kinds itself."""
 _ABSENT = ("absent", "NotFoundError", "FileNotFoundError")
 _NO_FAILURES = ("ok", "changed", "AlreadyExistsError", "PreconditionError", "NotModifiedError")
@@ -160,10 +144,10 @@ _NO_FAILURES = ("ok", "changed", "AlreadyExistsError", "PreconditionError", "Not
 def _heard(request: Request) -> None:
     """Count a request that a store reports."""
     kind = _KINDS.get(request.operation, request.operation)
-    if request.operation == "get" and request.start is not None:
+    if kind == "get" and request.byte_range not in (None, (0, None)):
         kind = "get_range"
-    each = request.operation in ("erase", "read")  # Each key or byte range counts as a request.
-    number = request.number if each else 1
+    # Each key or byte range counts as a request.
+    number = request.number if request.operation in ("erase", "read") else 1
     found: Numbers = {"requests": number, kind: number, "request_seconds": request.seconds}
     if request.size:
         found["bytes_written" if kind == "put" else "bytes_read"] = request.size
@@ -174,27 +158,17 @@ def _heard(request: Request) -> None:
     add(found, request.array)
 
 
-def _is_logging() -> bool:
-    import logging
-
-    return logging.getLogger(LOGGER).isEnabledFor(logging.DEBUG)
-
-
 def _log(request: Request) -> None:
-    """Log a request: names and numbers, never values or the texts of errors."""
-    import logging
+    """Log a request in one line: names and numbers, never values or the texts of errors."""
+    from logging import getLogger
 
-    where = "" if request.start is None else f" {request.start}:{_end(request.start, request.length)}"
-    many = "" if request.number == 1 else f" x {request.number}"
-    logging.getLogger(LOGGER).debug(
-        "%s %s %s: %d bytes, %s, %.3f ms", request.store or "", request.operation,
+    start, length = request.byte_range or (None, None)
+    where = "" if start is None else f" from {start}" + ("" if length is None else f", {length} bytes")
+    many = "" if request.number == 1 else f" and more, {request.number} in all"
+    getLogger("xzarr3.stores").debug(
+        "%s %s %s: %d bytes, %s, %.3f ms", "-" if request.store is None else request.store, request.operation,
         printable(f"'{request.key}'{where}{many}"), request.size, request.outcome, 1e3 * request.seconds,
     )  # fmt: skip
-
-
-def _end(start: int, length: int | None) -> str:
-    """The end of a byte range as in a slice; empty at the end of the value."""
-    return "" if length is None or start + length == 0 else f"{start + length}"
 
 
 # Work of codecs, and the array it belongs to

@@ -10,10 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Final, Self, TypeAlias, TypeVar
 
-from xzarr3._types import Buffer
+from xzarr3._types import Buffer, ByteRange
 
 Item = TypeVar("Item")
 
@@ -30,8 +29,8 @@ class Request:
         :func:`sent` was given.
     key : str
         The key or prefix; the first one if there are several.
-    start, length : int or None
-        The requested byte range.
+    byte_range : (int, int or None), optional
+        The start and length that are requested, or the first of several.
     number : int
         Number of keys or of byte ranges.
     is_told : bool
@@ -51,27 +50,12 @@ class Request:
         The path of the array that the request belongs to; empty for none.
     """
 
-    __slots__ = (
-        *("array", "in_parts", "is_told", "key", "length", "number", "operation", "outcome", "outer"),
-        *("seconds", "size", "start", "started", "store"),
-    )
-
     def __init__(
-        self,
-        store: object,
-        operation: str,
-        key: str,
-        start: int | None = None,
-        length: int | None = None,
-        *,
-        number: int = 1,
-        is_told: bool = True,
-        in_parts: bool = False,
-    ) -> None:
-        self.store = store
-        self.operation, self.key, self.start, self.length = operation, key, start, length
-        self.number, self.is_told, self.in_parts = number, is_told, in_parts
-        self.array = here.array
+        self, store: object, operation: str, key: str, byte_range: ByteRange | None = None,
+        *, number: int = 1, is_told: bool = True, in_parts: bool = False,
+    ) -> None:  # fmt: skip
+        self.store, self.operation, self.key, self.byte_range = store, operation, key, byte_range
+        self.number, self.is_told, self.in_parts, self.array = number, is_told, in_parts, here.array
         self.size, self.seconds, self.outcome = 0, 0.0, "ok"
         self.outer: Request | None = None
 
@@ -80,9 +64,7 @@ class Request:
         self.started = time.perf_counter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.seconds += time.perf_counter() - self.started
         here.request = self.outer
         if kind is not None:
@@ -97,7 +79,7 @@ class Request:
         self.is_told, outer = False, self.outer
         while outer is not None:
             outer.is_told, outer = False, outer.outer
-        for listener in dict.fromkeys(everywhere.listeners):
+        for listener in everywhere.listeners:
             listener(self)
 
     def value(self, value: Buffer | None) -> None:
@@ -114,14 +96,10 @@ Listener: TypeAlias = Callable[[Request], None]
 class _Unheard(Request):
     """A request without listeners, shared by all threads."""
 
-    __slots__ = ()
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
 
@@ -139,13 +117,11 @@ class _Here(threading.local):
 class _Everywhere:
     listeners: tuple[Listener, ...] = ()
     """Listeners to the requests of all stores."""
-    wants_each: int = 0
-    """How many of them must receive each single request, which native code only counts."""
 
 
 here = _Here()
 everywhere = _Everywhere()
-UNHEARD: Final = _Unheard(None, "", "")
+UNHEARD: Final = _Unheard(None, "", "", is_told=False)
 
 
 def sent(kind: str) -> Request:
@@ -158,34 +134,18 @@ def sent(kind: str) -> Request:
     """
     if not (kind and everywhere.listeners):
         return UNHEARD
-    outer = here.request
-    if outer is None:
-        return Request(None, kind, "")
-    place = (outer.start, outer.length) if kind == "get_range" else ()
-    return Request(outer.store, kind, outer.key, *place)
+    cause = here.request or UNHEARD
+    return Request(cause.store, kind, cause.key, cause.byte_range if kind == "get_range" else None)
 
 
-def listen(listener: Listener, *, to_each: bool = True) -> None:
-    """Add a listener to the requests of all stores of this process.
-
-    Parameters
-    ----------
-    listener : callable
-        Called with each :class:`Request`, from any thread.
-    to_each : bool
-        Whether it must receive each single request. Values are then neither read nor written by native code.
-    """
+def listen(listener: Listener) -> None:
+    """Add a listener to the requests of all stores of this process. It is called from any thread."""
     everywhere.listeners = (*everywhere.listeners, listener)
-    everywhere.wants_each += to_each
 
 
-def listen_no_more(listener: Listener, *, to_each: bool = True) -> None:
-    """Remove a listener, with the same arguments as it was added."""
-    left = list(everywhere.listeners)
-    if listener in left:
-        left.remove(listener)
-        everywhere.listeners = tuple(left)
-        everywhere.wants_each -= to_each
+def listen_no_more(listener: Listener) -> None:
+    """Remove a listener."""
+    everywhere.listeners = tuple(other for other in everywhere.listeners if other != listener)
 
 
 def told(request: Request, items: Iterator[Item], *, sizes: bool = False) -> Iterator[Item]:
@@ -198,12 +158,13 @@ def told(request: Request, items: Iterator[Item], *, sizes: bool = False) -> Ite
     sizes : bool
         Whether the items are read bytes; otherwise they are counted.
     """
+
+    def step() -> Item | None:
+        with request:
+            return next(items, None)
+
     try:
-        while True:
-            with request:
-                item = next(items, None)
-            if item is None:
-                return
+        while (item := step()) is not None:
             if sizes:
                 request.size += len(item)  # type: ignore[arg-type]
             else:
@@ -211,4 +172,3 @@ def told(request: Request, items: Iterator[Item], *, sizes: bool = False) -> Ite
             yield item
     finally:
         request.tell()
-
