@@ -164,7 +164,7 @@ def _log(request: Request) -> None:
 
     start, length = request.byte_range or (None, None)
     where = "" if start is None else f" from {start}" + ("" if length is None else f", {length} bytes")
-    many = "" if request.number == 1 else f" and more, {request.number} in all"
+    many = "" if request.number == 1 else f", {request.number} in all"
     getLogger("xzarr3.stores").debug(
         "%s %s %s: %d bytes, %s, %.3f ms", "-" if request.store is None else request.store, request.operation,
         printable(f"'{request.key}'{where}{many}"), request.size, request.outcome, 1e3 * request.seconds,
