@@ -924,7 +924,7 @@ def test_an_overwrite_that_fails_leaves_the_old_node_or_none(
     for steps in range(60):
         left = 10**6
         store: Any = xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(tmp_path / f"{steps}")
-        store = xzarr3.LoggingStore(store) if kind == "wrapped" else store
+        store = xzarr3.WrapperStore(store) if kind == "wrapped" else store
         root = xzarr3.create_group(store, zarr_format=zarr_format)
         root.create_array("g/x", data=np.ones((4, 4)), chunks=2)
         if zarr_format != "3-draft":
