@@ -28,7 +28,7 @@ from xzarr3.stores.values import (
     check_range,
     flat,
 )
-from xzarr3.tracing.events import UNHEARD, Request, everywhere, told
+from xzarr3.tracing.events import UNHEARD, Request, everywhere, here, told
 
 if TYPE_CHECKING:
     from xzarr3.stores.base import Names, Store
@@ -39,10 +39,17 @@ Method = Callable[..., Any]
 def _asked(
     store: Store, operation: str, key: str, byte_range: ByteRange | None = None, **how: Any
 ) -> Request:
-    """A request to be reported, if anybody listens; a class that reports by itself only lends it its key."""
+    """A request to be reported, if anybody listens.
+
+    It is not reported where the class reports by itself, where the method is made from others, and where the
+    store calls it as part of another request.
+    """
     if not everywhere.listeners:
         return UNHEARD
-    return Request(store, operation, key, byte_range, is_told=store.reports, **how)
+    outer = here.request
+    is_part = outer is not None and outer.store is store and outer.is_told
+    is_own = operation in store._own or operation == "read"
+    return Request(store, operation, key, byte_range, is_told=store.reports and is_own and not is_part, **how)
 
 
 def _get(method: Method) -> Method:
@@ -172,14 +179,14 @@ def _open(method: Method) -> Method:
         if not everywhere.listeners:
             value = method(store, key, first, version)
             return value
-        with _asked(store, "open" if first is None else "get", key, first) as request:
+        with _asked(store, "open", key, first) as request:
             value = method(store, key, first, version)
             if value is None:
                 request.outcome = "absent"
                 return None
             if isinstance(value, BytesValue):  # The whole value is in memory; no request follows.
                 if first is not None:
-                    request.byte_range, request.size = None, value.size
+                    request.byte_range, request.size = (0, None), value.size
                 return value
             if first is not None:  # Reading is reported instead.
                 request.is_told = False
@@ -250,7 +257,7 @@ def _list_dir(method: Method) -> Method:
             raise StoreCapabilityError(
                 f"{store} cannot be listed; use keys by name, or consolidated metadata"
             )
-        with _asked(store, "list", prefix) as request:
+        with _asked(store, "list_dir", prefix) as request:
             keys, prefixes = method(store, prefix)
             request.number = len(keys) + len(prefixes)
             return keys, prefixes

@@ -26,17 +26,13 @@ Counts: TypeAlias = dict[str, Numbers]
 
 KINDS: Final = ("get", "get_range", "head", "list", "put", "delete")
 FIELDS: Final = (
-    *("requests", *KINDS, "absent", "failed", "retries"),
-    *("bytes_read", "bytes_written", "request_seconds"),
-    *("chunks_decoded", "bytes_decoded", "decode_seconds"),
-    *("chunks_encoded", "bytes_encoded", "encode_seconds"),
-    *("indexes_read", "indexes_kept", "chunks_absent"),
+    *("requests", *KINDS, "absent", "failed", "retries", "bytes_read", "bytes_written", "request_seconds"),
+    *("chunks_decoded", "bytes_decoded", "decode_seconds", "chunks_encoded", "bytes_encoded"),
+    *("encode_seconds", "indexes_read", "indexes_kept", "chunks_absent"),
 )
 """Every field that is counted."""
 
-_MOST_ARRAYS = 1000
-_OTHERS = "..."
-"""Stands for all arrays after the first `_MOST_ARRAYS`."""
+_MOST_ARRAYS = 1000  # All others are counted together, as "...".
 
 
 class Collector:
@@ -63,14 +59,15 @@ class Collector:
     def add(self, array: str, numbers: Mapping[str, float]) -> None:
         with self._lock:
             if array not in self._counts and len(self._counts) >= _MOST_ARRAYS:
-                array = _OTHERS
+                array = "..."
             found = self._counts.setdefault(array, {})
             for field, number in numbers.items():
                 found[field] = found.get(field, 0) + number
 
-    def counts(self) -> Counts:
+    def told(self) -> tuple[str, Counts]:
+        """The name of the process and its counts so far."""
         with self._lock:
-            return {array: dict(numbers) for array, numbers in self._counts.items()}
+            return self.source, {array: dict(numbers) for array, numbers in self._counts.items()}
 
 
 class _Process:
@@ -135,7 +132,10 @@ if hasattr(os, "register_at_fork"):
 
 # Requests of stores
 
-_KINDS = {"open": "head", "read": "get", "copy": "put", "erase": "delete", "erase_prefix": "delete"}
+_KINDS = {
+    "open": "head", "read": "get", "copy": "put", "list_dir": "list", "erase": "delete",
+    "erase_prefix": "delete",
+}  # fmt: skip
 """What an operation counts as, if it is none of the kinds itself."""
 _ABSENT = ("absent", "NotFoundError", "FileNotFoundError")
 _NO_FAILURES = ("ok", "changed", "AlreadyExistsError", "PreconditionError", "NotModifiedError")
@@ -144,6 +144,8 @@ _NO_FAILURES = ("ok", "changed", "AlreadyExistsError", "PreconditionError", "Not
 def _heard(request: Request) -> None:
     """Count a request that a store reports."""
     kind = _KINDS.get(request.operation, request.operation)
+    if request.operation == "open" and request.byte_range is not None:
+        kind = "get"
     if kind == "get" and request.byte_range not in (None, (0, None)):
         kind = "get_range"
     # Each key or byte range counts as a request.

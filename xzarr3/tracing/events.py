@@ -1,8 +1,8 @@
 """Events: each request to a store is reported to listeners when it has ended.
 
 Two places report. :mod:`xzarr3.stores.guards` reports the methods of stores. A store that sends requests of
-its own, such as those to a service, reports these with :func:`sent` instead. Of requests that are made of
-others only the innermost are reported, so that each one counts once.
+its own, such as those to a service, reports these with :func:`sent` instead. If one store asks another, the
+requests to the other one are reported, so that each one counts once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Request:
     store : object
         Names the store in logs.
     operation : str
-        ``get``, ``put``, ``erase``, ``list``, ``open``, ``read``, ``copy`` or ``erase_prefix``; or what
-        :func:`sent` was given.
+        A method of the contract of stores; ``read`` for a read of an open value; or what :func:`sent` was
+        given.
     key : str
         The key or prefix; the first one if there are several.
     byte_range : (int, int or None), optional
@@ -34,8 +34,7 @@ class Request:
     number : int
         Number of keys or of byte ranges.
     is_told : bool
-        Whether the request is reported, unless requests that it is made of are. It is not where the store
-        reports by itself.
+        Whether the request is reported, unless requests to another store are that it is made of.
     in_parts : bool
         Whether :func:`told` reports the request.
 
@@ -57,16 +56,16 @@ class Request:
         self.store, self.operation, self.key, self.byte_range = store, operation, key, byte_range
         self.number, self.is_told, self.in_parts, self.array = number, is_told, in_parts, here.array
         self.size, self.seconds, self.outcome = 0, 0.0, "ok"
-        self.outer: Request | None = None
+        self.outer = here.request
 
     def __enter__(self) -> Self:
-        self.outer, here.request = here.request, self
+        self.before, here.request = here.request, self
         self.started = time.perf_counter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.seconds += time.perf_counter() - self.started
-        here.request = self.outer
+        here.request = self.before
         if kind is not None:
             self.outcome = kind.__name__
         if kind is not None or not self.in_parts:
@@ -165,10 +164,8 @@ def told(request: Request, items: Iterator[Item], *, sizes: bool = False) -> Ite
 
     try:
         while (item := step()) is not None:
-            if sizes:
-                request.size += len(item)  # type: ignore[arg-type]
-            else:
-                request.number += 1
+            request.number += not sizes
+            request.size += len(item) if sizes else 0  # type: ignore[arg-type]
             yield item
     finally:
         request.tell()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Self
 
 from xzarr3.display import html, text
 from xzarr3.display.shown import Description, Shown
@@ -18,10 +18,6 @@ from xzarr3.display.units import size
 from xzarr3.tracing import counters
 from xzarr3.tracing.counters import FIELDS, KINDS, Collector, Counts, Numbers
 
-if TYPE_CHECKING:
-    from xzarr3.tracing.workers import Workers
-
-_LINE: Final = (*KINDS, "absent", "failed", "retries")
 _COLUMNS: Final = {
     "requests": "requests", "read": "bytes_read", "written": "bytes_written", "waiting s": "request_seconds",
     "decoded": "bytes_decoded", "decode s": "decode_seconds", "encoded": "bytes_encoded",
@@ -101,7 +97,7 @@ class Trace(Shown):
     def __init__(self, *, log: bool = False) -> None:
         self._own = Collector(f"xzarr3-trace-{uuid.uuid4().hex}", logs=log)
         self._others: dict[str, Counts] = {}
-        self._workers: Workers | None = None
+        self._workers: Callable[..., dict[str, Counts]] | None = None
         self._began: float | None = None
         self._ended: float | None = None
 
@@ -109,11 +105,15 @@ class Trace(Shown):
         if self._began is not None:
             raise RuntimeError("a trace can be used once; make another one with xzarr3.trace()")
         self._began = time.perf_counter()
-        if "distributed" in sys.modules:
-            from xzarr3.tracing.workers import workers
+        counters.begin(self._own)  # First, as workers in this process need not count then.
+        try:
+            if "distributed" in sys.modules:
+                from xzarr3.tracing.workers import workers
 
-            self._workers = workers(self._own.trace, logs=self._own.logs)
-        counters.begin(self._own)
+                self._workers = workers(self._own.trace, logs=self._own.logs)
+        except BaseException:
+            counters.end(self._own)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,15 +127,14 @@ class Trace(Shown):
     def _counts(self, *, last: bool = False) -> list[Counts]:
         """The counts of each process."""
         if self._workers is not None:
-            self._others.update(self._workers.counts(last=last))
-        return [*{**self._others, self._own.source: self._own.counts()}.values()]
+            self._others.update(self._workers(last=last))
+        return [*dict([*self._others.items(), self._own.told()]).values()]
 
     @property
     def seconds(self) -> float:
         """Duration of the trace, so far or in all."""
-        if self._began is None:
-            return 0.0
-        return (time.perf_counter() if self._ended is None else self._ended) - self._began
+        now = time.perf_counter()
+        return (self._ended or now) - (self._began or now)
 
     @property
     def processes(self) -> int:
@@ -163,15 +162,15 @@ class Trace(Shown):
     def _describe(self) -> Description:
         arrays, number = self.arrays, self.processes
         total = _sum(arrays.values())
-        kinds = ", ".join(f"{total[kind]:,} {kind}" for kind in _LINE if total[kind]) or "none"
+        kinds = [f"{total[kind]:,} {kind}" for kind in (*KINDS, "absent", "failed", "retries") if total[kind]]
         still = "; still counting" if self._began is not None and self._ended is None else ""
         title = f"{self.seconds:.3f} s, {number} process{'' if number == 1 else 'es'}{still}"
         rows = [(path or "(no array)", numbers) for path, numbers in arrays.items()] + [("total", total)]
         table = [["array", *_COLUMNS]]
         table += [[name, *(_text(each, found[each]) for each in _COLUMNS.values())] for name, found in rows]
         return Description(
-            f"{title}\nrequests: {kinds}\n\n{text.table(table)}",
-            lambda: html.box(html.title("xzarr3 trace", after=f"{title}; {kinds}"), html.table(table)),
+            f"{title}\nrequests: {', '.join(kinds) or 'none'}\n\n{text.table(table)}",
+            lambda: html.box(html.title("xzarr3 trace", after=", ".join([title, *kinds])), html.table(table)),
         )
 
     def __str__(self) -> str:
