@@ -53,7 +53,20 @@ def _asked(
 
 
 def _get(method: Method) -> Method:
-    ask = method if {"into", "limit"} <= _arguments(method) else _limited(method)
+    code = method.__code__
+    takes_all = {"into", "limit"} <= set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+    def ask(
+        store: Store, key: str, byte_range: ByteRange | None, into: Scratch | None, limit: int
+    ) -> Buffer | None:
+        value: Buffer | None
+        if takes_all:
+            value = method(store, key, byte_range, into=into, limit=limit)
+            return value
+        value = method(store, key, byte_range)
+        if value is not None and len(value) > limit:
+            raise OversizedError(len(value), limit)
+        return value
 
     @wraps(method)
     def get(
@@ -67,33 +80,14 @@ def _get(method: Method) -> Method:
         check_key(key)
         if byte_range is not None:
             check_range(byte_range)
-        value: Buffer | None
         if not everywhere.listeners:
-            value = ask(store, key, byte_range, into=into, limit=limit)
-            return value
+            return ask(store, key, byte_range, into, limit)
         with _asked(store, "get", key, byte_range) as request:
-            value = ask(store, key, byte_range, into=into, limit=limit)
+            value = ask(store, key, byte_range, into, limit)
             request.value(value)
             return value
 
     return get
-
-
-def _arguments(method: Method) -> set[str]:
-    code = method.__code__
-    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-
-
-def _limited(method: Method) -> Method:
-    """The ``get`` of a class that takes no limit."""
-
-    def ask(store: Store, key: str, byte_range: ByteRange | None, into: object, limit: int) -> Buffer | None:
-        value: Buffer | None = method(store, key, byte_range)
-        if value is not None and len(value) > limit:
-            raise OversizedError(len(value), limit)
-        return value
-
-    return ask
 
 
 def _put(method: Method) -> Method:
