@@ -341,6 +341,7 @@ def test_a_copy_that_is_killed_twice_at_its_end_leaves_nothing() -> None:
     ]
     assert len(ended) >= 3
     for there in ended[:-1]:
+        forget_process()
         for store, killed in killed_everywhere(
             holding(type("Mortal", (MortalStore,), {}), there),
             lambda store: xzarr3.copy(before, store, resume=True, **RECHUNKED),
