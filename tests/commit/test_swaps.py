@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
