@@ -342,11 +342,14 @@ def test_file_systems() -> None:
     store.erase_prefix("a/")
 
 
-def test_changes_and_failures(store: Store) -> None:
-    class Broken(MemoryStore):
-        def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-            raise xzarr3.StoreError("broken")
+class Broken(MemoryStore):
+    """A store whose values cannot be read."""
 
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        raise xzarr3.StoreError("broken")
+
+
+def test_changes_and_failures(store: Store) -> None:
     store.set("a", b"12345")
     with xzarr3.trace() as t:
         with pytest.raises(xzarr3.StoreError):
@@ -630,12 +633,12 @@ def test_each_request_is_a_line_of_the_log(local_store: LocalStore, caplog: pyte
         np.testing.assert_array_equal(array[:], values)
         local_store.get("a/none", (-3, None))
         with pytest.raises(xzarr3.StoreError):
-            local_store.get("a/c/0/x")
-    lines = _lines(caplog)
-    assert len(lines) == t.total["requests"], "once for both traces, and native code leaves none out"
+            Broken().get("secret")
+    *lines, failed = _lines(caplog)
+    assert len(lines) + 1 == t.total["requests"], "once for both traces, and native code leaves none out"
     assert sum(" put 'a/c/" in line and ": 32 bytes, ok, " in line for line in lines) == 16
     assert any(" get 'a/none' from -3: 0 bytes, absent, " in line for line in lines)
-    assert any("Error, " in line for line in lines)
+    assert failed.startswith("<Broken, 0 keys> get 'secret': 0 bytes, StoreError, ")
     assert all(line.startswith(repr(local_store)) and line.endswith(" ms") for line in lines)
 
 
