@@ -217,8 +217,8 @@ REQUESTS: dict[str, tuple[Callable[[Store], object], list[str]]] = {
     "erase_values": (lambda store: store.erase_values(["a/b", "c"]), ["erase"]),
     "list": (lambda store: [*store.list()], ["list"]),
     "list_dir": (lambda store: store.list_dir("a/"), ["list"]),
-    "copy": (lambda store: store.copy("a/b", "d"), ["copy"]),
-    "erase_prefix": (lambda store: store.erase_prefix("a/"), ["erase_prefix"]),
+    "copy": (lambda store: store.copy("a/b", "d"), ["get", "put"]),
+    "erase_prefix": (lambda store: store.erase_prefix("a/"), ["list", "erase"]),
 }
 
 
