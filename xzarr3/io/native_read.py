@@ -22,7 +22,6 @@ from xzarr3.io.plan import ReadPlan
 from xzarr3.parallel import is_wanted
 from xzarr3.stores.local import platform
 from xzarr3.tracing.counters import process
-from xzarr3.tracing.events import everywhere
 
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
@@ -170,7 +169,7 @@ def native_read(engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | N
     """A read by native code, or None if it does not know the store, the grid or the codecs."""
     if not does(engine, plan) or out.dtype != engine.meta.chain.spec.dtype:
         return None
-    if everywhere.listeners and not process.collectors:
+    if process.wants_each:
         return None
     geometry = rows.geometry(plan, out)
     return NativeRead(engine, plan, out, geometry, Left([], set()))
