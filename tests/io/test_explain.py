@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from xzarr3.io import executor as io_executor
 from xzarr3.io import fetch as io_fetch
-from xzarr3.io import threads as io_threads
 from xzarr3.io.explain import Explanation
 from xzarr3.io.shards import _indexes
-from xzarr3.io.threads import to_read
 from xzarr3.stores.local import files
 
 THOROUGH = settings(
@@ -79,8 +78,8 @@ def shard_of(reader: Any) -> Any:
 @pytest.fixture
 def threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads also where there is little to read."""
-    monkeypatch.setattr(io_threads, "_SMALL", 1)
-    monkeypatch.setattr(io_threads, "_LOCKED", 1e-9)
+    monkeypatch.setattr(io_executor, "_SMALL", 1)
+    monkeypatch.setattr(io_executor, "_LOCKED", 1e-9)
 
 
 @st.composite
@@ -205,7 +204,7 @@ def test_shards_that_threads_share(threads: int, compressors: str | None, thread
     for selection in (..., (slice(3, 60), 5), (slice(None), [1, 40, 63]), (slice(0, 32), slice(0, 32))):
         one = check(store, array, selection)
         shared = check(store, array, selection, threads=threads)
-        assert to_read(array.engine, array.plan(selection), threads) == min(threads, one.units)
+        assert array.engine.threads(array.plan(selection), threads) == min(threads, one.units)
         assert shared.units == one.units
         assert shared.index_requests >= one.index_requests
         assert all(fetch.indexes <= 1 for fetch in shared)
@@ -437,8 +436,8 @@ def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: p
     assert len(second) == found.requests - found.index_requests
     index = {(request.key, request.length) for request in first} - {(r.key, r.length) for r in second}
     assert len(index) == 2
-    monkeypatch.setattr(io_threads, "_SMALL", 1)
-    monkeypatch.setattr(io_threads, "_LOCKED", 1e-9)
+    monkeypatch.setattr(io_executor, "_SMALL", 1)
+    monkeypatch.setattr(io_executor, "_LOCKED", 1e-9)
     shared = array.explain(slice(None, None, 7), threads=8)  # Each thread reads one shard.
     assert (shared.units, shared.index_requests) == (2, 2)
     assert shared.requests == 2 + shared.chunks

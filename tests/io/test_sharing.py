@@ -22,7 +22,6 @@ from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
 from xzarr3.commit.replace_directory import StagedFolder as _StagedFolder
-from xzarr3.io.threads import to_read
 from xzarr3.parallel import cores
 from xzarr3.stores import BytesValue, Value, cut
 
@@ -319,11 +318,11 @@ def test_chunks_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
         array[5, 5]
 
 
-def test_to_read_takes_threads_where_they_pay() -> None:
+def test_a_read_takes_threads_where_they_pay() -> None:
     def number(selection: Any, store: Store | None = None, **options: Any) -> int:
         data = np.ones((64, 2**14), "f4")  # Chunks of 64 KiB.
         array = xzarr3.create_array(store or MemoryStore(), data=data, chunks=(1, 2**14), **options)
-        return to_read(array.engine, array.plan(selection), 4)
+        return array.engine.threads(array.plan(selection), 4)
 
     assert number(...) == 4
     assert number(slice(3)) == 1, "little to decode"

@@ -17,24 +17,25 @@ import msgspec
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.pipeline import COPY_RATE, CodecChain
 from xzarr3.errors import ChunkError
 from xzarr3.io.fetch import Price
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
-from xzarr3.io.threads import to_read, to_write
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import Pool, available_threads, cores, is_wanted, run_on_threads, waiters
-from xzarr3.stores import Store
+from xzarr3.stores import Store, in_flight
 from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
     from xzarr3.io.native_read import NativeRead
     from xzarr3.io.native_write import NativeWrite
 
+_SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.
+_LOCKED = 12.5  # Microseconds that each chunk holds Python's lock.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
 
@@ -130,6 +131,24 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         price = Price.of(self.store, self.meta.chain)
         return ReadPlan(selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, price)
 
+    def threads(self, plan: ReadPlan, most: int | None, *, writes: bool = False) -> int:
+        """Number of threads for a read or a write.
+
+        A further thread pays if there are :data:`_SMALL` bytes to decode for it, and if reading and decoding
+        a chunk takes longer than what holds Python's lock for it. Over a store with latency, threads wait for
+        answers, and as many take part as the store and the memory permit. ``most`` is the most that the user
+        permits, None for all cores.
+        """
+        chain, number = self.meta.chain, plan.number
+        if number <= 1:
+            return number
+        if self.waiting:
+            each = 2 * chain.spec.nbytes if writes else plan.work() // number
+            return min(most or in_flight.at_once(self.waiting, each), number)
+        free = chain.decode_time + self.store.traits.request_bytes / COPY_RATE
+        pays = min(int(free / _LOCKED), plan.work(in_parts=not writes) // _SMALL)
+        return max(1, min(most or available_threads(), number, pays))
+
     def read(
         self,
         plan: ReadPlan,
@@ -171,7 +190,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         units, number, missing = self._left(plan, native_read(self, plan, out), threads, absent)
         if not number:
             return missing
-        runs = Runs(units, number, min(to_read(self, plan, threads), number))
+        runs = Runs(units, number, min(self.threads(plan, threads), number))
         return missing + runs.share(
             lambda: UnitReader(self, plan, out, runs, absent, threads).run(),
             self.pool,
@@ -256,7 +275,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         native = None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty)
         units, number, _ = self._left(plan, native, threads, left_out)
         if number:
-            runs = Runs(units, number, min(to_write(self, plan, threads), number))
+            runs = Runs(units, number, min(self.threads(plan, threads, writes=True), number))
             given = keep_empty, fields, left_out
             runs.share(lambda: UnitWriter(self, plan.addressing, *given).run(runs, source), self.pool)
 
