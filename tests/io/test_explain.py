@@ -250,9 +250,8 @@ def test_points_in_a_plain_chunk_are_one_range(shards: int | None, traits: dict[
 @pytest.mark.parametrize("concurrency", [1, 64])
 def test_a_part_of_a_large_plain_chunk_moves_little(selection: Any, concurrency: int) -> None:
     """Of an uncompressed block of 64 MiB, over which only its ends were written."""
-    store = xzarr3.MemoryStore().with_traits(
-        request_bytes=2**20 if concurrency > 1 else 2**12, over_read=2, concurrency=concurrency
-    )
+    request_bytes = 2**20 if concurrency > 1 else 2**12
+    store = recording(request_bytes=request_bytes, over_read=2, concurrency=concurrency)
     array = xzarr3.create_array(
         store, shape=(64, 512, 512), chunks=(64, 512, 512), dtype="f4", compressors=None
     )
