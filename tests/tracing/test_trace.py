@@ -449,8 +449,8 @@ def test_copies() -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xzarr3.stores.object.retries._FIRST_PAUSE", 0.004)
-    monkeypatch.setattr("xzarr3.stores.object.retries._LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr("xzarr3.stores.object.client._FIRST_PAUSE", 0.004)
+    monkeypatch.setattr("xzarr3.stores.object.client._LONGEST_PAUSE", 0.02)
 
 
 def _bucket(server: FaultServer, **options: Any) -> xzarr3.ObjectStore:
