@@ -416,13 +416,15 @@ def test_open_values_count_by_their_reads(local_store: LocalStore) -> None:
     assert t.total["bytes_read"] == 3 + 3 + 3 + 2 + 10
 
 
-@pytest.mark.parametrize("first", [None, (0, 3), (0, None)])
-def test_a_value_in_memory_counts_as_read_whole(first: Any) -> None:
-    for store in (MemoryStore({"a": b"0123456789"}), Counting()):
+def test_values_in_memory_count_as_read_whole_or_by_their_parts() -> None:
+    """Whether the store has them in memory, or reads them whole to open them."""
+    for store, parts in ((MemoryStore(), 3), (Counting(), 10)):
         store.set("a", b"0123456789")
-        with xzarr3.trace() as t, store.open("a", first) as value:  # type: ignore[union-attr]
-            assert bytes(value.read(2, 3)) == b"234"
-        assert (t.total["get"], t.total["bytes_read"], t.total["requests"]) == (1, 10, 1)
+        for first, size in ((None, 10), ((0, None), 10), ((2, 3), parts)):
+            with xzarr3.trace() as t, store.open("a", first) as value:  # type: ignore[union-attr]
+                assert bytes(value.read(2, 3)) == b"234"
+            assert (t.total["requests"], t.total["bytes_read"]) == (1, size)
+            assert t.total["get"] == (size == 10)
 
 
 def test_time_of_the_consumer_of_a_list_does_not_count(store: Store) -> None:
