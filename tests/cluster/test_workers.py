@@ -84,7 +84,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "fsspec system": lambda path: FsspecStore(fsspec.filesystem("file"), f"{path}/x"),
     "memory": lambda path: MemoryStore(),
     "cache": lambda path: CacheStore(LocalStore(path / "x")),
-    "read-only": lambda path: ReadOnlyStore(CacheStore(LocalStore(path / "x"))),
+    "read-only": lambda path: ReadOnlyStore(LocalStore(path / "x")),
     "zip": _zipped,
 }
 
