@@ -223,6 +223,23 @@ def test_several_at_once(store: Store) -> None:
         assert found.result() == t.total["requests"] == 1
 
 
+def test_a_trace_misses_nothing_while_others_begin_and_end(store: Store) -> None:
+    store.set("a", b"1")
+    over = threading.Event()
+
+    def others() -> None:
+        while not over.is_set():
+            with xzarr3.trace():
+                pass
+
+    with ThreadPoolExecutor(1) as pool, xzarr3.trace() as t:
+        pool.submit(others)
+        for _ in range(2000):
+            store.get("a")
+        over.set()
+    assert t.total["get"] == 2000
+
+
 def _calls(work: Callable[[], object]) -> int:
     """How many Python functions are called, in this thread."""
     work()
@@ -692,16 +709,16 @@ def test_forked_children_are_not_counted(tmp_path: Path) -> None:
     """They begin anew, and may have traces of their own."""
     array = _stored(tmp_path / "a.zarr")
 
-    def work() -> tuple[bool, float]:
+    def work() -> tuple[bool, float, float]:
         before = _is_as_before()
         with xzarr3.trace() as own:
             _ = array[:5]
-        return before, own.arrays["/air"]["get"]
+        return before, own.arrays["/air"]["get"], t.arrays["/air"]["get"]
 
     with xzarr3.trace() as t:
         _ = array[:3]
-        with counters._lock:
-            assert run_child(work).checked() == (True, 5)
+        with counters._lock, t._own._lock:
+            assert run_child(work).checked() == (True, 5, 3)
         _ = array[:2]
     assert t.arrays["/air"]["get"] == 5
     assert t.processes == 1
