@@ -747,6 +747,31 @@ def test_workers(client: Any, tmp_path: Path) -> None:
     assert t.processes == 0
 
 
+def _log_into(path: str) -> None:
+    logger = logging.getLogger("xzarr3.stores")
+    logger.addHandler(logging.FileHandler(path))
+    logger.setLevel(logging.DEBUG)
+
+
+def _log_no_more() -> None:
+    logger = logging.getLogger("xzarr3.stores")
+    logger.removeHandler(logger.handlers[-1])
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.slow
+def test_workers_log_too(client: Any, tmp_path: Path) -> None:
+    array = _stored(tmp_path / "a.zarr")
+    client.run(_log_into, str(tmp_path / "log"))
+    try:
+        with xzarr3.trace(log=True):
+            from_zarr(array, chunks="units").sum().compute()
+    finally:
+        client.run(_log_no_more)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sum(" get 'air/c/" in line for line in lines) == 8
+
+
 def own_cluster(**options: Any) -> Any:
     from distributed import LocalCluster
 
