@@ -1,33 +1,100 @@
 """Reads the HTML page with which a web server lists a folder: that of Python, nginx, Apache or lighttpd.
 
-Only names of direct children come out of a page. None of its links is followed.
+Only names of direct children come out of a page. None of its links is followed, and no redirect. obstore lists
+no folders over HTTP, and takes no answer without a length, as such pages often are.
 """
 
 from __future__ import annotations
 
-import codecs
+import contextlib
 import re
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
 from html.parser import HTMLParser
-from http.client import HTTPResponse
-from typing import Final
-from urllib.parse import unquote, urljoin
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.parse import quote, unquote, urljoin
 
 from xzarr3.errors import InvalidKeyError
 from xzarr3.stores.keys import check_key
-from xzarr3.stores.object.errors import AnswerError, Failure
+from xzarr3.stores.object.errors import AnswerError, Failure, describe_status, scrub
 
 Names = tuple[set[str], set[str]]
 """The names of files, and those of folders."""
 
+_OF_URLS = "%/:[]@!$&'()*+,;=~"
 _TITLE = re.compile(r"\s*(index of|directory listing for) /", re.IGNORECASE)
 _CHILD = re.compile(r"(\./[^/?#]+|[^/?#:]+)(/?)")  # Without './' a colon would end a scheme.
 _BELOW = re.compile(r"[^/?#]+/?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_PIECE: Final = 2**14  # Bytes read at a time.
-_LONGEST: Final = 2**16  # Characters of an unfinished tag; parsing takes the square of it.
 _LARGEST: Final = 2**22  # Bytes of a page.
-_MOST: Final = 20_000  # Links on a page.
+_PIECE: Final = 2**14  # Bytes or letters at a time; parsing takes the square of an unfinished tag.
+
+
+class _Direct(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect, which would take all headers along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def folder(url: str, path: str, headers: Mapping[str, Any], timeout: float, seconds: float) -> Names:
+    """The names of the files and of the folders in a folder, from the server's page about it.
+
+    Parameters
+    ----------
+    url : str
+    path : str
+        The folder below the URL; empty or ending with ``/``.
+    headers : mapping
+    timeout, seconds : float
+        How long the server may send nothing, and how long reading the page may take.
+
+    Raises
+    ------
+    AnswerError
+        If the page is no list of the folder, not whole, or larger than any such list.
+    """
+    place = f"{quote(url, safe=_OF_URLS)}/{quote(path)}"
+    request = urllib.request.Request(place, headers={**headers, "Accept-Encoding": "identity"})
+    page, end = bytearray(), time.monotonic() + seconds
+    try:
+        with urllib.request.build_opener(_Direct).open(request, timeout=timeout) as answer:
+            while data := answer.read1(_PIECE):
+                page += data
+                if len(page) > _LARGEST or time.monotonic() > end:
+                    raise _unlisted(
+                        f"the page has more than {_LARGEST} bytes, or did not end within {seconds:g} s"
+                    )
+            charset = answer.headers.get_content_charset("utf-8")
+    except urllib.error.HTTPError as error:
+        with error:
+            raise AnswerError(describe_status(error.code, "")) from None
+    except (OSError, HTTPException) as error:
+        cause = getattr(error, "reason", error)
+        text = scrub(f"{type(cause).__name__}: {cause}")
+        raise AnswerError(Failure(text, passing=not isinstance(cause, ConnectionRefusedError))) from None
+    return names_on(bytes(page), place, charset)
+
+
+def names_on(page: bytes, url: str, charset: str = "utf-8") -> Names:
+    """The names on the page of the folder at a URL that ends with ``/``; the errors are those of `folder`."""
+    parsed = _Page(url)
+    try:
+        text = page.decode(charset)
+        for at in range(0, len(text), _PIECE):
+            parsed.feed(text[at : at + _PIECE])
+            if len(parsed.rawdata) > 4 * _PIECE:
+                raise _unlisted("the page has an unfinished tag that is longer than names are")
+    except (ValueError, LookupError, AssertionError) as error:  # Not text, or no HTML to Python's parser.
+        raise _unlisted("the page cannot be parsed") from error
+    if not parsed.is_list or parsed.is_strange:
+        raise _unlisted("the page is no list of a folder with relative links, titled 'Index of /'")
+    if not parsed.is_whole:
+        raise AnswerError(Failure("the page with the list has no end", passing=True))
+    return parsed.names
 
 
 class _Page(HTMLParser):
@@ -38,14 +105,14 @@ class _Page(HTMLParser):
         self._url = url
         self._heading: str | None = None
         self.names: Names = set(), set()
-        self.number = 0
         self.is_list = self.is_whole = self.is_strange = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in ("title", "h1"):
             self._heading = ""
         elif tag == "a":
-            self._note(dict(attrs).get("href") or "")
+            with contextlib.suppress(InvalidKeyError, ValueError):
+                self._note(dict(attrs).get("href") or "")
 
     def handle_data(self, data: str) -> None:
         if self._heading is not None:
@@ -58,54 +125,15 @@ class _Page(HTMLParser):
 
     def _note(self, link: str) -> None:
         """Keep the name in a link if it leads to a child; other links lead up, sort the list, or are text."""
-        self.number += 1
-        try:
-            child = _CHILD.fullmatch(link)
-            if child is not None:
-                name = check_key(unquote(child[1].removeprefix("./"), errors="strict"))
-                if "/" not in name and not _CONTROL.search(name):
-                    self.names[bool(child[2])].add(name)
-                return
+        child = _CHILD.fullmatch(link)
+        if child is None:
             target = urljoin(self._url, link)
-            if target.startswith(self._url) and _BELOW.fullmatch(target, len(self._url)):
-                self.is_strange = True  # A child by an absolute link: this server lists in another way.
-        except (InvalidKeyError, ValueError):
+            # A child by an absolute link: this server lists in another way.
+            self.is_strange |= target.startswith(self._url) and bool(_BELOW.fullmatch(target, len(self._url)))
             return
-
-
-def names_on(answer: HTTPResponse, url: str, seconds: float) -> Names:
-    """The names on the page of a folder.
-
-    Parameters
-    ----------
-    answer : HTTPResponse
-    url : str
-        The URL of the folder, ending with ``/``.
-    seconds : float
-        How long reading the page may take.
-
-    Raises
-    ------
-    AnswerError
-        If the page is no list of the folder, not whole, or larger than any such list.
-    """
-    page, size, end = _Page(url), 0, time.monotonic() + seconds
-    try:
-        decoder = codecs.getincrementaldecoder(answer.headers.get_content_charset("utf-8"))()
-        while data := answer.read1(_PIECE):
-            page.feed(decoder.decode(data))
-            size += len(data)
-            if size > _LARGEST or page.number > _MOST or len(page.rawdata) > _LONGEST:
-                raise _unlisted("the page is larger than a list of a folder may be")
-            if time.monotonic() > end:
-                raise _unlisted(f"the page did not end within {seconds:g} s")
-    except (ValueError, LookupError, AssertionError) as error:  # Not text, or no HTML to Python's parser.
-        raise _unlisted("the page cannot be parsed") from error
-    if not page.is_list or page.is_strange:
-        raise _unlisted("the page is no list of a folder with relative links, titled 'Index of /'")
-    if not page.is_whole:
-        raise AnswerError(Failure("the page with the list has no end", passing=True))
-    return page.names
+        name = check_key(unquote(child[1].removeprefix("./"), errors="strict"))
+        if "/" not in name and not _CONTROL.search(name):
+            self.names[bool(child[2])].add(name)
 
 
 def _unlisted(text: str) -> AnswerError:
