@@ -1,7 +1,7 @@
 """Requests to an object store: one client for all stores of a recipe, and its limits.
 
-obstore signs requests, keeps connections, limits the time of an answer and retries what it knows to be safe. A
-client belongs to the process that made it. It is made at the first request and shared by all unpickled copies
+obstore signs requests, keeps connections, limits the time of an answer and retries what it knows to be safe.
+A client belongs to the process that made it. It is made at the first request and shared by all unpickled copies
 of a store, which thus have one connection pool and one limit on concurrent requests.
 
 The threads of obstore do not survive a fork, and a request in the child would wait for ever. If obstore was
@@ -26,7 +26,7 @@ from xzarr3.parallel import pause, undisturbed, waiters
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.interned import Interned
 from xzarr3.stores.object.errors import AnswerError, Failure, describe, scrub
-from xzarr3.stores.object.options import CLASSES, Recipe, Settings, accepted
+from xzarr3.stores.object.options import ACCEPTED, CLASSES, Recipe, Settings
 from xzarr3.stores.values import OversizedError
 from xzarr3.tracing.counters import add
 from xzarr3.tracing.events import sent
@@ -67,9 +67,9 @@ def _usable() -> Any:
     """
     if _is_forked:
         raise StoreError(
-            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads do not survive a "
-            "fork, so requests would never be answered; start processes by the method 'spawn' or 'forkserver' "
-            "of multiprocessing, or use no object store before forking"
+            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads do not survive "
+            "a fork, so requests would never be answered; start processes by 'spawn' or 'forkserver' of "
+            "multiprocessing, or use no object store before forking"
         )
     try:
         import obstore.store
@@ -192,7 +192,7 @@ class Client:
             return getattr(obstore.store, CLASSES[recipe.kind])(**arguments)
         except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
             text = scrub(str(error).partition("\n\nDebug source")[0], recipe.secrets).rstrip(".")
-        raise StoreOptionError(f"no client for {recipe.address}: {text}; {accepted(recipe.kind)}")
+        raise StoreOptionError(f"no client for {recipe.address}: {text}; {ACCEPTED}")
 
     def once(
         self, call: Call[Result], operation: str, size: int = 0, *, sends: bool = False, alone: bool = True
@@ -310,7 +310,7 @@ def _interruptible(call: Callable[[], Result]) -> Result:
 
 
 def client_of(recipe: Recipe, settings: Settings) -> Client:
-    """The client of this process for a recipe, its settings and the present credentials of the environment."""
+    """The client of this process for a recipe, settings and the present variables of the environment."""
     _usable()  # No client may be dropped in a forked child: its destructor may hang.
     prefixes = ("AWS_", "GOOGLE_", "AZURE_", "MSI_", "IDENTITY_")
     variables = sorted(item for item in os.environ.items() if item[0].startswith(prefixes))

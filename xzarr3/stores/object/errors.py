@@ -1,7 +1,7 @@
 """The meaning of a failed request to an object store, and a message without secrets.
 
-Most cases have an error type of their own in obstore: a missing object, refused access, a failed condition. The
-others share one type, and its text names the HTTP status and the service's error code. These texts also
+Most cases have an error type of their own in obstore: a missing object, refused access, a failed condition.
+The others share one type, and its text names the HTTP status and the service's error code. These texts also
 contain URLs with their queries (signatures, tokens) and the server's answer. The messages made here name the
 status and the code, or contain neither URLs nor secrets.
 """
@@ -25,32 +25,29 @@ _PARAMETER = re.compile(
     re.IGNORECASE,
 )
 _SHORTEST = 4  # Length of the shortest secret that is hidden; hiding shorter ones would garble every text.
-_OF_TYPE = {
-    **{"FileNotFoundError": 404, "NotFoundError": 404, "PermissionDeniedError": 403},
-    **{"UnauthenticatedError": 401, "PreconditionError": 412, "AlreadyExistsError": 412},
+_OF_TYPE = {"FileNotFoundError": 404, "NotFoundError": 404, "PermissionDeniedError": 403} | {
+    "UnauthenticatedError": 401,
+    "PreconditionError": 412,
+    "AlreadyExistsError": 412,
 }
 _KIND_OF_STATUS = {
-    **{401: "denied", 403: "denied", 405: "unsupported", 501: "unsupported", 301: "moved", 307: "moved"},
-    **{409: "busy", 412: "refused", 416: "beyond"},
-}
-_KIND_OF_CODE = {
-    "BlobAlreadyExists": "refused",
-    "AuthorizationHeaderMalformed": "moved",
-    **dict.fromkeys(("NoSuchKey", "BlobNotFound", "NoSuchVersion"), "key"),
-    **dict.fromkeys(
-        ("NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted", "AccountNotFound"), "place"
-    ),
-    **dict.fromkeys(("AuthenticationFailed", "ExpiredToken", "InvalidAccessKeyId"), "credentials"),
-    **dict.fromkeys(("InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch"), "credentials"),
-}
+    401: "denied",
+    403: "denied",
+    405: "unsupported",
+    501: "unsupported",
+    301: "moved",
+    307: "moved",
+} | {409: "busy", 412: "refused", 416: "beyond"}
+_KIND_OF_CODE = (
+    {"BlobAlreadyExists": "refused", "AuthorizationHeaderMalformed": "moved"}
+    | dict.fromkeys(("NoSuchKey", "BlobNotFound", "NoSuchVersion"), "key")
+    | dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"), "place")
+    | dict.fromkeys(("AuthenticationFailed", "ExpiredToken", "InvalidAccessKeyId"), "credentials")
+    | dict.fromkeys(("InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch"), "credentials")
+)
 _TOO_BUSY = frozenset({"SlowDown", "ServiceUnavailable", "ServerBusy"})
-_PASSING_CODES = _TOO_BUSY | {
-    "RequestTimeout",
-    "InternalError",
-    "OperationAborted",
-    "ConditionalRequestConflict",
-}
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524, 529})
+_PASSING_CODES = _TOO_BUSY | {"RequestTimeout", "InternalError", "OperationAborted"}
+_PASSING = frozenset({408, 425, 429, *range(500, 530)} - {501, 505, 507})
 # Where obstore asks for credentials if none are given: the machine it runs on, or a service.
 _OF_CREDENTIALS = ("169.254.", "metadata.google", "token request", "//sts.", "AssumeRole")
 _NOT_THE_RANGE = "the answer is not the range that was asked for (status 200)"
@@ -70,9 +67,11 @@ _SIGNS = (
     ("HTTP error", "the connection broke", "broken"),
 )
 _NO_ACCESS = (
-    "pass credentials in storage_options that permit it, anon=True for public data, or absent_status=(404, 403) "
-    "if it answers so for absent keys"
+    "pass credentials in storage_options that permit it, anon=True for public data, or "
+    "absent_status=(404, 403) if it answers so for absent keys"
 )
+_UNSUPPORTED = "use a service that can do this; disable_bulk_delete=True if it erases one key at a time only"
+_UNLISTED = "let the server list its folders, or use consolidated metadata, or keys by name"
 ADVICE: Final[dict[str, tuple[type[StoreError], str]]] = {
     "denied": (StorePermissionError, _NO_ACCESS),
     "credentials": (StorePermissionError, _NO_ACCESS),
@@ -80,10 +79,8 @@ ADVICE: Final[dict[str, tuple[type[StoreError], str]]] = {
     "moved": (StoreError, "pass the region of the bucket, region='...', in storage_options"),
     "unreachable": (StoreError, "correct the address, or start the server"),
     "whole": (StoreError, "use a server that sends parts of values"),
-    "unsupported": (
-        StoreCapabilityError,
-        "use a service that can do this; if it erases one key at a time only, pass disable_bulk_delete=True",
-    ),
+    "unlisted": (StoreCapabilityError, _UNLISTED),
+    "unsupported": (StoreCapabilityError, _UNSUPPORTED),
 }
 """By the kind of a failure: the error to raise, and what to do."""
 
@@ -103,8 +100,8 @@ class Failure:
         ``"credentials"`` if they are wrong or none are available, ``"refused"`` if a condition did not hold,
         ``"busy"`` if another change of the same key is in progress, ``"beyond"`` for a range behind the end,
         ``"whole"`` for an answer that ignores the range, ``"unsupported"``, ``"moved"``, ``"unreachable"`` if
-        no connection was made, ``"broken"`` if it ended early, ``"other"`` for an answer that is not about the
-        key, ``"unlisted"`` for an answer that is no list of a folder.
+        no connection was made, ``"broken"`` if it ended early, ``"other"`` for an answer that is not about
+        the key, ``"unlisted"`` for an answer that is no list of a folder.
     passing : bool
         Whether the same request may succeed later.
     ambiguous : bool

@@ -1,7 +1,7 @@
 """Reads the HTML page with which a web server lists a folder: that of Python, nginx, Apache or lighttpd.
 
-Only names of direct children come out of a page. None of its links is followed, and no redirect. obstore lists
-no folders over HTTP, and takes no answer without a length, as such pages often are.
+Only names of direct children come out of a page. None of its links is followed, and no redirect. obstore
+lists no folders over HTTP, and takes no answer without a length, as such pages often are.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from html.parser import HTMLParser
+from dataclasses import replace
+from html import unescape
 from http.client import HTTPException
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote, unquote, urljoin
 
 from xzarr3.errors import InvalidKeyError
@@ -24,13 +25,12 @@ from xzarr3.stores.object.errors import AnswerError, Failure, describe_status, s
 Names = tuple[set[str], set[str]]
 """The names of files, and those of folders."""
 
-_OF_URLS = "%/:[]@!$&'()*+,;=~"
-_TITLE = re.compile(r"\s*(index of|directory listing for) /", re.IGNORECASE)
-_CHILD = re.compile(r"(\./[^/?#]+|[^/?#:]+)(/?)")  # Without './' a colon would end a scheme.
+_TITLE = re.compile(r"<(?:title|h1)>\s*(?:index of|directory listing for) /", re.IGNORECASE)
+_LINK = re.compile(r"<a\s[^<>]*?href=[\"']([^\"'<>]*)", re.IGNORECASE)
+_CHILD = re.compile(r"(?:\./)?([^/?#:]+|(?<=\./)[^/?#]+)(/?)")  # Without './' a colon would end a scheme.
 _BELOW = re.compile(r"[^/?#]+/?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_LARGEST: Final = 2**22  # Bytes of a page.
-_PIECE: Final = 2**14  # Bytes or letters at a time; parsing takes the square of an unfinished tag.
+_LARGEST = 2**22  # Bytes of a page.
 
 
 class _Direct(urllib.request.HTTPRedirectHandler):
@@ -57,84 +57,48 @@ def folder(url: str, path: str, headers: Mapping[str, Any], timeout: float, seco
     AnswerError
         If the page is no list of the folder, not whole, or larger than any such list.
     """
-    place = f"{quote(url, safe=_OF_URLS)}/{quote(path)}"
+    place = quote(url, safe="%/:[]@!$&'()*+,;=~") + "/" + quote(path)
     request = urllib.request.Request(place, headers={**headers, "Accept-Encoding": "identity"})
     page, end = bytearray(), time.monotonic() + seconds
     try:
         with urllib.request.build_opener(_Direct).open(request, timeout=timeout) as answer:
-            while data := answer.read1(_PIECE):
+            while data := answer.read1(2**16):
                 page += data
                 if len(page) > _LARGEST or time.monotonic() > end:
-                    raise _unlisted(
-                        f"the page has more than {_LARGEST} bytes, or did not end within {seconds:g} s"
-                    )
-            charset = answer.headers.get_content_charset("utf-8")
+                    raise _unlisted(f"the page has more than {_LARGEST} bytes, or took over {seconds:g} s")
+            return names_on(page.decode(answer.headers.get_content_charset("utf-8")), place)
     except urllib.error.HTTPError as error:
         with error:
-            raise AnswerError(describe_status(error.code, "")) from None
+            failure = describe_status(error.code, "")
+        is_unlisted = 300 <= error.code < 400 or error.code in (403, 404)
+        raise AnswerError(replace(failure, kind="unlisted") if is_unlisted else failure) from None
+    except (LookupError, UnicodeError) as error:
+        raise _unlisted("the page is no text") from error
     except (OSError, HTTPException) as error:
-        cause = getattr(error, "reason", error)
-        text = scrub(f"{type(cause).__name__}: {cause}")
-        raise AnswerError(Failure(text, passing=not isinstance(cause, ConnectionRefusedError))) from None
-    return names_on(bytes(page), place, charset)
+        text = scrub(f"{type(error).__name__}: {error}")
+        raise AnswerError(Failure(text, passing="refused" not in text)) from None
 
 
-def names_on(page: bytes, url: str, charset: str = "utf-8") -> Names:
+def names_on(page: str, url: str) -> Names:
     """The names on the page of the folder at a URL that ends with ``/``; the errors are those of `folder`."""
-    parsed = _Page(url)
-    try:
-        text = page.decode(charset)
-        for at in range(0, len(text), _PIECE):
-            parsed.feed(text[at : at + _PIECE])
-            if len(parsed.rawdata) > 4 * _PIECE:
-                raise _unlisted("the page has an unfinished tag that is longer than names are")
-    except (ValueError, LookupError, AssertionError) as error:  # Not text, or no HTML to Python's parser.
-        raise _unlisted("the page cannot be parsed") from error
-    if not parsed.is_list or parsed.is_strange:
-        raise _unlisted("the page is no list of a folder with relative links, titled 'Index of /'")
-    if not parsed.is_whole:
-        raise AnswerError(Failure("the page with the list has no end", passing=True))
-    return parsed.names
-
-
-class _Page(HTMLParser):
-    """The names on a page that lists the folder at ``url``."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self._url = url
-        self._heading: str | None = None
-        self.names: Names = set(), set()
-        self.is_list = self.is_whole = self.is_strange = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in ("title", "h1"):
-            self._heading = ""
-        elif tag == "a":
-            with contextlib.suppress(InvalidKeyError, ValueError):
-                self._note(dict(attrs).get("href") or "")
-
-    def handle_data(self, data: str) -> None:
-        if self._heading is not None:
-            self._heading += data
-
-    def handle_endtag(self, tag: str) -> None:
-        self.is_list |= _TITLE.match(self._heading or "") is not None
-        self.is_whole |= tag == "html"
-        self._heading = None
-
-    def _note(self, link: str) -> None:
-        """Keep the name in a link if it leads to a child; other links lead up, sort the list, or are text."""
+    names: Names = set(), set()
+    is_list = _TITLE.search(page) is not None
+    for link in map(unescape, _LINK.findall(page)):
         child = _CHILD.fullmatch(link)
-        if child is None:
-            target = urljoin(self._url, link)
-            # A child by an absolute link: this server lists in another way.
-            self.is_strange |= target.startswith(self._url) and bool(_BELOW.fullmatch(target, len(self._url)))
-            return
-        name = check_key(unquote(child[1].removeprefix("./"), errors="strict"))
-        if "/" not in name and not _CONTROL.search(name):
-            self.names[bool(child[2])].add(name)
+        # Other links lead up, sort the list, or are text.
+        with contextlib.suppress(InvalidKeyError, ValueError):
+            if child is not None:
+                name = check_key(unquote(child[1], errors="strict"))
+                if "/" not in name and not _CONTROL.search(name):
+                    names[bool(child[2])].add(name)
+            elif (target := urljoin(url, link)).startswith(url) and _BELOW.fullmatch(target, len(url)):
+                is_list = False  # A child by an absolute link: this server lists in another way.
+    if not is_list:
+        raise _unlisted("the page is no list of a folder with relative links, titled 'Index of /'")
+    if "</html>" not in page.lower():
+        raise AnswerError(Failure("the page with the list has no end", passing=True))
+    return names
 
 
 def _unlisted(text: str) -> AnswerError:
-    return AnswerError(Failure(text, sort="unlisted"))
+    return AnswerError(Failure(text, kind="unlisted"))

@@ -1,7 +1,8 @@
 """A store in an object storage service or on a web server (S3, Google, Azure, HTTP), accessed with obstore.
 
 A key is the name of an object behind a prefix. The calling threads make the requests, with a limit on
-concurrent ones, and repeat them where that may help. A failed read raises an error and never counts as absence.
+concurrent ones, and repeat them where that may help. A failed read raises an error and never counts as
+absence.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ from typing import Any, Self, TypeGuard
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import (
-    ArgumentTypeError,
     ChangedError,
     InvalidKeyError,
     OutcomeUnknownError,
     StoreCapabilityError,
     StoreError,
-    StoreOptionError,
     contended,
     printable,
     shorten,
@@ -90,9 +89,10 @@ class ObjectStore(Store):
         ``skip_signature``, ``account_name``, ``sas_key``, ...), ``client_options`` and
         ``credential_provider``. In the terms of fsspec: ``anon``, ``key``, ``secret``, ``token``,
         ``endpoint_url`` and ``region``; its other names raise an error that gives the word of obstore. The
-        arguments below are accepted here as well. Names that obstore does not know raise an error at the first
-        request. Headers for a web server are ``client_options={"default_headers": {...}}``. They are sent with
-        every request, and all but ``Authorization`` and ``Cookie`` also to a server that it redirects to.
+        arguments below are accepted here as well. Names that obstore does not know raise an error at the
+        first request. Headers for a web server are ``client_options={"default_headers": {...}}``. They are
+        sent with every request, and all but ``Authorization`` and ``Cookie`` also to a server that it
+        redirects to.
     read_only : bool
         Refuse every write.
     concurrency : int, default 64
@@ -148,26 +148,18 @@ class ObjectStore(Store):
         store: Any,
         *,
         storage_options: Mapping[str, Any] | None = None,
-        read_only: bool | None = None,
-        concurrency: int | None = None,
-        retries: int | None = None,
-        deadline: float | None = None,
-        timeout: float | None = None,
-        absent_status: Sequence[int] | None = None,
-        request_bytes: int | None = None,
-        over_read: float | None = None,
-        conditional: str | None = None,
+        **settings: Any,
     ) -> None:
-        names = Settings.__struct_fields__
-        asked = {name: value for name, value in locals().items() if name in names and value is not None}
         super().__init__()
         options = dict(storage_options or {})
-        self._settings = Settings.of({name: options.pop(name) for name in names if name in options} | asked)
-        self._ready: Any = None
+        inner = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
+        self._settings = Settings.of({**inner, **settings})
+        self._prefix, self._ready = "", None
         if isinstance(store, (str, os.PathLike)):
             self._recipe, self._prefix = parse(os.fspath(store), options)
         else:
-            self._recipe, self._prefix = self._taken(store, options), ""
+            self._recipe = of_ready(store, options)
+            self._ready = None if self._recipe.kind else store
         is_web = self._recipe.kind == "http"
         is_compared = self._settings.conditional == "service" and not is_web
         self.traits = Traits(
@@ -182,20 +174,6 @@ class ObjectStore(Store):
             durable=self._recipe.kind in ("s3", "gs", "az"),
         )
         self._client: Client | None = None
-
-    def _taken(self, store: Any, options: dict[str, Any]) -> Recipe:
-        """The recipe of a ready store."""
-        if not any(cls.__module__.partition(".")[0] == "obstore" for cls in type(store).__mro__):
-            raise ArgumentTypeError(
-                f"not a store: {type(store).__name__}; accepted: a URL or a store of obstore"
-            )
-        if options:
-            raise StoreOptionError(
-                "options of a ready store; accepted: a URL with options, or the store alone"
-            )
-        found = of_ready(store)
-        self._ready = store if found is None else None
-        return found or Recipe("", {}, f"obstore.{type(store).__name__} {self._name[:8]}")
 
     @classmethod
     def from_url(cls, url: str, *, storage_options: Mapping[str, Any] | None = None, **settings: Any) -> Self:
@@ -246,8 +224,8 @@ class ObjectStore(Store):
         path = self._prefix + key
         if (_REFUSED_BY_AZURE if self._recipe.kind == "az" else _REFUSED).search(path):
             raise InvalidKeyError(
-                f"invalid key {shorten(key)} for {self}; accepted: no control characters, and on Azure no '\\' and "
-                "no name that ends with '.', which Azure changes"
+                f"invalid key {shorten(key)} for {self}; accepted: no control characters, and on Azure no '\\' "
+                "and no name that ends with '.', which Azure changes"
             )
         return path
 
@@ -355,14 +333,14 @@ class ObjectStore(Store):
             if found.kind == "unsupported":
                 raise self._unconditional(key, found)
             in_doubt |= found.ambiguous
-            is_refused = found.kind == "refused" or (kind == "update" and found.status == 404 != found.kind)
-            if is_refused and not in_doubt:
+            is_gone = kind == "update" and found.status == 404 and found.kind != "place"
+            is_refused = is_gone or found.kind == "refused"
+            if in_doubt:  # The condition may have failed because of an earlier attempt whose answer was lost.
+                is_ours = self._is_ours(key, content, version, is_refused)
+                if is_ours is not None:
+                    return is_ours
+            elif is_refused or (found.kind == "busy" and versioned(self, key)[1] != version):
                 return False
-            if in_doubt or found.kind == "busy":
-                # The condition may have failed because of an earlier attempt whose answer was lost.
-                stored, now = self._look(key) if in_doubt else versioned(self, key)
-                if is_refused or now != version:
-                    return in_doubt and self._is_ours(key, stored, content)
             if not pace.again(replace(found, passing=found.passing or found.kind == "busy")):
                 if found.kind == "busy":
                     text = f"other writers keep replacing it, {found.text}, in {pace.attempts} attempts"
@@ -381,24 +359,22 @@ class ObjectStore(Store):
             )
         return {name: known for name, known in (("e_tag", tag), ("version", generation)) if known is not None}
 
-    def _look(self, key: str) -> tuple[Buffer | None, object]:
-        """Read the present value to find out whether a put succeeded."""
+    def _is_ours(self, key: str, content: memoryview, version: object, is_refused: bool) -> bool | None:
+        """Whether a put without an answer was carried out; None if the value is still the old one."""
+        cause = None
         try:
-            return versioned(self, key)
+            stored, now = versioned(self, key)
+            if now == version and not is_refused:
+                return None
+            if stored is not None and memoryview(stored) == content:
+                return True
+            why = "it has a value of another writer now"
         except StoreError as error:
-            raise OutcomeUnknownError(
-                f"no answer came to an attempt to replace key '{key}' of {self}, and it cannot be read to see "
-                f"whether it was replaced: {error}"
-            ) from error
-
-    def _is_ours(self, key: str, stored: Buffer | None, content: memoryview) -> bool:
-        """Whether a put without an answer succeeded; raises if another value is stored by now."""
-        if stored is not None and memoryview(stored) == content:
-            return True
+            cause, why = error, f"it cannot be read to see whether it was replaced: {error}"
         raise OutcomeUnknownError(
-            f"no answer came to an attempt to replace key '{key}' of {self}, which has a value of another writer "
-            "now: it may have been replaced or not; read it again to find out"
-        )
+            f"no answer came to an attempt to replace key '{key}' of {self}, and {why}; it may have been "
+            "replaced or not; read it again to find out"
+        ) from cause
 
     def _confirm(self, key: str, kind: str, content: memoryview) -> None:
         """Check that the service honours a kind of condition, before relying on it for the first time.
@@ -422,8 +398,8 @@ class ObjectStore(Store):
 
     def _unconditional(self, key: str, failure: Failure) -> StoreCapabilityError:
         return StoreCapabilityError(
-            f"cannot replace key '{key}' of {self} on condition: {failure.text}; use a service with conditional "
-            "puts, or conditional='process', which compares within one process only"
+            f"cannot replace key '{key}' of {self} on condition: {failure.text}; use a service with "
+            "conditional puts, or conditional='process', which compares within one process only"
         )
 
     def copy(self, source: str, target: str) -> None:
@@ -503,17 +479,9 @@ class ObjectStore(Store):
 
     def _list_page(self, prefix: str) -> tuple[Names, Names]:
         """The names on the page with which a web server lists a folder."""
-        url, headers = (
-            self._recipe.arguments["url"],
-            self._recipe.arguments["client_options"].get("default_headers", {}),
-        )
-        asked = url, prefix, headers, self._settings.timeout, self._settings.deadline
+        client, told = self._recipe.arguments["client_options"], self._settings
+        asked = self._recipe.address, prefix, client.get("default_headers", {}), told.timeout, told.deadline
         found = self._use().request(lambda obstore, store: folder(*asked), "list")
-        if isinstance(found, Failure) and (found.kind == "unlisted" or found.status in (301, 302, 403, 404)):
-            raise StoreCapabilityError(
-                f"{self} does not list the folder '{prefix}': {found.text}; let the web server list its folders, "
-                "or use consolidated metadata, or keys by name"
-            )
         names, folders = self._sure("list", prefix, found)
         return {prefix + name for name in names}, {f"{prefix}{name}/" for name in folders}
 
