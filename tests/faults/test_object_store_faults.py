@@ -503,7 +503,6 @@ def test_a_web_server_is_read_only(http_server: WebServer) -> None:
             enumerate_()
 
 
-
 @pytest.mark.parametrize("service", SERVICES)
 def test_statuses_that_mean_absence(fault_server: FaultServer, service: str) -> None:
     asks = {name: read for name, read in READS.items() if name in ("whole", "part", "versioned")}
@@ -552,7 +551,7 @@ def test_a_missing_bucket_or_container_is_an_error(
     options = request.getfixturevalue(server).storage_options
     store = ObjectStore(f"{scheme}://no-such-place/x", storage_options=options)
     asks: list[Callable[[ObjectStore], Any]] = [
-        *(read for name, read in READS.items() if name not in BY_HEAD),
+        *(READS[name] for name in ("whole", "part", "versioned")),
         *(WRITES[name] for name in ("set", "erase", "erase values", "create")),
         lambda store: list(store.list()),
         lambda store: store.list_dir(""),
@@ -710,7 +709,7 @@ def test_conditions(fault_server: FaultServer, service: str) -> None:
     fault_server.configure(match_missing=404)
     assert not put_if(store, "a", version, b"5")
     assert fault_server.get(PATH) is None
-    assert not store.erases_conditionally
+    assert not store.traits.erases_conditionally
     with pytest.raises(StoreCapabilityError, match="cannot erase"):
         store.put("a", None, if_version=version)
 
@@ -1166,7 +1165,9 @@ SECRETS: dict[str, dict[str, Any]] = {
     "s3": {"key": "AKIAVERYSECRETKEY", "secret": "s3cr3t/of+the=key", "token": "session-t0ken"},
     "az": {"account_name": "account", "sas_key": "sv=2024&sp=rl&sig=c2lnbmF0dXJl%2Bsecret%3D"},
     "gs": {"bearer_token": "ya29.bearer-of-google"},
-    "http": {"client_options": {"default_headers": {"Authorization": "Bearer of-the-web", "X-Api-Key": "web-key"}}},
+    "http": {
+        "client_options": {"default_headers": {"Authorization": "Bearer of-the-web", "X-Api-Key": "web-key"}}
+    },
 }
 HIDDEN = {
     "s3": list(SECRETS["s3"].values()),
@@ -1189,7 +1190,7 @@ def test_secrets_are_shown_nowhere(
         url, options = f"http://127.0.0.1:{fault_server.port}/b/x", SECRETS[service]
     store = ObjectStore(url, storage_options=options, retries=1)
     shown = [repr(store), str(store), f"{store}", repr(store.identity), repr(store.__dask_tokenize__())]
-    shown += [repr(store._recipe), repr(vars(store)["_recipe"]), repr(store._use())]
+    shown += [repr(store._recipe), repr(store._settings), repr(store._use())]
     echo = " ".join(HIDDEN[service])
     body = f"<Error><Code>AccessDenied</Code><Message>You sent {echo}</Message></Error>"
     faults: list[tuple[str, dict[str, Any]]] = [
@@ -1212,7 +1213,7 @@ def test_secrets_are_shown_nowhere(
         for ask in asks:
             try:
                 ask(store)
-            except (StoreError, TypeError, AttributeError) as error:
+            except (StoreError, AssertionError) as error:
                 errors += 1
                 whole = pickle.loads(pickle.dumps(error)) if isinstance(error, StoreError) else error
                 shown += [str(error), repr(error), traceback.format_exc(), str(whole)]
@@ -1307,7 +1308,7 @@ def test_ready_stores(fault_server: FaultServer, tmp_path: Path) -> None:
     )
     store = ObjectStore(ready)
     assert "AKIA" not in repr(store)
-    assert repr(store) == f"<ObjectStore 's3://b/x' at {fault_server.url}>"
+    assert repr(store) == f'<ObjectStore \'obstore.S3Store(bucket="b",prefix="x")\' at {fault_server.url}>'
     fault_server.fault("status", PATH, times=3)
     for one in (store, pickle.loads(pickle.dumps(store))):
         assert one.get("a") == VALUE

@@ -187,7 +187,7 @@ class Client:
             "backoff": {name: timedelta(seconds=value) for name, value in backoff.items()},
         }
         if recipe.kind == "s3" and arguments.get("credential_provider") is None:
-            arguments["credential_provider"] = _of_boto3(arguments["config"])
+            arguments["credential_provider"] = _of_boto3(recipe.config)
         try:
             return getattr(obstore.store, CLASSES[recipe.kind])(**arguments)
         except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:

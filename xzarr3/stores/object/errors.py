@@ -155,7 +155,7 @@ def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
         if status == 404 and "container does not exist" in debug:  # An answer to HEAD has no body.
             return Failure("status 404, the container does not exist", 404, "place")
         failure = describe_status(status, head[found.end() :] if found else "")
-        is_other = status in (401, 403, 404) and name not in _OF_TYPE
+        is_other = status == 404 and name not in _OF_TYPE and not failure.kind
         return replace(failure, attempts=attempts, kind="other" if is_other else failure.kind)
     for sign, text, kind in () if "builder error" in head else _SIGNS:
         if sign in head or sign in debug:
@@ -171,11 +171,12 @@ def describe_status(status: int, body: str) -> Failure:
     """The meaning of a status and of the code in the body; the rest of the body may contain secrets."""
     found = _CODE.search(body)
     code = (found[1] or found[2]) if found else ""
+    kind = _KIND_OF_CODE.get(code if status != 412 else "") or _KIND_OF_STATUS.get(status, "")
     return Failure(
         f"status {status}, {code}" if code else f"status {status}",
         status,
-        _KIND_OF_CODE.get(code) or _KIND_OF_STATUS.get(status, ""),
-        passing=status in _PASSING or code in _PASSING_CODES,
+        kind,
+        passing=kind == "busy" or status in _PASSING or code in _PASSING_CODES,
         ambiguous=status >= 500 and status not in (501, 503) and code not in _TOO_BUSY,
     )
 

@@ -7,9 +7,10 @@ obstore. It is compared, pickled and sent to other processes. It contains secret
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
@@ -55,12 +56,10 @@ _BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
 _NO_NAMES = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 _NO_URL = (
     "not a URL of an object store; accepted: 's3://', 'gs://' or 'az://' with a bucket or container and names "
-    "separated by single '/', none of them '.' or '..'; 'https://' with a host, a port and a path, in which '?' "
-    f"and '#' are written '%3F' and '%23'; signatures of requests are given as {_HEADERS}"
+    "separated by single '/', not '.' or '..'; 'https://' with a host, a port and a path, in which '?' is "
+    f"written '%3F' and '#' '%23'; signatures of requests are given as {_HEADERS}"
 )
-ACCEPTED: Final = (
-    "accepted: those of obstore, anon, endpoint_url, key, secret, token, settings of ObjectStore"
-)
+ACCEPTED: Final = "accepted: those of obstore, anon, endpoint_url, key, secret, token, settings of the store"
 """What options there are, for an error message."""
 
 
@@ -115,6 +114,11 @@ class Recipe:
     address: str
     secrets: tuple[str, ...] = ()
 
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The options of the service."""
+        return self.arguments.get("config") or {}
+
 
 def parse(url: str, options: Mapping[str, Any]) -> tuple[Recipe, str]:
     """The recipe for a URL, and the beginning of every key, which is empty or ends with ``/``.
@@ -134,44 +138,50 @@ def parse(url: str, options: Mapping[str, Any]) -> tuple[Recipe, str]:
     """
     scheme, mark, rest = url.partition("://")
     kind = _KINDS.get(scheme.lower(), "") if mark else ""
+    if kind == "http":
+        return _web(url, options), ""
     place, _, path = rest.partition("/")
     place, _, host = place.partition("@") if kind == "az" else (place, "", "")
     names = path.removesuffix("/")
-    is_bucket = _BUCKET.fullmatch(place) and not (names and _NO_NAMES.search(names))
-    if not (_is_web(url) if kind == "http" else kind and is_bucket):
+    if not (kind and _BUCKET.fullmatch(place)) or (names and _NO_NAMES.search(names)):
         raise StoreError(_NO_URL)
     config = _named(kind, options)
-    account = (
-        config.setdefault("account_name", host.partition(".")[0]) if host else config.get("account_name")
-    )
-    arguments = {
-        name: config.pop(name) for name in ("client_options", "credential_provider") if name in config
-    }
-    if kind == "http":
-        if config:
-            raise StoreOptionError(f"unknown options of a web server: {listed(sorted(config))}; {ACCEPTED}")
-        endpoint, address, names = url.rstrip("/"), _public(url), ""
-        arguments["url"] = endpoint
-    else:
-        endpoint = config.pop(_ENDPOINT[kind][0], None)
-        address = f"{kind}://{place}" + (f" of {account}" if account and endpoint is None else "")
-        if endpoint is not None:
-            address += f" at {_public(endpoint)}"
-            # The name for S3 goes before all variables.
-            config["aws_endpoint_url_s3" if kind == "s3" else _ENDPOINT[kind][0]] = endpoint
-        config["container_name" if kind == "az" else "bucket"] = place
-        arguments["config"] = dict(sorted(config.items()))
-    is_plain = str(endpoint).lower().startswith("http:")
-    arguments["client_options"] = {"allow_http": is_plain, **arguments.get("client_options", {})}
-    return Recipe(kind, arguments, address, _secrets(endpoint, arguments)), names and f"{names}/"
+    client, provider = config.pop("client_options", {}), config.pop("credential_provider", None)
+    if host:
+        config.setdefault("account_name", host.partition(".")[0])
+    endpoint, address = config.pop(_ENDPOINT[kind][0], None), f"{kind}://{place}"
+    if endpoint is not None:
+        address += f" at {_public(endpoint)}"
+        client = {"allow_http": endpoint.lower().startswith("http:"), **client}
+        # The name for S3 goes before all variables.
+        config["aws_endpoint_url_s3" if kind == "s3" else _ENDPOINT[kind][0]] = endpoint
+    elif "account_name" in config:
+        address += f" of {config['account_name']}"
+    secrets = _pieces(value for name, value in config.items() if _SECRET.search(name))
+    config["container_name" if kind == "az" else "bucket"] = place
+    arguments = {"config": dict(sorted(config.items())), "client_options": client}
+    arguments |= {} if provider is None else {"credential_provider": provider}
+    return Recipe(kind, arguments, address, secrets), names and f"{names}/"
 
 
-def _is_web(url: str) -> bool:
+def _web(url: str, options: Mapping[str, Any]) -> Recipe:
+    """The recipe for a web server; user and password in its URL become a header."""
     try:
         parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0 and not (parts.query or parts.fragment)
+        if not parts.hostname or parts.port == 0 or parts.query or parts.fragment:
+            raise ValueError
     except ValueError:
-        return False
+        raise StoreError(_NO_URL) from None
+    config = _named("http", options)
+    client = {"allow_http": parts.scheme == "http", **config.pop("client_options", {})}
+    if config:
+        raise StoreOptionError(f"unknown options of a web server: {listed(sorted(config))}; {ACCEPTED}")
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        login = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        client["default_headers"] = login | client.get("default_headers", {})
+    secrets = _pieces(client.get("default_headers", {}).values())
+    return Recipe("http", {"url": _public(url), "client_options": client}, _public(url), secrets)
 
 
 def _named(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,13 +208,10 @@ def _named(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return wanted
 
 
-def _secrets(endpoint: str | None, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Texts that must not be shown, and their parts, each as it is and decoded."""
-    told = [value for name, value in arguments.get("config", {}).items() if _SECRET.search(name)]
-    told += arguments["client_options"].get("default_headers", {}).values()
-    told += (endpoint or "").partition("@")[0].split(":") if "@" in (endpoint or "") else ()
-    parts = [part for value in told for part in (str(value), *str(value).split(" "))]
-    return tuple(shown for part in parts for shown in (part, unquote(part)) if shown)
+def _pieces(secrets: Iterable[object]) -> tuple[str, ...]:
+    """Secrets and their words, each as it is and decoded."""
+    words = [word for secret in secrets for word in (str(secret), *str(secret).split(" "))]
+    return tuple(shown for word in words for shown in (word, unquote(word)) if shown)
 
 
 def of_ready(store: Any, options: Mapping[str, Any]) -> Recipe:
@@ -214,14 +221,14 @@ def of_ready(store: Any, options: Mapping[str, Any]) -> Recipe:
     if options:
         raise StoreOptionError("options of a ready store; accepted: a URL with options, or the store alone")
     kind = next((kind for kind, name in CLASSES.items() if name == type(store).__name__), "")
-    address = f"obstore.{store!r}"
+    address = f"obstore.{store!r}".replace(" ", "")
     if not kind:
         return Recipe(kind, {}, f"{address} {id(store)}")
     positional, arguments = store.__getnewargs_ex__()
     config = arguments.get("config") or {}
     address += "".join(f" at {_public(value)}" for name, value in config.items() if "endpoint" in name)
     first = {"url": positional[0]} if positional else {}
-    return Recipe(kind, {"config": config, "client_options": {}, **arguments, **first}, address)
+    return Recipe(kind, {"client_options": {}, **arguments, **first}, address)
 
 
 def _public(url: str) -> str:

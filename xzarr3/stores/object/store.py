@@ -341,7 +341,7 @@ class ObjectStore(Store):
                     return is_ours
             elif is_refused or (found.kind == "busy" and versioned(self, key)[1] != version):
                 return False
-            if not pace.again(replace(found, passing=found.passing or found.kind == "busy")):
+            if not pace.again(found):
                 if found.kind == "busy":
                     text = f"other writers keep replacing it, {found.text}, in {pace.attempts} attempts"
                     raise contended(key, self, text)
@@ -411,16 +411,15 @@ class ObjectStore(Store):
 
     def erase(self, *keys: str) -> None:
         paths, is_s3 = [self._path(key) for key in keys], self._recipe.kind == "s3"
+        is_bulk = is_s3 and not self._recipe.config.get("disable_bulk_delete")
         many = _BULK if is_s3 and len(keys) > 1 else 1
 
         def erase(at: int) -> None:
             some = paths[at] if many == 1 else paths[at : at + many]
             found = self._use().request(lambda obstore, store: obstore.delete(store, some), "delete")
-            # S3 knows no absent key; its requests for many are sent to the bucket, which may be missing.
-            is_absent = (
-                isinstance(found, Failure) and found.status == 404 and found.kind == ("key" if is_s3 else "")
-            )
-            if not is_absent:
+            # A bulk request is sent to the bucket, so that a 404 does not mean an absent key.
+            absent = ("key",) if is_bulk else ("key", "")
+            if not (isinstance(found, Failure) and found.status == 404 and found.kind in absent):
                 self._sure("erase", keys[at] if many == 1 else "", found)
 
         parallel_map(erase, range(0, len(paths), many), self.concurrency)
@@ -434,7 +433,7 @@ class ObjectStore(Store):
     def _listed(self, within: str, prefix: str) -> Iterator[str]:
         pages: Any = None
         offset: str | None = None
-        is_ordered = self._recipe.kind and "s3_express" not in self._recipe.arguments["config"]
+        is_ordered = self._recipe.kind and "s3_express" not in self._recipe.config
 
         def ask(obstore: Any, store: Any) -> dict[str, int]:
             nonlocal pages
