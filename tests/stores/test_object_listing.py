@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import http.server
-import io
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from email.message import Message
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import xarray as xr
 
 import xzarr3
 from xzarr3 import MemoryStore, StoreCapabilityError, StoreError
-from xzarr3.stores import CacheStore, LoggingStore, ReadOnlyStore
+from xzarr3.stores import ReadOnlyStore, WrapperStore
 from xzarr3.stores.object.errors import AnswerError
 from xzarr3.stores.object.listing import names_on
 
@@ -76,12 +74,9 @@ def linked(*links: str) -> str:
     return PYTHON.format("\n".join(f'<li><a href="{link}">name</a></li>' for link in links))
 
 
-def names(page: str | bytes, charset: str = "utf-8") -> tuple[set[str], set[str]]:
+def names(page: str) -> tuple[set[str], set[str]]:
     """The names on a page as from a server."""
-    answer: Any = io.BytesIO(page if isinstance(page, bytes) else page.encode())
-    answer.headers = Message()
-    answer.headers["Content-Type"] = f"text/html; charset={charset}"
-    return names_on(answer, URL, 60.0)
+    return names_on(page, URL)
 
 
 def test_names_on_pages_of_servers() -> None:
@@ -117,7 +112,7 @@ def test_names_on_takes_no_link_that_leads_elsewhere(link: str) -> None:
     assert names(linked(link, "a/")) == (set(), {"a"})
 
 
-REFUSED: dict[str, str | bytes] = {
+REFUSED: dict[str, str] = {
     "nothing": "",
     "a page for a login": "<html><title>Log in</title><form>Password</form><a href='a/'>a</a></html>",
     "a page of somebody": "<html><h1>Index of refraction</h1><a href='a/'>a</a></html>",
@@ -126,14 +121,13 @@ REFUSED: dict[str, str | bytes] = {
     "a child by a detour": linked("a/", "b/../c/"),
     "a child with two slashes": linked("a/", "b//"),
     "no end": linked("a/").partition("</ul>")[0],
-    "no text": b"\xff\xfe" + linked("a/").encode(),
-    "no HTML": linked("a/").replace("<ul>", "<![what["),
-    "many names": linked(*map(str, range(10**6))),
-    "one name many times": linked(*["a/"] * 10**6),
-    "a long tag": linked("a/").replace("<ul>", "<ul " + "x" * 10**6),
-    "a long comment": linked("a/").replace("<ul>", "<!-- " + "-" * 10**6),
-    "many tags that do not end": linked("a/").replace("<ul>", "<ul" * 10**6),
-    "many attributes": linked("a/").replace("<ul>", "<ul " + "a='" * 10**6),
+}
+ENDLESS: dict[str, str] = {
+    "one name many times": linked(*["a/"] * 10**5),
+    "a long tag": linked("a/").replace("<ul>", "<a " + "x" * 10**6),
+    "many tags that do not end": linked("a/").replace("<ul>", "<a " * 10**6),
+    "many attributes": linked("a/").replace("<ul>", "<a " + "href='" * 10**6),
+    "blanks": linked("a/").replace("<h1>", "<h1>" + " " * 10**6 + "<h1>" * 10**5),
 }
 
 
@@ -143,9 +137,10 @@ def test_names_on_refuses_what_is_no_whole_list(kind: str) -> None:
         names(REFUSED[kind])
 
 
-def test_names_on_refuses_an_unknown_charset() -> None:
-    with pytest.raises(AnswerError, match="cannot be parsed"):
-        names(linked("a/"), "no-such-charset")
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_names_on_takes_time_that_grows_with_the_page_only(kind: str) -> None:
+    """A test that does not end is a failure: the square of a million letters takes hours."""
+    assert names(ENDLESS[kind])[1] <= {"a"}
 
 
 # Served on loopback
@@ -236,18 +231,18 @@ def test_list_dir_of_a_web_server_through_wrappers(tmp_path: Path) -> None:
     ds = fill(tmp_path)
     with serving(partial(Quiet, directory=str(tmp_path.parent))) as above:
         url = f"{above}/{tmp_path.name}"
-        store = ReadOnlyStore(CacheStore(LoggingStore(url)))
+        store = ReadOnlyStore(WrapperStore(url))
         assert store.list_dir("g/") == ({"g/zarr.json"}, {"g/\u00e9/"})
-        assert (store.browsable, store.listable) == (True, False)
-        for ask in (store.list, store.list_sizes, lambda: store.list_prefix("g/")):
-            with pytest.raises(StoreCapabilityError, match="web server"):
+        assert (store.traits.browsable, store.listable) == (True, False)
+        for ask in (store.list, lambda: store.list_prefix("g/")):
+            with pytest.raises(StoreCapabilityError, match="cannot be listed"):
                 ask()
         xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), ds)
 
 
-@pytest.mark.parametrize("options", [{"headers": {"X-Key": "k"}}, {"headers": {"Authorization": "k"}}])
-def test_list_dir_of_a_web_server_sends_headers(options: dict[str, Any], tmp_path: Path) -> None:
-    (name,) = options["headers"]
+@pytest.mark.parametrize("name", ["X-Key", "Authorization"])
+def test_list_dir_of_a_web_server_sends_headers(name: str, tmp_path: Path) -> None:
+    options = {"client_options": {"default_headers": {name: "k"}}}
 
     class Guarded(Quiet):
         def do_GET(self) -> None:
@@ -267,10 +262,11 @@ UNLISTED: dict[str, tuple[type[Quiet], str]] = {
     "none": (strange(lambda: [b"no"], status=404), "404"),
     "refused": (strange(lambda: [b"no"], status=403), "403"),
     "a login": (strange(lambda: [b"<html><form>Password</form></html>"]), "no list of a folder"),
-    "elsewhere": (Moved, "redirects to another place"),
-    "many names": (strange(lambda: [linked(*map(str, range(10**6))).encode()]), "larger than"),
-    "no end": (strange(lambda: itertools.repeat(b"<a href='a/'>a</a>" * 1000)), "larger than|did not end"),
-    "nothing but blanks": (strange(lambda: itertools.repeat(b" " * 10**6)), "larger than|did not end"),
+    "elsewhere": (Moved, "status 302"),
+    "no text": (strange(lambda: [b"\xff\xfe"]), "no text"),
+    "many names": (strange(lambda: [linked(*map(str, range(10**6))).encode()]), "more than"),
+    "no end": (strange(lambda: itertools.repeat(b"<a href='a/'>a</a>" * 1000)), "more than|took over"),
+    "nothing but blanks": (strange(lambda: itertools.repeat(b" " * 10**6)), "more than|took over"),
 }
 
 
@@ -282,7 +278,7 @@ def test_without_a_page_the_error_names_consolidated_metadata(kind: str, tmp_pat
         with pytest.raises(StoreCapabilityError, match=r"consolidate_metadata\(\)") as caught:
             xr.open_dataset(f"{url}/x.zarr", engine="xzarr3")
         assert isinstance(caught.value.__cause__, StoreCapabilityError)
-        with pytest.raises(StoreCapabilityError, match=f"folder 'g/'.*({why})"):
+        with pytest.raises(StoreCapabilityError, match=f"keys below 'g/'.*({why})"):
             xzarr3.open_store(f"{url}/x.zarr").list_dir("g/")
 
 
@@ -295,7 +291,7 @@ def test_a_page_that_comes_drop_by_drop_is_given_up(tmp_path: Path) -> None:
 
     with serving(partial(strange(drops), directory=str(tmp_path))) as url:
         try:
-            with pytest.raises(StoreCapabilityError, match="did not end within 1 s"):
+            with pytest.raises(StoreCapabilityError, match="took over 1 s"):
                 xzarr3.open_store(url, {"deadline": 1}).list_dir("")
         finally:
             done.set()
