@@ -1,8 +1,8 @@
 """Requests to an object store: one client for all stores of a recipe, and its limits.
 
 obstore signs requests, keeps connections, limits the time of an answer and retries what it knows to be safe.
-A client belongs to the process that made it. It is made at the first request and shared by all unpickled copies
-of a store, which thus have one connection pool and one limit on concurrent requests.
+A client belongs to the process that made it. It is made at the first request and shared by all unpickled
+copies of a store, which thus have one connection pool and one limit on concurrent requests.
 
 The threads of obstore do not survive a fork, and a request in the child would wait for ever. If obstore was
 loaded before the fork, a request in the child therefore raises an error.
@@ -32,12 +32,13 @@ from xzarr3.tracing.counters import add
 from xzarr3.tracing.events import sent
 
 Result = TypeVar("Result")
+Version = tuple[str | None, str | None, int]
 Call = Callable[[Any, Any], Result]  # Takes the package obstore and its store.
 
 _CONNECT = 5.0  # Seconds
 _SENDING = 180.0  # Seconds without an answer to a large upload.
 _LONG = 2**20  # Bytes; sending a larger value may take a while.
-_LONGEST_ANSWER = 86400.0  # Seconds for one answer, as long as it keeps arriving.
+_LONGEST_ANSWER = timedelta(days=12)  # As long as it keeps arriving.
 _GLANCE = 0.5  # Seconds after which a waiting thread checks whether its work is still wanted.
 _FIRST_PAUSE = 0.1  # Seconds
 _LONGEST_PAUSE = 15.0
@@ -67,16 +68,14 @@ def _usable() -> Any:
     """
     if _is_forked:
         raise StoreError(
-            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads do not survive "
-            "a fork, so requests would never be answered; start processes by 'spawn' or 'forkserver' of "
-            "multiprocessing, or use no object store before forking"
+            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads no fork has; "
+            "start processes by 'spawn' or 'forkserver' of multiprocessing, or fork before using a store"
         )
     try:
         import obstore.store
     except ImportError as error:
         raise StoreError(
-            "object storage and HTTP need the package obstore, which cannot be imported; install it with "
-            "pip install 'xzarr3[object]'"
+            "object stores and HTTP need the package obstore; install it with pip install 'xzarr3[object]'"
         ) from error
     return obstore
 
@@ -90,27 +89,26 @@ class Answer:
     body : memoryview
     first : int
         Offset of the body in the value.
-    size : int
-        Size of the whole value in bytes.
-    tag, generation : str, optional
-        Names of this version of the value.
+    version : (str or None, str or None, int)
+        The e-tag, the generation and the size, which differ between versions of the value.
     modified : datetime, optional
         When the value was stored, if the answer tells.
     """
 
     body: memoryview
     first: int
-    size: int
-    tag: str | None
-    generation: str | None
+    version: Version
     modified: datetime | None = None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its version has a name."""
+        return self.version[:2] != (None, None)
 
     def is_of(self, other: Answer) -> bool:
         """Whether both are of one version, as far as answers tell."""
-        if (self.tag, self.generation, self.size) != (other.tag, other.generation, other.size):
-            return False
-        times = {self.modified, other.modified} - {None}
-        return self.tag is not None or self.generation is not None or len(times) < 2
+        is_same = self.is_named or None in (self.modified, other.modified) or self.modified == other.modified
+        return is_same and self.version == other.version
 
 
 class Pace:
@@ -151,7 +149,6 @@ class Client:
         """Kinds of conditions that the service was seen to ignore."""
         self.confirming = threading.Lock()
         self._slots = threading.Semaphore(settings.concurrency)
-        self._lock = threading.Lock()
         self._stores: dict[tuple[bool, bool], Any] = {}
 
     def made(self, once: bool, sends: bool) -> Any:
@@ -162,30 +159,27 @@ class Client:
         """
         if self._ready is not None:
             return self._ready
-        with self._lock:
-            if (once, sends) not in self._stores:
-                self._stores[once, sends] = self._make(once, sends)
-            return self._stores[once, sends]
+        if (once, sends) not in self._stores:
+            self._stores.setdefault((once, sends), self._make(once, sends))
+        return self._stores[once, sends]
 
     def _make(self, once: bool, sends: bool) -> Any:
-        recipe, obstore = self._recipe, _usable()
-        timeout, deadline = self._settings.timeout, self._settings.deadline
-        longest = min(_LONGEST_PAUSE, deadline / 4)
-        arguments = dict(recipe.arguments)
+        recipe, obstore, deadline = self._recipe, _usable(), self._settings.deadline
+        timeout, longest = min(self._settings.timeout, deadline), min(_LONGEST_PAUSE, deadline / 4)
         client = {
-            "timeout": max(deadline, _LONGEST_ANSWER),
-            "read_timeout": max(deadline, _SENDING) if sends else min(timeout, deadline),
-            "connect_timeout": min(timeout, deadline, _CONNECT),
+            "timeout": _LONGEST_ANSWER,
+            "read_timeout": timedelta(0, max(deadline, _SENDING) if sends else timeout),
+            "connect_timeout": timedelta(0, min(timeout, _CONNECT)),
         }
-        client_options = {name: timedelta(seconds=value) for name, value in client.items()}
-        arguments["client_options"] = {**client_options, **arguments["client_options"]}
-        backoff = {"init_backoff": min(_FIRST_PAUSE, longest), "max_backoff": longest}
-        arguments["retry_config"] = {
+        pauses = {"init_backoff": min(_FIRST_PAUSE, longest), "max_backoff": longest}
+        retries = {
             "max_retries": 0 if once else self._settings.retries,
             # obstore checks it before a pause, so that the last attempt begins before the deadline.
-            "retry_timeout": timedelta(seconds=deadline - longest),
-            "backoff": {name: timedelta(seconds=value) for name, value in backoff.items()},
+            "retry_timeout": timedelta(0, deadline - longest),
+            "backoff": {name: timedelta(0, pause) for name, pause in pauses.items()},
         }
+        arguments = {**recipe.arguments, "retry_config": retries}
+        arguments["client_options"] = client | dict(recipe.arguments["client_options"])
         if recipe.kind == "s3" and arguments.get("credential_provider") is None:
             arguments["credential_provider"] = _of_boto3(recipe.config)
         try:
@@ -276,8 +270,8 @@ class Client:
                     text = f"found {len(body)} bytes in the body, expected {stop - first}"
                     raise AnswerError(Failure(text, passing=True))
             modified = meta["last_modified"]  # 1970 where the answer has no such header.
-            known = modified if modified.timestamp() > 0 else None
-            return Answer(memoryview(body), first, meta["size"], meta["e_tag"], meta["version"], known)
+            version = meta["e_tag"], meta["version"], meta["size"]
+            return Answer(memoryview(body), first, version, modified if modified.timestamp() > 0 else None)
 
         return self.request(call, "head" if "head" in options else "get_range" if options else "get")
 

@@ -1,8 +1,8 @@
 """URLs, options and settings of object stores, and the recipe made from them.
 
 Options are those of obstore, and a few of fsspec. A recipe holds everything needed to make a client of
-obstore. It is compared, pickled and sent to other processes. It contains secrets and is therefore never shown;
-:attr:`Recipe.address` is the location without secrets.
+obstore. It is compared, pickled and sent to other processes. It contains secrets and is therefore never
+shown; :attr:`Recipe.address` is the location without secrets.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _SECRET = re.compile("key|secret|token|password|sas_")
 _BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
 _NO_NAMES = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 _NO_URL = (
-    "not a URL of an object store; accepted: 's3://', 'gs://' or 'az://' with a bucket or container and names "
-    "separated by single '/', not '.' or '..'; 'https://' with a host, a port and a path, in which '?' is "
-    f"written '%3F' and '#' '%23'; signatures of requests are given as {_HEADERS}"
+    "not a URL of an object store; accepted: 's3://', 'gs://' or 'az://', a bucket or container and names, "
+    "none of them empty, '.' or '..'; 'https://' with a host, a port and a path, in which '?' is '%3F' and "
+    f"'#' is '%23'; signatures of requests are given as {_HEADERS}"
 )
 ACCEPTED: Final = "accepted: those of obstore, anon, endpoint_url, key, secret, token, settings of the store"
 """What options there are, for an error message."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,12 +28,13 @@ from xzarr3.errors import (
 from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import Key, Names, Store, Traits, versioned
 from xzarr3.stores.interned import reduced
-from xzarr3.stores.object.client import Answer, Client, Pace, client_of
+from xzarr3.stores.object.client import Answer, Client, Pace, Version, client_of
 from xzarr3.stores.object.errors import ADVICE, Failure
 from xzarr3.stores.object.listing import folder
 from xzarr3.stores.object.options import Recipe, Settings, of_ready, parse
 from xzarr3.stores.values import ABSENT, ANY, Scratch, Value, check_range, steady
 
+_ALL = 2**63 - 1
 _FAR = 2**62  # Bytes; no value is that large, and services accept no much larger numbers.
 _BULK = 1000  # Keys erased by one request.
 _PAGE = 1000  # The most names that services put on one page of a list.
@@ -45,6 +45,7 @@ _REFUSED = re.compile(r"[\x00-\x1f\x7f]")
 _REFUSED_BY_AZURE = re.compile(r"[\x00-\x1f\x7f\\]|\./|\.$")
 _HEAD = {"head": True}
 _WRONG_VERSION = {"e_tag": '"00000000000000000000000000000000"', "version": "1"}
+_NO_KEY = ("place", "credentials", "other")  # Kinds of failures that are not about a key.
 _IGNORED = Failure("the service ignores conditions")
 _OF_EACH = frozenset({"_client", "_name"})
 
@@ -144,11 +145,7 @@ class ObjectStore(Store):
     reports = False  # Its client reports the requests.
 
     def __init__(
-        self,
-        store: Any,
-        *,
-        storage_options: Mapping[str, Any] | None = None,
-        **settings: Any,
+        self, store: Any, *, storage_options: Mapping[str, Any] | None = None, **settings: Any
     ) -> None:
         super().__init__()
         options = dict(storage_options or {})
@@ -160,18 +157,17 @@ class ObjectStore(Store):
         else:
             self._recipe = of_ready(store, options)
             self._ready = None if self._recipe.kind else store
-        is_web = self._recipe.kind == "http"
-        is_compared = self._settings.conditional == "service" and not is_web
+        told, is_web = self._settings, self._recipe.kind == "http"
+        is_compared = told.conditional == "service" and not is_web
+        shared = {name: getattr(told, name) for name in ("concurrency", "request_bytes", "over_read")}
         self.traits = Traits(
-            read_only=self._settings.read_only or is_web,
+            read_only=told.read_only or is_web,
             operations=frozenset(("get",)) if is_web else Traits().operations,
             browsable=is_web,
-            concurrency=self._settings.concurrency,
-            request_bytes=self._settings.request_bytes,
-            over_read=self._settings.over_read,
             conditional="service" if is_compared else "threads",
             erases_conditionally=not is_compared,
             durable=self._recipe.kind in ("s3", "gs", "az"),
+            **shared,
         )
         self._client: Client | None = None
 
@@ -215,10 +211,9 @@ class ObjectStore(Store):
     # Requests
 
     def _use(self) -> Client:
-        if self._client is None and self._ready is None:
-            self._client = client_of(self._recipe, self._settings)
-        elif self._client is None:
-            self._client = Client(self._recipe, self._settings, self._ready)
+        if self._client is None:
+            told, ready = (self._recipe, self._settings), self._ready
+            self._client = client_of(*told) if ready is None else Client(*told, ready)
         return self._client
 
     def _path(self, key: str) -> str:
@@ -226,8 +221,8 @@ class ObjectStore(Store):
         path = self._prefix + key
         if (_REFUSED_BY_AZURE if self._recipe.kind == "az" else _REFUSED).search(path):
             raise InvalidKeyError(
-                f"invalid key {shorten(key)} for {self}; accepted: no control characters, and on Azure no '\\' "
-                "and no name that ends with '.', which Azure changes"
+                f"invalid key {shorten(key)} for {self}; accepted: no control characters, on Azure no '\\' "
+                "and no name that ends with '.'"
             )
         return path
 
@@ -237,8 +232,8 @@ class ObjectStore(Store):
         kind, advice = ADVICE.get(failure.kind, (StoreError, ""))
         if failure.passing and not advice:
             told = self._settings
-            advice = f"raise retries (now {told.retries}) or deadline (now {told.deadline:g} s), or lower "
-            advice += f"concurrency (now {told.concurrency})"
+            advice = f"raise retries (now {told.retries}) or deadline (now {told.deadline:g} s), "
+            advice += f"or lower concurrency (now {told.concurrency})"
         return kind(f"cannot {doing} {what} of {self}: {failure.text}{attempts}" + (advice and f"; {advice}"))
 
     def _sure(self, doing: str, key: str, found: Any) -> Any:
@@ -247,22 +242,16 @@ class ObjectStore(Store):
             raise self._error(doing, key, found)
         return found
 
-    def _ask(self, key: str, options: Mapping[str, Any], limit: int = sys.maxsize) -> Answer | Failure | None:
+    def _ask(self, key: str, options: Mapping[str, Any], limit: int = _ALL) -> Answer | Failure | None:
         """A value or part of it; None if the key is absent, a Failure if the part cannot be had."""
         found = self._use().read(self._path(key), options, limit)
         if not isinstance(found, Failure) or found.kind in ("beyond", "whole", "refused"):
             return found
-        if found.status in self._settings.absent_status and found.kind not in (
-            "place",
-            "credentials",
-            "other",
-        ):
+        if found.status in self._settings.absent_status and found.kind not in _NO_KEY:
             return None
         raise self._error("read", key, found)
 
-    def _opened(
-        self, key: str, start: int, length: int | None, limit: int = sys.maxsize
-    ) -> _ObjectValue | None:
+    def _opened(self, key: str, start: int, length: int | None, limit: int = _ALL) -> _ObjectValue | None:
         """A value that already holds a part, if one request can fetch it."""
         far = length is not None and -start - length > self.traits.request_bytes
         options: dict[str, Any] = _HEAD
@@ -278,7 +267,7 @@ class ObjectStore(Store):
         found = self._ask(key, options, limit)
         if isinstance(found, Failure) and options is not _HEAD:  # Perhaps because the value is empty.
             head = self._ask(key, _HEAD)
-            found = found if isinstance(head, Answer) and head.size and found.kind == "whole" else head
+            found = found if isinstance(head, Answer) and head.version[2] and found.kind == "whole" else head
         answer = self._sure("read", key, found)
         return None if answer is None else _ObjectValue(self, key, answer)
 
@@ -290,12 +279,12 @@ class ObjectStore(Store):
         byte_range: ByteRange | None = None,
         *,
         into: Scratch | None = None,
-        limit: int = sys.maxsize,
+        limit: int = _ALL,
     ) -> Buffer | None:
         start, length = byte_range or (0, None)
 
         def read() -> Buffer | None:
-            value = self._opened(key, start, length, limit if byte_range is None else sys.maxsize)
+            value = self._opened(key, start, length, limit if byte_range is None else _ALL)
             return None if value is None else value.read(start, length)
 
         return steady(read)
@@ -304,8 +293,7 @@ class ObjectStore(Store):
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
     ) -> Value | None:
         if _is_version(version):
-            tag, generation, size = version
-            return _ObjectValue(self, key, Answer(memoryview(b""), 0, size, tag, generation))
+            return _ObjectValue(self, key, Answer(memoryview(b""), 0, version))
         return self._opened(key, *(first or (0, 0)))
 
     # Writing
@@ -500,19 +488,14 @@ class _ObjectValue(Value):
 
     def __init__(self, store: ObjectStore, key: str, known: Answer) -> None:
         self._store, self._key, self._known = store, key, known
-        self.size: int = known.size
+        self.size: int = known.version[2]
 
     @property
     def version(self) -> object | None:
-        known = self._known
+        known, is_web = self._known, self._store.traits.browsable
         # A web server may give the same tag to two values stored within one second.
         is_new = known.modified is not None and datetime.now(UTC) - known.modified < _SETTLED
-        is_named = (known.tag or known.generation) is not None
-        return (
-            (known.tag, known.generation, known.size)
-            if is_named and not (self._store.traits.browsable and is_new)
-            else None
-        )
+        return known.version if known.is_named and not (is_web and is_new) else None
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         check_range((start, length))
@@ -525,8 +508,8 @@ class _ObjectValue(Value):
             return b""
         if 0 <= inside <= len(known.body) - length:
             return known.body[inside : inside + length]
-        is_strong = known.tag is not None and known.tag.startswith('"')
-        options = {"range": (start, start + length), **({"if_match": known.tag} if is_strong else {})}
+        tag = known.version[0] or ""
+        options = {"range": (start, start + length)} | ({"if_match": tag} if tag.startswith('"') else {})
         found = store._ask(self._key, options)
         if isinstance(found, Failure) and found.kind == "whole":
             raise store._error("read", self._key, found)
@@ -539,7 +522,7 @@ class _ObjectValue(Value):
         return parallel_map(lambda part: self.read(*part), wanted, self._store.concurrency)
 
 
-def _is_version(version: object) -> TypeGuard[tuple[str | None, str | None, int]]:
+def _is_version(version: object) -> TypeGuard[Version]:
     return isinstance(version, tuple) and len(version) == 3
 
 
