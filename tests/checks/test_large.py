@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from _fault_server import FaultServer
+from _recording import heard
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, Store
-from xzarr3.stores import LoggingStore
+from xzarr3.stores import Key
 
 LIMIT = 500 * 2**20  # bytes
 
@@ -44,33 +45,30 @@ class Synthetic(Store):
         self.documents = {key: bytes(held.get(key) or b"") for key in held.list()}
         self.value = np.ones(4, "int16").tobytes()
 
-    def _get(self, key: str, byte_range: Any) -> Any:
+    def get(self, key: str, byte_range: Any = None) -> Any:
         if key in self.documents:
             return self.documents[key]
         return self.value if key.startswith("a/c/") else None
 
-    def _list(self, prefix: str) -> Iterator[str]:
-        return (key for key, _ in self._list_sizes(prefix))
-
-    def _list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
         return ({"zarr.json"}, {"a/"}) if not prefix else ({"a/zarr.json"}, {"a/c/"})
 
-    def _list_sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
-        yield from ((key, len(value)) for key, value in self.documents.items())
+    def list(self, prefix: str = "") -> Iterator[str]:
+        yield from (Key(key, len(value)) for key, value in self.documents.items())
         for at in range(self.number):
             match self.kind:
                 case "whole":
-                    yield f"a/c/{at}/0", 8
+                    yield Key(f"a/c/{at}/0", 8)
                 case "holes":
-                    yield f"a/c/{2 * at}/0", 8
+                    yield Key(f"a/c/{2 * at}/0", 8)
                 case "outside":
-                    yield f"a/c/{at}/7", 8
+                    yield Key(f"a/c/{at}/7", 8)
                 case "foreign":
-                    yield f"a/notes-{at}.txt", 8
+                    yield Key(f"a/notes-{at}.txt", 8)
                 case "temporary":
-                    yield f"a/c/{at}.partial", 8
+                    yield Key(f"a/c/{at}.partial", 8)
                 case _:
-                    yield f"lost-{at}/c/0", 8
+                    yield Key(f"lost-{at}/c/0", 8)
 
 
 def child(kind: str, number: int) -> None:
@@ -162,14 +160,10 @@ def test_requests_do_not_grow_with_the_number_of_keys(number: int) -> None:
     for name in ("a", "b"):
         root.create_array(name, data=np.arange(1, number + 1), chunks=1)
     xzarr3.consolidate_metadata(inner)
-    store = LoggingStore(inner)
-    assert xzarr3.check(store).findings == ()
-    kinds: dict[str, int] = {}
-    for record in store.records:
-        kinds[record.operation] = kinds.get(record.operation, 0) + 1
-    assert kinds["list"] == 2  # of keys, and of temporary files
-    assert kinds["list_dir"] <= 3
-    assert sum(kinds.values()) <= 50, kinds
+    with xzarr3.trace() as t:
+        assert xzarr3.check(inner).findings == ()
+    assert t.total["list"] <= 4
+    assert t.total["requests"] <= 50, str(t)
 
 
 @pytest.mark.parametrize("number", [5, 2500])
@@ -196,9 +190,9 @@ def test_sample_of_a_large_shard_moves_its_index_and_few_inner_chunks(tmp_path: 
     xzarr3.create_array(inner, data=data, chunks=2**12, shards=2**22, compressors=None)
     cases: tuple[tuple[Any, int, int], ...] = (("sample", 8 * 2**12, 9 * 2**12), ("all", 2**22, 2**22))
     for decode, least, most in cases:
-        store = LoggingStore(inner)
-        assert xzarr3.check(store, decode=decode).findings == ()
-        moved = sum(record.size for record in store.records if record.key == "c/0")
+        with heard() as requests:
+            assert xzarr3.check(inner, decode=decode).findings == ()
+        moved = sum(request.size for request in requests if request.key == "c/0")
         assert least <= moved <= most + 1024 * 16 + 4  # the index
 
 

@@ -19,7 +19,7 @@ STORES: dict[str, Callable[[Path], xzarr3.Store]] = {
     "memory": lambda base: MemoryStore(),
     "directory": lambda base: LocalStore(base / "s.zarr"),
     "synced directory": lambda base: LocalStore(base / "s.zarr", fsync=True),
-    "wrapped directory": lambda base: xzarr3.LoggingStore(LocalStore(base / "s.zarr")),
+    "wrapped directory": lambda base: xzarr3.WrapperStore(LocalStore(base / "s.zarr")),
     "fsspec": lambda base: xzarr3.open_store(f"memory://{base}"),
 }
 FORMATS: tuple[Any, ...] = (3, 2, "3-draft")
@@ -116,13 +116,14 @@ class Failing(MemoryStore):
         if self.left < 0:
             raise StoreError("the store is gone")
 
-    def set(self, key: str, value: Any) -> None:
+    def put(self, key: str, pieces: Any) -> None:
         self._count()
-        super().set(key, value)
+        super().put(key, pieces)
 
-    def erase(self, key: str) -> None:
-        self._count()
-        super().erase(key)
+    def erase(self, *keys: str) -> None:
+        for key in keys:
+            self._count()
+            super().erase(key)
 
 
 @pytest.mark.parametrize("steps", range(16))
