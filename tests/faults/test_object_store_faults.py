@@ -6,7 +6,6 @@ import itertools
 import logging
 import multiprocessing
 import pickle
-import re
 import threading
 import time
 import traceback
@@ -15,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -175,30 +174,29 @@ def test_writes_lists_and_erasing_are_tried_again(fault_server: FaultServer, ser
 
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
-def test_lists_that_fail(fault_server: FaultServer, service: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "parameters", "text"),
+    [
+        ("status", {}, "status 503, in 4 attempts"),
+        ("reset", {}, "the connection broke, in 4 attempts"),
+        ("status", {"status": 403}, "status 403; pass credentials"),
+        ("short", {}, ""),
+        ("reset-body", {}, ""),
+    ],
+    ids=str,
+)
+def test_lists_that_fail(
+    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any], text: str
+) -> None:
     fault_server.put(PATH, VALUE)
     store = make(service, fault_server, retries=3)
+    fault_server.fault(kind, "/b", **parameters)
     lists: list[Callable[[], Any]] = [lambda: list(store.list_prefix("d/")), lambda: store.list_dir("d/")]
-    for kind, text in (("status", "status 503"), ("reset", "the connection broke")):
-        fault_server.clear_faults()
-        fault_server.fault(kind, "/b")
-        for enumerate_ in lists:
-            fault_server.clear_log()
-            with pytest.raises(StoreError, match=rf"cannot list keys below 'd/' of .*{text}, in 4 attempts"):
-                enumerate_()
-            assert len(fault_server.log()) == 4
-    fault_server.clear_faults()
-    fault_server.fault("status", "/b", status=403)
     for enumerate_ in lists:
-        with pytest.raises(StorePermissionError, match="status 403"):
+        fault_server.clear_log()
+        with pytest.raises(StoreError, match=f"cannot list keys below 'd/' of .*{text}"):
             enumerate_()
-    fault_server.clear_faults()
-    for kind in ("short", "reset-body"):
-        fault_server.clear_faults()
-        fault_server.fault(kind, "/b")
-        for enumerate_ in lists:
-            with pytest.raises(StoreError, match="cannot list keys"):
-                enumerate_()
+        assert len(fault_server.log()) == {"": ANY, "status 403; pass credentials": 1}.get(text, 4)
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -279,42 +277,6 @@ def test_the_last_attempt_begins_before_the_deadline(
     assert deadline + timeout < 20 or settings
 
 
-@pytest.mark.parametrize("service", ["s3", "http"])
-@pytest.mark.parametrize(
-    ("kind", "parameters", "message"),
-    [
-        ("short", {}, "the connection broke"),
-        ("status", {"status": 500}, r"status 500, in \d+ attempts"),
-        ("status", {"status": 403}, "status 403"),
-    ],
-    ids=str,
-)
-def test_a_fault_that_stays_is_reported(
-    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any], message: str
-) -> None:
-    fault_server.put(PATH, VALUE)
-    fault_server.fault(kind, "/b/*", **parameters)
-    doing: list[Callable[[ObjectStore], Any]] = [
-        lambda store: store.get("a"),
-        lambda store: store.get("a", (3, 4)),
-        lambda store: update(store, "a", lambda _: [b"1"]),
-    ]
-    if service == "s3" and kind == "status":
-        doing.append(lambda store: store.set("b", b"1"))
-    for call in doing:
-        with pytest.raises((StoreError, ReadOnlyError), match=message if service == "s3" else None):
-            call(make(service, fault_server, retries=3))
-
-
-def test_nothing_is_tried_again_that_is_not_wanted_any_more(fault_server: FaultServer) -> None:
-    fault_server.fault("hang", "/b/x/[1-7]")
-    fault_server.fault("status", "/b/x/0", status=403)
-    store = make("s3", fault_server, timeout=0.5, deadline=0.6, concurrency=2)
-    with pytest.raises(StoreError):
-        store.get_values([str(at) for at in range(8)])
-    assert len({entry["path"] for entry in fault_server.log()}) <= 3
-
-
 def test_nobody_waits_for_a_request_that_is_not_wanted_any_more(fault_server: FaultServer) -> None:
     store = make("s3", fault_server, timeout=1.5, retries=0, concurrency=1)
     fault_server.fault("hang", "/b/x/*")
@@ -383,35 +345,21 @@ WRONG_PARTS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("service", SERVICES)
-@pytest.mark.parametrize(("kind", "parameters"), WRONG, ids=str)
+@pytest.mark.parametrize(("kind", "parameters"), [*WRONG, *WRONG_PARTS], ids=str)
 def test_wrong_answers_are_no_values(
     fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any]
 ) -> None:
     fault_server.put_all({PATH: VALUE, "/b/x/elsewhere": b"?" * len(VALUE)})
     store = make(service, fault_server, retries=2)
     fault_server.fault(kind, PATH, **parameters)
-    if parameters.get("location") == "/b/x/elsewhere":  # Where the server says it is.
-        for name, read in READS.items():
+    for name, read in READS.items():
+        if parameters.get("location") == "/b/x/elsewhere":  # Where the server says it is.
             assert bytes(read(store)) == b"?" * len(EXPECTED[name])
-        return
-    for ask in (*READS.values(), lambda store: store.exists("a")):
-        with pytest.raises(StoreError, match="key 'a' of"):
-            ask(store)
-
-
-@pytest.mark.parametrize("service", SERVICES)
-@pytest.mark.parametrize(("kind", "parameters"), WRONG_PARTS, ids=str)
-def test_wrong_parts_are_no_values(
-    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any]
-) -> None:
-    fault_server.put(PATH, VALUE)
-    store = make(service, fault_server, retries=2)
-    fault_server.fault(kind, PATH, **parameters)
-    for name in sorted(BY_RANGE):
-        with pytest.raises(StoreError, match="key 'a' of"):
-            READS[name](store)
-    assert store.get("a") == VALUE
-    assert store.exists("a")
+        elif (kind, parameters) in WRONG_PARTS and name not in BY_RANGE:
+            assert bytes(read(store)) == EXPECTED[name]
+        else:
+            with pytest.raises(StoreError, match="key 'a' of"):
+                read(store)
 
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
@@ -447,12 +395,9 @@ def test_login_pages_of_a_real_server(http_server: WebServer) -> None:
     def at(place: str, **options: Any) -> ObjectStore:
         return ObjectStore(f"{http_server.url}/{place}/{name}", **options)
 
-    for prefix in ("login", "moved"):
-        for read in READS.values():
-            with pytest.raises(StoreError, match=r"HTML page|not the range"):
-                read(at(prefix))
-        with pytest.raises(StoreError, match="HTML page"):
-            at(prefix).exists("no")
+    for prefix, read in itertools.product(("login", "moved"), READS.values()):
+        with pytest.raises(StoreError, match=r"HTML page|not the range"):
+            read(at(prefix))
     for prefix, status in (("forbidden", 403), ("auth", 401)):
         with pytest.raises(StorePermissionError, match=f"status {status}"):
             at(prefix).get("a")
@@ -468,39 +413,27 @@ def test_login_pages_of_a_real_server(http_server: WebServer) -> None:
 def test_a_web_server_is_read_only(http_server: WebServer) -> None:
     name, path = http_server.directory()
     (path / "a b").mkdir()
-    (path / "a b" / "c%2Fd#?+~").write_bytes(VALUE)
-    (path / "empty").write_bytes(b"")
+    for file, value in {"a b/c%2Fd#?+~": VALUE, "empty": b"", "ten": b"0123456789"}.items():
+        (path / file).write_bytes(value)
     store = ObjectStore(f"{http_server.url}/{name}/")
     assert store.get("a b/c%2Fd#?+~") == VALUE
-    assert store.get("a b/c%2Fd#?+~", (-5, 3)) == VALUE[-5:-2]
-    for byte_range in (None, (0, 3), (2, None), (-2, None), (1, 0)):
-        assert store.get("empty", byte_range) == b""
-    (path / "ten").write_bytes(b"0123456789")
     for start, length in itertools.product(range(-12, 13), [None, *range(12)]):
         first = start % 10 if -10 <= start < 0 else max(start, 0)
-        expected = b"0123456789"[first:][:length]
-        assert store.get("ten", (start, length)) == expected
-    assert store.get("empty/x") is None
-    assert store.get("no") is None
+        assert store.get("ten", (start, length)) == b"0123456789"[first:][:length]
+        assert store.get("empty", (start, length)) == b""
+    assert store.get("empty/x") is store.get("no") is None
     assert not store.exists("no")
     assert (store.readable, store.writeable, store.erasable, store.listable) == (True, False, False, False)
-    writes: list[Callable[[], Any]] = [
+    changes: list[Callable[[], Any]] = [
         lambda: store.set("a", b""),
-        lambda: store.set_values([("a", b"")]),
         lambda: store.erase("a"),
-        lambda: store.erase_values(["a"]),
         lambda: store.erase_prefix("a/"),
         lambda: put_if(store, "a", "absent", b""),
         lambda: update(store, "a", lambda _: [b""]),
-        lambda: store.set_partial_values([("a", 0, b"")]),
     ]
-    for write in writes:
+    for change in changes:
         with pytest.raises(ReadOnlyError):
-            write()
-    lists: list[Callable[[], Any]] = [store.list, lambda: store.list_prefix("a/"), lambda: store.list_dir("")]
-    for enumerate_ in lists:
-        with pytest.raises(StoreCapabilityError, match="consolidated"):
-            enumerate_()
+            change()
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -586,31 +519,21 @@ def test_readers_keep_to_one_version(fault_server: FaultServer, service: str) ->
 def test_a_known_version_is_opened_without_a_request(fault_server: FaultServer, service: str) -> None:
     store = make(service, fault_server)
     fault_server.put(PATH, VALUE)
-    version = pickle.loads(pickle.dumps(_open(store, "a", (0, 10)).version))
+    version: Any = pickle.loads(pickle.dumps(_open(store, "a", (0, 10)).version))
     assert hash(version) == hash(_open(store, "a", (0, 10)).version)
-
-    def known() -> Any:
-        fault_server.clear_log()
-        reader = _open(store, "a", (0, 10), version)
-        assert fault_server.log() == []
-        return reader
-
-    reader = known()
-    assert reader.version == version
+    fault_server.clear_log()
+    known = _open(store, "a", (0, 10), version)
+    assert known.version == version
+    assert fault_server.log() == []
+    assert known.read_ranges([1, 2, 10**6], [3, 4, 5]) == [VALUE[1:4], VALUE[2:6], b""]
     for start, length in ((-5, None), (-50, 10), (7, 3), (len(VALUE), 3)):
-        expected = VALUE[start:] if length is None else VALUE[start : start + length]
-        assert reader.read(start, length) == expected
-    assert reader.read_ranges([1, 2, 10**6], [3, 4, 5]) == [VALUE[1:4], VALUE[2:6], b""]
-    for entry in fault_server.log("GET"):
-        assert entry["if_match"] == version[0]
-    assert known().read(10**6, 3) == b""
-    fault_server.put(PATH, b"another")
-    for start in (0, -3):
-        with pytest.raises(ChangedError):
-            known().read(start, 3)
-    fault_server.delete(PATH)
-    with pytest.raises(ChangedError):
-        known().read(0, 3)
+        assert known.read(start, length) == VALUE[start:][:length]
+    assert {entry["if_match"] for entry in fault_server.log("GET")} == {version[0]}
+    for change in (lambda: fault_server.put(PATH, b"another"), lambda: fault_server.delete(PATH)):
+        change()
+        for start in (0, -3):
+            with pytest.raises(ChangedError):
+                known.read(start, 3)
 
 
 @pytest.mark.parametrize(
@@ -632,9 +555,6 @@ def test_tags_that_come_back_are_compared(
     fault_server.fault("headers", PATH, headers=then)
     with pytest.raises(ChangedError):
         reader.read(3, 4)
-    fault_server.clear_faults()
-    fault_server.fault("headers", PATH, headers=first)
-    assert reader.read(3, 4) == VALUE[3:7]
 
 
 def test_values_without_tags(fault_server: FaultServer) -> None:
@@ -647,10 +567,8 @@ def test_values_without_tags(fault_server: FaultServer) -> None:
     fault_server.put(PATH, VALUE + b"more")
     with pytest.raises(ChangedError):
         reader.read(0, 3)
-    value, version = versioned(store, "a")
-    assert value == VALUE + b"more"
     with pytest.raises(StoreCapabilityError, match="does not distinguish versions"):
-        put_if(store, "a", version, b"x")
+        put_if(store, "a", versioned(store, "a")[1], b"x")
 
 
 def test_parts_read_together_are_of_one_version(fault_server: FaultServer) -> None:
@@ -715,20 +633,6 @@ def test_conditions(fault_server: FaultServer, service: str) -> None:
 
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
-def test_conditions_are_tried_once(fault_server: FaultServer, service: str) -> None:
-    """The first of each kind is made twice, the second time under a condition that does not hold."""
-    store = make(service, fault_server, concurrency=5)
-    for at in range(3):
-        assert put_if(store, f"k{at}", "absent", b"1")
-    assert [entry["status"] for entry in fault_server.log("PUT")] == [200, 412, 200, 200]
-    fault_server.clear_log()
-    for at in range(3):
-        assert put_if(store, f"k{at}", versioned(store, f"k{at}")[1], b"22")
-    assert [entry["status"] for entry in fault_server.log("PUT")] == [200, 412, 200, 200]
-    assert [fault_server.get(f"/b/x/k{at}") for at in range(3)] == [b"22"] * 3
-
-
-@pytest.mark.parametrize("service", ["s3", "gs"])
 @pytest.mark.parametrize("kind", ["ignore-conditions", "no-conditions"])
 def test_services_without_conditions_are_found_out(
     fault_server: FaultServer, service: str, kind: str
@@ -776,23 +680,13 @@ def test_a_dataset_is_replaced_in_a_service_without_conditions(
 def test_answers_to_conditions_get_lost(fault_server: FaultServer, service: str, kind: str) -> None:
     """Whether the put was carried out or not, the change is made exactly once."""
     store = make(service, fault_server, timeout=0.1)
-    update(store, "a", lambda _: [b"0"])
-    update(store, "a", lambda _: [b"0."])
+    changed_twice(store)
     for at in range(6):
-        fault_server.fault(kind, PATH, methods=["PUT"], times=1, after=0)
-        calls = []
-
-        def change(stored: Any, at: int = at, calls: list[int] = calls) -> list[bytes]:
-            calls.append(at)
-            return [bytes(stored), b"%d" % at]
-
-        update(store, "a", change)
-        assert len(calls) == 1
-        assert fault_server.get(PATH) == b"0." + b"".join(b"%d" % done for done in range(at + 1))
-    for at in range(4):
-        fault_server.fault(kind, "/b/x/new*", methods=["PUT"], times=1)
-        assert put_if(store, f"new{at}", "absent", b"first")
-        assert fault_server.get(f"/b/x/new{at}") == b"first"
+        for key in ("a", f"new{at}"):
+            fault_server.fault(kind, f"/b/x/{key}", methods=["PUT"], times=1)
+            update(store, key, lambda stored, at=at: [bytes(stored or b""), b"%d" % at])  # type: ignore[misc]
+        assert fault_server.get(PATH) == b"1012345"[: at + 2]
+        assert fault_server.get(f"/b/x/new{at}") == b"%d" % at
 
 
 BUSY = {"status": 409, "body": "<Error><Code>ConditionalRequestConflict</Code></Error>"}
@@ -878,21 +772,6 @@ def test_whether_a_change_was_made_may_be_unknown(
         put_if(store, key, version, b"mine")
 
 
-@pytest.mark.parametrize("nth", range(6))
-def test_an_array_is_made_in_an_empty_place_while_the_service_is_busy(
-    fault_server: FaultServer, nth: int
-) -> None:
-    """A 409 is no other version: there is none, so that there is nothing in the way."""
-    store = make("s3", fault_server)
-    fault_server.fault("status", "/b/*", methods=["PUT"], times=2, after=nth, **BUSY)
-    array = xzarr3.create_array(store, "g/a", data=np.arange(6), chunks=(3,))
-    array.attrs["units"] = "m"
-    array[1:5] = 9
-    found = xzarr3.open_array(make("s3", fault_server), "g/a")
-    assert found[...].tolist() == [0, 9, 9, 9, 9, 5]
-    assert dict(found.attrs) == {"units": "m"}
-
-
 def test_a_busy_service_is_asked_again(fault_server: FaultServer) -> None:
     store = make("s3", fault_server)
     for key, version in (("new", "absent"), ("a", changed_twice(store))):
@@ -945,17 +824,17 @@ def test_a_change_that_was_stored_is_not_reported_as_failed(
 @pytest.mark.parametrize("service", ["s3", "gs"])
 @pytest.mark.parametrize("kind", ["html", "status"])
 def test_a_copy_that_was_not_made(fault_server: FaultServer, service: str, kind: str) -> None:
-    """A service may say that all is well before it fails: what is replaced is not taken for its copy."""
+    """A service may say that all is well before it fails: the value is then copied through this process."""
     headers = {"Content-Type": "application/xml", "ETag": '"x"'}
     error = {"status": 200, "body": "<Error><Code>InternalError</Code></Error>", "headers": headers}
-    store = make(service, fault_server)
-    old, new = (xr.Dataset({"t": ("x", np.full(4, value))}) for value in (1.0, 2.0))
-    to_zarr(old, store)
-    parameters = error if kind == "status" else {}
-    number = fault_server.fault(kind, "/b/x/t/c/0", methods=["PUT"], times=1, **parameters)
-    to_zarr(new, store, mode="w")
+    store = make(service, fault_server, retries=0)
+    store.set("a", b"value")
+    number = fault_server.fault(
+        kind, "/b/x/c", methods=["PUT"], times=1, **(error if kind == "status" else {})
+    )
+    store.copy("a", "c")
     assert fault_server.hits(number) == 1
-    assert xzarr3.open_array(store, "t")[:].tolist() == [2.0] * 4
+    assert store.get("c") == b"value"
 
 
 def _add_all(store: ObjectStore, marks: str) -> None:
@@ -1004,63 +883,51 @@ def test_large_values_are_sent_in_parts(
 
 
 def test_requests_at_once_are_bounded(fault_server: FaultServer) -> None:
-    fault_server.put_all({f"/b/x/{at}": b"%d" % at for at in range(60)})
+    keys = [str(at) for at in range(60)]
+    fault_server.put_all({f"/b/x/{key}": key.encode() for key in keys})
     fault_server.configure(latency=0.03)
     stores = [pickle.loads(pickle.dumps(make("s3", fault_server, concurrency=9))) for _ in range(6)]
-    keys = [str(at) for at in range(60)]
-    values = [key.encode() for key in keys]
     acts: list[Callable[[ObjectStore], Any]] = [
-        lambda store: [bytes(value or b"") for value in store.get_values(keys)],
-        lambda store: store.set_values(zip(keys, values, strict=True)) or values,  # type: ignore[func-returns-value]
+        lambda store: store.get_values(keys),
+        lambda store: store.set_values((key, key.encode()) for key in keys),
     ]
     for act in acts:
         fault_server.clear_log()
         with ThreadPoolExecutor(6) as pool:
-            assert list(pool.map(act, stores)) == [values] * 6
+            list(pool.map(act, stores))
         counts = fault_server.counts()
         assert (counts["requests"], counts["most_at_once"]) == (360, 9)
         # Where the machine is busy, some connections come back to the pool after the next request has begun,
         # and that opens another one. Six pools would open 6 * 9.
         connections = {entry["connection"] for entry in fault_server.log()}
         assert len(connections) < 6 * 9 / 2, "copies share their connections"
-    fault_server.clear_log()
-    for _ in range(3):
-        assert [store.get("0") for store in stores] == [b"0"] * 6
-    connections = {entry["connection"] for entry in fault_server.log()}
-    assert len(connections) < 6, "one request after the other needs one connection, or one of each pool"
 
 
 def test_bytes_under_way_are_bounded(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """While bodies come slowly, not more of them come than there may be bytes."""
-    size = 200_000
+    size, most = 200_000, 0
     fault_server.put_all({f"/b/x/{at}": bytes(size) for at in range(8)})
     fault_server.fault("slow", "/b/*", pieces=4, seconds=0.1)
-    store = make("s3", fault_server)
-    most = 0
-    reserved = in_flight._budget.reserved
 
     @contextmanager
     def watched(size: int) -> Iterator[None]:
         nonlocal most
-        with reserved(size):
+        with in_flight.reserved(size):
             most = max(most, in_flight._budget.used)
             yield
 
     monkeypatch.setattr(client, "reserved", watched)
     before = in_flight.get_limit()
-    in_flight.set_limit(3 * size)
     try:
-        values = store.get_values([str(at) for at in range(8)])
-        assert [len(value or b"") for value in values] == [size] * 8
-        assert most == 3 * size
-        in_flight.set_limit(10)  # Each is larger than all there is, and comes alone.
-        most = 0
-        values = store.get_values([str(at) for at in range(4)])
-        assert [len(value or b"") for value in values] == [size] * 4
-        assert most == size
-        fault_server.clear_faults()
-        fault_server.fault("short", "/b/*", share=0.5)
-        store.get_values([str(at) for at in range(8)])
+        for limit, expected in (
+            (3 * size, 3 * size),
+            (10, size),
+        ):  # Larger than all there is: it comes alone.
+            in_flight.set_limit(limit)
+            most = 0
+            values = make("s3", fault_server).get_values([str(at) for at in range(8)])
+            assert [len(value or b"") for value in values] == [size] * 8
+            assert most == expected
     finally:
         in_flight.set_limit(before)
     assert in_flight._budget.used == 0
@@ -1122,25 +989,21 @@ def test_prefixes_and_what_stands_for_directories(fault_server: FaultServer, ser
     assert sorted(store.list()) == ["a", "ab/c"]
 
 
-def test_a_list_goes_on_where_it_failed(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_comes_page_by_page_and_goes_on_where_it_failed(
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(object_store, "_PAGE", 5)
     fault_server.configure(max_keys=5)
-    fault_server.put_all({f"/b/x/{at:03}": b"v" for at in range(50)})
+    expected = [f"{at:03}" for at in range(50)]
+    fault_server.put_all({f"/b/x/{key}": b"v" for key in expected})
     store = make("s3", fault_server, retries=2)
+    names = iter(store.list())
+    assert [next(names) for _ in range(5)] == expected[:5]
+    assert len(fault_server.log()) <= 2
     fault_server.fault("status", "/b", methods=["GET"], times=1, after=2)
     fault_server.fault("short", "/b", methods=["GET"], times=1, after=4)
-    assert list(store.list()) == [f"{at:03}" for at in range(50)]
+    assert list(names) == expected[5:]
     assert len(fault_server.log("GET")) == 12, "ten pages and two failures"
-
-
-def test_a_list_comes_page_by_page(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "_PAGE", 10)
-    fault_server.configure(max_keys=10)
-    fault_server.put_all({f"/b/x/{at:03}": b"v" for at in range(55)})
-    names = make("s3", fault_server).list()
-    assert [next(names) for _ in range(10)] == [f"{at:03}" for at in range(10)]
-    assert len(fault_server.log()) <= 2
-    assert len(list(names)) == 45
 
 
 def test_what_is_listed_is_erased_meanwhile(fault_server: FaultServer) -> None:
@@ -1153,13 +1016,8 @@ def test_what_is_listed_is_erased_meanwhile(fault_server: FaultServer) -> None:
     assert [first, *names] == [str(at) for at in range(10)]
 
 
-def test_names_that_are_no_keys_do_not_hide(fault_server: FaultServer) -> None:
-    fault_server.put_all({"/b/x/a": b"v", "/b/x//b": b"v"})
-    with pytest.raises(StoreError, match="cannot list"):
-        list(make("s3", fault_server).list())
-
-
 # Secrets
+
 
 SECRETS: dict[str, dict[str, Any]] = {
     "s3": {"key": "AKIAVERYSECRETKEY", "secret": "s3cr3t/of+the=key", "token": "session-t0ken"},
@@ -1187,9 +1045,9 @@ def test_secrets_are_shown_nowhere(
     caplog.set_level(logging.DEBUG)
     url, options = f"{service}://b/x", {**SECRETS[service], "endpoint_url": fault_server.url}
     if service == "http":
-        url, options = f"http://127.0.0.1:{fault_server.port}/b/x", SECRETS[service]
+        url, options = f"{fault_server.url}/b/x", SECRETS[service]
     store = ObjectStore(url, storage_options=options, retries=1)
-    shown = [repr(store), str(store), f"{store}", repr(store.identity), repr(store.__dask_tokenize__())]
+    shown = [repr(store), f"{store}", repr(store.identity), repr(store.__dask_tokenize__())]
     shown += [repr(store._recipe), repr(store._settings), repr(store._use())]
     echo = " ".join(HIDDEN[service])
     body = f"<Error><Code>AccessDenied</Code><Message>You sent {echo}</Message></Error>"
@@ -1201,27 +1059,24 @@ def test_secrets_are_shown_nowhere(
     asks: list[Callable[[ObjectStore], Any]] = [
         *READS.values(),
         *(WRITES[name] for name in ("set", "create", "erase", "erase values")),
-        lambda store: store.exists("a"),
         lambda store: list(store.list()),
         lambda store: store.list_dir("a/"),
     ]
     errors = 0
-    for kind, parameters in faults:
+    for (kind, parameters), ask in itertools.product(faults, asks):
         fault_server.clear_faults()
         fault_server.put(PATH, VALUE)
         fault_server.fault(kind, "*", **parameters)
-        for ask in asks:
-            try:
-                ask(store)
-            except (StoreError, AssertionError) as error:
-                errors += 1
-                whole = pickle.loads(pickle.dumps(error)) if isinstance(error, StoreError) else error
-                shown += [str(error), repr(error), traceback.format_exc(), str(whole)]
-                chained: BaseException | None = error
-                while chained is not None:
-                    shown += [str(chained), repr(chained.args)]
-                    assert chained.__context__ is None or chained.__context__ is chained.__cause__
-                    chained = chained.__cause__
+        try:
+            ask(store)
+        except (StoreError, AssertionError) as error:
+            errors += 1
+            shown += [str(error), repr(error), traceback.format_exc(), str(pickle.loads(pickle.dumps(error)))]
+            chained: BaseException | None = error
+            while chained is not None:
+                shown += [str(chained), repr(chained.args)]
+                assert chained.__context__ is None or chained.__context__ is chained.__cause__
+                chained = chained.__cause__
     assert errors > 50
     for text in (*shown, caplog.text, *capfd.readouterr()):
         for secret in HIDDEN[service]:
@@ -1236,36 +1091,28 @@ def _reads(store: ObjectStore, count: int = 8) -> list[bytes]:
         return list(pool.map(lambda _: bytes(store.get("a") or b"none"), range(count)))
 
 
-@pytest.mark.parametrize("used", [True, False])
-def test_a_forked_child_is_told_what_to_do(fault_server: FaultServer, used: bool) -> None:
+def test_a_forked_child_is_told_what_to_do(fault_server: FaultServer) -> None:
     """obstore would wait for ever; a child of a child, a copy and another store are told so, too."""
     fault_server.put(PATH, b"value")
     store = make("s3", fault_server)
-    make("http", fault_server).get("a")  # obstore has been loaded.
-    if used:
-        assert store.get("a") == b"value"
+    assert store.get("a") == b"value"
     asks: list[Callable[[], Any]] = [
         lambda: store.get("a"),
         lambda: pickle.loads(pickle.dumps(store)).set("a", b"x"),
         lambda: list(make("gs", fault_server).list()),
         lambda: update(store, "a", lambda _: [b"x"]),
     ]
-
     kept = dict(client._clients._kept)
 
-    def child() -> list[str]:
-        told = []
+    def child() -> int:
         for ask in asks:
-            with pytest.raises(
-                StoreError, match=r"was forked from .*; start .*'spawn' or 'forkserver'"
-            ) as caught:
+            with pytest.raises(StoreError, match=r"was forked from .*; start .*'spawn' or 'forkserver'"):
                 ask()
-            told.append(str(caught.value))
         assert dict(client._clients._kept) == kept, "nothing of the parent is dropped, which may hang"
-        return told
+        return 1
 
-    assert len(run_child(child).checked()) == len(asks)
-    assert len(run_child(lambda: run_child(child).checked()).checked()) == len(asks)
+    assert run_child(child).checked() == 1
+    assert run_child(lambda: run_child(child).checked()).checked() == 1
     assert store.get("a") == b"value"
 
 
@@ -1276,26 +1123,6 @@ def test_other_processes(fault_server: FaultServer, method: str) -> None:
     assert store.get("a") == b"value"
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(_reads, (store,)) == [b"value"] * 8
-
-
-def test_a_fork_while_threads_read(fault_server: FaultServer) -> None:
-    fault_server.put(PATH, bytes(100_000))
-    store = make("http", fault_server)
-    stop = threading.Event()
-
-    def read() -> None:
-        while not stop.is_set():
-            assert len(store.get("a") or b"") == 100_000
-
-    with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(read) for _ in range(8)]
-        try:
-            for _ in range(5):
-                assert isinstance(run_child(lambda: store.get("a")).error, StoreError)
-        finally:
-            stop.set()
-            for future in futures:
-                future.result()
 
 
 def test_ready_stores(fault_server: FaultServer, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ class ObjectStore(Store):
     def __reduce__(self) -> tuple[object, ...]:
         # A provider of credentials may be anything, which may not be pickled equally.
         is_plain = "credential_provider" not in self._recipe.arguments
-        return reduced(self, ObjectStore, *((Recipe, Settings, Traits) if is_plain else ()))
+        return reduced(self, ObjectStore, *((Recipe, Settings) if is_plain else ()))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _OF_EACH}
