@@ -152,7 +152,7 @@ class Client:
         self._stores: dict[tuple[bool, bool], Any] = {}
 
     def made(self, once: bool, sends: bool) -> Any:
-        """The store of obstore for requests that it must not repeat, or that send much and so may take long.
+        """The store of obstore for requests that it must not repeat, or that may take long.
 
         After an error of the service obstore would repeat a conditional put, and mistake its own write for
         that of another writer.
@@ -188,9 +188,7 @@ class Client:
             text = scrub(str(error).partition("\n\nDebug source")[0], recipe.secrets).rstrip(".")
         raise StoreOptionError(f"no client for {recipe.address}: {text}; {ACCEPTED}")
 
-    def once(
-        self, call: Call[Result], operation: str, size: int = 0, *, sends: bool = False, alone: bool = True
-    ) -> Result | Failure:
+    def once(self, call: Call[Result], operation: str, size: int = 0, alone: bool = True) -> Result | Failure:
         """Make one request.
 
         Parameters
@@ -199,12 +197,12 @@ class Client:
         operation : {"get", "get_range", "head", "list", "put", "delete"}
             The operation to report. During "put" and "delete" Ctrl-C is deferred until the answer.
         size : int
-            Number of bytes sent.
-        sends, alone : bool
-            As for :meth:`made`; much is sent if many bytes are.
+            Number of bytes sent; a put without any is a copy.
+        alone : bool
+            Whether obstore must not repeat the request.
         """
         obstore = _usable()
-        store = self.made(alone, sends or size > _LONG)
+        store = self.made(alone, operation == "put" and not 0 < size <= _LONG)
         while not self._slots.acquire(timeout=_GLANCE):
             if not pause(0):
                 return _UNWANTED
@@ -225,9 +223,7 @@ class Client:
         finally:
             self._slots.release()
 
-    def request(
-        self, call: Call[Result], operation: str, size: int = 0, *, sends: bool = False
-    ) -> Result | Failure:
+    def request(self, call: Call[Result], operation: str, size: int = 0) -> Result | Failure:
         """Make a request, and repeat it while that may help.
 
         obstore does most repetitions itself. This method adds: lists whose answer ends early, values without
@@ -236,7 +232,7 @@ class Client:
         """
         pace, tried = Pace(self._settings), 0
         while True:
-            found = self.once(call, operation, size, sends=sends, alone=False)
+            found = self.once(call, operation, size, alone=False)
             if not isinstance(found, Failure):
                 return found
             tried += found.attempts

@@ -47,6 +47,7 @@ _HEAD = {"head": True}
 _WRONG_VERSION = {"e_tag": '"00000000000000000000000000000000"', "version": "1"}
 _NO_KEY = ("place", "credentials", "other")  # Kinds of failures that are not about a key.
 _IGNORED = Failure("the service ignores conditions")
+_UNNAMED = Failure("the service does not distinguish versions of it")
 _OF_EACH = frozenset({"_client", "_name"})
 
 
@@ -333,8 +334,7 @@ class ObjectStore(Store):
                 return False
             if not pace.again(found):
                 if found.kind == "busy":
-                    text = f"other writers keep replacing it, {found.text}, in {pace.attempts} attempts"
-                    raise contended(key, self, text)
+                    raise contended(key, self, f"{found.text}, in {pace.attempts} attempts")
                 raise self._error("write", key, replace(found, attempts=pace.attempts))
 
     def _mode(self, key: str, version: object) -> object:
@@ -343,10 +343,7 @@ class ObjectStore(Store):
             return "create"
         tag, generation, _ = version if _is_version(version) else (None, None, 0)
         if (tag or generation) is None or (tag or "").startswith("W/"):
-            raise StoreCapabilityError(
-                f"{self} does not distinguish versions of key '{key}'; use a service with e-tags, or "
-                "conditional='process', which compares within one process only"
-            )
+            raise self._unconditional(key, _UNNAMED)
         return {name: known for name, known in (("e_tag", tag), ("version", generation)) if known is not None}
 
     def _is_ours(self, key: str, content: memoryview, version: object, is_refused: bool) -> bool | None:
@@ -395,7 +392,7 @@ class ObjectStore(Store):
     def copy(self, source: str, target: str) -> None:
         """Let the service copy a value, or copy it through this process if the service cannot."""
         one, other = self._path(source), self._path(target)
-        found = self._use().request(lambda obstore, store: obstore.copy(store, one, other), "put", sends=True)
+        found = self._use().request(lambda obstore, store: obstore.copy(store, one, other), "put")
         if isinstance(found, Failure):
             super().copy(source, target)
 
