@@ -227,8 +227,9 @@ class Store(Shown, Closing):
         Examples
         --------
         >>> from xzarr3 import MemoryStore
-        >>> MemoryStore().with_traits(read_only=True).writeable
-        False
+        >>> store = MemoryStore()
+        >>> store.with_traits(read_only=True).writeable, store.writeable
+        (False, True)
         """
         made = object.__new__(type(self))  # Not `copy.copy`, which would give a store that is shared.
         vars(made).update(vars(self))
