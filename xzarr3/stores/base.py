@@ -10,7 +10,6 @@ empty prefix, which means every key. This module knows nothing of arrays, chunks
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import random
 import sys
@@ -218,10 +217,12 @@ class Store(Shown, Closing):
         Examples
         --------
         >>> from xzarr3 import MemoryStore
-        >>> MemoryStore().with_traits(read_only=True).writeable
-        False
+        >>> store = MemoryStore()
+        >>> store.with_traits(read_only=True).writeable, store.writeable
+        (False, True)
         """
-        made = copy.copy(self)
+        made = object.__new__(type(self))  # `copy` would pickle the store, which may give the same object.
+        vars(made).update(vars(self))
         made.traits = msgspec.structs.replace(self.traits, **changes)
         return made
 
