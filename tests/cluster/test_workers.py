@@ -312,7 +312,7 @@ def test_the_document_is_parsed_and_checked_once(tmp_path: Path, monkeypatch: py
 _SILENT = """
 import base64, pickle, sys, threading
 import xzarr3, xzarr3.arrays, xzarr3.stores.cache.store, xzarr3.stores.logging, xzarr3.stores.zip.store
-import xzarr3.stores.object.store, xzarr3.stores.fsspec.store, xzarr3.dask
+import xzarr3.stores.object.store, xzarr3.stores.fsspec, xzarr3.dask
 recipes = [base64.b64decode(line) for line in sys.stdin]
 before, seen = set(sys.modules), []
 def hear(event, args):
