@@ -19,7 +19,7 @@ from _conformance import INVALID_KEYS, contents, plain, run_numbered
 
 import xzarr3
 from xzarr3 import InvalidKeyError, ReadOnlyError, StoreCapabilityError, StoreError, open_store
-from xzarr3.stores.zarr_python import store as module
+from xzarr3.stores import foreign as module
 
 icechunk = pytest.importorskip("icechunk")
 

@@ -75,14 +75,13 @@ class ForeignStore(Store):
         self.foreign = store
         """The object."""
         self._usual, self._is_copy = Estimate(), False
-        lacking = {"erase"} if not store.supports_deletes else set()
-        lacking |= {"list"} if not store.supports_listing else set()
+        able = {"erase": store.supports_deletes, "list": store.supports_listing}
         kinds = {kind.__module__ for layer in _layers(store) for kind in type(layer).__mro__}
         self._is_lost_in_copies = "zarr.storage._memory" in kinds
         """Whether changes made in another process are lost."""
         self.traits = Traits(
             read_only=bool(store.read_only) or not store.supports_writes,
-            operations=Traits().operations - lacking,
+            operations=tuple(name for name in Traits().operations if able.get(name, True)),
             concurrency=_MANY,
             conditional="processes" if self._is_lost_in_copies else "threads",
         )

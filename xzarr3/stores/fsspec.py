@@ -128,7 +128,7 @@ class FsspecStore(Store):
         self._use(fs)
         self.traits = Traits(
             read_only=read_only or bool(self._names & (_FIXED | _WEB)),
-            operations=frozenset(("get",)) if self._names & _WEB else Traits().operations,
+            operations=("get",) if self._names & _WEB else Traits().operations,
             concurrency=self._most,
             conditional="threads" if self._home is None else "processes",
             durable=bool(_innermost(fs) & _SERVICES),
