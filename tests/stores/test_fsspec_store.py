@@ -809,7 +809,7 @@ def test_fsspec_store_refuses_caches_of_fsspec(kind: str) -> None:
     [
         *(["file://{}/none", 0, 5], ["file://{}/none"], ["file://{}/data", 5, 20], ["file://{}/data", 50, 20]),
         *(["ftp://host/data", 5, 2], ["file://{}/data", 5, -2], ["file://{}/data", "x", 2]),
-        *(["file://{}/data", 0.5, 2], ["file://{}/data", 5], ["file://{}/data", 5, None], [None, 5, 2], [], 7),
+        *(["file://{}/data", 0.5, 2], ["file://{}/data", 5], ["file://{}/data", 5, None], [None, 5, 2], []),
     ],
     ids=repr,
 )
@@ -923,9 +923,9 @@ def test_fsspec_store_references_from_elsewhere_name_no_local_files(tmp_path: Pa
 def test_fsspec_store_references_to_netcdf(tmp_path: Path) -> None:
     scipy_io = pytest.importorskip("scipy.io")
     kerchunk = pytest.importorskip("kerchunk.netCDF3")
-    data = np.random.default_rng(5).normal(size=(3, 4))
+    data = np.random.default_rng(5).normal(size=(30, 4))
     with scipy_io.netcdf_file(tmp_path / "x.nc", "w") as file:
-        file.createDimension("y", 3)
+        file.createDimension("y", 30)
         file.createDimension("x", 4)
         file.createVariable("t", "f8", ("y", "x"))[:] = data
     references = json.loads(json.dumps(kerchunk.NetCDF3ToZarr(str(tmp_path / "x.nc")).translate()))
@@ -940,7 +940,7 @@ def test_fsspec_store_references_to_netcdf(tmp_path: Path) -> None:
     store = FsspecStore("reference://", storage_options=options)
     with (
         xzarr3.open_dataset(store, consolidated=False) as broken,
-        pytest.raises(StoreError, match=r"t/0\.0.*asked for|t/0\.0.*reference is to 96 bytes, found 90"),
+        pytest.raises(StoreError, match=r"t/0\.0.*asked for|t/0\.0.*reference is to 960 bytes, found 954"),
     ):
         broken.load()
 

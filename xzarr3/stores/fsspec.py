@@ -52,7 +52,7 @@ _FOLDERS = _MOVES | {"ftp"}
 _FLAT = _SERVICES | {"memory"}  # Have no directories; all keys are listed with one call.
 _UNTAGGED = _FOLDERS | _FIXED | {"memory"}
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-_IN_TABLES = re.compile(r"(.+/)?([0-9]+(\.[0-9]+)*|\.z[a-z]+)", re.ASCII)
+_IN_TABLES = re.compile(r"(.+/)?([0-9]+(\.[0-9]+)*|\.z(array|group|attrs))", re.ASCII)
 _ODD = {"", ".", ".."}
 _STARTED = uuid.uuid4().hex
 
@@ -196,7 +196,10 @@ class FsspecStore(Store):
                 is_absence = isinstance(error, _NO_FILE) and all(map(_says_absent, _causes(error, handled)))
                 if kind == "put" or not is_absence:
                     raise
-                found, request.outcome = None, "absent"
+                request.outcome = "absent"
+                return None
+            if found is None and kind in ("get", "get_range", "head", "list"):
+                raise TypeError("found no answer")  # As of a request that was cancelled.
             request.size = sum(len(each) for each in (found, *args) if isinstance(each, bytes))
         return found
 
@@ -270,7 +273,7 @@ class FsspecStore(Store):
         """The size of what a reference names, -1 if it does not tell; None if there is no reference."""
         in_tables = hasattr(self._fs.references, "zmetadata")
         if in_tables and not _IN_TABLES.fullmatch(path):
-            return None  # fsspec takes it for the name of a chunk.
+            return None  # fsspec takes other names for chunks, and has a .zmetadata of another format.
         found = self._ask("", self._fs._cat_common, path)
         if found is None or (in_tables and not isinstance(found[0], (str, bytes))):  # An empty row.
             return None
@@ -356,18 +359,22 @@ class FsspecStore(Store):
             if not self._names & (_FLAT | {"reference"}):
                 return self._walk(prefix)
             if "reference" in self._names:
-                found: Mapping[str, Any] = dict.fromkeys(filter(self._is_referenced, self._fs.references), {})
+                found = dict.fromkeys(self._references())
             else:
-                found = self._ask("list", self._fs.find, path, detail=True) or {}
-            beginning = f"{path.strip('/')}/".lstrip("/")
-            names = {name.lstrip("/"): info.get("size") for name, info in found.items()}
-            keys = [
-                (name[len(beginning) :], size) for name, size in names.items() if name.startswith(beginning)
-            ]
-            return [Key(prefix + name, size) for name, size in keys if not _ODD & {*name.split("/")}]
+                infos = self._ask("list", self._fs.find, path, detail=True) or {}
+                found = {name.lstrip("/"): info.get("size") for name, info in infos.items()}
+        beginning = f"{path.strip('/')}/".lstrip("/")
+        keys = [(name[len(beginning) :], size) for name, size in found.items() if name.startswith(beginning)]
+        return [Key(prefix + name, size) for name, size in keys if not _ODD & {*name.split("/")}]
 
-    def _is_referenced(self, path: str) -> bool:
-        return not hasattr(self._fs.references, "zmetadata") or self._referenced(path) is not None
+    def _references(self) -> Iterable[str]:
+        """The names that have references. fsspec cannot tell those in tables if there are groups."""
+        names = self._fs.references
+        if not hasattr(names, "zmetadata"):
+            return names  # type: ignore[no-any-return]
+        arrays = [name.removesuffix("/.zarray") for name in names.zmetadata if name.endswith("/.zarray")]
+        chunks = [key for array in arrays for key in names._keys_in_field(array)]
+        return [*names.zmetadata, *(key for key in chunks if self._referenced(key) is not None)]
 
     def _walk(self, prefix: str) -> Sequence[Key]:
         files: Sequence[Key] = []
