@@ -122,7 +122,10 @@ class FsspecStore(Store):
         super().__init__()
         fs, root = _ready(filesystem, dict(storage_options or {}))
         self._root = str(fs._strip_protocol(_joined(root, path.rstrip("/"))))
-        self._label, self._token = _label(fs, self._root), _token(fs)
+        places = fs.unstrip_protocol(self._root), fs.storage_options.get("fo")
+        self._label = _without_secrets("::".join(place for place in places if isinstance(place, str)))
+        text = json.dumps(_told_apart(fs), sort_keys=True, default=_told_apart)
+        self._token = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
         self._asked = None if concurrency is None else positive("concurrency", concurrency)
         self._home = _process() if "memory" in _innermost(fs) else None
         self._use(fs)
@@ -180,9 +183,8 @@ class FsspecStore(Store):
             raise
         except Exception as error:
             text = _without_secrets(f"cannot {what} key '{key}' of {self}: {type(error).__name__}: {error}")
-            if any(map(_is_refusal, _causes(error, handled))):
-                raise errors.StorePermissionError(f"{text}; pass credentials that permit it") from error
-            raise StoreError(text) from error
+            is_refused = any(map(_is_refusal, _causes(error, handled)))
+            raise (errors.StorePermissionError if is_refused else StoreError)(text) from error
 
     def _ask(self, kind: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """The answer to a request; None if what it asks for does not exist."""
@@ -422,11 +424,8 @@ class _FileValue(Value):
     def read(self, start: int, length: int | None = None) -> Buffer:
         return self._read([(start, length)])[0]
 
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        return self._read(list(zip(starts, lengths, strict=True)))
-
     def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        return iter(self.read_ranges(starts, lengths))
+        return iter(self._read([*zip(starts, lengths, strict=True)]))
 
     def _read(self, ranges: Sequence[ByteRange]) -> list[Buffer]:
         store, look, found = self._store, self._look, None
@@ -500,10 +499,7 @@ def _status(error: BaseException) -> Any:
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
         return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    found = (
-        getattr(each, name, None) for each in (error, response) for name in ("status", "status_code", "code")
-    )
-    return next((each for each in found if each is not None), None)
+    return getattr(error, "status", getattr(error, "code", getattr(response, "status_code", None)))
 
 
 def _without_secrets(text: str) -> str:
@@ -530,22 +526,22 @@ def _ready(given: Any, options: dict[str, Any]) -> tuple[FileSystem, str]:
     from fsspec import AbstractFileSystem
     from fsspec.core import url_to_fs
 
-    fs, root = getattr(given, "fs", None), getattr(given, "root", getattr(given, "path", ""))
-    if isinstance(given, (str, os.PathLike)):
-        try:
-            fs, root = url_to_fs(os.fspath(given), **options)
-        except Exception as error:
-            text = _without_secrets(f"cannot open '{given}': {type(error).__name__}: {error}")
-            raise StoreError(f"{text}; correct the URL or the options, or install the package") from error
-    elif options:
+    is_url = isinstance(given, (str, os.PathLike))
+    if options and not is_url:
         raise errors.ArgumentTypeError(
             "storage_options have no meaning for a ready file system; leave them out"
         )
-    elif isinstance(given, AbstractFileSystem):
-        fs, root = given, ""
+    try:
+        fs, root = url_to_fs(os.fspath(given), **options) if is_url else (given, "")
+    except Exception as error:
+        text = _without_secrets(f"cannot open '{given}': {type(error).__name__}: {error}")
+        raise StoreError(f"{text}; correct the URL or the options, or install the package") from error
     if not isinstance(fs, AbstractFileSystem):
-        accepted = "a URL, a file system of fsspec, or a mapper of one"
-        raise errors.ArgumentTypeError(f"not a file system: {type(given).__name__}; accepted: {accepted}")
+        fs, root = getattr(given, "fs", None), getattr(given, "root", getattr(given, "path", ""))
+    if not isinstance(fs, AbstractFileSystem):
+        raise errors.ArgumentTypeError(
+            f"not a file system: {type(given).__name__}; accepted: a URL, a file system of fsspec, a mapper"
+        )
     while type(fs).__name__ in ("DirFileSystem", "AsyncFileSystemWrapper"):
         root = _joined(fs.path, root) if type(fs).__name__ == "DirFileSystem" else root
         fs = _inner(fs)
@@ -555,8 +551,7 @@ def _ready(given: Any, options: dict[str, Any]) -> tuple[FileSystem, str]:
         }
         fs = type(fs)(*fs.storage_args, **kept)
     if any(_protocols(layer) & _CACHES for each in (fs, *_targets(fs)) for layer in _layers(each)):
-        why = "which may mistake values that it could not fetch for fetched ones"
-        raise StoreError(f"found a cache of fsspec, {why}; use CacheStore(...) of the file system below it")
+        raise StoreError("found a cache of fsspec, which may keep wrong values; use CacheStore(...) instead")
     return fs, root
 
 
@@ -602,19 +597,7 @@ def _joined(root: str, path: str) -> str:
     return f"{root.rstrip('/')}/{path}" if root and path else root or path
 
 
-def _label(fs: FileSystem, root: str) -> str:
-    """The printable name of a location: the protocol and the path."""
-    name, options = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0], fs.storage_options
-    text = root if "://" in root else f"{name}://{options.get('host', '')}{root}"
-    return _without_secrets(f"{text}::{options['fo']}" if isinstance(options.get("fo"), str) else text)
-
-
-def _token(fs: FileSystem) -> str:
-    """Distinguishes file systems with equal names; the same in every process."""
-
-    def plain(value: Any) -> object:
-        made = (value.storage_args, value.storage_options) if hasattr(value, "storage_options") else ()
-        return [type(value).__qualname__, *made]
-
-    text = json.dumps(plain(fs), sort_keys=True, default=plain)
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+def _told_apart(value: Any) -> list[object]:
+    """What a file system was made of; the class of anything else."""
+    own = getattr(value, "storage_args", ()), getattr(value, "storage_options", {})
+    return [type(value).__qualname__, *own]
