@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -42,6 +43,10 @@ _PROCESS = os.getpid()
 
 _live: weakref.WeakValueDictionary[str, ForeignStore] = weakref.WeakValueDictionary()
 _finding = fork_safe(threading.RLock())
+
+
+class _OddAnswerError(Exception):
+    """What a store answers does not fit the request."""
 
 
 class ForeignStore(Store):
@@ -153,9 +158,9 @@ class ForeignStore(Store):
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         if not self._holds(key):
             return None
-        part = None if byte_range is None or byte_range == (0, None) else self._part(key, *byte_range)
-        if part is not None:
-            return part
+        if byte_range is not None and byte_range != (0, None):
+            with suppress(_OddAnswerError):
+                return self._part(key, *byte_range)
         with reserved(self._usual.size):
             value = self._ask("get", key, self._get(key))
         if value is not None:
@@ -169,12 +174,12 @@ class ForeignStore(Store):
         return None if found is None else found.to_bytes()  # type: ignore[no-any-return]
 
     def _part(self, key: str, start: int, length: int | None) -> Buffer | None:
-        """A part of a value; None if the store gives anything else, such as beyond the end of the value."""
+        """A part of a value, unless the store gives anything else, such as beyond the end of the value."""
         from zarr.abc import store as asked
 
         most = -start if start < 0 else length
         if length == 0 or max(abs(start), most or 0) >= _LONGEST:
-            return None
+            raise _OddAnswerError
         request: object = asked.OffsetByteRequest(start)
         if most is not None:
             request = (
@@ -183,11 +188,11 @@ class ForeignStore(Store):
         try:
             with reserved(self._usual.size if most is None else most):
                 part = self._ask("get_range", key, self._get(key, request))
-        except StoreError:
-            return None
-        if part is None or (most is not None and len(part) != most):
-            return None
-        return cut(part, (0, length)) if start < 0 else part
+        except StoreError as error:
+            raise _OddAnswerError from error
+        if part is not None and most is not None and len(part) != most:
+            raise _OddAnswerError
+        return cut(part, (0, length)) if part is not None and start < 0 else part
 
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
@@ -208,10 +213,18 @@ class ForeignStore(Store):
         if not self._holds(key):
             raise errors.InvalidKeyError(f"{self} cannot hold key {shorten(key)}; accepted: {self._accepted}")
         value = joined(pieces)
+
+        async def write() -> None:
+            try:
+                await self.foreign.set(key, ZarrBuffer.from_bytes(value))
+            except IsADirectoryError:  # Some stores keep directories that have become empty.
+                if await _all_of(self.foreign.list_prefix(f"{key}/")):
+                    raise
+                await self.foreign.delete_dir(key)
+                await self.foreign.set(key, ZarrBuffer.from_bytes(value))
+
         # Ctrl-C does not interrupt a change, whose outcome would be unknown.
-        undisturbed(
-            lambda: self._ask("put", key, self.foreign.set(key, ZarrBuffer.from_bytes(value)), len(value))
-        )
+        undisturbed(lambda: self._ask("put", key, write(), len(value)))
 
     def erase(self, *keys: str) -> None:
         def erase(key: str) -> None:
@@ -310,8 +323,9 @@ class IcechunkStore(ForeignStore):
             raise
 
     def _part(self, key: str, start: int, length: int | None) -> Buffer | None:
-        # Icechunk returns wrong parts of documents.
-        return None if key.endswith("zarr.json") else super()._part(key, start, length)
+        if key.endswith("zarr.json"):  # Icechunk returns wrong parts of documents.
+            raise _OddAnswerError
+        return super()._part(key, start, length)
 
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
