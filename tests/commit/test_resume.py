@@ -1103,7 +1103,7 @@ class Belated(MortalStore):
 
     late: dict[str, bytes] = {}  # noqa: RUF012 - replaced
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+    def put(self, key: str, pieces: Any) -> None:
         super().put(key, pieces)
         late, self.late = self.late, {}
         for each, content in late.items():

@@ -221,12 +221,12 @@ def test_a_failing_store_leaves_no_document() -> None:
     class Full(MemoryStore):
         left = 3
 
-        def set(self, key: str, value: Any) -> None:
+        def put(self, key: str, pieces: Any) -> None:
             if ".json" not in key:
                 if not self.left:
                     raise xzarr3.StoreError("full")
                 Full.left -= 1
-            super().set(key, value)
+            super().put(key, pieces)
 
     store, target = MemoryStore(), Full()
     xzarr3.create_array(store, "a", data=np.arange(8), chunks=1)

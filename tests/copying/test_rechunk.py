@@ -438,14 +438,14 @@ def test_moved_units_are_held_within_the_memory_limit(limit: int, most: int) -> 
     held = [0]
 
     class Watched(MemoryStore):
-        def get(self, key: str, *arguments: Any) -> Any:
+        def get(self, key: str, byte_range: Any = None) -> Any:
             held.append(held[-1] + ("/c/" in key))
             sleep(0.002)
-            return super().get(key, *arguments)
+            return super().get(key, byte_range)
 
     class Target(MemoryStore):
-        def set(self, key: str, value: Any) -> None:
-            super().set(key, value)
+        def put(self, key: str, pieces: Any) -> None:
+            super().put(key, pieces)
             held.append(held[-1] - ("/c/" in key))
 
     store = Watched()

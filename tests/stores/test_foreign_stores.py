@@ -101,7 +101,9 @@ def for_zarr_python(store: Any) -> tuple[Any, dict[str, Any]]:
 
 
 @each_store
-def test_open_store_xarrays_engine_reads_what_was_written(make: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_open_store_xarrays_engine_reads_what_was_written(
+    make: Callable[[Path], Any], tmp_path: Path
+) -> None:
     store, ds = make(tmp_path), dataset()
     mode: Any = "w" if isinstance(store, zarr.Group) else None
     encoding = {"t": {"chunks": (2, 4), "shards": (4, 12)}}

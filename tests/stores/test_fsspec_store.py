@@ -807,7 +807,12 @@ def test_fsspec_store_refuses_caches_of_fsspec(kind: str) -> None:
 @pytest.mark.parametrize(
     "reference",
     [
-        *(["file://{}/none", 0, 5], ["file://{}/none"], ["file://{}/data", 5, 20], ["file://{}/data", 50, 20]),
+        *(
+            ["file://{}/none", 0, 5],
+            ["file://{}/none"],
+            ["file://{}/data", 5, 20],
+            ["file://{}/data", 50, 20],
+        ),
         *(["ftp://host/data", 5, 2], ["file://{}/data", 5, -2], ["file://{}/data", "x", 2]),
         *(["file://{}/data", 0.5, 2], ["file://{}/data", 5], ["file://{}/data", 5, None], [None, 5, 2], []),
     ],

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from _conformance import INVALID_KEYS, VALUE, contents, fill, not_refused, plain, reads, run_numbered, writes
 from _kinds import every_check
 from _unprivileged import run_child

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import signal
@@ -341,11 +342,14 @@ def test_file_systems() -> None:
     store.erase_prefix("a/")
 
 
-def test_changes_and_failures(store: Store) -> None:
-    class Broken(MemoryStore):
-        def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-            raise xzarr3.StoreError("broken")
+class Broken(MemoryStore):
+    """A store whose values cannot be read."""
 
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        raise xzarr3.StoreError("broken")
+
+
+def test_changes_and_failures(store: Store) -> None:
     store.set("a", b"12345")
     with xzarr3.trace() as t:
         with pytest.raises(xzarr3.StoreError):
@@ -391,17 +395,17 @@ def test_each_operation_counts_as_what_it_is(name: str, make: Any, tmp_path: Pat
     assert {field: t.total[field] for field in FIELDS} == {field: expected.get(field, 0) for field in FIELDS}
 
 
-def test_open_values_count_by_their_reads(tmp_path: Path) -> None:
+def test_open_values_count_by_their_reads(local_store: LocalStore) -> None:
     """Finding a value is a request of its own only if no part is asked for."""
-    for store in (MemoryStore({"a": b"0123456789"}), LocalStore(tmp_path)):
-        store.set("a", b"0123456789")
-        with xzarr3.trace() as t:
-            assert store.exists("a")
-            assert store.open("x") is None
-        assert (t.total["head"], t.total["absent"], t.total["requests"]) == (2, 1, 2)
-        with xzarr3.trace() as t:
-            assert store.open("x", (0, 3)) is None
-        assert (t.total["get_range"], t.total["absent"], t.total["requests"]) == (1, 1, 1)
+    store = local_store
+    store.set("a", b"0123456789")
+    with xzarr3.trace() as t:
+        assert store.exists("a")
+        assert store.open("x") is None
+    assert (t.total["head"], t.total["absent"], t.total["requests"]) == (2, 1, 2)
+    with xzarr3.trace() as t:
+        assert store.open("x", (0, 3)) is None
+    assert (t.total["get_range"], t.total["absent"], t.total["requests"]) == (1, 1, 1)
     with xzarr3.trace() as t, store.open("a", (0, 3)) as value:  # type: ignore[union-attr]
         assert bytes(value.read(0, 3)) == b"012"
         assert list(map(bytes, value.read_ranges([0, 4], [1, 2]))) == [b"0", b"45"]
@@ -410,6 +414,15 @@ def test_open_values_count_by_their_reads(tmp_path: Path) -> None:
         assert bytes(value.read(0)) == b"0123456789"
     assert (t.total["get_range"], t.total["get"], t.total["head"]) == (6, 1, 0)
     assert t.total["bytes_read"] == 3 + 3 + 3 + 2 + 10
+
+
+@pytest.mark.parametrize("first", [None, (0, 3), (0, None)])
+def test_a_value_in_memory_counts_as_read_whole(first: Any) -> None:
+    for store in (MemoryStore({"a": b"0123456789"}), Counting()):
+        store.set("a", b"0123456789")
+        with xzarr3.trace() as t, store.open("a", first) as value:  # type: ignore[union-attr]
+            assert bytes(value.read(2, 3)) == b"234"
+        assert (t.total["get"], t.total["bytes_read"], t.total["requests"]) == (1, 10, 1)
 
 
 def test_time_of_the_consumer_of_a_list_does_not_count(store: Store) -> None:
@@ -603,6 +616,56 @@ def test_arrays_without_number_are_bounded() -> None:
     _, counts = collector.told()
     assert len(counts) <= 1001
     assert sum(numbers["get"] for numbers in counts.values()) == 2500
+
+
+# The log
+
+
+def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "xzarr3.stores"]
+
+
+def test_each_request_is_a_line_of_the_log(local_store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
+    values = np.arange(64.0)
+    caplog.set_level(logging.DEBUG, "xzarr3.stores")
+    with xzarr3.trace(log=True), xzarr3.trace(log=True) as t:
+        array = xzarr3.create_array(local_store, "a", data=values, chunks=4, compressors=None)
+        np.testing.assert_array_equal(array[:], values)
+        local_store.get("a/none", (-3, None))
+        with pytest.raises(xzarr3.StoreError):
+            Broken().get("secret")
+    *lines, failed = _lines(caplog)
+    assert len(lines) + 1 == t.total["requests"], "once for both traces, and native code leaves none out"
+    assert sum(" put 'a/c/" in line and ": 32 bytes, ok, " in line for line in lines) == 16
+    assert any(" get 'a/none' from -3: 0 bytes, absent, " in line for line in lines)
+    assert failed.startswith("<Broken, 0 keys> get 'secret': 0 bytes, StoreError, ")
+    assert all(line.startswith(repr(local_store)) and line.endswith(" ms") for line in lines)
+
+
+def test_nothing_is_logged_unless_asked(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with xzarr3.trace():
+        store.set("a", b"1")
+    store.get("a")
+    caplog.set_level(logging.INFO)
+    with xzarr3.trace(log=True):
+        store.get("a")
+    assert _lines(caplog) == []
+
+
+def test_requests_to_services_are_logged_with_their_keys(
+    fault_server: FaultServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = _bucket(fault_server)
+    store.set("a/b", b"12345")
+    caplog.set_level(logging.DEBUG, "xzarr3.stores")
+    with xzarr3.trace(log=True):
+        store.get("a/b", (1, 3))
+        assert store.get("a/none") is None
+    part, absent = _lines(caplog)
+    assert " get_range 'a/b' from 1, 3 bytes: 3 bytes, ok, " in part
+    assert " get 'a/none': 0 bytes, " in absent
+    assert "s3cr3t" not in part + absent
 
 
 # Other processes

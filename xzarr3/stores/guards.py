@@ -181,8 +181,7 @@ def _open(method: Method) -> Method:
                 request.outcome = "absent"
                 return None
             if isinstance(value, BytesValue):  # The whole value is in memory; no request follows.
-                if first is not None:
-                    request.byte_range, request.size = (0, None), value.size
+                request.byte_range, request.size = (0, None), value.size
                 return value
             if first is not None:  # Reading is reported instead.
                 request.is_told = False

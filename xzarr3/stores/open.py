@@ -185,7 +185,7 @@ def _open_path(path: str, options: dict[str, Any], mode: Mode) -> Store:
         return ZipStore(path, **_keywords({"mode": mode, **options}, path, "mode", "fsync"))
     from xzarr3.stores.local.store import LocalStore
 
-    return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks", "follow_links"))
+    return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks"))
 
 
 def _open_objects(url: str, options: dict[str, Any], mode: Mode) -> Store:
