@@ -36,6 +36,11 @@ _MANY: Final = 64  # Requests at a time.
 _DOCUMENTS: Final = frozenset(("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"))
 """Names that are never prefixes, so that listing a group needs no request to tell."""
 _DOING: Final = {"head": "find", "put": "write", "delete": "erase", "list": "list"}
+_ERRORS: Final = (
+    (PermissionError, errors.StorePermissionError),
+    (NotImplementedError, errors.StoreCapabilityError),
+    (Exception, StoreError),
+)
 _LONGEST: Final = 2**48  # Bytes. Stores compute with numbers of 64 bits, and no value is that large.
 _IN_ICECHUNK = re.compile(r"(?:.+/)?(?:zarr\.json|c((?:/(?:0|[1-9][0-9]{0,9}))*))", re.DOTALL)
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -108,9 +113,8 @@ class ForeignStore(Store):
 
     def check_writable(self) -> None:
         if self._is_copy:
-            raise errors.ReadOnlyError(
-                f"{self} is a copy in another process, whose changes would be lost; {ForeignStore._advice}"
-            )
+            why = "is a copy in another process, whose changes would be lost"
+            raise errors.ReadOnlyError(f"{self} {why}; {ForeignStore._advice}")
         super().check_writable()
 
     # What a derived class knows
@@ -130,32 +134,25 @@ class ForeignStore(Store):
 
     def _ask(self, kind: str, key: str, call: Coroutine[Any, Any, Result], size: int = 0) -> Result:
         """Wait for a coroutine on zarr-python's loop, to which clients of the object belong."""
-        from zarr.core.sync import SyncError, sync
+        from zarr.core.sync import sync
 
-        if os.getpid() != _PROCESS:
-            call.close()
-            advice = "start processes with 'spawn' or 'forkserver'"
-            raise StoreError(f"{self} cannot be used in a forked process; {advice}")
         try:
+            if os.getpid() != _PROCESS:
+                raise RuntimeError("this is a forked process; start processes with 'spawn' or 'forkserver'")
             with sent(kind) as request:
                 found = sync(call)
                 request.size = len(found) if isinstance(found, bytes) else size
                 request.outcome = "absent" if found is None and "get" in kind else "ok"
                 return found
-        except SyncError as error:
-            call.close()
-            raise StoreError(f"{self} was called from its own event loop; call it in a thread") from error
         except Exception as error:
+            call.close()
             first = (str(error).strip().splitlines() or [""])[0]
             text = f"cannot {_DOING.get(kind, 'read')} key '{key}' of {self}: {type(error).__name__}: {first}"
-            if isinstance(error, PermissionError):
-                raise errors.StorePermissionError(f"{text}; pass credentials that permit it") from error
-            lacks = isinstance(error, NotImplementedError)
-            raise (errors.StoreCapabilityError if lacks else StoreError)(text) from error
+            raise next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)))(text) from error
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
         if not self._holds(key):
             return None
         if byte_range is not None and byte_range != (0, None):
@@ -171,7 +168,7 @@ class ForeignStore(Store):
         from zarr.core.buffer.cpu import buffer_prototype
 
         found: Any = await self._found(self.foreign.get(key, buffer_prototype, request))
-        return None if found is None else found.to_bytes()  # type: ignore[no-any-return]
+        return None if found is None else found.to_bytes()
 
     def _part(self, key: str, start: int, length: int | None) -> Buffer | None:
         """A part of a value, unless the store gives anything else, such as beyond the end of the value."""
@@ -207,7 +204,7 @@ class ForeignStore(Store):
 
     # Writeable
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
         from zarr.core.buffer.cpu import Buffer as ZarrBuffer
 
         if not self._holds(key):

@@ -21,7 +21,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 from xzarr3 import errors
@@ -155,9 +154,7 @@ class FsspecStore(Store):
 
     def _use(self, fs: FileSystem) -> None:
         self._fs, self._lives, self._names, self._usual = fs, _process(), _protocols(fs), Estimate()
-        waits = all(
-            each.async_impl and type(each).__name__ != "AsyncFileSystemWrapper" for each in _targets(fs)
-        )
+        waits = all(each.async_impl and not hasattr(each, "sync_fs") for each in _targets(fs))
         self._most = self._asked or (_MANY if waits else 1)
         # One lock for all stores on this file system: few file systems say that threads may share them.
         single = contextlib.nullcontext() if self._names & _NEAR else key_lock("fsspec", str(id(fs)))
@@ -169,15 +166,11 @@ class FsspecStore(Store):
         handled = sys.exception()
         try:
             if self._home not in (None, _process()):
-                raise StoreError(
-                    f"{self} is in the memory of another process; use a store that processes share"
-                )
+                raise StoreError(f"{self} is in the memory of another process; use a MemoryStore")
             if self._lives != _process():
                 self._use(pickle.loads(pickle.dumps(self._fs, 5)))
             if what != "list" and self._is_unfinished(key):
-                raise errors.InvalidKeyError(
-                    f"invalid key '{key}'; names that end with '{_UNFINISHED}' are taken"
-                )
+                raise errors.InvalidKeyError(f"key '{key}': names that end with '{_UNFINISHED}' are taken")
             yield _joined(self._root, key.rstrip("/"))
         except errors.Xzarr3Error:
             raise
@@ -211,7 +204,7 @@ class FsspecStore(Store):
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
         if byte_range is None or byte_range == (0, None):
             with self._doing("read", key) as path:
                 return self._whole(path)
@@ -257,7 +250,7 @@ class FsspecStore(Store):
         """The bytes within limits, of which ``size`` count as in flight."""
         with contextlib.nullcontext() if self._names & _NEAR else reserved(size):
             found = self._ask("get_range" if limits else "get", self._fs.cat_file, path, **limits)
-        if not isinstance(found, (bytes, bytearray, memoryview, NoneType)):
+        if not (found is None or isinstance(found, (bytes, bytearray, memoryview))):
             raise TypeError(f"found {type(found).__name__}; accepted: bytes")
         return found
 
@@ -283,14 +276,12 @@ class FsspecStore(Store):
         if isinstance(url, str) and _is_from_elsewhere(self._fs):
             target = self._fs.fss.get(url.partition("://")[0] if "://" in url else None)
             if target is not None and _innermost(target) & _LOCAL:
-                raise ValueError(
-                    f"it refers to the local file '{url}'; pass remote_protocol='file' if it may"
-                )
+                raise ValueError(f"it refers to local '{url}'; pass remote_protocol='file' if it may")
         return -1 if end is None else end - start
 
     # Writeable
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
         value = joined(pieces)
         with self._doing("write", key) as path:
             if not self._names & _MOVES:
@@ -329,10 +320,9 @@ class FsspecStore(Store):
             if own is not None and own.__module__ == "fsspec.asyn" and set("*?[") & set(key):
                 raise ValueError("this file system would read that key as a pattern")
             self._change("delete", self._fs.rm_file, path)
+            root = f"{self._root}/" if self._names & _FOLDERS else "\0"
             with contextlib.suppress(Exception):  # Not empty, in use, or not ours: it stays.
-                while self._names & _FOLDERS and (path := path.rpartition("/")[0]).startswith(
-                    f"{self._root}/"
-                ):
+                while (path := path.rpartition("/")[0]).startswith(root):
                     self._change("", self._fs.rmdir, path)
 
     # Listable
@@ -464,12 +454,11 @@ def store_for(filesystem: Any, path: str = "", *, read_only: bool = False) -> St
         from xzarr3.stores.object.store import ObjectStore
 
         return ObjectStore.from_url(_joined(root, path), read_only=read_only)
-    store = FsspecStore(filesystem, path, read_only=read_only)
-    if type(fs).__name__ != "LocalFileSystem":
-        return store
-    from xzarr3.stores.local.store import LocalStore
+    if type(fs).__name__ == "LocalFileSystem":
+        from xzarr3.stores.local.store import LocalStore
 
-    return LocalStore(store._root, read_only=read_only)
+        return LocalStore(fs._strip_protocol(_joined(root, path)), read_only=read_only)
+    return FsspecStore(filesystem, path, read_only=read_only)
 
 
 # Failures
@@ -495,7 +484,8 @@ def _is_refusal(error: BaseException) -> bool:
 def _status(error: BaseException) -> Any:
     """The status of HTTP or FTP in an error of a client library."""
     if type(error).__module__ == "ftplib":
-        return 530 if re.search("denied|permission", str(error), re.IGNORECASE) else int(str(error)[:3])
+        is_refusal = re.search("denied|permission|^530", str(error), re.IGNORECASE)
+        return 530 if is_refusal else 550 if str(error).startswith("550") else 0
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
         return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -528,9 +518,7 @@ def _ready(given: Any, options: dict[str, Any]) -> tuple[FileSystem, str]:
 
     is_url = isinstance(given, (str, os.PathLike))
     if options and not is_url:
-        raise errors.ArgumentTypeError(
-            "storage_options have no meaning for a ready file system; leave them out"
-        )
+        raise errors.ArgumentTypeError("storage_options are for a URL only; leave them out")
     try:
         fs, root = url_to_fs(os.fspath(given), **options) if is_url else (given, "")
     except Exception as error:
@@ -547,7 +535,7 @@ def _ready(given: Any, options: dict[str, Any]) -> tuple[FileSystem, str]:
         fs = _inner(fs)
     if fs.async_impl and fs.asynchronous:  # Made again, as threads call it.
         kept = {
-            name: value for name, value in fs.storage_options.items() if name not in ("asynchronous", "loop")
+            name: fs.storage_options[name] for name in fs.storage_options.keys() - {"asynchronous", "loop"}
         }
         fs = type(fs)(*fs.storage_args, **kept)
     if any(_protocols(layer) & _CACHES for each in (fs, *_targets(fs)) for layer in _layers(each)):

@@ -161,9 +161,7 @@ def _is_of_objects(scheme: str) -> bool:
 
 def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
     if not location:
-        raise StoreError(
-            "no store at the empty path; accepted: a path, such as '.' for the current directory"
-        )
+        raise StoreError("no store at the empty path; accepted: a path, such as '.' for the current one")
     found = _SCHEME.match(location)
     scheme = "" if found is None else found[1].lower()
     if found is None:
