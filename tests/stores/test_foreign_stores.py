@@ -101,9 +101,7 @@ def for_zarr_python(store: Any) -> tuple[Any, dict[str, Any]]:
 
 
 @each_store
-def test_open_store_xarrays_engine_reads_what_was_written(
-    make: Callable[[Path], Any], tmp_path: Path
-) -> None:
+def test_open_store_xarray_reads_what_was_written(make: Callable[[Path], Any], tmp_path: Path) -> None:
     store, ds = make(tmp_path), dataset()
     mode: Any = "w" if isinstance(store, zarr.Group) else None
     encoding = {"t": {"chunks": (2, 4), "shards": (4, 12)}}
@@ -240,7 +238,7 @@ def test_options_of_a_upath_and_of_the_call_go_together() -> None:
 @pytest.mark.parametrize("mode", ["a", "r+"])
 def test_open_store_writes_no_zip_into_an_object_store(mode: Any) -> None:
     for url in ("s3://bucket/a.zip", "https://example.org/x/a.zip/"):
-        with pytest.raises(StoreError, match="can only be read.*write a local zip, and upload it"):
+        with pytest.raises(StoreError, match=r"can only be read.*write a local zip, and upload it"):
             open_store(url, mode=mode)
 
 

@@ -177,9 +177,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("options", [{"chunks": (2, 3)}, {"chunks": (1, 4), "shards": (2, 8)}], ids=repr)
-def test_icechunk_store_arrays_change_as_elsewhere(
-    session: Any, change: Callable[[Any], object], options: Any
-) -> None:
+def test_icechunk_store_arrays_change_as_elsewhere(session: Any, change: Any, options: Any) -> None:
     """No chunk that was beyond the end comes back."""
     made = []
     for store in (session.store, {}):
@@ -190,7 +188,7 @@ def test_icechunk_store_arrays_change_as_elsewhere(
     np.testing.assert_array_equal(zarr.open_array(session.store, path="a")[...], made[1][...])
 
 
-def test_icechunk_store_chunks_that_another_library_left_beyond_the_end_do_not_come_back(
+def test_icechunk_store_chunks_beyond_the_end_do_not_come_back(
     session: Any,
 ) -> None:
     xzarr3.create_array(session.store, "a", data=VALUES, chunks=(2, 8), fill_value=0)
@@ -238,9 +236,7 @@ def times(clock: str) -> xr.Dataset:
 
 
 @pytest.mark.parametrize("write", MODES.values(), ids=MODES)
-def test_icechunk_store_datasets_are_written_as_elsewhere(
-    session: Any, write: Callable[[Any], object]
-) -> None:
+def test_icechunk_store_datasets_are_written_as_elsewhere(session: Any, write: Any) -> None:
     places: list[Any] = [session.store, {}]
     for store in places:
         xzarr3.to_zarr(dataset(), store, encoding={"t": {"chunks": (2, 4)}})
@@ -324,7 +320,7 @@ def failing(ds: xr.Dataset) -> xr.Dataset:
     return lazy
 
 
-def test_icechunk_store_failed_write_leaves_nothing_and_a_failed_replacement_says_what_is_gone(
+def test_icechunk_store_failures_leave_no_new_node_and_say_what_is_gone(
     session: Any,
 ) -> None:
     with pytest.raises(RuntimeError, match="no such value"):
@@ -398,9 +394,7 @@ def elsewhere(thing: object, monkeypatch: pytest.MonkeyPatch) -> Any:
     return pickle.loads(data)
 
 
-def test_icechunk_store_pickles_snapshots(
-    repository: Any, session: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_icechunk_store_pickles_snapshots(repository: Any, session: Any, monkeypatch: Any) -> None:
     xzarr3.create_array(session.store, "a", data=np.arange(4))
     session.commit("a")
     array = xzarr3.open_array(repository.readonly_session("main").store, "a")

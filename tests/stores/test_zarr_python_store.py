@@ -190,7 +190,7 @@ def test_foreign_store_shares_one_loop_among_threads() -> None:
         return store.get("a")
 
     assert asyncio.run(call()) == VALUE, "another loop runs in this thread, as in Jupyter"
-    with pytest.raises(StoreError, match="SyncError: .*within a running loop"):
+    with pytest.raises(StoreError, match=r"SyncError: .*within a running loop"):
         sync(call())
 
 
