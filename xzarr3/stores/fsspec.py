@@ -103,7 +103,7 @@ class FsspecStore(Store):
     >>> store
     <FsspecStore 'memory:///example.zarr'>
     >>> store.set("c/0", b"value")
-    >>> store.get("c/0", (1, 3)), store.get("c/1")
+    >>> bytes(store.get("c/0", (1, 3))), store.get("c/1")
     (b'alu', None)
     """
 
