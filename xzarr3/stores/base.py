@@ -10,7 +10,6 @@ empty prefix, which means every key. This module knows nothing of arrays, chunks
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import random
 import sys
@@ -221,7 +220,8 @@ class Store(Shown, Closing):
         >>> MemoryStore().with_traits(read_only=True).writeable
         False
         """
-        made = copy.copy(self)
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))  # A copy by `copy` may be the store itself, as pickled stores are.
         made.traits = msgspec.structs.replace(self.traits, **changes)
         return made
 
