@@ -185,7 +185,7 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
     if scheme is None or scheme == "file":
         path = location if scheme is None else _path(location)
         if _is_zip(path) and not os.path.isdir(path):
-            from xzarr3.stores.zip.store import ZipStore
+            from xzarr3.stores.zip import ZipStore
 
             return ZipStore(path, **_keywords({"mode": mode, **options}, path, "mode", "fsync"))
         return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks", "follow_links"))
@@ -195,7 +195,7 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
         path = location.rstrip("/").partition("://")[2].partition("/")[2]  # Without the bucket or host.
         if not _is_zip(path):
             return ObjectStore.from_url(location, storage_options=options)
-        from xzarr3.stores.zip.store import ZipStore
+        from xzarr3.stores.zip import ZipStore
 
         above, _, name = location.rstrip("/").rpartition("/")
         return ZipStore(ObjectStore.from_url(above, storage_options=options), name, mode=mode)

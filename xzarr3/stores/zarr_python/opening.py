@@ -76,7 +76,7 @@ def _fsspec(store: Any) -> Store | None:
 def _zip(store: Any) -> Store | None:
     if not store.read_only or not isinstance(store.path, os.PathLike):  # Its own writer holds the file open.
         return None
-    from xzarr3.stores.zip.store import ZipStore
+    from xzarr3.stores.zip import ZipStore
 
     return ZipStore(os.fspath(store.path), mode="r")
 
