@@ -14,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import msgspec
+
 from xzarr3.stores.locks import fork_safe
 
 if TYPE_CHECKING:
@@ -98,4 +100,6 @@ def is_plain(value: object, *kinds: type) -> bool:
         return all(is_plain(item, *kinds) for item in value)
     if isinstance(value, dict):
         return all(is_plain(item, *kinds) for pair in value.items() for item in pair)
+    if isinstance(value, msgspec.Struct):
+        return is_plain(msgspec.structs.astuple(value), *kinds)
     return isinstance(value, kinds)
