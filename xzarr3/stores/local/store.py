@@ -28,7 +28,8 @@ import msgspec
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, printable, shorten
-from xzarr3.stores.base import Key, Names, Store, Traits, check_key
+from xzarr3.stores.base import Key, Names, Store, Traits
+from xzarr3.stores.keys import check_key
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.local import platform
 from xzarr3.stores.local.erase import Eraser
@@ -318,7 +319,7 @@ class LocalStore(Store):
         with contextlib.suppress(OSError):  # The write itself is done. Some systems keep no such time.
             os.utime(self.root)
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
         with FileWriter(self) as writer:
             writer.set(key, pieces)
 
