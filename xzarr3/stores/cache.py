@@ -360,22 +360,22 @@ class CacheStore(WrapperStore):
 
     # Kept values
 
-    def _name(self, key: str, part: str) -> str:
+    def _named(self, key: str, part: str) -> str:
         """The name of an entry. That of a key begins with that of a prefix, if the key does."""
         names = [f"k{quote(name, safe='', errors='surrogatepass')}" for name in key.split("/")]
         return f"{self._base}{'/'.join(names)}/{part}"
 
     def _find(self, key: str, part: str = _WHOLE) -> _Entry | None:
-        return self._kept.find(self._name(key, part))
+        return self._kept.find(self._named(key, part))
 
     def _keep(self, key: str, part: str, entry: _Entry, number: object | None) -> None:
         if self.max_age != 0 or entry.version is not None:
-            self._kept.keep(self._name(key, part), entry, number)
+            self._kept.keep(self._named(key, part), entry, number)
 
     def _forget(self, *keys: str, prefix: str | None = None) -> None:
-        below = None if prefix is None else self._name(prefix.removesuffix("/"), "")
+        below = None if prefix is None else self._named(prefix.removesuffix("/"), "")
         # Without the head, the parts are not used.
-        self._kept.forget([self._name(key, part) for key in keys for part in (_WHOLE, _HEAD)], below)
+        self._kept.forget([self._named(key, part) for key in keys for part in (_WHOLE, _HEAD)], below)
 
     @contextlib.contextmanager
     def _writing(self, *keys: str, prefix: str | None = None) -> Iterator[None]:
