@@ -13,15 +13,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import itertools
 import math
 import os
 import stat
 import struct
 import sys
-import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from operator import index
 from typing import Any, NamedTuple, TypeGuard
@@ -35,7 +34,8 @@ from xzarr3.errors import ArgumentError, ChangedError, StoreError, StorePermissi
 from xzarr3.stores.base import Facts, Store
 from xzarr3.stores.interned import interned, is_plain, reduced
 from xzarr3.stores.local.store import LocalStore
-from xzarr3.stores.locks import fork_safe, key_lock
+from xzarr3.stores.locks import key_lock
+from xzarr3.stores.memory import MemoryStore
 from xzarr3.stores.open import StoreLike
 from xzarr3.stores.values import ANY, BytesValue, OversizedError, Scratch, Value, check_range, steady
 from xzarr3.stores.wrappers import WrapperStore
@@ -47,12 +47,14 @@ FOLDER = "xzarr3-cache-2"
 _MAGIC = b"xz3cach3"
 _FIELDS = struct.Struct("<8sIIqd")  # Magic, CRC-32, length of the version, size of the value or -1, time.
 _SUMMED = 12  # From here on.
-_OVERHEAD = 400  # Approximate memory of an entry besides its value.
+_OVERHEAD = 400  # About what an entry takes besides its bytes.
 _FAR = 2**60  # Bytes; no part that extends further is kept.
 _PATIENCE = 0.1  # Seconds that a reader waits in order to keep a value.
 _DEADLINE = 30.0  # Seconds that a writer waits in order to forget one.
 _SOME = 8  # Room is made each time that this part of the limit was written.
+_WRITES = f"{FOLDER}/writes"
 _WHOLE, _HEAD = "whole", "head"
+_turns = itertools.count()
 
 
 class _Entry(NamedTuple):
@@ -68,66 +70,7 @@ class _Entry(NamedTuple):
 
 
 class _Kept:
-    """Entries in the memory of this process. Those that were not used for longest make room for new ones.
-
-    Parameters
-    ----------
-    max_bytes : int
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.hits = self.misses = self._writes = self._size = 0
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._lock = fork_safe(threading.Lock())
-
-    def count(self, hits: int, misses: int) -> None:
-        """Count requests that were served from the cache (hits) and others (misses)."""
-        with self._lock:
-            self.hits += hits
-            self.misses += misses
-
-    @property
-    def size(self) -> int:
-        """Bytes kept."""
-        return self._size
-
-    def number(self) -> object | None:
-        """Changes with each write; None if nothing can be kept."""
-        return self._writes
-
-    def find(self, name: str) -> _Entry | None:
-        """The entry of a name, of any age."""
-        with self._lock:
-            if name in self._entries:
-                self._entries.move_to_end(name)
-            return self._entries.get(name)
-
-    def keep(self, name: str, entry: _Entry, number: object | None) -> None:
-        """Keep an entry, unless it is too large or the number of writes has changed."""
-        with self._lock:
-            if number == self._writes and len(entry.value) + _OVERHEAD <= self.max_bytes:
-                self._drop([name])
-                self._entries[name] = entry
-                self._size += len(entry.value) + _OVERHEAD
-                while self._size > self.max_bytes:
-                    self._drop([next(iter(self._entries))])
-
-    def _drop(self, names: Sequence[str]) -> None:
-        for name in names:
-            entry = self._entries.pop(name, None)
-            self._size -= 0 if entry is None else len(entry.value) + _OVERHEAD
-
-    def forget(self, names: Sequence[str], prefix: str | None = None) -> None:
-        """Count a write, and drop what it changes; with a prefix, also every entry below it."""
-        with self._lock:
-            self._writes += 1
-            below = () if prefix is None else tuple(self._entries)
-            self._drop([*names, *(name for name in below if name.startswith(str(prefix)))])
-
-
-class _KeptInStore(_Kept):
-    """Entries in a store that processes share. Those that this process does not use make room first.
+    """The entries of a cache in a store. Those that this process does not use make room for new ones.
 
     Parameters
     ----------
@@ -136,64 +79,69 @@ class _KeptInStore(_Kept):
     """
 
     def __init__(self, store: Store, max_bytes: int) -> None:
-        super().__init__(max_bytes)
+        self.max_bytes, self.pid, self.hits, self.misses = max_bytes, os.getpid(), 0, 0
         self._store = store.with_traits(conflict_deadline=_DEADLINE)
         self._hasty = store.with_traits(conflict_deadline=_PATIENCE)
-        self._counter = f"{FOLDER}/writes"
         self._used: dict[str, int] = {}
-        self._written = max_bytes
+        self._written = max_bytes  # Since room was made.
 
-    @property
-    def size(self) -> int:
-        return sum(size for _, size in self._listed())
+    def count(self, hits: int, misses: int) -> None:
+        """Count requests that were served from the cache (hits) and others (misses)."""
+        self.hits += hits
+        self.misses += misses
 
-    def _listed(self) -> list[tuple[str, int]]:
-        found = [(str(key), getattr(key, "size", None)) for key in self._store.list(f"{FOLDER}/")]
-        sized = [(key, self._store.getsize(key) if size is None else size) for key, size in found]
-        return [(key, size or 0) for key, size in sized if key != self._counter]
+    def sizes(self) -> dict[str, int]:
+        """How many bytes each entry takes."""
+        found = {key: getattr(key, "size", None) for key in self._store.list(f"{FOLDER}/") if key != _WRITES}
+        known = {key: self._store.getsize(key) if size is None else size for key, size in found.items()}
+        return {key: size + _OVERHEAD for key, size in known.items() if size is not None}
 
-    def number(self) -> object | None:
+    def number(self) -> bytes | None:
+        """Changes with each write; None if nothing can be kept."""
         with contextlib.suppress(StoreError):
-            return bytes(self._store.get(self._counter) or b"")
+            return bytes(self._store.get(_WRITES) or b"")
         return None
 
     def find(self, name: str) -> _Entry | None:
+        """The entry of a name, of any age."""
         with contextlib.suppress(StoreError):
             data = self._store.get(name)
             entry = None if data is None else _unpacked(name, data)
             if entry is not None:
-                self._used[name] = len(self._used)
+                self._used[name] = next(_turns)
             elif data is not None:
-                self._store.erase(name)
+                self._store.erase(name)  # It is damaged.
             return entry
         return None
 
-    def keep(self, name: str, entry: _Entry, number: object | None) -> None:
+    def keep(self, name: str, entry: _Entry, number: bytes | None) -> None:
+        """Keep an entry, unless it is too large or the number of writes has changed."""
         pieces = _packed(name, entry)
-        size = sum(map(len, pieces))
+        size = sum(map(len, pieces)) + _OVERHEAD
         if size > self.max_bytes or number is None:
             return
         with contextlib.suppress(StoreError):  # The disk may be full: a value that is not kept is read again.
             self._written += size
             if self._written > self.max_bytes // _SOME:
                 self._written = size
-                self._make_room(size)
-            with self._hasty.exclusive(self._counter):
+                self._make_room((self.max_bytes - size) * (_SOME - 1) // _SOME)
+            with self._hasty.exclusive(_WRITES):
                 if self.number() == number:
                     self._store.put(name, pieces)
 
-    def _make_room(self, size: int) -> None:
-        found = sorted(self._listed(), key=lambda each: self._used.get(each[0], -1))
-        self._used = {key: at for at, (key, _) in enumerate(found) if key in self._used}
-        excess = sum(size for _, size in found) - (self.max_bytes - size) * 3 // 4
-        for key, freed in found:
+    def _make_room(self, limit: int) -> None:
+        sizes, used = self.sizes(), self._used
+        self._used = {name: used[name] for name in sizes if name in used}
+        excess = sum(sizes.values()) - limit
+        for name in sorted(sizes, key=lambda name: used.get(name, -1)):
             if excess > 0:
-                self._store.erase(key)
-                excess -= freed
+                self._store.erase(name)
+                excess -= sizes[name]
 
     def forget(self, names: Sequence[str], prefix: str | None = None) -> None:
-        with self._store.exclusive(self._counter):
-            self._store.put(self._counter, [os.urandom(16)])
+        """Count a write, and drop what it changes; with a prefix, also every entry below it."""
+        with self._store.exclusive(_WRITES):
+            self._store.put(_WRITES, [os.urandom(16)])
             self._store.erase(*names)
             if prefix is not None:
                 self._store.erase_prefix(prefix)
@@ -277,6 +225,8 @@ class CacheStore(WrapperStore):
     b'newer'
     """
 
+    _held: _Kept | None = None
+
     def __init__(
         self,
         store: StoreLike,
@@ -297,28 +247,26 @@ class CacheStore(WrapperStore):
         is_current = max_age == 0 and self.traits.tells_changes
         self.traits = msgspec.structs.replace(self.traits, tells_changes=is_current)
         self._token = uuid.uuid4().hex
-        self._begin()
-
-    def _begin(self) -> None:
         named = hashlib.blake2b(repr(self.inner.identity).encode(), digest_size=20).hexdigest()
         self._base = f"{FOLDER}/{named}/"
-        self._kept: _Kept = interned((CacheStore, self._token), self._make)
+        _ = self._kept  # An error about the directory belongs here.
+
+    @property
+    def _kept(self) -> _Kept:
+        """What is kept, for all copies of this store in this process; a forked child begins anew."""
+        if self._held is None or self._held.pid != os.getpid():
+            self._held = interned((CacheStore, self._token, os.getpid()), self._make, keep=False)
+        return self._held
 
     def _make(self) -> _Kept:
-        if self.directory is None:
-            return _Kept(self.max_bytes)
-        place = self.directory
-        return _KeptInStore(place if isinstance(place, Store) else _private(place), self.max_bytes)
+        place = MemoryStore() if self.directory is None else self.directory
+        return _Kept(place if isinstance(place, Store) else _private(place), self.max_bytes)
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduced(self, CacheStore)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_kept"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._begin()
+        return {name: value for name, value in vars(self).items() if name != "_held"}
 
     def __repr__(self) -> str:
         where = "" if self.directory is None else f" in '{printable(str(self.directory))}'"
@@ -344,7 +292,7 @@ class CacheStore(WrapperStore):
     @property
     def size(self) -> int:
         """Bytes kept; for a directory, of all processes."""
-        return self._kept.size
+        return sum(self._kept.sizes().values())
 
     def clear(self) -> None:
         """Discard every kept value of this store."""
@@ -368,7 +316,7 @@ class CacheStore(WrapperStore):
     def _find(self, key: str, part: str = _WHOLE) -> _Entry | None:
         return self._kept.find(self._named(key, part))
 
-    def _keep(self, key: str, part: str, entry: _Entry, number: object | None) -> None:
+    def _keep(self, key: str, part: str, entry: _Entry, number: bytes | None) -> None:
         if self.max_age != 0 or entry.version is not None:
             self._kept.keep(self._named(key, part), entry, number)
 
@@ -549,12 +497,12 @@ class _Parts(Value):
         The open value in the inner store; None until a part is needed that is not kept.
     head : _Entry
         The version and the size of the value.
-    number : object or None
+    number : bytes or None
         The number of writes before the head was found.
     """
 
     def __init__(
-        self, store: CacheStore, key: str, inner: Value | None, head: _Entry, number: object | None
+        self, store: CacheStore, key: str, inner: Value | None, head: _Entry, number: bytes | None
     ) -> None:
         self._store, self._key, self._inner, self._head, self._number = store, key, inner, head, number
         self.size = head.size
@@ -623,19 +571,16 @@ def _private(directory: str) -> LocalStore:
     """The store of a cache in a directory that only this user may enter."""
     folder = os.path.join(directory, FOLDER)
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
         info = os.lstat(folder)
+        if (
+            not stat.S_ISDIR(info.st_mode)
+            or (os.name != "nt" and info.st_uid != os.getuid())
+            or info.st_mode & 0o077
+        ):
+            raise PermissionError(13, f"it belongs to user {info.st_uid} with mode {info.st_mode:#o}")
     except OSError as error:
-        kind = StorePermissionError if isinstance(error, PermissionError) else StoreError
-        raise kind(
-            f"cannot keep a cache in '{folder}': {error.strerror}; give a directory that this user may write"
-        ) from error
-    is_own = not hasattr(os, "getuid") or (info.st_uid == os.getuid() and not info.st_mode & 0o077)
-    if not (stat.S_ISDIR(info.st_mode) and is_own):
         raise StorePermissionError(
-            f"cannot keep a cache in '{folder}': mode {info.st_mode:#o} of user {info.st_uid}; give a place "
-            "where it is a directory of this user with mode 0o700"
-        )
+            f"cannot keep a cache in '{folder}': {error.strerror}; give a directory of this user, mode 0o700"
+        ) from error
     return LocalStore(directory)

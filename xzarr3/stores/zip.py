@@ -25,7 +25,6 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 from zipfile import ZipInfo
 
@@ -41,7 +40,7 @@ from xzarr3.stores.keys import check_key
 from xzarr3.stores.local.near import missing_part
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import fork_safe
-from xzarr3.stores.values import BytesValue, OversizedError, Scratch, Value, cut
+from xzarr3.stores.values import BytesValue, OversizedError, Value, cut
 
 try:
     from fcntl import LOCK_EX, LOCK_NB, flock
@@ -49,6 +48,8 @@ except ImportError:  # On Windows, where nothing keeps two writers apart.
     flock = None  # type: ignore[assignment]
 
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-", "x"]
+Part: TypeAlias = ByteRange | None
+Found: TypeAlias = Buffer | None
 
 TEMPORARY = ".xzarr3-zip-"
 """Prefix of the name of the file in which a zip is written."""
@@ -149,22 +150,22 @@ class _Zip:
         info = self.members.get(key)
         return None if info is None else (self.lineage, info.header_offset, info.CRC, info.file_size)
 
-    def error(self, info: ZipInfo, problem: str) -> StoreError:
-        return StoreError(f"cannot read key '{info.filename}' of {self.where}: {problem}; {_WHOLE}")
+    def error(self, info: ZipInfo, problem: str, advice: str = _WHOLE) -> StoreError:
+        return StoreError(f"cannot read key '{info.filename}' of {self.where}: {problem}; {advice}")
 
     def read(self, info: ZipInfo, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         """Parts of a member as it is stored. Its header is read along with the first ones."""
-        offset, parts = info.header_offset + self._shift, None
-        begin = self.data.get(info.header_offset)
-        if begin is None:
+        parts: list[Buffer] | None = None
+        offset = info.header_offset + self._shift
+        begin = self.data.get(info.header_offset, 0)
+        if not begin:
             self._check(info)
             begin = offset + _HEADER.size + len(_raw_name(info))
             places = [offset, *(begin + start for start in starts)]
             header, *parts = self.file.read_ranges(places, [begin - offset, *lengths])
             extra = self._checked(info, header)
             self.data[info.header_offset] = begin = begin + extra
-            if extra:  # Which is rare.
-                parts = None
+            parts = None if extra else parts  # Extra fields are rare.
         if parts is None:
             parts = self.file.read_ranges([begin + start for start in starts], lengths)
         if list(map(len, parts)) != list(lengths):
@@ -172,12 +173,11 @@ class _Zip:
         return parts
 
     def _check(self, info: ZipInfo, size: int = _HEADER.size) -> None:
-        """Raise unless a member, with a header of ``size`` bytes, can be read and ends before the next one."""
+        """Raise unless a member with a header of ``size`` bytes can be read and ends before the next one."""
         method, stored, full = info.compress_type, info.compress_size, info.file_size
-        if info.flag_bits & _ENCRYPTED:
-            raise self.error(info, "it is encrypted")
-        if method not in (_STORED, _DEFLATED):
-            raise self.error(info, f"it is compressed by method {method}; accepted: 0 (stored), 8 (deflate)")
+        if info.flag_bits & _ENCRYPTED or method not in (_STORED, _DEFLATED):
+            what = "encrypted" if info.flag_bits & _ENCRYPTED else f"compressed by method {method}"
+            raise self.error(info, f"it is {what}; accepted: 0 (stored) and 8 (deflate)", "rewrite the zip")
         if stored != full if method == _STORED else full > stored * _MOST_DEFLATED:
             raise self.error(info, f"{stored} bytes of method {method} cannot be a value of {full} bytes")
         after = bisect_left(self._offsets, info.header_offset) + 1
@@ -274,12 +274,15 @@ class _Draft(Value):
         Path of the zip, with links resolved.
     where : str
         The name of the zip, for error messages.
+    replaces : bool
+        Whether an old zip is replaced, whatever happened to it meanwhile.
     """
 
     _descriptor = -1
 
-    def __init__(self, target: str, where: str) -> None:
+    def __init__(self, target: str, where: str, *, replaces: bool) -> None:
         self.where, self._target, self._lock, self.end = where, target, threading.Lock(), 0
+        self._replaces = replaces
         self._folder, name = os.path.split(target)
         if len(os.fsencode(name)) > _LONG:
             name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
@@ -321,8 +324,7 @@ class _Draft(Value):
         """Begin with the members of an old zip."""
         if any(info.filename.encode() != _raw_name(info) for info in (*old.members.values(), *old.others)):
             raise StoreError(
-                f"cannot add to {self.where}: names of members are not in UTF-8; use mode 'r', or make another "
-                "zip with ZipStore.pack"
+                f"cannot add to {self.where}: names of members are not in UTF-8; copy it with ZipStore.pack"
             )
         for at in range(0, old.start, _BLOCK):
             self.append([old.file.read(at, min(_BLOCK, old.start - at))])
@@ -344,7 +346,7 @@ class _Draft(Value):
                     rest = rest[os.write(self._descriptor, rest) :]
         self.end = end
 
-    def commit(self, zipped: _Zip, *, fsync: bool, replace: bool) -> None:
+    def commit(self, zipped: _Zip, *, fsync: bool) -> None:
         """Write the directory and rename the file; if that fails, the old zip is as it was."""
         with _failing(f"write {self.where}"):
             with open(self._descriptor, "wb", 2**20, closefd=False) as stream:
@@ -357,7 +359,7 @@ class _Draft(Value):
                 if fsync:
                     os.fsync(stream.fileno())
             now = _state(self._target)
-            if not self._is_in_place() or not (replace or now == self._before):
+            if not self._is_in_place() or not (self._replaces or now == self._before):
                 raise errors.ConflictError(f"cannot write {self.where}: another writer changed it meanwhile")
             if now is not None:
                 os.chmod(self.path, stat.S_IMODE(os.stat(self._target).st_mode))
@@ -561,7 +563,8 @@ class ZipStore(Store):
                 f"cannot write {self}, a value of another store; write a zip at a local path "
                 "(ZipStore.pack makes one of any store), then upload it"
             )
-        draft = _Draft(os.path.join(str(self._inner.folder), self.key), str(self))
+        path = os.path.join(str(self._inner.folder), self.key)
+        draft = _Draft(path, str(self), replaces=mode == "w")
         try:
             exists = self._inner.exists(self.key)
             if exists and mode == "x":
@@ -592,9 +595,10 @@ class ZipStore(Store):
             If that fails. The old zip is then unchanged, and the call can be repeated.
         """
         with self._lock:
-            self._writing()
-            self.close()
-            self._begin("r+")
+            draft, zipped = self._writing()
+            if self._changes:
+                draft.commit(zipped, fsync=self.traits.durable)
+                self._begin("r+")
 
     def close(self) -> None:
         """Commit the changes to the zip and end writing. A later read opens the zip again.
@@ -607,7 +611,7 @@ class ZipStore(Store):
         """
         with self._lock:
             if self._draft is not None and self._zip is not None and self._changes:
-                self._draft.commit(self._zip, fsync=self.traits.durable, replace=self.mode == "w")
+                self._draft.commit(self._zip, fsync=self.traits.durable)
             self.discard()
 
     def discard(self) -> None:
@@ -618,9 +622,7 @@ class ZipStore(Store):
                     self._draft.release()
                 self._zip = self._draft = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None:
             self.close()
         else:
@@ -666,14 +668,7 @@ class ZipStore(Store):
 
     # The contract
 
-    def get(
-        self,
-        key: str,
-        byte_range: ByteRange | None = None,
-        *,
-        into: Scratch | None = None,
-        limit: int = sys.maxsize,
-    ) -> Buffer | None:
+    def get(self, key: str, byte_range: Part = None, *, into: Any = None, limit: int = sys.maxsize) -> Found:
         zipped = self._opened()
         info = zipped.members.get(key)
         if info is None:
@@ -685,9 +680,7 @@ class ZipStore(Store):
             raise OversizedError(max(info.file_size, info.compress_size), limit)
         return zipped.whole(info)
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         zipped = self._opened()
         info = zipped.members.get(key)
         return None if info is None else _Member(zipped, info)
