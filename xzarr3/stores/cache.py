@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import hashlib
 import itertools
 import math
@@ -164,8 +165,13 @@ def _unpacked(name: str, data: Buffer) -> _Entry | None:
     if magic != _MAGIC or summed != isal_zlib.crc32(view[_SUMMED:], isal_zlib.crc32(name.encode())):
         return None
     value = view[_FIELDS.size + length :]
-    version = ast.literal_eval(bytes(view[_FIELDS.size : _FIELDS.size + length]).decode())
+    version = _version(bytes(view[_FIELDS.size : _FIELDS.size + length]))
     return _Entry(value, version, None if size < 0 else size, checked)
+
+
+@functools.lru_cache(1024)
+def _version(text: bytes) -> object:
+    return ast.literal_eval(text.decode())
 
 
 class CacheStore(WrapperStore):
@@ -215,13 +221,13 @@ class CacheStore(WrapperStore):
     >>> from xzarr3 import MemoryStore
     >>> slow = MemoryStore({"a": b"old"})
     >>> store = CacheStore(slow, max_age=60)
-    >>> store.get("a"), store.get("a"), store.hits, store.misses
-    (b'old', b'old', 1, 1)
+    >>> store.get("a") == store.get("a") == b"old", store.hits, store.misses
+    (True, 1, 1)
     >>> slow.set("a", b"new")
-    >>> store.get("a")
+    >>> bytes(store.get("a"))
     b'old'
     >>> store.set("a", b"newer")
-    >>> store.get("a")
+    >>> bytes(store.get("a"))
     b'newer'
     """
 
@@ -260,7 +266,7 @@ class CacheStore(WrapperStore):
 
     def _make(self) -> _Kept:
         place = MemoryStore() if self.directory is None else self.directory
-        return _Kept(place if isinstance(place, Store) else _private(place), self.max_bytes)
+        return _Kept(place if isinstance(place, Store) else _private(str(place)), self.max_bytes)
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduced(self, CacheStore)

@@ -685,7 +685,7 @@ class ZipStore(Store):
         info = zipped.members.get(key)
         return None if info is None else _Member(zipped, info)
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
         info = ZipInfo(key)
         info.filename, info.create_system, info.external_attr = key, _UNIX, _MODE
         info.file_size = info.compress_size = sum(map(len, pieces))
