@@ -499,7 +499,7 @@ class ZipStore(Store):
             self._inner, self.key, of = path, check_key(str(key)), path.traits
             own: dict[str, Any] = {name: getattr(of, name) for name in _OF_INNER}
         else:
-            self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+            self.path = LocalStore(path).root
             folder, self.key = os.path.split(os.path.realpath(self.path))
             self._inner, own = LocalStore(folder), {"durable": fsync}
         self.traits = msgspec.structs.replace(self.traits, **own)
