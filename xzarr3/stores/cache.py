@@ -129,6 +129,7 @@ class _Kept:
             with self._hasty.exclusive(_WRITES):
                 if self.number() == number:
                     self._store.put(name, pieces)
+                    self._used[name] = next(_turns)
 
     def _make_room(self, limit: int) -> None:
         sizes, used = self.sizes(), self._used
