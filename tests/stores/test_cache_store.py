@@ -423,7 +423,11 @@ def test_update_asks_the_inner_store(place: dict[str, Any]) -> None:
     assert bytes(versioned(cache, "a")[0] or b"") == b"4" == cache.get("a")
 
 
-SLOW_READS = {**WRITES, **{name: ERASES[name] for name in ("erase", "erase_prefix")}}
+SLOW_READS = {
+    **{name: WRITES[name] for name in ("set", "set_values")},
+    **{name: ERASES[name] for name in ("erase", "erase_prefix")},
+}
+"""Writes that do not wait for a read on its way."""
 
 
 def expect_no_old_value(inner: Remote, cache: CacheStore, key: str, answers: list[Any]) -> None:
