@@ -57,6 +57,10 @@ Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Unchanged | Non
 MOST_COPIED = 16
 """Values to copy at a time, as they may all be in memory."""
 _FIRST_PAUSE = 0.002  # Seconds
+_MADE = {
+    *("get_partial_values", "get_values", "set", "set_values", "set_partial_values", "erase_values"),
+    *("list_prefix", "exists", "getsize"),
+}
 _LONGEST_PAUSE = 1.0
 
 
@@ -200,6 +204,12 @@ class Store(Shown, Closing):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Check keys and report requests around the methods that the class implements."""
         super().__init_subclass__(**kwargs)
+        made = _MADE & vars(cls).keys()
+        if made:
+            raise TypeError(
+                f"{cls.__name__} has {sorted(made)}, which xzarr3.Store makes of other methods; implement 'get', "
+                "'put', 'erase', 'list' or 'open'"
+            )
         found = {name: vars(cls)[name] for name in GUARDS if name in vars(cls)}
         for name, method in found.items():
             setattr(cls, name, GUARDS[name](method))
