@@ -518,7 +518,7 @@ def test_a_damaged_index_is_found() -> None:
         array.explain(3)
 
 
-def test_a_store_that_can_only_get_whole_values_moves_them() -> None:
+def test_a_store_without_open_reads_whole_values() -> None:
     class Plain(xzarr3.Store):
         """Has the least that can be read and written."""
 
@@ -530,15 +530,22 @@ def test_a_store_that_can_only_get_whole_values_moves_them() -> None:
             value = self.values.get(key)
             return value if value is None or byte_range is None else xzarr3.stores.cut(value, byte_range)
 
-        def put(self, key: str, pieces: Any) -> None:  # type: ignore[override]
+        def put(self, key: str, pieces: Any) -> None:
             self.values[key] = b"".join(pieces)
+
+        def list(self, prefix: str = "") -> Iterator[str]:
+            return iter(self.values)
 
     array = xzarr3.create_array(
         Plain(), data=np.arange(1, 65, dtype="u1"), chunks=1, shards=32, compressors=None
     )
-    found = array.explain([3, 40])
-    assert [fetch.size for fetch in found] == [32 + 32 * 16 + 4] * 2
-    assert (found.requests, found.bytes_moved) == (2, 2 * (32 + 32 * 16 + 4))
+    found, size = array.explain([3, 40]), 32 + 32 * 16 + 4
+    assert [(fetch.size, fetch.whole) for fetch in found] == [(size, True)] * 2
+    with xzarr3.trace() as t:
+        array[[3, 40]]
+    counted = t.arrays["/"]
+    assert (found.requests, found.bytes_moved) == (2, 2 * size)
+    assert (counted["requests"], counted["bytes_read"]) == (2, 2 * size)
 
 
 @pytest.mark.parametrize("tagged", [False, True])

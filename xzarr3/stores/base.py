@@ -195,9 +195,10 @@ class Store(Shown, Closing):
 
     traits: Traits = Traits()
     """What the store promises."""
-    reports: ClassVar[bool] = True
+    reports: bool = True
     """Whether requests are reported around the methods. A store that sends requests may report those itself,
-    and a wrapper leaves reporting to the store that it wraps."""
+    and a wrapper leaves reporting to the store that it wraps. A cache sets it to False on the store that holds
+    what it keeps."""
     _own: ClassVar[frozenset[str]] = frozenset()
     """The methods of the contract that the class or one of its bases implements."""
 
@@ -226,8 +227,9 @@ class Store(Shown, Closing):
         Examples
         --------
         >>> from xzarr3 import MemoryStore
-        >>> MemoryStore().with_traits(read_only=True).writeable
-        False
+        >>> store = MemoryStore()
+        >>> store.with_traits(read_only=True).writeable, store.writeable
+        (False, True)
         """
         made = object.__new__(type(self))  # Not `copy.copy`, which would give a store that is shared.
         vars(made).update(vars(self))
