@@ -306,8 +306,8 @@ def address(data: bytes) -> int:
 def at(value: Any) -> int:
     """The address of an array or of bytes; any other number as it is."""
     if isinstance(value, np.ndarray):
-        return int(value.ctypes.data)
-    return address(value) if isinstance(value, bytes) else int(value)
+        return value.ctypes.data
+    return address(value) if type(value) is bytes else int(value)
 
 
 class _Contexts:
