@@ -55,7 +55,7 @@ from xzarr3.io import native
 from xzarr3.nodes import pickling
 from xzarr3.parallel import available_threads
 from xzarr3.stores import sharing
-from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.local.names import TEMPORARY
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 OPTIONS: dict[str, Any] = {

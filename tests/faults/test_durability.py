@@ -30,7 +30,7 @@ import xzarr3
 from xzarr3 import LocalStore, StoreError
 from xzarr3._types import Buffer
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec
-from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.local.names import TEMPORARY
 from xzarr3.stores.local.locks import LOCK_NAME
 
 NOISE = np.random.default_rng(1).integers(1, 2**60, 4096)

@@ -41,7 +41,7 @@ from xzarr3 import (
 from xzarr3.commit.lease import Holder, place_key
 from xzarr3.commit.swap import Swap
 from xzarr3.dask import from_zarr
-from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.local.names import STAGED
 
 CLIMBING = [
     "..",

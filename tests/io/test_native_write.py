@@ -24,7 +24,7 @@ from xzarr3 import InvalidKeyError, LocalStore, StoreError, StorePermissionError
 from xzarr3.io import native, native_write
 from xzarr3.io.selection import basic_selection
 from xzarr3.stores import locks
-from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.local.names import TEMPORARY
 from xzarr3.stores.locks import free_key_locks, key_lock
 
 pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")

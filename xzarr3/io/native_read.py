@@ -31,7 +31,7 @@ from xzarr3.io.native import (
     reading,
 )
 from xzarr3.io.plan import ReadPlan
-from xzarr3.stores.local import platform
+from xzarr3.stores.local import system
 from xzarr3.tracing.counters import process
 from xzarr3.tracing.events import everywhere
 
@@ -115,7 +115,7 @@ class NativeRead:
         name = address(self._prefix)
         size, separator = len(self._prefix), ord(self._engine.separator)
         gap = self._plan.price.request
-        return [name, size, separator, coords.shape[1], platform.OPEN, gap, coords.ctypes.data]
+        return [name, size, separator, coords.shape[1], system.OPEN, gap, coords.ctypes.data]
 
     def _chunks(self, batch: rows.Rows, layout: Layout, threads: int) -> None:
         """Read units that are chunks."""
