@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import xarray as xr
 from _conformance import contents
 
 from xzarr3 import LocalStore, MemoryStore, Store
+from xzarr3._types import Buffer
 from xzarr3.commit import lease
 
 
@@ -23,11 +24,18 @@ class MortalStore(MemoryStore):
 
     left: float = float("inf")
 
-    def _check_writable(self) -> None:
-        super()._check_writable()
+    def _count(self) -> None:
         self.left -= 1
         if self.left < 0:
             raise KilledError
+
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self._count()
+        super().put(key, pieces)
+
+    def erase(self, *keys: str) -> None:
+        self._count()
+        super().erase(*keys)
 
     def killed_at(self, number: float, act: Callable[[], object], *, gone: bool = False) -> bool:
         """Whether ``act`` ended before the change of this number; with ``gone`` its process ended, too."""
@@ -44,12 +52,21 @@ class MortalStore(MemoryStore):
         return caught is not None
 
 
+def holding(kind: Any, values: Mapping[str, Any]) -> Any:
+    """A store of a kind that holds these values in a dictionary of its own."""
+    store = kind()
+    for key, value in values.items():
+        store._values[key] = bytes(value)
+        store._numbers[key] = 0
+    return store
+
+
 def killed_everywhere(
     first: Store, act: Callable[[Any], object], step: int = 1, kind: Any = MortalStore
 ) -> Iterator[tuple[Any, bool]]:
     """Copies of a store in which ``act`` was killed at each change in turn; the last one has all of it."""
     for number in itertools.count(0, step):
-        store = kind(contents(first))
+        store = holding(kind, contents(first))
         killed = store.killed_at(number, lambda store=store: act(store))
         yield store, killed
         if not killed:
@@ -69,6 +86,9 @@ class UnreadableStore(MemoryStore):
 
     def get(self, key: str, byte_range: Any = None) -> Any:
         return None if self.hides(key) else super().get(key, byte_range)
+
+    def open(self, key: str, first: Any = None, version: object | None = None) -> Any:
+        return None if self.hides(key) else super().open(key, first, version)
 
 
 def opened(store: Any, group: str | None = None, **options: Any) -> xr.Dataset:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from xzarr3 import MemoryStore
+from xzarr3._types import Buffer
 from xzarr3.parallel import parallel_map
+from xzarr3.stores import ANY, BytesValue, Value
+from xzarr3.stores.values import ABSENT
 
 
 @dataclass
@@ -48,23 +53,22 @@ class WaitingStore(MemoryStore):
     Those that are answered together are one round, however slow the machine is.
     """
 
-    concurrency = 200
+    traits = msgspec.structs.replace(
+        MemoryStore.traits, concurrency=200, conditional="service", tells_changes=False
+    )
 
     def __init__(self, latency: float = 0.02, *, listable: bool = True) -> None:
         super().__init__()
+        if not listable:
+            self.traits = msgspec.structs.replace(self.traits, operations=("get", "put", "erase"))
         self.latency = 0.0
         self._slow = latency
         self._counting = threading.Lock()
         self._answering = threading.Lock()
         self._answered = 0  # Rounds, of all times.
-        self._listable = listable
         self.count = Count()
         self.before: Any = None
         """Called with the operation and the key before each request."""
-
-    @property
-    def listable(self) -> bool:
-        return self._listable
 
     @contextmanager
     def counted(self) -> Iterator[Count]:
@@ -107,39 +111,34 @@ class WaitingStore(MemoryStore):
         with self._request("get", key):
             return super().get(key, byte_range)
 
-    def exists(self, key: str) -> bool:
-        with self._request("exists", key):
-            return super().exists(key)
-
-    def version(self, key: str) -> object | None:
-        return None
-
-    def get_versioned(self, key: str) -> tuple[Any, object]:
-        with self._request("get", key):
+    def open(self, key: str, first: Any = None, version: object | None = None) -> Value | None:
+        with self._request("exists" if first is None else "get", key):
             value = self._values.get(key)
-            return value, "absent" if value is None else value
+            return None if value is None else BytesValue(value, bytes(value))
 
-    def compare_and_set(self, key: str, version: object, value: Any) -> bool:
-        with self._request("set" if value is not None else "erase", key), self._lock:
-            if self._values.get(key, "absent") != version:
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        return [None] * len(keys)
+
+    def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
+        with self._request("erase" if pieces is None else "set", key), self._lock:
+            if if_version is not ANY and self._values.get(key, ABSENT) != if_version:
                 return False
-            if value is None:
+            if pieces is None:
                 self._values.pop(key, None)
             else:
-                self._values[key] = bytes(value)
+                self._values[key] = b"".join(pieces)
             return True
 
-    def set(self, key: str, value: Any) -> None:
-        with self._request("set", key):
-            super().set(key, value)
+    def erase(self, *keys: str) -> None:
+        def erase(key: str) -> None:
+            with self._request("erase", key):
+                super(WaitingStore, self).erase(key)
 
-    def erase(self, key: str) -> None:
-        with self._request("erase", key):
-            super().erase(key)
+        parallel_map(erase, keys, self.concurrency)
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str = "") -> Iterator[str]:
         with self._request("list", prefix):
-            return super().list_prefix(prefix)
+            return super().list(prefix)
 
 
 def quickest(work: Callable[[], object], enough: float, times: int = 10) -> float:

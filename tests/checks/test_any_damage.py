@@ -67,7 +67,7 @@ DAMAGES: tuple[Damage, ...] = (flip, cut, grow, move, number)
 
 def damaged(values: dict[str, bytes], seed: int) -> MemoryStore:
     chance = random.Random(seed)
-    store = MemoryStore(values)
+    store = MemoryStore(dict(values))
     for _ in range(chance.randint(1, 5)):
         keys = sorted(contents(store))
         documents = [key for key in keys if "json" in key or "/.z" in f"/{key}"]

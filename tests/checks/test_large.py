@@ -44,33 +44,30 @@ class Synthetic(Store):
         self.documents = {key: bytes(held.get(key) or b"") for key in held.list()}
         self.value = np.ones(4, "int16").tobytes()
 
-    def _get(self, key: str, byte_range: Any) -> Any:
+    def get(self, key: str, byte_range: Any = None) -> Any:
         if key in self.documents:
             return self.documents[key]
         return self.value if key.startswith("a/c/") else None
 
-    def _list(self, prefix: str) -> Iterator[str]:
-        return (key for key, _ in self._list_sizes(prefix))
-
-    def _list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
         return ({"zarr.json"}, {"a/"}) if not prefix else ({"a/zarr.json"}, {"a/c/"})
 
-    def _list_sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
-        yield from ((key, len(value)) for key, value in self.documents.items())
+    def list(self, prefix: str = "") -> Iterator[str]:
+        yield from (Key(key, len(value)) for key, value in self.documents.items())
         for at in range(self.number):
             match self.kind:
                 case "whole":
-                    yield f"a/c/{at}/0", 8
+                    yield Key(f"a/c/{at}/0", 8)
                 case "holes":
-                    yield f"a/c/{2 * at}/0", 8
+                    yield Key(f"a/c/{2 * at}/0", 8)
                 case "outside":
-                    yield f"a/c/{at}/7", 8
+                    yield Key(f"a/c/{at}/7", 8)
                 case "foreign":
-                    yield f"a/notes-{at}.txt", 8
+                    yield Key(f"a/notes-{at}.txt", 8)
                 case "temporary":
-                    yield f"a/c/{at}.partial", 8
+                    yield Key(f"a/c/{at}.partial", 8)
                 case _:
-                    yield f"lost-{at}/c/0", 8
+                    yield Key(f"lost-{at}/c/0", 8)
 
 
 def child(kind: str, number: int) -> None:

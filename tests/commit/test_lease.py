@@ -261,11 +261,11 @@ def test_a_store_that_does_not_answer_keeps_the_lease_in_no_other_one(
         stalls = threading.Event()
         reached = threading.Event()
 
-        def get_versioned(self, key: str) -> Any:
+        def open(self, key: str, first: Any = None, version: object | None = None) -> Any:
             if threading.current_thread().name == "xzarr3-lease":
                 self.reached.set()
                 assert self.stalls.wait(120)
-            return super().get_versioned(key)
+            return super().open(key, first, version)
 
     monkeypatch.setattr(lease, "PATIENCE", 0.04)
     held = [leased(Stalled()), leased(MemoryStore())]
@@ -280,12 +280,12 @@ def test_a_store_that_does_not_answer_keeps_the_lease_in_no_other_one(
 
 def test_a_write_to_one_store_does_not_wait_for_that_to_another() -> None:
     class Stalled(MemoryStore):
-        concurrency = 4
+        traits = msgspec.structs.replace(MemoryStore.traits, concurrency=4)
 
-        def copy_values(self, pairs: Any) -> None:
+        def copy(self, source: str, target: str) -> None:
             reached.set()
             assert go_on.wait(120)
-            super().copy_values(pairs)
+            super().copy(source, target)
 
     reached, go_on = threading.Event(), threading.Event()
     dataset = xr.Dataset({"t": ("x", [1.0, 2.0])})
@@ -536,7 +536,7 @@ def test_who_took_a_lease_away_cannot_be_overtaken_by_the_one_who_had_it(world: 
         with world.on("two"), Length(store, "", array._key, 0.0):
             said = json.loads(bytes(store.get("zarr.json") or b""))
             grown = json.dumps({**said, "shape": [6]}).encode()
-            assert not store.compare_and_set("zarr.json", before, grown)
+            assert not store.put("zarr.json", [grown], if_version=before)
     xzarr3.open_array(store, mode="r+").append([4])
     assert store.get("zarr.json") == bytes(store.get("zarr.json") or b"").strip(), "no blanks stay"
 
@@ -582,15 +582,11 @@ def test_erasing_a_node_removes_its_lease() -> None:
 @pytest.mark.parametrize("lacks", ["erasing", "conditions"])
 def test_where_no_lease_can_be_kept_threads_take_turns(lacks: str) -> None:
     class Lacking(MemoryStore):
-        erasable = lacks != "erasing"
-
-        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
-            if lacks == "conditions":
-                raise xzarr3.StoreCapabilityError("no conditions")
-            return super().compare_and_set(key, version, value)
-
-        def update(self, key: str, change: Any) -> None:
-            self.set(key, b"".join(change(self.get(key))))
+        traits = msgspec.structs.replace(
+            MemoryStore.traits,
+            operations=("get", "put", "list") if lacks == "erasing" else MemoryStore.traits.operations,
+            conditional="threads" if lacks == "conditions" else "processes",
+        )
 
     store = Lacking()
     array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
@@ -621,20 +617,15 @@ def test_who_was_only_slow_stores_nothing_in_the_empty_rows_of_its_successor(
                 with dask.config.set(scheduler="sync"):
                     to_zarr(xr.Dataset({"a": ("x", zeros)}), store, mode="a", append_dim="x")
 
-    made, update = MemoryStore.compare_and_set, Writer.update
+    made = GuardedStore.put
 
-    def slow(self: MemoryStore, key: str, version: object, value: Any) -> bool:
+    def slow(self: GuardedStore, key: str, pieces: Any, **how: Any) -> bool:
         meanwhile(key)
-        return made(self, key, version, value)
-
-    def slow_update(self: Writer, key: str, change: Any) -> None:
-        meanwhile(key)
-        update(self, key, change)
+        return made(self, key, pieces, **how)
 
     # On another host, threads of this one are not waited for.
     monkeypatch.setattr(xzarr3.nodes.resize, "turn", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(MemoryStore, "compare_and_set", slow)
-    monkeypatch.setattr(Writer, "update", slow_update)
+    monkeypatch.setattr(GuardedStore, "put", slow)
     array.append(np.full(8, 7, "i4"))
     assert not held
     found = xzarr3.open_array(store, "a")[:]
@@ -643,10 +634,11 @@ def test_who_was_only_slow_stores_nothing_in_the_empty_rows_of_its_successor(
 
 
 def test_who_has_not_heard_of_its_lease_for_long_asks_before_it_stores_a_value(world: World) -> None:
-    store = MemoryStore()
-    array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
+    held = MemoryStore()
+    xzarr3.create_array(held, data=np.arange(4), chunks=2)
     for concurrency in (1, 4):
-        store.concurrency = concurrency
+        store = held.with_traits(concurrency=concurrency)
+        array = xzarr3.open_array(store, mode="r+")
         with Length(store, "", array._key, 0.0) as slow:
             slow.store.set("c/2", b"1")
             with world.on("two"), Length(store, "", array._key, 0.0):

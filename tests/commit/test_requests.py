@@ -36,7 +36,7 @@ class Counted:
         # That a service keeps to conditions is asked once for each connection.
         store = xzarr3.open_store(f"s3://bucket/{uuid.uuid4().hex}", self.options, mode="a")
         xzarr3.create_array(store, shape=1, dtype="f8")
-        store.update("zarr.json", lambda stored: [bytes(stored or b""), b"\n"])
+        update(store, "zarr.json", lambda stored: [bytes(stored or b""), b"\n"])
         self.taken()
 
     def taken(self) -> int:

@@ -1103,12 +1103,11 @@ class Belated(MortalStore):
 
     late: dict[str, bytes] = {}  # noqa: RUF012 - replaced
 
-    def compare_and_set(self, key: str, version: object, value: Any) -> bool:
-        done = super().compare_and_set(key, version, value)
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        super().put(key, pieces)
         late, self.late = self.late, {}
         for each, content in late.items():
             self.set(each, content)
-        return done
 
 
 def test_what_was_appended_while_it_was_taken_up_is_not_appended_again(

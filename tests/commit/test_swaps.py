@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dask.array as da
+import msgspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -20,11 +21,13 @@ from dask import delayed
 
 import xzarr3
 from xzarr3 import IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
+from xzarr3._types import Buffer
 from xzarr3.commit import lease
 from xzarr3.commit.lease import Lease
 from xzarr3.commit.stage import Attempt, NodeKeys, lease_at
 from xzarr3.commit.staged import Beside
 from xzarr3.errors import StoreCapabilityError
+from xzarr3.stores import ANY
 
 
 class CutOff(MemoryStore):
@@ -32,24 +35,27 @@ class CutOff(MemoryStore):
 
     fails = False
 
-    def _copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+    def copy(self, source: str, target: str) -> None:
         if self.fails:
             raise StoreError("cut off")
-        super()._copy_values(pairs)
+        super().copy(source, target)
 
-    def _set(self, key: str, value: bytes) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         if self.fails and "/c/" in key and not key.startswith("."):
             raise StoreError("cut off")
-        super()._set(key, value)
+        super().put(key, pieces)
 
 
 class Unconditional(CutOff):
     """A store that replaces nothing on condition."""
 
-    writes_conditionally = False
+    traits = msgspec.structs.replace(CutOff.traits, conditional="service")
 
-    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-        raise StoreCapabilityError(f"cannot replace key '{key}' on condition")
+    def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
+        if if_version is not ANY:
+            raise StoreCapabilityError(f"cannot replace key '{key}' on condition")
+        super().put(key, pieces or ())
+        return True
 
 
 def failed(store: CutOff, start: float = 1) -> None:
@@ -74,15 +80,16 @@ def test_a_swap_that_ends_while_it_is_looked_at_is_not_ended_again(who: str) -> 
     class Slow(MemoryStore):
         waits = False
 
-        def _copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+        def copy(self, source: str, target: str) -> None:
             if self.waits:
                 swapping.set()
                 assert go_on.wait(120)
-            super()._copy_values(pairs)
+            super().copy(source, target)
 
-        def _get_versioned(self, key: str) -> tuple[Any, object]:
-            found = super()._get_versioned(key)
-            if self.waits and threading.current_thread() is here and b'"swapping"' in bytes(found[0] or b""):
+        def open(self, key: str, first: Any = None, version: object | None = None) -> Any:
+            found = super().open(key, first, version)
+            text = b"" if found is None else bytes(found.read(0))
+            if self.waits and threading.current_thread() is here and b'"swapping"' in text:
                 self.waits = False  # This answer is slow: meanwhile the other writer comes to its end.
                 go_on.set()
                 other.join(120)
@@ -110,10 +117,15 @@ class SwapEnding(MemoryStore):
 
     document = ""
 
-    def _get(self, key: str, byte_range: Any) -> Any:
+    def get(self, key: str, byte_range: Any = None) -> Any:
         if key.endswith(lease.NAME):
             self.document = ""
-        return None if key == self.document else super()._get(key, byte_range)
+        return None if key == self.document else super().get(key, byte_range)
+
+    def open(self, key: str, first: Any = None, version: object | None = None) -> Any:
+        if key.endswith(lease.NAME):
+            self.document = ""
+        return None if key == self.document else super().open(key, first, version)
 
 
 OPENERS: list[Callable[[Any], Any]] = [

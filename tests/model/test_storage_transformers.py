@@ -155,9 +155,9 @@ def test_only_keys_of_chunks_are_asked_for(tmp_path: Any) -> None:
     asked: list[str] = []
 
     class Stamping(_Flipped):
-        def stamp(self, keys: Sequence[str]) -> object:
+        def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
             asked.extend(keys)
-            return self._store.stamp([self._inner(key) for key in keys])
+            return self._store.versions([self._inner(key) for key in keys])
 
     @register_storage_transformer
     @dataclass(frozen=True)

@@ -28,18 +28,16 @@ class Slow(xzarr3.MemoryStore):
 class Unlisted(xzarr3.MemoryStore):
     """A store that cannot be listed, as a web server."""
 
-    @property
-    def listable(self) -> bool:
-        return False
+    traits = msgspec.structs.replace(xzarr3.MemoryStore.traits, operations=("get", "put", "erase"))
 
 
 class Broken(xzarr3.MemoryStore):
     """A store that finds nothing and cannot be listed."""
 
-    def _list(self, prefix: str) -> Any:
+    def list(self, prefix: str = "") -> Any:
         raise StoreError("listing failed")
 
-    def _list_dir(self, prefix: str) -> Any:
+    def list_dir(self, prefix: str) -> Any:
         raise StoreError("listing failed")
 
 

@@ -116,13 +116,14 @@ class Failing(MemoryStore):
         if self.left < 0:
             raise StoreError("the store is gone")
 
-    def set(self, key: str, value: Any) -> None:
+    def put(self, key: str, pieces: Any) -> None:
         self._count()
-        super().set(key, value)
+        super().put(key, pieces)
 
-    def erase(self, key: str) -> None:
-        self._count()
-        super().erase(key)
+    def erase(self, *keys: str) -> None:
+        for key in keys:
+            self._count()
+            super().erase(key)
 
 
 @pytest.mark.parametrize("steps", range(16))

@@ -1,43 +1,30 @@
-"""The conformance routines over one kind of store, in one line a kind, and the ways to read a store."""
+"""Stores of the tests' own, and the tests that every kind of store takes, in one line a kind."""
 
 from __future__ import annotations
 
-import pickle
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from _conformance import ReadingConformance, StoreConformance, contents, run_threads
-from _unprivileged import run_child
+import pytest
+from _conformance import (
+    INVALID_KEYS,
+    INVALID_PREFIXES,
+    contents,
+    fill,
+    not_refused,
+    reads,
+    run_threads,
+    writes,
+)
+from _unprivileged import run_child, run_unprivileged
 
-from xzarr3 import LocalStore, MemoryStore, Store, ZipStore
-from xzarr3.stores import CacheStore, WrapperStore
-from xzarr3.stores.base import Scratch
-from xzarr3.stores.fsspec.store import FsspecStore
-from xzarr3.stores.mapping import MappingStore, mapping_store
-from xzarr3.stores.zarr_python.store import ZarrPythonStore
-
-NOT_PICKLED = {"test_pickling_within_the_process": None, "test_pickling_to_another_process": None}
-"""Promises of a class of the tests that does not say how it travels: these two tests are left out."""
-
-READS: dict[str, Callable[[Store, str], object]] = {
-    "get": lambda store, key: store.get(key),
-    "get range": lambda store, key: store.get(key, (0, 1)),
-    "exists": lambda store, key: store.exists(key),
-    "get_values": lambda store, key: store.get_values([key]),
-    "get_partial_values": lambda store, key: store.get_partial_values([(key, (0, 1))]),
-    "get_versioned": lambda store, key: store.get_versioned(key),
-    "open": lambda store, key: store.reader().open(key),
-    "open part": lambda store, key: store.reader().open(key, (0, 1)),
-    "reader": lambda store, key: store.reader().get(key),
-    "scratch": lambda store, key: store.reader(Scratch(), 10**6).get(key),
-    "get_ranges": lambda store, key: store.reader().get_ranges(key, [0], [1]),
-    "get_into": lambda store, key: store.reader().get_into(key, 0, memoryview(bytearray(1))),
-    "list_prefix": lambda store, key: list(store.list_prefix(f"{key}/")),
-    "list_dir": lambda store, key: store.list_dir(f"{key}/"),
-}
-"""Every way to read the value of a key, or to list what is below it."""
+from xzarr3 import Store
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.stores import cut
+from xzarr3.testing import CHECKS, check_store
 
 ARRAYS: dict[str, dict[str, Any]] = {
     "plain": {"chunks": (16, 16), "compressors": None},
@@ -48,41 +35,97 @@ ARRAYS: dict[str, dict[str, Any]] = {
 """Ways to store an array of 64 x 64 elements."""
 
 
-def conformance(make: Callable[[Path], Store], **promises: Any) -> Any:
-    """The tests of the stores that ``make`` makes in a directory; ``promises`` are those of the routine."""
-    methods = {"make": lambda self, base: make(base), "read_only": lambda self, store: guarded(store)}
-    return type("Conformance", (StoreConformance,), {**methods, **promises})
+class Four(Store):
+    """As little as a store needs."""
+
+    def __init__(self, values: dict[str, bytes] | None = None, *, read_only: bool = False) -> None:
+        super().__init__(read_only=read_only)
+        self.values = {} if values is None else values
+
+    @property
+    def identity(self) -> object:
+        return "Four"
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        value = self.values.get(key)
+        return value if value is None or byte_range is None else cut(value, byte_range)
+
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self.values[key] = b"".join(pieces)
+
+    def erase(self, *keys: str) -> None:
+        for key in keys:
+            self.values.pop(key, None)
+
+    def list(self, prefix: str = "") -> Iterable[str]:
+        return list(self.values)
 
 
-def reading(make: Callable[[dict[str, bytes], Path], Store]) -> Any:
-    """The tests of stores that are only read; ``make`` gets what they hold, and a directory."""
-    return type("Reading", (ReadingConformance,), {"make": lambda self, base: make(dict(self.VALUES), base)})
+class Files(Store):
+    """Four methods over a directory, which go wherever a key leads."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = str(root)
+
+    def _path(self, key: str) -> Path:
+        return Path(os.path.join(self.root, key))
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        try:
+            value = self._path(key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        return value if byte_range is None else cut(value, byte_range)
+
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self._path(key).parent.mkdir(parents=True, exist_ok=True)
+        self._path(key).write_bytes(b"".join(pieces))
+
+    def erase(self, *keys: str) -> None:
+        for key in keys:
+            self._path(key).unlink(missing_ok=True)
+
+    def list(self, prefix: str = "") -> Iterable[str]:
+        for above, _, names in os.walk(self.root):
+            for name in names:
+                yield os.path.relpath(os.path.join(above, name), self.root)
 
 
-def guarded(store: Any) -> Store:
-    """A store that holds the same and refuses writes."""
-    match store:
-        case LocalStore():
-            options = {name: getattr(store, name) for name in ("fsync", "locks", "follow_links")}
-            return LocalStore(store.root, read_only=True, **options)
-        case MappingStore():
-            return mapping_store(store._mapping, read_only=True)
-        case ZarrPythonStore():
-            return type(store)(store.foreign, read_only=True)
-        case MemoryStore():
-            return MemoryStore(contents(store), read_only=True)
-        case CacheStore():
-            return CacheStore(guarded(store.inner), directory=store.directory)
-        case WrapperStore():
-            return type(store)(guarded(store.inner))
-        case FsspecStore():
-            twin = pickle.loads(pickle.dumps(store))
-            twin.read_only = True
-            return twin  # type: ignore[no-any-return]
-        case ZipStore():
-            store.flush()
-            return ZipStore(store.path) if store.path is not None else ZipStore(store._inner, store.key)
-    return type(store)(store.values, read_only=True)  # type: ignore[no-any-return]
+def every_check(make: Callable[[Path], Store], *, leave_out: Iterable[str] = ()) -> Any:
+    """A test that runs each check of :func:`check_store` on a store that ``make`` makes in a directory."""
+    wanted = [name for name in CHECKS if name not in {*leave_out}]
+
+    @pytest.mark.parametrize("check", wanted)
+    def test_check_store(check: str, tmp_path: Path) -> None:
+        check_store(lambda: make(tmp_path / "store"), leave_out=CHECKS.keys() - {check})
+
+    return test_check_store
+
+
+def hostile_keys(make: Callable[[Path], Store], *, is_read: bool = False) -> Any:
+    """A test that no method takes a key that leads out of the store ``make`` makes, as nobody."""
+
+    def work(base: Path) -> list[str]:
+        store = make(base / "store")
+        if not is_read:
+            fill(store, "a/b", "c")
+        calls = dict(reads(store))
+        if not is_read:
+            calls |= {name: lambda key, name=name: writes(store, key)[name]() for name in writes(store)}  # type: ignore[misc]
+        by_prefix: dict[str, Callable[[Any], object]] = {
+            "list_prefix": lambda prefix: [*store.list_prefix(prefix)],
+            "list_dir": store.list_dir,
+        }
+        if not is_read:
+            by_prefix["erase_prefix"] = store.erase_prefix
+            assert contents(store).keys() == {"a/b", "c"}
+        return not_refused(calls, INVALID_KEYS) + not_refused(by_prefix, INVALID_PREFIXES)
+
+    def test_no_key_leads_out() -> None:
+        assert run_unprivileged(work).checked() == []
+
+    return test_no_key_leads_out
 
 
 def fork_beside(busy: Callable[[], object], work: Callable[[], Any], times: int) -> list[Any]:

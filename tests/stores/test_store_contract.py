@@ -1,297 +1,436 @@
-"""What a store of one's own needs, and what it gets: four methods, checked and told in one place."""
+"""What a store of one's own needs and gets: four methods, checked and reported in one place."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterable
-from functools import partial
+import pickle
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import pytest
-from _conformance import INVALID_KEYS, INVALID_PREFIXES, contents
-from _kinds import NOT_PICKLED, READS, conformance
-from _unprivileged import run_unprivileged
+from _conformance import VALUE, contents, run_threads, writes
+from _kinds import ARRAYS, Files, Four, every_check, hostile_keys
+from _unprivileged import run_child
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import InvalidKeyError, LocalStore, MemoryStore, ReadOnlyError, Store, StoreCapabilityError
+from xzarr3 import (
+    InvalidRangeError,
+    LocalStore,
+    MemoryStore,
+    ReadOnlyError,
+    Store,
+    StoreCapabilityError,
+    StoreError,
+    stores,
+)
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.stores import WrapperStore, cut
-from xzarr3.stores.base import Reader
+from xzarr3.stores import Key, WrapperStore, cut, update, versioned
+from xzarr3.testing import CHECKS, StoreCheckError, check_store
 from xzarr3.tracing import events
 
+KINDS: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda base: MemoryStore(),
+    "dict": lambda base: MemoryStore({}),
+    "local": LocalStore,
+    "local, fsync": lambda base: LocalStore(base, fsync=True),
+    "local, no locks": lambda base: LocalStore(base, locks=False),
+    "four methods": lambda base: Four(),
+    "files": Files,
+    "wrapper": lambda base: WrapperStore(MemoryStore()),
+    "cache": lambda base: stores.CacheStore(MemoryStore()),
+    "zip": lambda base: stores.ZipStore(f"{base}.zip", mode="w"),
+    "fsspec": lambda base: stores.FsspecStore.from_url(f"memory://{base}"),
+}
 
-class Four(Store):
-    """As little as a store needs; it checks nothing."""
+test_memory = every_check(KINDS["memory"])
+test_dict = every_check(KINDS["dict"])
+test_local = every_check(KINDS["local"])
+test_local_fsync = every_check(KINDS["local, fsync"])
+test_local_without_locks = every_check(KINDS["local, no locks"])
+test_four_methods = every_check(KINDS["four methods"])
+test_wrapper = every_check(KINDS["wrapper"])
 
-    def __init__(self, values: dict[str, bytes] | None = None, *, read_only: bool = False) -> None:
-        super().__init__(read_only=read_only)
-        self.values = {} if values is None else values
-
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        value = self.values.get(key)
-        return value if value is None or byte_range is None else cut(value, byte_range)
-
-    def _set(self, key: str, value: bytes) -> None:
-        self.values[key] = value
-
-    def _erase(self, key: str) -> None:
-        self.values.pop(key, None)
-
-    def _list(self, prefix: str) -> Iterable[str]:
-        return list(self.values)
-
-
-class Files(Store):
-    """Four methods over a directory, which go wherever a key leads."""
-
-    def __init__(self, root: Path, *, read_only: bool = False) -> None:
-        super().__init__(read_only=read_only)
-        self.root = str(root)
-
-    def _path(self, key: str) -> str:
-        return os.path.join(self.root, key)
-
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        try:
-            value = Path(self._path(key)).read_bytes()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-        return value if byte_range is None else cut(value, byte_range)
-
-    def _set(self, key: str, value: bytes) -> None:
-        os.makedirs(os.path.dirname(self._path(key)), exist_ok=True)
-        Path(self._path(key)).write_bytes(value)
-
-    def _erase(self, key: str) -> None:
-        Path(self._path(key)).unlink(missing_ok=True)
-
-    def _list(self, prefix: str) -> Iterable[str]:
-        for above, _, names in os.walk(self.root):
-            for name in names:
-                yield os.path.relpath(os.path.join(above, name), self.root)
+test_hostile_keys_of_files = hostile_keys(Files)
+test_hostile_keys_of_local_files = hostile_keys(LocalStore)
+test_hostile_keys_of_a_wrapper = hostile_keys(lambda base: WrapperStore(LocalStore(base)))
 
 
-def writes(store: Store, key: str) -> list[Callable[[], object]]:
-    return [
-        lambda: store.set(key, b"x"),
-        lambda: store.set_values([(key, b"x")]),
-        lambda: store.set_partial_values([(key, 0, b"x")]),
-        lambda: store.erase(key),
-        lambda: store.erase_values([key]),
-        lambda: store.erase_prefix(f"{key}/"),
-        lambda: store.compare_and_set(key, "absent", b"x"),
-        lambda: store.update(key, lambda stored: [b"x"]),
-        lambda: store.copy_values([("there", key)]),
-        lambda: store.copy_values([(key, "there")]),
+# The table of the specification
+
+SPECIFICATION = {
+    "get": ("readable", ["key"]),
+    "get_partial_values": ("readable", ["key_ranges"]),
+    "set": ("writeable", ["key", "value"]),
+    "set_partial_values": ("writeable", ["key_start_values"]),
+    "erase": ("erasable", ["keys"]),
+    "erase_values": ("erasable", ["keys"]),
+    "erase_prefix": ("erasable", ["prefix"]),
+    "list": ("listable", ["prefix"]),
+    "list_prefix": ("listable", ["prefix"]),
+    "list_dir": ("listable", ["prefix"]),
+}
+"""The operations of the abstract store interface: their capability, and their arguments here."""
+
+
+@pytest.mark.parametrize("operation", SPECIFICATION)
+def test_store_has_the_operations_of_the_specification(operation: str) -> None:
+    _, arguments = SPECIFICATION[operation]
+    found = [*inspect.signature(getattr(Store, operation)).parameters][1:]
+    assert found[: len(arguments)] == arguments
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_store_does_what_the_specification_says(kind: str, tmp_path: Path) -> None:
+    """The examples of the document, and each operation once."""
+    store = KINDS[kind](tmp_path / "store")
+    assert all(getattr(store, capability) for capability, _ in SPECIFICATION.values())
+    for key in ("a/b", "a/c/d", "e/f/g"):
+        store.set(key, VALUE)
+    assert sorted(store.list()) == ["a/b", "a/c/d", "e/f/g"]
+    assert sorted(store.list_prefix("a/")) == ["a/b", "a/c/d"]
+    assert store.list_dir("a/") == ({"a/b"}, {"a/c/"})
+    assert bytes(store.get("a/b") or b"") == VALUE
+    parts = store.get_partial_values([("a/b", (-3, None)), ("a/x", (0, 1)), ("a/b", (2, 2))])
+    assert [None if part is None else bytes(part) for part in parts] == [b"789", None, b"23"]
+    store.set_partial_values([("a/b", 8, b"XYZ"), ("new", 0, b"n")])
+    assert bytes(store.get("a/b") or b"") == b"01234567XYZ"
+    store.erase("new")
+    store.erase_values(["e/f/g", "absent"])
+    store.erase_prefix("a/c/")
+    assert [*store.list()] == ["a/b"]
+    store.close()
+
+
+def test_specification_is_written_once() -> None:
+    """No class of the package overrides what the base makes of the contract."""
+    made = {"get_partial_values", "get_values", "set", "set_values", "set_partial_values", "erase_values"}
+    made |= {"list_prefix", "exists", "getsize"}
+    assert not [
+        cls for cls in _derived(Store) if cls.__module__.startswith("xzarr3") and made & vars(cls).keys()
     ]
 
 
-TestFourMethods = conformance(lambda base: Four(), holds_versions=False, stamps=False, **NOT_PICKLED)
+def _derived(cls: type) -> list[type]:
+    return [each for below in cls.__subclasses__() for each in (below, *_derived(below))]
 
 
-def test_a_store_of_four_methods_writes_nowhere_else() -> None:
-    """Hostile keys are refused before the store hears of them."""
-
-    def work(top: Path) -> list[str]:
-        base = top / "store"
-        base.mkdir(exist_ok=True)
-        canary = base / "canary.txt"
-        canary.write_text("sings")
-        store = Files(base / "root")
-        store.set("there", b"1")
-        wrong = []
-        hostile = ["../canary.txt", "../../etc/passwd", str(canary), "a/../../canary.txt", "a//b", ""]
-        for key in hostile:
-            for call in (*writes(store, key), *(partial(read, store, key) for read in READS.values())):
-                try:
-                    call()
-                except InvalidKeyError:
-                    continue
-                wrong.append(key)
-        assert canary.read_text() == "sings"
-        assert sorted(os.listdir(base)) == ["canary.txt", "root"]
-        assert contents(store) == {"there": b"1"}
-        return wrong
-
-    assert run_unprivileged(work).checked() == []
+# What a class lacks, and what it does wrong
 
 
-def test_a_read_only_store_of_four_methods_is_not_written() -> None:
-    values = {"there": b"1", "a/b": b"2"}
-    store = Four(values, read_only=True)
-    for call in writes(store, "a"):
-        with pytest.raises(ReadOnlyError, match="is read-only"):
-            call()
-    with pytest.raises(ReadOnlyError), store.writer() as writer:
-        writer.set("a", [b""])
-    assert values == {"there": b"1", "a/b": b"2"}
+class Published(Store):
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        return None if key != "a/b" else VALUE if byte_range is None else cut(VALUE, byte_range)
 
 
-@pytest.mark.parametrize("key", INVALID_KEYS, ids=repr)
-def test_no_invalid_key_reaches_a_store(key: Any) -> None:
-    store = Four({"there": b"1"})
-    for call in (*writes(store, key)[:5], *writes(store, key)[6:], lambda: store.getsize(key)):
-        with pytest.raises(InvalidKeyError):
-            call()
-    for name, read in READS.items():
-        if not name.startswith("list"):
-            with pytest.raises(InvalidKeyError):
-                read(store, key)
-    assert store.values == {"there": b"1"}
-
-
-@pytest.mark.parametrize("prefix", INVALID_PREFIXES, ids=repr)
-def test_no_invalid_prefix_reaches_a_store(prefix: Any) -> None:
-    store = Four({"there": b"1"})
-    for ask in (store.list_prefix, store.list_dir, store.erase_prefix, store.sweep):
-        with pytest.raises(InvalidKeyError):
-            ask(prefix)
+class Archive(Published):
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        raise AssertionError("not asked for")
 
 
 def test_what_a_class_lacks_it_says() -> None:
-    class Reading(Store):
-        def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-            return b"value"
-
-    store = Reading()
-    assert (store.readable, store.writeable, store.erasable, store.listable) == (True, False, False, False)
-    with pytest.raises(ReadOnlyError, match="cannot be written"):
-        store.set("a", b"")
-    for ask in (store.list, lambda: store.list_prefix("a/"), lambda: store.list_dir("")):
-        with pytest.raises(StoreCapabilityError, match="cannot list"):
-            ask()
-
-
-def test_public_methods_are_few() -> None:
-    """Those of the specification, and the few that are needed beyond."""
-    public = {name for name, held in vars(Store).items() if callable(held) and not name.startswith("_")}
-    specification = {
-        *("get", "get_partial_values", "set", "set_partial_values", "erase", "erase_values", "erase_prefix"),
-        *("list", "list_prefix", "list_dir", "exists", "getsize"),
-    }
-    changes = {"get_versioned", "compare_and_set", "update"}
-    threads = {"reader", "writer", "get_values", "set_values", "copy_values"}
-    facts = {"stamp", "version", "tag", "close", "sweep", "leftovers", "list_sizes"}
-    assert public == specification | changes | threads | facts
+    store = Published()
+    able = (store.readable, store.writeable, store.erasable, store.listable)
+    assert able == (True, False, False, False)
+    assert (store.get("a/b"), store.exists("a/b"), store.exists("x"), store.getsize("a/b")) == (
+        VALUE,
+        True,
+        False,
+        10,
+    )
+    for call in (lambda: store.set("a", b""), lambda: update(store, "a", lambda stored: [b""])):
+        with pytest.raises(ReadOnlyError, match=r"Published.*'put'"):
+            call()
+    for name, call in (
+        ("erase", lambda: Archive().erase("a")),
+        ("erase", lambda: Archive().erase_values(["a"])),
+        ("list", lambda: list(store.list())),
+        ("list", lambda: store.list_dir("a/")),
+        ("list", lambda: Archive().erase_prefix("a/")),
+    ):
+        with pytest.raises(StoreCapabilityError, match=name):
+            call()
 
 
-def turned(value: Buffer) -> bytes:
-    return bytes(octet ^ 255 for octet in bytes(value))
+BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "values": ("get", {"get": lambda self, key, byte_range=None: Four.get(self, key, byte_range) and b"#"}),
+    "ranges": ("range", {"get": lambda self, key, byte_range=None: Four.get(self, key)}),
+    "lists": ("list", {"list": lambda self, prefix="": ["a/b"] * 2}),
+    "erasing": ("erasing", {"erase": lambda self, *keys: None}),
+    "absent": ("get", {"get": lambda self, key, byte_range=None: Four.get(self, key, byte_range) or b""}),
+    "updates": ("counter", {"put": lambda self, key, pieces: self.values.setdefault(key, b"".join(pieces))}),
+    "open_values": ("size", {"open": lambda self, key, first=None, version=None: _wrong_value(self, key)}),
+    "pickling": ("pickle", {"__reduce__": lambda self: (int, (5,))}),
+}
 
 
-class Old(MemoryStore):
-    """Overrides public methods."""
-
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        value = super().get(key, byte_range)
-        return None if value is None else turned(value)
-
-    def set(self, key: str, value: Buffer) -> None:
-        super().set(key, turned(value))
+def _wrong_value(store: Four, key: str) -> Any:
+    value = xzarr3.stores.BytesValue(store.values[key]) if key in store.values else None
+    if value is not None:
+        value.size = 3
+    return value
 
 
-class New(MemoryStore):
-    """The same with the methods that a class has."""
-
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        value = super()._get(key, byte_range)
-        return None if value is None else turned(value)
-
-    def _set(self, key: str, value: bytes) -> None:
-        super()._set(key, turned(value))
+@pytest.mark.parametrize("check", BROKEN)
+def test_check_store_says_what_a_store_does_wrong(check: str) -> None:
+    word, methods = BROKEN[check]
+    kind = type("Broken", (Four,), methods)
+    with pytest.raises(StoreCheckError, match=rf"(?s){check}: .*found: .*{word}"):
+        check_store(kind, leave_out=CHECKS.keys() - {check})
 
 
-@pytest.mark.parametrize("kind", [Old, New])
-@pytest.mark.parametrize("options", [{"compressors": None}, {}, {"shards": 8}], ids=repr)
-def test_a_derived_class_is_asked(kind: type[MemoryStore], options: dict[str, Any]) -> None:
-    store, values = kind(), np.arange(16)
-    array = xzarr3.create_array(store, "a", data=values, chunks=4, **options)
-    np.testing.assert_array_equal(array[:], values)
-    array[3:6] = 7
-    values[3:6] = 7
-    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[1:9], values[1:9])
-    assert not bytes(MemoryStore._get(store, "a/zarr.json", None) or b"").startswith(b"{")
+def test_check_store_refuses_unknown_checks() -> None:
+    with pytest.raises(ValueError, match="speed"):
+        check_store(MemoryStore, leave_out=["speed"])
 
 
-@pytest.mark.parametrize(
-    ("base", "name"),
-    [
-        *((base, name) for base in (MemoryStore, Four) for name in ("list", "list_prefix", "_list")),
-        *((WrapperStore, name) for name in ("list", "list_prefix", "list_dir", "_list", "_list_dir")),
-    ],
-)
-def test_every_way_to_list_is_made_from_the_one_of_a_class(name: str, base: type[Store]) -> None:
-    def hidden(self: Any, *prefix: str) -> Any:
-        found = getattr(super(kind, self), name)(*prefix)
-        if "dir" in name:
-            return tuple({each for each in names if "hidden" not in each} for names in found)
-        return (key for key in found if "hidden" not in key)
-
-    kind = type("Hiding", (base,), {name: hidden})
-    values = {"a/b": b"", "a/hidden": b"", "c": b"", "hidden/d": b""}
-    store = kind(MemoryStore(values) if base is WrapperStore else values)
-    assert sorted(store.list()) == sorted(store.list_prefix("")) == ["a/b", "c"]
-    assert list(store.list_prefix("a/")) == ["a/b"]
-    assert store.list_dir("") == ({"c"}, {"a/"})
-    assert store.list_dir("a/") == ({"a/b"}, set())
+# Guards
 
 
-def test_a_reader_of_ones_own_is_kept_where_nothing_else_changes(tmp_path: Path) -> None:
-    class Noting(LocalStore):
-        def _set(self, key: str, value: bytes) -> None:
-            super()._set(key, value)
+class Noting(Four):
+    """Notes how its methods are called."""
 
-    assert type(Noting(tmp_path).reader()) is type(LocalStore(tmp_path).reader())
+    calls: ClassVar[list[str]] = []
 
-    class Reading(LocalStore):
-        def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-            return super()._get(key, byte_range)
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self.calls.append(key)
+        super().put(key, pieces)
 
-    assert type(Reading(tmp_path).reader()) is Reader
-
-
-# What is told
-
-WROTE = ("set", "update", "compare_and_set")
+    def erase(self, *keys: str) -> None:
+        self.calls.extend(keys)
+        super().erase(*keys)
 
 
-def test_each_request_is_told_once(tmp_path: Path) -> None:
-    heard: list[tuple[str, str, int, str]] = []
+def test_a_read_only_store_is_not_called() -> None:
+    store = Noting({"a/b": VALUE, "c": VALUE}, read_only=True)
+    for name, write in writes(store).items():
+        with pytest.raises(ReadOnlyError):
+            write()
+        assert store.calls == [], name
+    with pytest.raises(ReadOnlyError):
+        store.erase_prefix("a/")
+    assert store.calls == []
 
-    def hear(request: events.Request) -> None:
-        heard.append((request.operation, request.key, request.size, request.outcome))
 
-    events.listen(hear)
+REQUESTS: dict[str, tuple[Callable[[Store], object], list[str]]] = {
+    "get": (lambda store: store.get("a/b"), ["get"]),
+    "a part": (lambda store: store.get("a/b", (0, 1)), ["get"]),
+    "set": (lambda store: store.set("a/b", b"x"), ["put"]),
+    "update": (lambda store: update(store, "a/b", lambda stored: [b"x"]), ["get", "put"]),
+    "erase_values": (lambda store: store.erase_values(["a/b", "c"]), ["erase"]),
+    "list": (lambda store: [*store.list()], ["list"]),
+    "list_dir": (lambda store: store.list_dir("a/"), ["list"]),
+    "copy": (lambda store: store.copy("a/b", "d"), ["copy"]),
+    "erase_prefix": (lambda store: store.erase_prefix("a/"), ["erase_prefix"]),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda store: store, WrapperStore], ids=["itself", "wrapped"])
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_each_request_is_reported_once(request_: str, wrap: Callable[[Store], Store]) -> None:
+    act, expected = REQUESTS[request_]
+    store = wrap(Four({"a/b": VALUE, "c": VALUE}))
+    found: list[str] = []
+
+    def listener(request: events.Request) -> None:
+        found.append(request.operation)
+
+    events.listen(listener)
     try:
-        for store in (Four(), LocalStore(tmp_path), WrapperStore(MemoryStore())):
-            heard.clear()
-            store.set("a", b"12345")
-            store.get("a", (1, 2))
-            assert store.reader().get("none") is None
-            store.update("a", lambda stored: [b"new"])
-            with pytest.raises(InvalidKeyError):
-                store.get("../a")
-            assert list(store.list_prefix("")) == ["a"]
-            told = [each for each in heard if each[0] not in ("update", "compare_and_set", "get_versioned")]
-            assert told[:3] == [("set", "a", 5, "ok"), ("get", "a", 2, "ok"), ("get", "none", 0, "absent")]
-            assert told[-1][:2] == ("list", "")
-            assert sum(size for name, _, size, _ in heard if name in WROTE) == 8
+        act(store)
     finally:
-        events.listen_no_more(hear)
-    heard.clear()
-    Four().set("a", b"")
-    assert heard == []
+        events.listen_no_more(listener)
+    assert found == expected
 
 
-def test_who_appends_where_others_may_be_lost_is_warned(tmp_path: Path) -> None:
-    for store in (MemoryStore(), LocalStore(tmp_path), xzarr3.CacheStore(MemoryStore())):
-        assert store.writes_conditionally
-        xzarr3.create_array(store, shape=0, chunks=2, dtype="i4").append(np.arange(3))
-    for store in (Four(), LocalStore(tmp_path / "b", locks=False), WrapperStore(Four())):
-        assert not store.writes_conditionally
-        array = xzarr3.create_array(store, shape=0, chunks=2, dtype="i4")
-        with pytest.warns(UserWarning, match="rows that they append .* may be lost"):
-            array.append(np.arange(3))
-        np.testing.assert_array_equal(array[:], np.arange(3))
+def test_key_knows_its_size_and_is_text() -> None:
+    key = Key("a/b", 10)
+    assert (key, key.size, {key: 1}["a/b"]) == ("a/b", 10, 1)
+    twin = pickle.loads(pickle.dumps(key))
+    assert (twin, twin.size) == ("a/b", 10)
+
+
+def test_an_open_value_that_is_replaced_is_not_mixed() -> None:
+    store = Four({"a": b"old " * 100})
+    value = store.open("a")
+    assert value is not None
+    head = bytes(value.read(0, 200))
+    store.set("a", b"new!" * 100)
+    assert head + bytes(value.read(200)) == b"old " * 100
+
+
+# All stores against a dictionary
+
+
+KEYS = st.sampled_from(["a/b", "a/c/d", "a/c/e", "a.b", "b", "c/f/g", "c/f/\u00e9"])
+PREFIXES = st.sampled_from(["a/", "a/c/", "c/", "c/f/", "no/"])
+PARTS = st.lists(st.tuples(KEYS, st.integers(-1, 14), st.binary(max_size=5)), max_size=4)
+STEPS = st.one_of(
+    st.tuples(st.just("set"), KEYS, st.binary(max_size=12)),
+    st.tuples(st.just("set_partial_values"), PARTS),
+    st.tuples(st.just("erase"), KEYS),
+    st.tuples(st.just("erase_values"), st.lists(KEYS, max_size=4)),
+    st.tuples(st.just("erase_prefix"), PREFIXES),
+)
+
+
+def _step(model: dict[str, bytes], name: str, *given: Any) -> bool:
+    """Do one step to a dictionary; False if it is one that must be refused."""
+    if name == "set":
+        model[given[0]] = given[1]
+    elif name == "set_partial_values":
+        return _store_parts(model, given[0])
+    else:
+        gone = [given[0]] if name == "erase" else given[0]
+        for key in list(model):
+            if key.startswith(gone) if name == "erase_prefix" else key in gone:
+                del model[key]
+    return True
+
+
+def _store_parts(model: dict[str, bytes], parts: list[tuple[str, int, bytes]]) -> bool:
+    """Byte by byte: none may be named twice, and none of those before a part may be left open."""
+    taken: set[tuple[str, int]] = set()
+    values = {key: list(model.get(key, b"")) for key, _, _ in parts}
+    for key, start, part in sorted(parts, key=lambda part: (part[1], len(part[2]))):
+        if not 0 <= start <= len(values[key]):
+            return False
+        for at, byte in enumerate(part, start):
+            if (key, at) in taken:
+                return False
+            taken.add((key, at))
+            values[key][at : at + 1] = [byte]
+    model.update({key: bytes(value) for key, value in values.items()})
+    return True
+
+
+@pytest.mark.parametrize("kind", ["memory", "local", "four methods"])
+@given(steps=st.lists(STEPS, max_size=12), wanted=st.lists(st.tuples(KEYS, st.integers(-14, 14)), max_size=4))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_store_is_a_mapping(
+    kind: str,
+    steps: list[tuple[Any, ...]],
+    wanted: list[tuple[str, int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    store = KINDS[kind](tmp_path_factory.mktemp("store"))
+    model: dict[str, bytes] = {}
+    for name, *given_ in steps:
+        before = dict(model)
+        if _step(model, name, *given_):
+            getattr(store, name)(*given_)
+        else:
+            model = before
+            with pytest.raises(InvalidRangeError):
+                getattr(store, name)(*given_)
+        assert contents(store) == model
+    for prefix in ("", "a/", "a/c/", "c/", "no/"):
+        below = [key for key in model if key.startswith(prefix)]
+        assert sorted(store.list_prefix(prefix)) == sorted(below)
+        rests = [key[len(prefix) :].partition("/") for key in below]
+        assert store.list_dir(prefix) == (
+            {prefix + name for name, slash, _ in rests if not slash},
+            {f"{prefix}{name}/" for name, slash, _ in rests if slash},
+        )
+    found = store.get_partial_values([(key, (start, None)) for key, start in wanted])
+    assert [None if part is None else bytes(part) for part in found] == [
+        cut(model[key], (start, None)) if key in model else None for key, start in wanted
+    ]
+
+
+# Threads, processes, arrays
+
+
+@pytest.mark.parametrize("kind", ["memory", "local", "zip", "fsspec", "cache", "four methods"])
+def test_threads_change_parts_of_chunks(kind: str, tmp_path: Path) -> None:
+    """Each changes its own elements of chunks and shards that all of them share."""
+    with KINDS[kind](tmp_path / "x") as store:
+        plain = xzarr3.create_array(store, "p", shape=(64,), chunks=(32,), dtype="i4")
+        shards = xzarr3.create_array(store, "s", shape=(64,), chunks=(8,), shards=(32,), dtype="i4")
+
+        def work(at: int) -> None:
+            for array in (plain, shards):
+                for place in range(at, 64, 4):
+                    array[place] = place + 1
+
+        run_threads(*(lambda at=at: work(at) for at in range(4)))  # type: ignore[misc]
+        for name in "ps":
+            assert xzarr3.open_array(store, name)[:].tolist() == list(range(1, 65))
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_arrays_in_a_store_of_four_methods(array: str) -> None:
+    store = Four()
+    values = xzarr3.create_array(store, "a", shape=(64, 64), dtype="i4", **ARRAYS[array])
+    values[3:40, 5:60] = 7
+    expected = [[7 if 3 <= y < 40 and 5 <= x < 60 else 0 for x in range(64)] for y in range(64)]
+    assert xzarr3.open_array(store, "a")[:].tolist() == expected
+    assert xzarr3.open_array(store, "a")[4:50:3, 6].tolist() == [row[6] for row in expected[4:50:3]]
+
+
+def test_who_appends_where_others_may_be_lost_is_warned() -> None:
+    store = Four()
+    array = xzarr3.create_array(store, "a", data=[1, 2], chunks=(2,))
+    with pytest.warns(UserWarning, match="cannot detect changes by other processes"):
+        array.append([3])
+    assert xzarr3.open_array(store, "a")[:].tolist() == [1, 2, 3]
+
+
+DURABLE: dict[str, tuple[Callable[[Path], Store], bool]] = {
+    "memory": (KINDS["memory"], False),
+    "a dict of the user": (KINDS["dict"], False),
+    "a class of the user": (KINDS["four methods"], False),
+    "a directory": (LocalStore, False),
+    "a directory that waits for the disk": (KINDS["local, fsync"], True),
+    "a zip": (KINDS["zip"], False),
+    "a zip that waits for the disk": (
+        lambda base: stores.ZipStore(f"{base}.zip", mode="w", fsync=True),
+        True,
+    ),
+    "a service": (lambda base: xzarr3.open_store("s3://bucket/x.zarr"), True),
+    "memory of fsspec": (KINDS["fsspec"], False),
+}
+"""Stores of each kind, and whether their values are known to be there after a crash of the system."""
+
+
+@pytest.mark.parametrize("kind", DURABLE)
+@pytest.mark.parametrize("wrap", ["itself", "CacheStore", "ReadOnlyStore", "WrapperStore"])
+def test_durable_is_what_the_wrapped_store_is(kind: str, wrap: str, tmp_path: Path) -> None:
+    make, expected = DURABLE[kind]
+    with make(tmp_path / "x") as store:
+        found = store if wrap == "itself" else getattr(stores, wrap)(store)
+        assert found.traits.durable is expected
+
+
+def test_exclusive_keeps_other_processes_away(tmp_path: Path) -> None:
+    """Two processes count in one key; none of their changes is lost."""
+    store = LocalStore(tmp_path)
+    store.set("n", b"0")
+
+    def count() -> None:
+        for _ in range(100):
+            update(LocalStore(tmp_path), "n", lambda stored: [str(int(bytes(stored or b"")) + 1).encode()])
+
+    run_threads(lambda: run_child(count).checked(), count, lambda: run_child(count).checked())
+    assert store.get("n") == b"300"
+    assert os.listdir(tmp_path) == ["n"]
+
+
+def test_copy_needs_a_value(tmp_path: Path) -> None:
+    for kind in ("memory", "local", "four methods"):
+        with pytest.raises(StoreError, match="'no'"):
+            KINDS[kind](tmp_path / kind).copy("no", "x")
+
+
+def test_versioned_tells_absence_and_content() -> None:
+    store = Four()
+    absent = versioned(store, "a")
+    store.set("a", b"1")
+    one = versioned(store, "a")
+    store.set("a", b"2")
+    store.set("a", b"1")
+    assert absent == (None, "absent")
+    assert one == versioned(store, "a"), "without versions of a service, equal bytes are one version"

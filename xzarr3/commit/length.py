@@ -42,9 +42,9 @@ from xzarr3.errors import (
     levels_to_caller,
 )
 from xzarr3.parallel import pause
-from xzarr3.stores.base import Mark, Store, update, versioned
+from xzarr3.stores.base import Store, update, versioned
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import ABSENT, ANY, joined
+from xzarr3.stores.values import ABSENT, ANY, Unchanged, joined
 from xzarr3.stores.wrappers import WrapperStore
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # Seconds
@@ -185,7 +185,7 @@ class Length:
 
     def commit(
         self,
-        change: Callable[[Buffer | None], Sequence[Buffer] | Mark],
+        change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged],
         tells: Callable[[Buffer], bool],
     ) -> None:
         """Change the document.
@@ -216,7 +216,7 @@ class Length:
             pieces = change(self.document)
             # after the version was read: no other holder can have stored that version
             self.verify_now_and_then()
-            if isinstance(pieces, Mark):
+            if isinstance(pieces, Unchanged):
                 return
             try:
                 if self._store.put(self._key, pieces, if_version=self._version):
@@ -287,7 +287,7 @@ class Length:
                 error.add_note(said)
 
     def leave(self) -> None:
-        """Mark the write as cut off, so that it can be resumed."""
+        """Unchanged the write as cut off, so that it can be resumed."""
         if self.is_exclusive:
             self.lease.leave()
 

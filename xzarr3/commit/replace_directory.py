@@ -58,7 +58,7 @@ class StagedFolder(LocalStore):
     def __reduce__(self) -> tuple[object, ...]:
         return partial(StagedFolder, **self._options()), (self.root, self._shown)
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
         # Dask's threads finish their current task when another task has failed.
         if self._closed:
             raise StoreError(f"cannot write key '{key}' of {self}: the write has failed and was abandoned")

@@ -327,7 +327,7 @@ class StagedKeys(Store):
         able = {"get": store.readable, "put": store.writeable, "erase": store.erasable, "list": store.listable}
         self.traits = Traits(
             read_only=store.read_only,
-            operations=frozenset(name for name, is_able in able.items() if is_able),
+            operations=tuple(name for name, is_able in able.items() if is_able),
             concurrency=store.concurrency,
             request_bytes=store.traits.request_bytes,
             over_read=store.traits.over_read,
@@ -396,7 +396,7 @@ class StagedKeys(Store):
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
         format = self._format
         if format is not None and (format.place(key) is not None or key in format.hierarchy_documents()):
             self.documents[key] = joined(pieces)

@@ -38,7 +38,7 @@ from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import Change, update
 from xzarr3.stores.local.names import STAGED
-from xzarr3.stores.values import UNCHANGED, Mark, joined
+from xzarr3.stores.values import UNCHANGED, Unchanged, joined
 
 
 class Staged(Staging):
@@ -141,7 +141,7 @@ class Staged(Staging):
         ends = False
         mine = self._begun(self.room.id, ending=True)
 
-        def change(stored: Buffer | None) -> list[Buffer] | Mark:
+        def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
             nonlocal ends
             found = said_in(stored)
             is_ours = found.get("room") == self.room.id and not found.get("ending")

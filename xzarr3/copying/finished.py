@@ -52,7 +52,7 @@ def fingerprint(nodes: Mapping[str, Array | Group], documents: Mapping[str, Mapp
     digest = hashlib.blake2b(repr((_VERSION, "copy", source.identity)).encode(), digest_size=16)
     for key, (value, version) in zip(keys, values, strict=True):
         content = None if value is None else hashlib.blake2b(value, digest_size=16).hexdigest()
-        digest.update(repr((key, content, source.version(key), version)).encode())
+        digest.update(repr((key, content, source.versions([key])[0], version)).encode())
     for path, own in sorted(documents.items()):
         digest.update(repr((path, sorted(own.items()))).encode())
     return digest.hexdigest()

@@ -19,9 +19,9 @@ from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.io.projection import Addressing, Inner, Slices
 from xzarr3.io.read import leased
 from xzarr3.io.shards import forget_index
-from xzarr3.stores.base import Mark, update
+from xzarr3.stores.base import update
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import UNCHANGED, OversizedError
+from xzarr3.stores.values import UNCHANGED, OversizedError, Unchanged
 from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class UnitWriter:
         spec = chain.spec
         there = True
 
-        def change(stored: Buffer | None) -> list[Buffer] | Mark | None:
+        def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
             nonlocal there
             there = True
             if stored is None and self._is_empty(spec, values):

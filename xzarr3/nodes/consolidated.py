@@ -25,8 +25,8 @@ from xzarr3.nodes.find import (
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.stores.base import Mark, update
-from xzarr3.stores.values import UNCHANGED
+from xzarr3.stores.base import update
+from xzarr3.stores.values import UNCHANGED, Unchanged
 
 
 def refresh_consolidated(
@@ -190,7 +190,7 @@ def _refreshed(
     metas: Mapping[str, NodeMetadata | None] | None,
     before: Before | None,
     stored: Buffer | None,
-) -> list[Buffer] | Mark:
+) -> list[Buffer] | Unchanged:
     if stored is None:
         return UNCHANGED
     found = document = documents.decode(stored, holder, key.rpartition("/")[2])

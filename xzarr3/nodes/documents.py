@@ -25,8 +25,8 @@ from xzarr3.nodes.find import (
     held_of,
 )
 from xzarr3.stores import Store
-from xzarr3.stores.base import Mark, update, versioned
-from xzarr3.stores.values import UNCHANGED
+from xzarr3.stores.base import update, versioned
+from xzarr3.stores.values import UNCHANGED, Unchanged
 
 if TYPE_CHECKING:
     from xzarr3.commit.length import Length
@@ -81,7 +81,7 @@ def change_document(
     changed: list[NodeMetadata] = []
     shape_said: list[object] = [None]
 
-    def changed_document(stored: Buffer | None) -> list[Buffer] | Mark:
+    def changed_document(stored: Buffer | None) -> list[Buffer] | Unchanged:
         held = held_of(format, path, {**beside, key: stored})
         if stored is None and key in format.defining_keys(path):
             held = None
@@ -138,7 +138,7 @@ class Before(msgspec.Struct):
         key = format.consolidated_key("")
         return None if key is None else cls(key, *versioned(store, key))
 
-    def update(self, store: Store, change: Callable[[Buffer | None], Sequence[Buffer] | Mark]) -> bool:
+    def update(self, store: Store, change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged]) -> bool:
         """Change the document if it is still the same; returns whether that was done.
 
         ``nodes`` hold for this one attempt: in a later document they may be out of date.
@@ -147,7 +147,7 @@ class Before(msgspec.Struct):
             pieces = UNCHANGED if self.value is None else change(self.value)
         finally:
             self.nodes = {}
-        if isinstance(pieces, Mark):  # another writer may have added copies to it meanwhile
+        if isinstance(pieces, Unchanged):  # another writer may have added copies to it meanwhile
             return False
         with suppress(StoreCapabilityError, OutcomeUnknownError):  # the caller reads the document again
             return store.put(self.key, pieces, if_version=self.version)
@@ -188,7 +188,7 @@ def write_documents(
         Path of the node that must not be found before all others are stored. If it is the root, the documents
         of the hierarchy follow.
     replaces : bool
-        Equal documents may have been there before. Mark the new ones, so that readers can tell.
+        Equal documents may have been there before. Unchanged the new ones, so that readers can tell.
     """
     encoded = {
         path: {

@@ -39,7 +39,7 @@ class DocumentView(Store):
         super().__init__()
         self.traits = Traits(
             read_only=store.read_only,
-            operations=frozenset(("get", "list") if store.listable else ("get",)),
+            operations=("get", "list") if store.listable else ("get",),
             browsable=store.traits.browsable,
             concurrency=store.concurrency,
         )
@@ -73,7 +73,7 @@ class DocumentView(Store):
         self.fetch([key])
         return self._found[key]
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
         value = self.found(key)[0]
         return value if value is None or byte_range is None else cut(value, byte_range)
 

@@ -10,7 +10,6 @@ empty prefix, which means every key. This module knows nothing of arrays, chunks
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import random
 import sys
@@ -40,12 +39,11 @@ from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import (
     ABSENT,
     ANY,
-    UNCHANGED,
     BytesValue,
     Closing,
-    Mark,
     OversizedError,
     Scratch,
+    Unchanged,
     Value,
     joined,
     merge,
@@ -55,7 +53,7 @@ from xzarr3.stores.values import (
 Names: TypeAlias = set[str]
 Buffers: TypeAlias = list[Buffer | None]
 Facts: TypeAlias = list[tuple[str, str]]
-Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Literal[Mark.UNCHANGED] | None]
+Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Unchanged | None]
 MOST_COPIED = 16
 """Values to copy at a time, as they may all be in memory."""
 _FIRST_PAUSE = 0.002  # Seconds
@@ -74,7 +72,7 @@ class Key(str):
         made.size = size
         return made
 
-    def __getnewargs__(self) -> tuple[str, int | None]:
+    def __getnewargs__(self) -> tuple[str, int | None]:  # type: ignore[override]
         return str(self), self.size
 
 
@@ -83,7 +81,7 @@ class Traits(msgspec.Struct, frozen=True):
 
     read_only: bool = False
     """Whether writes are refused."""
-    operations: frozenset[str] = frozenset(("get", "put", "erase", "list"))
+    operations: tuple[str, ...] = ("get", "put", "erase", "list")
     """Those of the four operations that the place permits; the class must have the methods as well."""
     browsable: bool = False
     """Whether ``list_dir`` may work although the store cannot list, as with pages of a web server.
@@ -100,8 +98,8 @@ class Traits(msgspec.Struct, frozen=True):
     over_read: float = 2.0
     """The most bytes that may be read, gaps included, as a multiple of the wanted bytes.
 
-    The limit applies only above 1 MiB. ``math.inf`` leaves the choice to ``request_bytes``, which suits stores
-    where bytes cost only time. With 1 no unwanted byte is ever read, however many requests that takes; this
+    The limit applies only above 1 MiB. ``math.inf`` leaves the choice to ``request_bytes``: right for stores
+    where bytes only cost time. With 1 no unwanted byte is ever read, however many requests that takes; this
     suits users who pay per byte.
     """
     conditional: Literal["threads", "processes", "service"] = "threads"
@@ -221,7 +219,8 @@ class Store(Shown, Closing):
         >>> MemoryStore().with_traits(read_only=True).writeable
         False
         """
-        made = copy.copy(self)
+        made = object.__new__(type(self))  # Not `copy.copy`, which would give a store that is shared.
+        vars(made).update(vars(self))
         made.traits = msgspec.structs.replace(self.traits, **changes)
         return made
 
@@ -608,7 +607,7 @@ def update(
             if pieces is None:
                 if stored is not None:
                     store.erase(key)
-            elif pieces is not UNCHANGED:
+            elif not isinstance(pieces, Unchanged):
                 store.put(key, pieces)
 
 
@@ -622,7 +621,7 @@ def _compare_until_done(store: Store, key: str, change: Change, limit: int) -> N
         if in_doubt is not None and stored is not None and memoryview(stored) == in_doubt:
             return
         pieces = change(stored)
-        if pieces is UNCHANGED or (pieces is None and stored is None):
+        if isinstance(pieces, Unchanged) or (pieces is None and stored is None):
             return
         attempts += 1
         try:
@@ -631,7 +630,5 @@ def _compare_until_done(store: Store, key: str, change: Change, limit: int) -> N
         except OutcomeUnknownError:
             in_doubt = None if pieces is None else joined(pieces)
         if time.monotonic() >= end or not pause(random.uniform(0, longest)):
-            raise contended(
-                key, store, f"other writers changed it {attempts} times within {deadline:g} s"
-            )
+            raise contended(key, store, f"other writers changed it {attempts} times within {deadline:g} s")
         longest = min(2 * longest, _LONGEST_PAUSE)

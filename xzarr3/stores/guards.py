@@ -37,7 +37,12 @@ Method = Callable[..., Any]
 
 
 def _asked(
-    store: Store, operation: str, key: str, start: int | None = None, length: int | None = None, number: int = 1
+    store: Store,
+    operation: str,
+    key: str,
+    start: int | None = None,
+    length: int | None = None,
+    number: int = 1,
 ) -> Request:
     """A request to be reported, if anybody listens and the class does not report by itself."""
     listeners = everywhere.listeners
@@ -76,9 +81,7 @@ def _get(method: Method) -> Method:
 
 def _put(method: Method) -> Method:
     @wraps(method)
-    def put(
-        store: Store, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY
-    ) -> bool:
+    def put(store: Store, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
         store.check_writable()
         contents = None if pieces is None else [flat(piece, check_key(key)) for piece in pieces]
         with key_lock(store.identity, check_key(key)), _asked(store, "put", key) as request:
@@ -131,7 +134,9 @@ def _list(method: Method) -> Method:
     def list(store: Store, prefix: str = "") -> Iterator[str]:
         check_prefix(prefix)
         if not store.listable:
-            raise StoreCapabilityError(f"{store} cannot be listed; use keys by name, or consolidated metadata")
+            raise StoreCapabilityError(
+                f"{store} cannot be listed; use keys by name, or consolidated metadata"
+            )
         found: Iterable[str] = method(store, prefix)
         if prefix:
             found = (key for key in found if key.startswith(prefix))
@@ -221,7 +226,9 @@ def _list_dir(method: Method) -> Method:
     def list_dir(store: Store, prefix: str) -> tuple[Names, Names]:
         check_prefix(prefix)
         if not (store.listable or store.traits.browsable):
-            raise StoreCapabilityError(f"{store} cannot be listed; use keys by name, or consolidated metadata")
+            raise StoreCapabilityError(
+                f"{store} cannot be listed; use keys by name, or consolidated metadata"
+            )
         with _asked(store, "list", prefix) as request:
             keys, prefixes = method(store, prefix)
             request.number = len(keys) + len(prefixes)

@@ -71,9 +71,11 @@ def reduced(store: Store, kind: type[Store], *kinds: type) -> tuple[object, ...]
     *kinds : type
         Types that the state may contain besides plain ones.
     """
+    from xzarr3.stores.base import Traits
+
     state: dict[str, Any] = dict(store.__getstate__())  # type: ignore[call-overload]
-    rest = {name: value for name, value in state.items() if name != "inner"}
-    if type(store) is not kind or not is_plain(rest, *kinds):
+    rest = {name: value for name, value in state.items() if name not in ("inner", "_name")}
+    if type(store) is not kind or not is_plain(rest, Traits, *kinds):
         return copyreg.__newobj__, (type(store),), state  # type: ignore[attr-defined]
     return _restore, (kind, pickle.dumps(sorted(rest.items()), 5), state.get("inner"))
 
@@ -83,7 +85,7 @@ def _restore(kind: type[Any], recipe: bytes, inner: Store | None) -> Any:
         state = dict(pickle.loads(recipe))
         if inner is not None:
             state["inner"] = inner
-        store = kind.__new__(kind)
+        store = object.__new__(kind)
         getattr(store, "__setstate__", vars(store).update)(state)
         return store
 

@@ -15,18 +15,16 @@ from xzarr3.errors import ChangedError, InvalidRangeError, StoreError, shorten
 Result = TypeVar("Result")
 
 
-class Mark(Enum):
-    """What stands for no value."""
+class Unchanged(Enum):
+    """Says that a change leaves its value as it is."""
 
-    ANY = "any"
     UNCHANGED = "unchanged"
 
 
-ANY: Final = Mark.ANY
+ANY: Final = "any version"
 """As the expected version of a value: whatever it is."""
-UNCHANGED: Final = Mark.UNCHANGED
+UNCHANGED: Final = Unchanged.UNCHANGED
 """What a change of a value returns to leave it as it is."""
-
 ABSENT: Final = "absent"
 """The version of a key that has no value."""
 _ATTEMPTS = 4  # To read parts of one version of a value while it is being replaced.
@@ -139,9 +137,7 @@ class RangesValue(Value):
     size : int, optional
     """
 
-    def __init__(
-        self, get: Callable[[ByteRange], Buffer | None], name: str, size: int | None = None
-    ) -> None:
+    def __init__(self, get: Callable[[ByteRange], Buffer | None], name: str, size: int | None = None) -> None:
         self._get = get
         self._name = name
         self.size = size
@@ -164,9 +160,7 @@ def steady(read: Callable[[], Result]) -> Result:
 def check_range(byte_range: ByteRange | None) -> None:
     """Raise :class:`~xzarr3.errors.InvalidRangeError` if a length is negative."""
     if byte_range is not None and byte_range[1] is not None and byte_range[1] < 0:
-        raise InvalidRangeError(
-            f"length {byte_range[1]} of a byte range; accepted: None, 0 or more bytes"
-        )
+        raise InvalidRangeError(f"length {byte_range[1]} of a byte range; accepted: None, 0 or more bytes")
 
 
 def cut(value: Buffer, byte_range: ByteRange) -> Buffer:

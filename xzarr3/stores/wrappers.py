@@ -55,7 +55,7 @@ class WrapperStore(Store):
         self.traits = msgspec.structs.replace(
             of_inner,
             read_only=of_inner.read_only if read_only is None else read_only,
-            operations=frozenset(filter(self.inner._can, of_inner.operations)),
+            operations=tuple(filter(self.inner._can, of_inner.operations)),
             folder=None,
             plain_files=False,
         )

@@ -1,8 +1,8 @@
 """Reads files, replaces them under a lock, and removes them.
 
-A new value is written into the lock file of its key, ``KEY.__lock``, which is then renamed to be the value. So
-a reader sees the old value or the new one, and a killed writer leaves one file at most. The protocol is that
-of tensorstore; the two exclude each other.
+A new value is written into the lock file of its key, ``KEY.__lock``, which is then renamed to be the value.
+So a reader sees the old value or the new one, and a killed writer leaves one file at most. The protocol is
+that of tensorstore; the two exclude each other.
 
 - A writer creates the lock file, which must not exist, and locks it as an open file. Unless the file then has
   no name any more or holds bytes, because another process took it first, the key is the writer's own.

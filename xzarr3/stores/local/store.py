@@ -380,12 +380,9 @@ class LocalStore(Store):
     def _erase(self, key: str, path: str) -> None:
         with key_lock(self.identity, key):
             try:
-                is_held = not self.locks or files.held(path) is not None
-                if (
-                    files.remove(path)
-                    and not is_held
-                    and any(map(os.path.lexists, (files.lock_of(path), path)))
-                ):
+                if not files.remove(path) or not self.locks or files.held(path) is not None:
+                    return
+                if any(map(os.path.lexists, (files.lock_of(path), path))):
                     # Another writer may have read the value before, so the key is erased after its turn.
                     with self._lock(key, path, needed=False):
                         files.remove(path)
@@ -410,13 +407,9 @@ class LocalStore(Store):
         for folder in sorted(folders, key=len, reverse=True):
             files.prune(self._up(folder))
         try:
-            for left in (
-                {next(filter(os.path.isdir, self._up(each)), self.root) for each in folders}
-                if self.fsync
-                else ()
-            ):
+            for folder in folders if self.fsync else ():
                 with contextlib.suppress(FileNotFoundError):  # Another writer has just erased it.
-                    system.sync_folder(left)
+                    system.sync_folder(next(filter(os.path.isdir, self._up(folder)), self.root))
         except OSError as error:
             self._fail("erase", key, error)
 

@@ -159,12 +159,9 @@ def sync_folder(path: str) -> None:
 def tells_late(device: int) -> bool:
     """Whether a full disk may be told only when a file is closed, as network mounts do."""
     place = f"{os.major(device)}:{os.minor(device)}" if POSIX else ""
-    with (
-        contextlib.suppress(OSError),
-        open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file,
-    ):
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         for line in file:
-            where, _, kind = line.partition(" - ")
+            where, _, kind = os.fsdecode(line).partition(" - ")
             if where.split()[2] == place:
                 return kind.startswith(_NETWORK)
     return POSIX  # Asking costs little.

@@ -1,0 +1,152 @@
+"""MemoryStore: a dictionary of its own or of the user's, and what other processes get of it."""
+
+from __future__ import annotations
+
+import pickle
+from collections import UserDict
+from typing import Any
+
+import pytest
+from _conformance import VALUE, contents, run_threads
+from _things import Thing
+from _unprivileged import run_child
+
+import xzarr3
+from xzarr3 import InvalidKeyError, MemoryStore, ReadOnlyError
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict])
+def test_memory_store_keeps_the_mapping_that_it_is_given(kind: type[Any]) -> None:
+    values = kind({"a/b": b"x"})
+    store = MemoryStore(values)
+    store.set("c", bytearray(b"yy"))
+    values["d"] = b"by hand"
+    del values["a/b"]
+    assert contents(store) == {"c": b"yy", "d": b"by hand"}
+    assert type(values["c"]) is bytes
+    store.erase("c")
+    assert dict(values) == {"d": b"by hand"}
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "words"),
+    [
+        ({1: b""}, TypeError, "dict with 1: bytes"),
+        ({"a": "text"}, TypeError, "'a': str"),
+        ({"a": Thing()}, TypeError, "'a': Thing"),
+        ({"../a": b""}, InvalidKeyError, r"\.\./a"),
+    ],
+)
+def test_memory_store_refuses_other_dictionaries(values: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        MemoryStore(values)
+
+
+def test_memory_stores_of_one_dictionary_are_one_place() -> None:
+    values: dict[str, bytes] = {}
+    one, other = MemoryStore(values), xzarr3.open_store(values)
+    assert one.identity == other.identity != MemoryStore({}).identity
+    one.set("a", VALUE)
+    assert other.get("a") == VALUE
+
+
+def test_versions_of_a_users_dictionary_are_not_known() -> None:
+    """The user may change a value without the store; of its own dictionary a store knows every change."""
+    values = {"a": b"old"}
+    assert MemoryStore(values).versions(["a", ""]) == [None, None]
+    own = MemoryStore()
+    own.set("a", b"old")
+    before = own.versions(["a", "b", ""])
+    own.set("b", b"")
+    after = own.versions(["a", "b", ""])
+    assert (before[0], before[1]) == (after[0], None)
+    assert before[2] != after[2]
+
+
+def test_dask_names_follow_a_users_dictionary() -> None:
+    """A name is never the same for other values, whoever changed them through the store."""
+    values: dict[str, bytes] = {}
+    array = xzarr3.create_array(values, "a", data=[1, 2, 3], chunks=(3,), compressors=None)
+    before = xzarr3.from_zarr(array).name
+    array[0] = 5
+    assert xzarr3.from_zarr(array).name != before
+
+
+def test_memory_store_in_another_process_is_that_of_the_newest_pickle() -> None:
+    """A worker that still holds an old copy must not answer with it."""
+    store = MemoryStore()
+    store.set("a", b"old")
+    first = pickle.dumps(store)
+    store.set("a", b"new")
+    second = pickle.dumps(store)
+    assert pickle.loads(first) is pickle.loads(second) is store
+
+    def work() -> list[bytes]:
+        return [bytes(pickle.loads(data).get("a")) for data in (first, second, first)]
+
+    assert run_child(work).checked() == [b"old", b"new", b"old"]
+
+
+def test_memory_store_in_another_process_refuses_writes() -> None:
+    store = MemoryStore()
+    data = pickle.dumps((store, xzarr3.create_array(store, "x", data=[1, 2, 3])))
+
+    def work() -> list[int]:
+        copy, array = pickle.loads(data)
+        for write in (
+            lambda: copy.set("a", b"lost"),
+            lambda: copy.erase("a"),
+            lambda: array.__setitem__(0, 5),
+            lambda: array.resize((9,)),
+            lambda: array.attrs.update(lost=True),
+        ):
+            with pytest.raises(ReadOnlyError):
+                write()
+        return array[:].tolist()  # type: ignore[no-any-return]
+
+    assert run_child(work).checked() == [1, 2, 3]
+
+
+def test_with_traits_is_kept_by_a_pickle() -> None:
+    store = MemoryStore()
+    guarded = store.with_traits(read_only=True)
+    twin = pickle.loads(pickle.dumps(guarded))
+    assert twin.read_only
+    store.set("a", VALUE)
+    assert twin.get("a") == VALUE
+    assert not pickle.loads(pickle.dumps(store)).read_only
+
+
+def test_put_by_threads_loses_no_writes() -> None:
+    store = MemoryStore()
+    run_threads(*[lambda at=at: [store.set(f"{at}/{step}", b"x") for step in range(500)] for at in range(8)])  # type: ignore[misc]
+    assert len(list(store.list())) == 4000
+    assert store.versions([""]) == [4000]
+
+
+def test_set_partial_values_does_not_undo_what_another_thread_stores() -> None:
+    """Between the reading of the old value and the writing of the new one there is no room for others."""
+    store = MemoryStore()
+    store.set("a", b"-" * 10)
+    wrong = []
+
+    def whole() -> None:
+        for step in range(2000):
+            value = b"%010d" % step
+            store.set("a", value)
+            found = bytes(store.get("a") or b"")
+            if found not in (value, value[:-1] + b"x"):
+                wrong.append((value, found))
+
+    def parts() -> None:
+        for _ in range(2000):
+            store.set_partial_values([("a", 9, b"x")])
+
+    run_threads(whole, parts)
+    assert wrong == []
+
+
+def test_get_does_not_copy_a_value() -> None:
+    value = bytes(1000)
+    store = MemoryStore({"a": value})
+    assert store.get("a") is value
