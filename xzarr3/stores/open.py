@@ -188,7 +188,7 @@ def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
             from xzarr3.stores.zip.store import ZipStore
 
             return ZipStore(path, **_keywords({"mode": mode, **options}, path, "mode", "fsync"))
-        return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks", "follow_links"))
+        return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks"))
     if scheme in OBJECT_SCHEMES:
         from xzarr3.stores.object.store import ObjectStore
 

@@ -19,12 +19,12 @@ import hashlib
 import itertools
 import os
 import random
+import shutil
 import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3._types import Buffer
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CREATE = system.OPEN_LOCK | os.O_CREAT | (os.O_EXCL if system.POSIX else 0)
-_CANNOT = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+"""The errors of a file system that has no locks."""
 _MOST_NAME = 255  # Bytes.
 _SETTLED = 10**9  # Nanoseconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.025  # Seconds
@@ -157,16 +158,8 @@ def lock_of(path: str) -> str:
     return os.path.join(above, name + LOCK)
 
 
-class LockingError(OSError):
-    """The file system does not support locks."""
-
-
-class LockTimeoutError(Exception):
-    """Another writer held a lock for too long."""
-
-
 class Lock(Closing):
-    """The lock of a value, held from now on by this thread; it is the file that becomes the next value.
+    """The lock of a value, held from now on; it is the open file that becomes the next value.
 
     Parameters
     ----------
@@ -177,195 +170,130 @@ class Lock(Closing):
     shared : bool
         Whether other processes may be at the value. Otherwise nothing is locked, and the file has a name of
         its own.
+    late : bool
+        Whether only the closing of the file tells that the disk is full.
 
     Raises
     ------
-    LockTimeoutError
+    TimeoutError
         If the lock was not free in time.
-    LockingError
-        If the file system does not support locks.
     OSError
-        If the lock file cannot be created; :class:`FileNotFoundError` if the directory is gone.
+        If the file cannot be created; :class:`FileNotFoundError` if the directory is gone. One of
+        :data:`NO_LOCKS` if the file system has no locks.
     """
 
-    def __init__(self, path: str, end: float, *, shared: bool = True) -> None:
-        self._path = path
+    def __init__(self, path: str, end: float, *, shared: bool, late: bool) -> None:
+        self._path, self._shared, self._late = path, shared, late
         self.name = lock_of(path if shared else f"{path}.{uuid.uuid4().hex}")
-        self._shared = shared
-        self._descriptor = -1
-        self._is_held = False
-        self.is_filled = False
-        try:
-            self._wait(end)
-        except BaseException:
-            self.close()
-            raise
-
-    def _wait(self, end: float) -> None:
-        began = None
+        self.descriptor = -1
+        began = time.monotonic()
         while not self._take():
             now = time.monotonic()
-            began = now if began is None else began
             if now >= end:
-                raise LockTimeoutError
+                raise TimeoutError
             pause = max(_FIRST_PAUSE, min((now - began) / _SHARE, _LONGEST_PAUSE))
             time.sleep(min(pause, end - now) * random.uniform(0.5, 1))
 
     def _take(self) -> bool:
         """Create and lock the file, or remove one that was left; returns whether the lock is held."""
         try:
-            self._descriptor = os.open(self.name, _CREATE, 0o666)
+            descriptor = os.open(self.name, _CREATE, 0o666)
         except FileExistsError:
             discard(self.name)
             return False
-        except PermissionError:
-            if system.POSIX:
-                raise
-            return False  # Windows refuses a name that is being removed.
-        _open_ones.add(self)
         try:
-            self._is_held = not self._shared or (system.lock(self._descriptor) and self._is_own())
+            if not self._shared or system.lock(descriptor):
+                info = os.fstat(descriptor)
+                if info.st_nlink and not info.st_size:
+                    _open_ones.add(self)
+                    self.descriptor = descriptor
         except OSError as error:
-            if error.errno in _CANNOT:
-                self._is_held = True  # Without locks no other process can hold it.
-                self.close()
-                raise LockingError(*error.args) from error
+            if error.errno in NO_LOCKS:
+                os.unlink(self.name)  # No other process can have it.
             if error.errno != errno.ESTALE:
                 raise
-        if not self._is_held:
-            self.close()
-        return self._is_held
+        finally:
+            if self.descriptor < 0:
+                os.close(descriptor)
+        return self.descriptor >= 0
 
-    def _is_own(self) -> bool:
-        """Whether the locked file is the one that was created, not removed or filled by another process."""
-        info = os.fstat(self._descriptor)
-        return info.st_nlink > 0 and info.st_size == 0
-
-    def fill(self, pieces: Sequence[Buffer], *, fsync: bool, late: bool) -> None:
-        """Write the value and rename the file to be it, which releases the lock.
-
-        Parameters
-        ----------
-        pieces : sequence of bytes-like
-        fsync : bool
-            Wait until the bytes are on the disk.
-        late : bool
-            Whether only the closing of the file tells that the disk is full.
-        """
-        if not system.POSIX:  # An open file cannot be renamed.
-            self._fill_another(pieces, fsync)
-        else:
-            system.write_all(self._descriptor, pieces)
+    def fill(self, pieces: Sequence[Buffer], *, fsync: bool) -> None:
+        """Write the value and rename the file to be it, which releases the lock."""
+        if system.POSIX:
+            system.write_all(self.descriptor, pieces)
             if fsync:
-                system.sync(self._descriptor)
-            elif late:
-                os.close(os.dup(self._descriptor))
+                system.sync(self.descriptor)
+            elif self._late:
+                os.close(os.dup(self.descriptor))
             os.rename(self.name, self._path)
-        self.is_filled = True
-        self.close()
-
-    def _fill_another(self, pieces: Sequence[Buffer], fsync: bool) -> None:
-        with open(self.name + LOCK, "wb") as file:
-            file.writelines(pieces)
-            if fsync:
+            self.lose()
+        else:  # An open file cannot be renamed.
+            with open(self.name + LOCK, "wb") as file:
+                file.writelines(pieces)
                 file.flush()
-                system.sync(file.fileno())
-        for pause in (2**n / 1000 for n in range(9)):
-            with contextlib.suppress(PermissionError):  # Another process has the old value open.
-                os.replace(self.name + LOCK, self._path)
-                return
-            time.sleep(pause)
-        os.replace(self.name + LOCK, self._path)
+                if fsync:
+                    system.sync(file.fileno())
+            os.replace(self.name + LOCK, self._path)
+            self.close()
 
     def close(self) -> None:
         """Release the lock; its file is removed unless it is the value now."""
-        if self._descriptor >= 0:
-            remains = self._is_held and not (self.is_filled and system.POSIX)
-            if remains and system.POSIX:
-                with contextlib.suppress(OSError):  # The next writer of the key removes it.
-                    os.unlink(self.name)
-            self.lose()
-            if remains and not system.POSIX:
-                with contextlib.suppress(OSError):  # Another writer waits for it.
-                    os.unlink(self.name)
+        if self.descriptor >= 0:
+            for act in (self._unlink, self.lose) if system.POSIX else (self.lose, self._unlink):
+                act()
+
+    def _unlink(self) -> None:
+        with contextlib.suppress(OSError):  # The next writer of the key does it.
+            os.unlink(self.name)
 
     def lose(self) -> None:
         """Close the file. A forked child does so, as the lock is its parent's."""
-        descriptor, self._descriptor = self._descriptor, -1
-        self._is_held = False
+        descriptor, self.descriptor = self.descriptor, -1
         _open_ones.discard(self)
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the lock has been neither released nor lost."""
-        return self._is_held
+        os.close(descriptor)
 
 
-class _Held(threading.local):
-    """The locks that this thread holds while it changes values by what they were, by path."""
-
-    def __init__(self) -> None:
-        self.locks: dict[str, Lock] = {}
-
-
-_held = _Held()
 _open_ones: set[Lock] = set()
+_held = threading.local()
+
+
+def held() -> dict[str, Lock]:
+    """The locks that this thread holds while it changes values by what they were, by path."""
+    return vars(_held)
 
 
 def _in_child() -> None:
+    held().clear()
     for each in list(_open_ones):
         each.lose()
-    _held.locks.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-def held(path: str) -> Lock | None:
-    """The lock of a value that this thread holds for :func:`holding`, and has not used yet."""
-    lock = _held.locks.get(path)
-    return lock if lock is not None and lock.is_held else None
-
-
-@contextlib.contextmanager
-def holding(path: str, lock: Lock) -> Iterator[None]:
-    """A context in which :func:`held` finds a lock, which is released at its end."""
-    with lock:
-        _held.locks[path] = lock
-        try:
-            yield
-        finally:
-            _held.locks.pop(path, None)
-
-
 def is_left(name: str, at: int | None = None, *, remove: bool = False) -> bool:
     """Whether a lock file is there and no process holds it; it is then removed on request."""
     with contextlib.ExitStack() as stack:
+
+        def opened() -> int:
+            descriptor = os.open(name, system.OPEN_LOCK, dir_fd=at)
+            stack.callback(os.close, descriptor)
+            return descriptor
+
         try:
-            file = _opened(name, at, stack)
+            file = opened()
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise FileExistsError(errno.EEXIST, f"'{os.path.basename(name)}' is not a file")
             # Network mounts look a name up anew when they open it.
-            if not (system.lock(file) and os.path.sameopenfile(file, _opened(name, at, stack))):
-                return False
-            if remove and system.POSIX:
+            is_free = system.lock(file) and os.path.sameopenfile(file, opened())
+            if is_free and remove and system.POSIX:
                 os.unlink(name, dir_fd=at)
-        except FileNotFoundError:
-            return False
         except OSError as error:
-            if error.errno != errno.ESTALE:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise
             return False
-    return True
-
-
-def _opened(name: str, at: int | None, stack: contextlib.ExitStack) -> int:
-    descriptor = os.open(name, system.OPEN_LOCK, dir_fd=at)
-    stack.callback(os.close, descriptor)
-    return descriptor
+        return is_free
 
 
 def discard(name: str, at: int | None = None) -> None:
@@ -419,7 +347,10 @@ def remove(name: str, at: int | None = None) -> bool:
 
 def erase_tree(top: str) -> None:
     """Remove a directory and all in it, except what other processes are writing. No link is followed."""
-    for above, folders, names, at in _walk(top):
+    if not hasattr(os, "fwalk"):
+        shutil.rmtree(top)
+        return
+    for above, folders, names, at in os.fwalk(top, topdown=False, onerror=_failed, follow_symlinks=False):
         if os.sep + STAGED in above:
             continue
         for name in names:
@@ -436,16 +367,6 @@ def erase_tree(top: str) -> None:
                 continue
     with contextlib.suppress(OSError):
         os.rmdir(top)
-
-
-def _walk(top: str) -> Iterator[tuple[str, list[str], list[str], int | None]]:
-    """Directories from the bottom up, what is in them, and their descriptors where the system has these."""
-    if hasattr(os, "fwalk"):
-        yield from os.fwalk(top, topdown=False, onerror=_failed, follow_symlinks=False)
-        return
-    for above, folders, names in os.walk(top, topdown=False, onerror=_failed):
-        at = partial(os.path.join, above)
-        yield above, [*map(at, folders)], [*map(at, names)], None
 
 
 def _failed(error: OSError) -> None:

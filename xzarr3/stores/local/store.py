@@ -2,8 +2,7 @@
 
 Specification: Zarr v3, "File system store". A key is a path below the root, a value is a file.
 
-Reading follows links, unless the store is told to stay within the root. Writing and erasing follow links
-within the root only. A link below an erased prefix is itself erased, and nothing behind it. That a directory
+Reading follows links. Writing and erasing follow links within the root only. A link below an erased prefix is itself erased, and nothing behind it. That a directory
 is within the root is checked once, and again when it has become another one.
 
 This module maps keys to paths and names errors. :mod:`~xzarr3.stores.local.files` reads, replaces and removes
@@ -20,7 +19,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -86,9 +85,6 @@ class LocalStore(Store):
     locks : bool
         Whether processes exclude each other while they change parts of values. Without it only the threads
         of one process do. Use False for file systems without locks; only one process may write then.
-    follow_links : bool
-        Whether reading and listing follow links out of the root. Otherwise keys behind such links are
-        refused, as writing always refuses them. Links within the root are always followed.
 
     Examples
     --------
@@ -111,12 +107,10 @@ class LocalStore(Store):
         read_only: bool = False,
         fsync: bool = False,
         locks: bool = True,
-        follow_links: bool = True,
     ) -> None:
         super().__init__(read_only=read_only)
         self.fsync = fsync
         self.locks = locks
-        self.follow_links = follow_links
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
         if not system.is_name(self.root):
             raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
@@ -125,7 +119,7 @@ class LocalStore(Store):
             folder=self.root,
             durable=fsync,
             conditional="processes" if locks else "threads",
-            plain_files=follow_links and system.POSIX and type(self) is LocalStore,
+            plain_files=system.POSIX and type(self) is LocalStore,
         )
         self._base = os.path.join(self.root, "")
         self._was_there = False  # When pickled. A directory made elsewhere would not be shared.
@@ -156,7 +150,7 @@ class LocalStore(Store):
             )
 
     def _options(self) -> dict[str, bool]:
-        return {name: getattr(self, name) for name in ("read_only", "fsync", "locks", "follow_links")}
+        return {name: getattr(self, name) for name in ("read_only", "fsync", "locks")}
 
     @property
     def identity(self) -> object:
@@ -173,12 +167,6 @@ class LocalStore(Store):
         if not system.is_key(key):
             raise InvalidKeyError(f"invalid key {shorten(key)}; accepted: text that the file system can name")
         return self._base + key
-
-    def _path_to_read(self, key: str) -> str:
-        path = self._path(key)
-        if not self.follow_links:
-            self.check_inside(path, key)
-        return path
 
     def check_inside(self, path: str, key: str) -> str:
         """The path without links, as it is at this moment.
@@ -227,7 +215,7 @@ class LocalStore(Store):
         limit: int = sys.maxsize,
     ) -> Buffer | None:
         if byte_range is None:
-            return files.read_whole(self, key, self._path_to_read(key), into, limit)
+            return files.read_whole(self, key, self._path(key), into, limit)
         value = self._opened(key)
         if value is None:
             return None
@@ -240,7 +228,7 @@ class LocalStore(Store):
         return self._opened(key)
 
     def _opened(self, key: str) -> FileValue | None:
-        path = self._path_to_read(key)
+        path = self._path(key)
         try:
             descriptor = os.open(path, system.OPEN)
         except OSError as error:
@@ -257,7 +245,7 @@ class LocalStore(Store):
         return [self._version(key) for key in keys]
 
     def _version(self, key: str) -> object | None:
-        path = self._path_to_read(check_key(key)) if key else self._base
+        path = self._path(check_key(key)) if key else self._base
         try:
             return version_of(os.stat(path))
         except OSError:  # Missing or inaccessible; reading it will tell which.
@@ -270,86 +258,84 @@ class LocalStore(Store):
         with contextlib.suppress(OSError):  # The write itself is done. Some systems keep no such time.
             os.utime(self.root)
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
         path = self._path(key)
         try:
-            lock = files.held(path) or self._lock(key, path, needed=False)
-            with lock:
-                lock.fill(pieces, fsync=self.fsync, late=self._is_late(path))
+            with files.held().pop(path, None) or self._lock(key, path, needed=False) as lock:
+                lock.fill(pieces, fsync=self.fsync)
             if self.fsync:
                 system.sync_folder(os.path.dirname(path))
         except OSError as error:
             self._fail("write", key, error)
         self.touch()
 
-    def _is_late(self, path: str) -> bool:
-        known = self._known.get(os.path.dirname(path))
-        return known is None or system.tells_late(known[0])
-
     @contextlib.contextmanager
     def exclusive(self, key: str) -> Iterator[None]:
-        path = self._path(key)
         if not self.locks:
             yield
             return
-        try:
-            lock = self._lock(key, path, needed=True)
-        except OSError as error:
-            self._fail("write", key, error)
-        with files.holding(path, lock):
-            yield
-        if not lock.is_filled:
+        path = self._path(key)
+        with self._lock(key, path, needed=True) as lock:
+            files.held()[path] = lock
+            try:
+                yield
+            finally:
+                is_unused = files.held().pop(path, None) is not None
+        if is_unused:
             files.prune(self._up(os.path.dirname(path)))
 
     def _lock(self, key: str, path: str, *, needed: bool) -> Lock:
         """The lock of a value; one that locks nothing if the system has none and none is needed."""
         seconds, shared = self.traits.conflict_deadline, self.locks
         end = time.monotonic() + seconds
-        for left in reversed(range(_ATTEMPTS)):
+        for _ in range(_ATTEMPTS):
             try:
-                self._enter(key, path, make=True)
-                return Lock(path, end, shared=shared)
-            except FileNotFoundError:  # Another process has just removed the directory, as it was empty.
-                if not left:
-                    raise
-            except files.LockTimeoutError as error:
-                how = f"another writer held its lock, '{path}{LOCK}', for {seconds:g} s"
+                device = self._enter(key, path, make=True)
+                return Lock(path, end, shared=shared, late=system.tells_late(device or 0))
+            except FileNotFoundError as error:  # Another process removes the directory, as it is empty.
+                last = error
+            except TimeoutError as error:
+                how = f"another writer held its lock, '{files.lock_of(path)}', for {seconds:g} s"
                 raise contended(key, self, how) from error
-            except files.LockingError as error:
-                if needed:
+            except OSError as error:
+                if error.errno in files.NO_LOCKS and needed:
                     raise StoreError(
                         f"cannot lock key '{key}' of {self}: {error.strerror}; use a file system with locks, "
                         "or LocalStore(..., locks=False) if no other process writes to it"
                     ) from error
+                if error.errno not in files.NO_LOCKS or not shared:
+                    self._fail("write", key, error)
                 shared = False
-        raise AssertionError
+        self._fail("write", key, last)
 
-    def _enter(self, key: str, path: str, *, make: bool) -> bool:
-        """Check that the directory of a path is within the root; returns whether it exists now."""
+    def _enter(self, key: str, path: str, *, make: bool) -> int | None:
+        """Check that the directory of a path is within the root; returns its device, or None if it is absent."""
         above = os.path.dirname(path)
         try:
             info = os.stat(above)
         except (FileNotFoundError, NotADirectoryError):
             real = self.check_inside(above, key)
             if not make:
-                return False
+                return None
             files.make(real, fsync=self.fsync)
             info = os.stat(above)
         else:
             if self._known.get(above) == (info.st_dev, info.st_ino):
-                return True
+                return info.st_dev
             self.check_inside(above, key)
-        if self.fsync and make:  # Another writer may have just made it.
-            self.sync(os.path.dirname(above) if above != self.root else above)
+        if self.fsync and make:
+            self.sync(above)  # Another writer may have just made it.
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[above] = info.st_dev, info.st_ino
-        return True
+        return info.st_dev
 
     def handle(self, key: str, *, make: bool) -> int | None:
         """A descriptor of the directory of a key, which the caller closes; None if it does not exist."""
         path = self._path(key)
-        return os.open(os.path.dirname(path), system.SEARCH) if self._enter(key, path, make=make) else None
+        if self._enter(key, path, make=make) is None:
+            return None
+        return os.open(os.path.dirname(path), system.SEARCH)
 
     def sync(self, folder: str) -> None:
         """Wait until the names in a directory, and in those above it up to the root, are on the disk."""
@@ -364,44 +350,37 @@ class LocalStore(Store):
 
     def erase(self, *keys: str) -> None:
         paths = {key: self._path(key) for key in keys}
-        folders: dict[str, bool] = {}
-        for key, path in paths.items():
-            above = os.path.dirname(path)
-            try:
-                if above not in folders:
-                    folders[above] = self._enter(key, path, make=False)
-            except OSError as error:
-                self._fail("erase", key, error)
-        for key, path in paths.items():
-            if folders[os.path.dirname(path)]:
-                self._erase(key, path)
-        self._erased(keys[0], folders)
+        places = {os.path.dirname(path): key for key, path in paths.items()}
+        try:
+            there = {
+                above for above, key in places.items() if self._enter(key, paths[key], make=False) is not None
+            }
+            for key, path in paths.items():
+                if os.path.dirname(path) in there:
+                    self._erase(key, path)
+        except OSError as error:
+            self._fail("erase", key, error)
+        self._erased(key, there)
 
     def _erase(self, key: str, path: str) -> None:
         with key_lock(self.identity, key):
-            try:
-                if not files.remove(path) or not self.locks or files.held(path) is not None:
-                    return
-                if any(map(os.path.lexists, (files.lock_of(path), path))):
-                    # Another writer may have read the value before, so the key is erased after its turn.
-                    with self._lock(key, path, needed=False):
-                        files.remove(path)
-            except OSError as error:
-                self._fail("erase", key, error)
+            if not files.remove(path) or not self.locks or path in files.held():
+                return
+            if any(map(os.path.lexists, (files.lock_of(path), path))):
+                # Another writer may have read the value before, so the key is erased after its turn.
+                with self._lock(key, path, needed=False):
+                    files.remove(path)
 
     def erase_prefix(self, prefix: str) -> None:
         path = self._path(prefix[:-1])
         try:
-            if self._enter(prefix, path, make=False) and os.path.isdir(path):
-                if os.path.islink(path):
-                    files.remove(path)
-                else:
-                    files.erase_tree(path)
+            if self._enter(prefix, path, make=False) is not None and os.path.isdir(path):
+                (files.remove if os.path.islink(path) else files.erase_tree)(path)
         except OSError as error:
             self._fail("erase", prefix, error)
         self._erased(prefix, [os.path.dirname(path)])
 
-    def _erased(self, key: str, folders: Iterable[str]) -> None:
+    def _erased(self, key: str, folders: Collection[str]) -> None:
         """Remove directories that are empty now, and wait until that is on the disk."""
         self.touch()
         for folder in sorted(folders, key=len, reverse=True):
@@ -423,43 +402,31 @@ class LocalStore(Store):
             waiting.extend(prefixes)
 
     def leftovers(self, prefix: str = "") -> Iterator[str]:
-        top = self._path(prefix[:-1]) if prefix else self.root
-        for above, folders, names in os.walk(top):
+        for above, folders, names in os.walk(self._path(prefix[:-1]) if prefix else self.root):
             folders[:] = [name for name in folders if not name.startswith(STAGED)]
-            for name in names:
-                if name.endswith(LOCK) and files.is_left(os.path.join(above, name)):
-                    yield os.path.relpath(os.path.join(above, name), self.root).replace(os.sep, "/")
+            for path in (os.path.join(above, name) for name in names if name.endswith(LOCK)):
+                with contextlib.suppress(OSError):  # One that cannot be opened may be in use.
+                    if files.is_left(path):
+                        yield path[len(self._base) :].replace(os.sep, "/")
 
     def _is_circle(self, key: str, prefix: str) -> bool:
         """Whether a link in a directory leads to that directory or to a directory above it."""
-        try:
-            target = os.stat(self._base + key)
-            above = prefix
-            while not os.path.samestat(target, os.stat(self._base + above)):
-                if not above:
-                    return False
-                above = above[: above.rfind("/", 0, -1) + 1]
-        except FileNotFoundError:  # The link was just removed, so there is nothing to list.
-            return True
-        except OSError as error:
-            self._fail("list", key, error)
-        return True
+        target = os.stat(self._base + key)
+        above = (prefix[:at] for at in (0, *(at + 1 for at, each in enumerate(prefix) if each == "/")))
+        return any(os.path.samestat(target, os.stat(self._base + each)) for each in above)
 
     def list_dir(self, prefix: str) -> tuple[Names, Names]:
-        path = self._path_to_read(prefix[:-1]) if prefix else self._base
         keys: Names = set()
         prefixes: Names = set()
         try:
-            with os.scandir(path) as entries:
+            with os.scandir(self._path(prefix[:-1]) if prefix else self._base) as entries:
                 for entry in entries:
+                    key = prefix + entry.name
                     if _is_hidden(entry):
                         continue
-                    key, is_link = prefix + entry.name, entry.is_symlink()
-                    if is_link and not self.follow_links:
-                        self.check_inside(self._base + key, key)
                     if not self._is_folder(entry, prefix):
                         keys.add(Key(key, _size_of(entry)))
-                    elif not is_link or not self._is_circle(key, prefix):
+                    elif not entry.is_symlink() or not self._is_circle(key, prefix):
                         prefixes.add(f"{key}/")
         except OSError as error:
             if error.errno not in _ABSENT:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import importlib
 import os
 import re
 import struct
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -48,7 +49,6 @@ _LOCKED = frozenset({errno.EAGAIN, errno.EACCES, errno.EDEADLK})
 _FULL_SYNC = getattr(_fcntl, "F_FULLFSYNC", None)
 _MOST_PIECES = 512  # Every system accepts so many in one call.
 _MOST = 2**30 if sys.platform == "darwin" else sys.maxsize  # macOS refuses 2 GiB in one call.
-_NETWORK = ("nfs", "cifs", "smb", "fuse", "lustre", "ceph", "afs", "9p", "beegfs", "gpfs")
 
 
 def lock(descriptor: int) -> bool:
@@ -124,16 +124,17 @@ def read_into_at(descriptor: int, out: memoryview, start: int) -> int:
 
 def write_all(descriptor: int, pieces: Sequence[Any]) -> None:
     """Write buffers one after the other at the current position of the file."""
-    for at in range(0, len(pieces), _MOST_PIECES):
-        group = pieces[at : at + _MOST_PIECES]
-        done = 0
-        if len(group) > 1 and hasattr(os, "writev") and sum(map(len, group)) <= _MOST:
+    rest = deque(memoryview(piece) for piece in pieces if len(piece))
+    while rest:
+        group = list(islice(rest, _MOST_PIECES))
+        if hasattr(os, "writev") and sum(map(len, group)) <= _MOST:
             done = os.writev(descriptor, group)
-        for piece in group:
-            rest = memoryview(piece)[done:]  # The system wrote less: the disk is nearly full.
-            done = max(done - len(piece), 0)
-            while rest:
-                rest = rest[os.write(descriptor, rest[:_MOST]) :]
+        else:
+            done = os.write(descriptor, group[0][:_MOST])
+        while rest and done >= len(rest[0]):
+            done -= len(rest.popleft())
+        if done:  # The disk is nearly full, or it was too much for one call.
+            rest[0] = rest[0][done:]
 
 
 def sync(descriptor: int) -> None:
@@ -155,16 +156,9 @@ def sync_folder(path: str) -> None:
             os.close(descriptor)
 
 
-@functools.lru_cache
 def tells_late(device: int) -> bool:
-    """Whether a full disk may be told only when a file is closed, as network mounts do."""
-    place = f"{os.major(device)}:{os.minor(device)}" if POSIX else ""
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
-        for line in file:
-            where, _, kind = os.fsdecode(line).partition(" - ")
-            if where.split()[2] == place:
-                return kind.startswith(_NETWORK)
-    return POSIX  # Asking costs little.
+    """Whether only the closing of a file may tell that the disk is full: where there is no local device."""
+    return POSIX and os.major(device) == 0
 
 
 # Names
