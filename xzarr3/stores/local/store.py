@@ -2,8 +2,9 @@
 
 Specification: Zarr v3, "File system store". A key is a path below the root, a value is a file.
 
-Reading follows links. Writing and erasing follow links within the root only. A link below an erased prefix is itself erased, and nothing behind it. That a directory
-is within the root is checked once, and again when it has become another one.
+Reading follows links. Writing and erasing follow links within the root only. A link below an erased prefix is
+itself erased, and nothing behind it. That a directory is within the root is checked once, and again when it
+has become another one.
 
 This module maps keys to paths and names errors. :mod:`~xzarr3.stores.local.files` reads, replaces and removes
 files, and :mod:`~xzarr3.stores.local.system` hides the differences between operating systems.
@@ -287,13 +288,15 @@ class LocalStore(Store):
     def _lock(self, key: str, path: str, *, needed: bool) -> Lock:
         """The lock of a value; one that locks nothing if the system has none and none is needed."""
         seconds, shared = self.traits.conflict_deadline, self.locks
-        end = time.monotonic() + seconds
-        for _ in range(_ATTEMPTS):
+        end, attempts = time.monotonic() + seconds, _ATTEMPTS
+        while True:
             try:
                 device = self._enter(key, path, make=True)
                 return Lock(path, end, shared=shared, late=system.tells_late(device or 0))
             except FileNotFoundError as error:  # Another process removes the directory, as it is empty.
-                last = error
+                attempts -= 1
+                if not attempts:
+                    self._fail("write", key, error)
             except TimeoutError as error:
                 how = f"another writer held its lock, '{files.lock_of(path)}', for {seconds:g} s"
                 raise contended(key, self, how) from error
@@ -306,10 +309,9 @@ class LocalStore(Store):
                 if error.errno not in files.NO_LOCKS or not shared:
                     self._fail("write", key, error)
                 shared = False
-        self._fail("write", key, last)
 
     def _enter(self, key: str, path: str, *, make: bool) -> int | None:
-        """Check that the directory of a path is within the root; returns its device, or None if it is absent."""
+        """Check that the directory of a path is within the root; returns its device, None if it is absent."""
         above = os.path.dirname(path)
         try:
             info = os.stat(above)
@@ -352,15 +354,15 @@ class LocalStore(Store):
         paths = {key: self._path(key) for key in keys}
         places = {os.path.dirname(path): key for key, path in paths.items()}
         try:
-            there = {
-                above for above, key in places.items() if self._enter(key, paths[key], make=False) is not None
-            }
+            for above, key in list(places.items()):
+                if self._enter(key, paths[key], make=False) is None:
+                    del places[above]
             for key, path in paths.items():
-                if os.path.dirname(path) in there:
+                if os.path.dirname(path) in places:
                     self._erase(key, path)
         except OSError as error:
             self._fail("erase", key, error)
-        self._erased(key, there)
+        self._erased(key, places)
 
     def _erase(self, key: str, path: str) -> None:
         with key_lock(self.identity, key):
