@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bare import Selection
-from layouts import ZSTD, Float32Array, Layout
+from layouts import Float32Array, Layout
 from peers import Library, Updater
 from run import EVERYTHING, Bench, directory_name, require_equal, rng_of_round
 from timing import Figure, Run, Task, alternate
@@ -48,7 +48,7 @@ def _write_task(bench: Bench, library: Library, layout: Layout) -> Task:
 def small_regions(bench: Bench) -> Iterator[Figure]:
     """Write small regions at random places of an array that is full, one after the other."""
     for layout in bench.layouts:
-        if layout.small and layout.compressor == ZSTD and bench.wants(REGIONS, layout.name):
+        if layout.small and bench.wants(REGIONS, layout.name):
             paths = {
                 library.label: bench.written / directory_name(f"regions {layout.name} {library.label}")
                 for library in bench.complete

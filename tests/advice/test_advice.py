@@ -107,7 +107,7 @@ def test_an_imagined_array_is_explained_as_a_real_one(tmp_path: Path, compressor
     real = xzarr3.create_array(store, data=values, chunks=(4, 10, 15), shards=shards, compressors=compressors)
     keys = [key for key in store.list() if key.startswith("c/")]
     stored = sum(store.getsize(key) or 0 for key in keys)
-    target = Target("directory", 0, 1, 1e9, store.request_bytes, store.over_read)
+    target = Target("directory", 0, 1, 1e9, store.traits.request_bytes, store.traits.over_read)
     made = imagined(real.metadata, target, values.nbytes / stored)
     for selection in (..., (3,), (slice(None), 7, 9), (slice(2, 9), slice(0, 30), slice(20, 50))):
         found, expected = made.explain(selection, threads=1), real.explain(selection, threads=1)
@@ -318,7 +318,7 @@ def test_a_scan_counts_by_default() -> None:
 
 def test_a_store_is_a_target() -> None:
     assert Target.of(xzarr3.MemoryStore()).at_once == TARGETS["disk"].at_once
-    assert advise(target=xzarr3.MemoryStore()).target.request_bytes == xzarr3.MemoryStore.request_bytes
+    assert advise(target=xzarr3.MemoryStore()).target.request_bytes == xzarr3.MemoryStore.traits.request_bytes
 
 
 def test_it_shows_what_it_found() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import dask.array as da
+import msgspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -46,7 +47,7 @@ class Write:
     """A delayed write over old values, of four chunks."""
 
     def __init__(self, store: Store, options: dict[str, Any]) -> None:
-        store.conflict_deadline = 0.5
+        store.traits = msgspec.structs.replace(store.traits, conflict_deadline=0.5)
         self._kept: list[Any] = []
         self.store, self.group = store, options.get("group")
         self.name = "b" if options.get("mode") == "a" else "a"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 import xarray as xr
 from _fault_server import FaultServer
 
 import xzarr3
-from xzarr3 import ChangedError, IncompleteWriteError, LocalStore, MemoryStore, Store, from_zarr, to_zarr
+from xzarr3 import ChangedError, IncompleteWriteError, LocalStore, MemoryStore, from_zarr, to_zarr
 from xzarr3.commit import renames
 from xzarr3.stores import ObjectStore
 
@@ -45,14 +46,12 @@ class Recording(MemoryStore):
         self.states.append(dict(self._values))
         return done
 
-    def _set(self, *given: Any) -> None:
-        self._noted(super()._set, *given)
+    def put(self, key: str, pieces: Any) -> None:
+        self._noted(super().put, key, pieces)
 
-    def _erase(self, *given: Any) -> None:
-        self._noted(super()._erase, *given)
-
-    def _compare_and_set(self, *given: Any) -> bool:
-        return bool(self._noted(super()._compare_and_set, *given))
+    def erase(self, *keys: str) -> None:
+        for key in keys:
+            self._noted(super().erase, key)
 
 
 class Stage:
@@ -86,14 +85,14 @@ class Staged(MemoryStore):
 
     stage: Stage
 
-    def _get(self, key: str, byte_range: Any) -> Any:
-        return self.stage.told(super()._get)(key, byte_range)
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        return self.stage.told(super().get)(key, byte_range)
 
-    def _reader(self, scratch: Any, limit: int) -> Any:
-        return Store._reader(self, scratch, limit)
+    def open(self, key: str, first: Any = None, version: object | None = None) -> Any:
+        return self.stage.told(super().open)(key, first, version)
 
-    def version(self, key: str) -> object | None:
-        return self._values.get(key)
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        return [self._values.get(key) for key in keys]
 
     def show(self, state: State) -> None:
         self._values = dict(state)
@@ -102,14 +101,16 @@ class Staged(MemoryStore):
 class Untold(Staged):
     """Cannot tell at once whether a value has changed."""
 
-    def version(self, key: str) -> object | None:
-        return None
+    traits = msgspec.structs.replace(Staged.traits, tells_changes=False)
+
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        return [None] * len(keys)
 
 
 class Far(Untold):
     """Has to be waited for."""
 
-    concurrency = 3
+    traits = msgspec.structs.replace(Untold.traits, concurrency=3)
 
 
 @contextmanager
@@ -121,9 +122,9 @@ def staged(kind: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch, stag
         yield store
         return
     place = f"bucket/{uuid.uuid4().hex}"
-    whole = ObjectStore._whole
+    whole = ObjectStore.get
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "_whole", lambda self, *a, **b: stage.told(partial(whole, self))(*a, **b))
+        patch.setattr(ObjectStore, "get", lambda self, *a, **b: stage.told(partial(whole, self))(*a, **b))
         store_there: Any = xzarr3.open_store(f"s3://{place}", server.storage_options)
 
         def show(state: State) -> None:
@@ -200,7 +201,7 @@ class TestASwap:
     ) -> None:
         """Whenever it begins, and wherever a load is by then."""
         states = self.states_of(zarr_format, how)
-        old, new = (values(READS[read](MemoryStore(state)))[0] for state in (states[0], states[-1]))
+        old, new = (values(READS[read](MemoryStore(dict(state))))[0] for state in (states[0], states[-1]))
         assert old != new
         wholes = {"old": old, "new": new}
         seen = set()
@@ -252,7 +253,7 @@ def between_renames(
     place: Path, read: Callable[[Any], Any], zarr_format: Any, steps: int, patch: pytest.MonkeyPatch
 ) -> tuple[list[list[float]], bool]:
     """What is read, of which the first chunk is there before so many renames; and whether more follow."""
-    rename, make = renames._rename, LocalStore._reader
+    rename, make = renames._rename, {name: getattr(LocalStore, name) for name in ("get", "open")}
     go_on, stopped, left = threading.Event(), threading.Event(), [steps]
     stage = Stage()
 
@@ -275,16 +276,13 @@ def between_renames(
         writer.start()
         assert stopped.wait(120)
 
-    def reader(self: LocalStore, *given: Any) -> Any:
-        found = make(self, *given)
-        for name in ("get", "get_ranges", "get_into"):
-            setattr(found, name, stage.told(getattr(found, name)))
-        return found
-
     patch.setattr(renames, "_rename", stepped)
     handle = read(place)
     stage.turns_after(1, turn)
-    patch.setattr(LocalStore, "_reader", reader)
+    for name, method in make.items():
+        patch.setattr(
+            LocalStore, name, lambda self, *a, method=method, **b: stage.told(partial(method, self))(*a, **b)
+        )
     try:
         found = values(handle)
     except (ChangedError, IncompleteWriteError):

@@ -233,21 +233,26 @@ def test_bars_ask_for_the_fastest_peer_and_the_bare_loop(bench: SimpleNamespace)
     assert (peers.measured, peers.verdict) == ("0.99 times (zarrs)", "missed")
     loop = judged["full read: gzip, 1 MiB; at most 1.2 times as long as the bare loop"]
     assert (loop.measured, loop.verdict) == ("1.25 times", "missed")
-    chunk = judged["one chunk: zstd, 64 KiB; at least 1.5 times as fast as the fastest peer"]
-    assert chunk.verdict == "missed"
+    chunk = judged["one chunk: zstd, 64 KiB; at least as fast as tensorstore"]
+    assert chunk.verdict == "met"
     assert len(judged) == 3
 
 
 @pytest.mark.parametrize(
     ("row", "case", "factor"),
     [
-        ("full read", "zstd, 4 MiB", 1),
-        ("one chunk", "blosc-lz4, 64 KiB", 1.5),
-        ("one chunk", "zstd, 64 KiB in 16 MiB shards", 1.5),
-        ("one chunk", "uncompressed, 4 MiB", 1),
+        ("full read", "zstd, 4 MiB", 0.95),
+        ("full read", "uncompressed, 64 KiB", 1.3),
+        ("full read", "blosc-lz4, 64 KiB", 1.3),
+        ("full read", "zstd, 64 KiB in 16 MiB shards", 1.1),
+        ("one chunk", "blosc-lz4, 64 KiB", 1),
+        ("one chunk", "zstd, 64 KiB in 16 MiB shards", 1),
+        ("one chunk", "uncompressed, 4 MiB", 0.95),
         ("one chunk", "gzip, 1 MiB", 1),
-        ("one point through time", "uncompressed, 4 MiB", 1.5),
-        ("one point through time", "zstd, 64 KiB in 16 MiB shards", 1.5),
+        ("one point through time", "uncompressed, 4 MiB", 0.95),
+        ("one point through time", "zstd, 64 KiB in 16 MiB shards", 1),
+        ("1000 random points", "uncompressed, 64 KiB", 1.5),
+        ("100 small regions written", "uncompressed, 64 KiB", 1),
         ("one point through time", "zstd, 64 KiB", 1),
         ("1000 random points", "gzip, 1 MiB", 1),
         ("full write", "uncompressed, 64 KiB", 1),
