@@ -276,14 +276,13 @@ class LocalStore(Store):
             yield
             return
         path = self._path(key)
-        with self._lock(key, path, needed=True) as lock:
-            files.held()[path] = lock
-            try:
+        try:
+            with self._lock(key, path, needed=True) as lock:
+                files.held()[path] = lock
                 yield
-            finally:
-                is_unused = files.held().pop(path, None) is not None
-        if is_unused:
-            files.prune(self._up(os.path.dirname(path)))
+        finally:
+            if files.held().pop(path, None) is not None:  # Nothing was stored.
+                self._prune(key, [os.path.dirname(path)])
 
     def _lock(self, key: str, path: str, *, needed: bool) -> Lock:
         """The lock of a value; one that locks nothing if the system has none and none is needed."""
@@ -362,7 +361,8 @@ class LocalStore(Store):
                     self._erase(key, path)
         except OSError as error:
             self._fail("erase", key, error)
-        self._erased(key, places)
+        self.touch()
+        self._prune(key, places)
 
     def _erase(self, key: str, path: str) -> None:
         with key_lock(self.identity, key):
@@ -380,11 +380,11 @@ class LocalStore(Store):
                 (files.remove if os.path.islink(path) else files.erase_tree)(path)
         except OSError as error:
             self._fail("erase", prefix, error)
-        self._erased(prefix, [os.path.dirname(path)])
-
-    def _erased(self, key: str, folders: Collection[str]) -> None:
-        """Remove directories that are empty now, and wait until that is on the disk."""
         self.touch()
+        self._prune(prefix, [os.path.dirname(path)])
+
+    def _prune(self, key: str, folders: Collection[str]) -> None:
+        """Remove directories that are empty now, and wait until what was erased is gone from the disk."""
         for folder in sorted(folders, key=len, reverse=True):
             files.prune(self._up(folder))
         try:
