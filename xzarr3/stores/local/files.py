@@ -250,7 +250,8 @@ class Lock(Closing):
         """Close the file. A forked child does so, as the lock is its parent's."""
         descriptor, self.descriptor = self.descriptor, -1
         _open_ones.discard(self)
-        os.close(descriptor)
+        with contextlib.suppress(OSError):  # What is written has arrived.
+            os.close(descriptor)
 
 
 _open_ones: set[Lock] = set()
@@ -307,13 +308,14 @@ def discard(name: str, at: int | None = None) -> None:
 
 def make(folder: str, *, fsync: bool) -> None:
     """Make a directory and those above it, as far as they are missing."""
-    above = os.path.dirname(folder)
-    if not os.path.isdir(above):
-        make(above, fsync=fsync)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder)
-    if fsync:
-        system.sync_folder(above)
+    missing = [folder]
+    while not os.path.isdir(os.path.dirname(missing[-1])):
+        missing.append(os.path.dirname(missing[-1]))
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(each)
+        if fsync:
+            system.sync_folder(os.path.dirname(each))
 
 
 def prune(folders: Iterable[str]) -> None:

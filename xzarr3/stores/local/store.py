@@ -200,6 +200,8 @@ class LocalStore(Store):
         if isinstance(error, StoreError):  # The message is complete already.
             raise error
         text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
+        if key.endswith("/") and error.filename:  # Anything below a prefix.
+            text += f": '{error.filename}'"
         if isinstance(error, PermissionError):
             raise StorePermissionError(f"{text}; use a path that this user may {doing}") from error
         advice = _ADVICE.get(error.errno or 0, "") if doing == "write" else ""
@@ -378,6 +380,8 @@ class LocalStore(Store):
         try:
             if self._enter(prefix, path, make=False) is not None and os.path.isdir(path):
                 (files.remove if os.path.islink(path) else files.erase_tree)(path)
+        except FileNotFoundError:  # Another process has just erased it.
+            pass
         except OSError as error:
             self._fail("erase", prefix, error)
         self.touch()
