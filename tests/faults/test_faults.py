@@ -54,7 +54,7 @@ from xzarr3.dask import from_zarr
 from xzarr3.dask import store as store_dask
 from xzarr3.parallel import Pool, cores, undisturbed, waiters
 from xzarr3.stores import ValueReader
-from xzarr3.stores.local import platform
+from xzarr3.stores.local import system
 from xzarr3.stores.readers import Reader
 
 # The faults are injected into functions of Python.

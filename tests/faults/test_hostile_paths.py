@@ -452,7 +452,7 @@ def test_erasing_what_may_not_be_erased(base: Path) -> None:
     before = _kept(base)
     for mode, kept in ((0, before), (0o300, before), (0o500, ["a", "a/c", "a/c/d", "a/c/e", "b"])):
         os.chmod(folder, mode)
-        with pytest.raises(StorePermissionError, match="a/c"):
+        with pytest.raises(StorePermissionError, match="key 'a/' .* '[cde]'"):
             store.erase_prefix("a/")
         os.chmod(folder, 0o700)
         left = _kept(base)
@@ -464,7 +464,7 @@ def test_erasing_what_may_not_be_erased(base: Path) -> None:
         lambda: store.erase_values(["a/b", "a/c/d"]),
         lambda: store.erase_prefix("a/c/"),
     ):
-        with pytest.raises(StorePermissionError, match="a/c/d"):
+        with pytest.raises(StorePermissionError, match="a/c/(d|' .* '[def]')"):
             erase()
     os.chmod(folder, 0o700)
     store.erase_prefix("a/")
@@ -595,12 +595,16 @@ def test_put_whose_directory_is_erased_meanwhile(base: Path) -> None:
     assert sorted(store.list()) == ["a/c/new", "b"]
 
 
-@unprivileged()
-def test_leftovers_are_found_without_following_links(base: Path) -> None:
-    store = _plant(base)
+def _with_lock_files(base: Path) -> None:
+    _plant(base)
     for folder in ("store/a", "outside", "store/.xzarr3-staged-x/new"):
         (base / folder).mkdir(parents=True, exist_ok=True)
         (base / folder / "x.__lock").write_bytes(b"half")
+
+
+@unprivileged(_with_lock_files)
+def test_leftovers_are_found_without_following_links(base: Path) -> None:
+    store = LocalStore(base / "store")
     (base / "store" / "link").symlink_to("../outside")
     (base / "store" / "y.__lock").symlink_to("../canary.txt")
     assert list(store.leftovers()) == ["a/x.__lock"]
