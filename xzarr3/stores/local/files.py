@@ -348,27 +348,25 @@ def remove(name: str, at: int | None = None) -> bool:
 
 
 def erase_tree(top: str) -> None:
-    """Remove a directory and all in it, except what other processes are writing. No link is followed."""
+    """Remove a directory and all in it, from the top down, except what others are writing.
+
+    No link is followed. A document goes before what it describes.
+    """
     if not hasattr(os, "fwalk"):
         shutil.rmtree(top)
         return
-    for above, folders, names, at in os.fwalk(top, topdown=False, onerror=_failed, follow_symlinks=False):
-        if os.sep + STAGED in above:
-            continue
+    folders = []
+    for above, below, names, at in os.fwalk(top, onerror=_failed, follow_symlinks=False):
         for name in names:
             if name.endswith(LOCK):
                 discard(name, at)
             else:
                 remove(name, at)
-        for name in folders:
-            try:
-                os.rmdir(name, dir_fd=at)
-            except NotADirectoryError:  # A link to a directory.
-                remove(name, at)
-            except OSError:  # Not empty, in use, or not ours: it stays.
-                continue
-    with contextlib.suppress(OSError):
-        os.rmdir(top)
+        # A link to a directory is removed here.
+        below[:] = [name for name in below if not name.startswith(STAGED) and not remove(name, at)]
+        folders.append(above)
+    for folder in reversed(folders):
+        prune([folder])
 
 
 def _failed(error: OSError) -> None:

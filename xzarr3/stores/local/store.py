@@ -237,7 +237,11 @@ class LocalStore(Store):
         except OSError as error:
             self._nothing(key, error)
             return None
-        info = os.fstat(descriptor)
+        try:
+            info = os.fstat(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            self._fail("read", key, error)
         if not stat.S_ISREG(info.st_mode):
             os.close(descriptor)
             self._not_a_file(key, info.st_mode)
