@@ -357,13 +357,13 @@ def erase_tree(top: str) -> None:
         return
     folders = []
     for above, below, names, at in os.fwalk(top, onerror=_failed, follow_symlinks=False):
-        for name in names:
+        links = [name for name in below if os.path.islink(os.path.join(above, name))]
+        for name in (*names, *links):
             if name.endswith(LOCK):
                 discard(name, at)
             else:
                 remove(name, at)
-        # A link to a directory is removed here.
-        below[:] = [name for name in below if not name.startswith(STAGED) and not remove(name, at)]
+        below[:] = [name for name in below if not name.startswith(STAGED)]
         folders.append(above)
     for folder in reversed(folders):
         prune([folder])
