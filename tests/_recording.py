@@ -1,15 +1,27 @@
-"""A store that notes every request, around another one."""
+"""What is asked of stores: a store that notes each byte range, and a list of the requests of all stores."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
+import msgspec
+
 import xzarr3
-from xzarr3.stores import Store
-from xzarr3.stores.base import Reader, ValueReader
+from xzarr3.stores import Store, Value
+from xzarr3.tracing import events
+
+
+@contextmanager
+def heard() -> Iterator[list[events.Request]]:
+    """The requests to all stores during a ``with`` statement; native code does nothing meanwhile."""
+    found: list[events.Request] = []
+    events.listen(found.append)
+    try:
+        yield found
+    finally:
+        events.listen_no_more(found.append)
 
 
 class Request(NamedTuple):
@@ -22,31 +34,27 @@ class Request(NamedTuple):
 
 
 class RecordingStore(Store):
-    """Hands everything on to another store, and notes what is asked for below :attr:`prefix`.
+    """Hands everything on to another store, and notes what is read.
 
-    Documents are not noted. Neither is a key that has no value, nor asking whether it has one.
+    Parts of a value are read one by one, even if the other store has all of it in memory. Documents are not
+    noted. Neither is a key that has no value, nor asking whether it has one.
     """
 
-    def __init__(self, inner: Store, request_bytes: int = 64) -> None:
+    def __init__(self, inner: Store, request_bytes: int = 64, **traits: Any) -> None:
         super().__init__()
         self.inner = inner
-        self.request_bytes = request_bytes
+        traits |= {"request_bytes": request_bytes, "conditional": inner.traits.conditional}
+        self.traits = msgspec.structs.replace(self.traits, **traits)
         self.requests: list[Request] = []
-        self._noting = threading.Lock()
 
     @property
     def identity(self) -> object:
         return "RecordingStore", self.inner.identity
 
-    def _note(self, key: str, start: int, length: int | None) -> None:
-        if key.rpartition("/")[2] in ("zarr.json", ".zarray", ".zattrs"):
-            return
-        value = self.inner.get(key)
-        if value is not None:
-            size = len(value)
+    def _note(self, key: str, start: int, length: int | None, size: int) -> None:
+        if key.rpartition("/")[2] not in ("zarr.json", ".zarray", ".zattrs"):
             first = max(size + start, 0) if start < 0 else start
-            with self._noting:
-                self.requests.append(Request(key, first, size - first if length is None else length, size))
+            self.requests.append(Request(key, first, size - first if length is None else length, size))
 
     @contextmanager
     def recorded(self) -> Iterator[list[Request]]:
@@ -57,58 +65,35 @@ class RecordingStore(Store):
         self.requests = []
 
     def get(self, key: str, byte_range: Any = None) -> Any:
-        self._note(key, *(byte_range or (0, None)))
-        return self.inner.get(key, byte_range)
+        value = self.open(key)
+        if value is None:
+            return None
+        with value:
+            return value.read(*(byte_range or (0, None)))
 
-    def exists(self, key: str) -> bool:
-        return self.inner.exists(key)
+    def open(self, key: str, first: Any = None, version: object | None = None) -> Value | None:
+        inner = self.inner.open(key, None, version)
+        return None if inner is None else _Recorded(self, key, inner)
 
-    def _reader(self, scratch: Any, limit: int) -> Reader:
-        return _RecordingReader(self, self.inner.reader(scratch, limit))
+    def put(self, key: str, pieces: Any) -> None:
+        self.inner.put(key, pieces)
 
-    def version(self, key: str) -> object | None:
-        return self.inner.version(key)
+    def erase(self, *keys: str) -> None:
+        self.inner.erase(*keys)
 
-    def set(self, key: str, value: Any) -> None:
-        self.inner.set(key, value)
+    def list(self, prefix: str = "") -> Iterable[str]:
+        return self.inner.list(prefix)
 
-    def erase(self, key: str) -> None:
-        self.inner.erase(key)
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        return self.inner.versions(keys)
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        return self.inner.list_prefix(prefix)
-
-
-class _RecordingReader(Reader):
-    _store: RecordingStore
-
-    def __init__(self, store: RecordingStore, inner: Reader) -> None:
-        super().__init__(store)
-        self._inner = inner
-
-    def open(self, key: str, part: Any = None, version: object | None = None) -> Any:
-        reader = self._inner.open(key, None, version)
-        return None if reader is None else _Recorded(self._store, key, reader)
-
-    def get(self, key: str) -> Any:
-        self._store._note(key, 0, None)
-        return self._inner.get(key)
-
-    def get_ranges(self, key: str, starts: Sequence[int], lengths: Sequence[int]) -> Any:
-        for start, length in zip(starts, lengths, strict=True):
-            self._store._note(key, start, length)
-        return self._inner.get_ranges(key, starts, lengths)
-
-    def get_into(self, key: str, start: int, out: memoryview) -> Any:
-        self._store._note(key, start, len(out))
-        return self._inner.get_into(key, start, out)
+    def exclusive(self, key: str) -> AbstractContextManager[object]:
+        return self.inner.exclusive(key)
 
 
-class _Recorded(ValueReader):
-    def __init__(self, store: RecordingStore, key: str, inner: ValueReader) -> None:
-        self._store = store
-        self._key = key
-        self._inner = inner
+class _Recorded(Value):
+    def __init__(self, store: RecordingStore, key: str, inner: Value) -> None:
+        self._store, self._key, self._inner = store, key, inner
         self.size = inner.size
 
     @property
@@ -116,22 +101,15 @@ class _Recorded(ValueReader):
         return self._inner.version
 
     def read(self, start: int, length: int | None = None) -> Any:
-        self._store._note(self._key, start, length)
+        assert self.size is not None
+        self._store._note(self._key, start, length, self.size)
         return self._inner.read(start, length)
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Any:
-        for start, length in zip(starts, lengths, strict=True):
-            self._store._note(self._key, start, length)
-        return self._inner.read_ranges(starts, lengths)
-
-    def read_into(self, start: int, out: memoryview) -> int:
-        self._store._note(self._key, start, len(out))
-        return self._inner.read_into(start, out)
 
     def close(self) -> None:
         self._inner.close()
 
 
-def recording(inner: xzarr3.Store | None = None, request_bytes: int = 64) -> RecordingStore:
+def recording(inner: xzarr3.Store | None = None, request_bytes: int = 64, **traits: Any) -> RecordingStore:
     """A recording store, around one in memory unless another is given."""
-    return RecordingStore(xzarr3.MemoryStore() if inner is None else inner, request_bytes)
+    inner = xzarr3.MemoryStore() if inner is None else inner
+    return RecordingStore(inner, request_bytes, **traits)

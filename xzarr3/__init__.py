@@ -6,7 +6,6 @@ Chunks become dask tasks (:func:`from_zarr`, :func:`store`) and stores open in x
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -96,7 +95,7 @@ if TYPE_CHECKING:
         WrapperStore,
         ZipStore,
     )
-    from xzarr3.tracing.trace import trace
+    from xzarr3.tracing.report import trace
     from xzarr3.versions import show_versions
     from xzarr3.xarray import open_dataset, open_datatree, open_zarr, to_zarr
 
@@ -153,7 +152,7 @@ _FROM = {
         ),
         "ZipStore",
     ),
-    "xzarr3.tracing.trace": ("trace",),
+    "xzarr3.tracing.report": ("trace",),
     "xzarr3.versions": ("show_versions",),
     "xzarr3.xarray": ("open_dataset", "open_datatree", "open_zarr", "to_zarr"),
 }
@@ -178,6 +177,3 @@ def __dir__() -> list[str]:
 
 
 add_accessor()
-
-if "XZARR3_TRACE" in os.environ:  # A process with a trace has started this one: add to its counts.
-    import_module("xzarr3.tracing.counters").inherit()

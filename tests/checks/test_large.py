@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from _fault_server import FaultServer
+from _recording import heard
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, Store
-from xzarr3.stores import LoggingStore
+from xzarr3.stores import Key
 
 LIMIT = 500 * 2**20  # bytes
 
@@ -159,14 +160,10 @@ def test_requests_do_not_grow_with_the_number_of_keys(number: int) -> None:
     for name in ("a", "b"):
         root.create_array(name, data=np.arange(1, number + 1), chunks=1)
     xzarr3.consolidate_metadata(inner)
-    store = LoggingStore(inner)
-    assert xzarr3.check(store).findings == ()
-    kinds: dict[str, int] = {}
-    for record in store.records:
-        kinds[record.operation] = kinds.get(record.operation, 0) + 1
-    assert kinds["list"] == 2  # of keys, and of temporary files
-    assert kinds["list_dir"] <= 3
-    assert sum(kinds.values()) <= 50, kinds
+    with xzarr3.trace() as t:
+        assert xzarr3.check(inner).findings == ()
+    assert t.total["list"] <= 4
+    assert t.total["requests"] <= 50, str(t)
 
 
 @pytest.mark.parametrize("number", [5, 2500])
@@ -193,9 +190,9 @@ def test_sample_of_a_large_shard_moves_its_index_and_few_inner_chunks(tmp_path: 
     xzarr3.create_array(inner, data=data, chunks=2**12, shards=2**22, compressors=None)
     cases: tuple[tuple[Any, int, int], ...] = (("sample", 8 * 2**12, 9 * 2**12), ("all", 2**22, 2**22))
     for decode, least, most in cases:
-        store = LoggingStore(inner)
-        assert xzarr3.check(store, decode=decode).findings == ()
-        moved = sum(record.size for record in store.records if record.key == "c/0")
+        with heard() as requests:
+            assert xzarr3.check(inner, decode=decode).findings == ()
+        moved = sum(request.size for request in requests if request.key == "c/0")
         assert least <= moved <= most + 1024 * 16 + 4  # the index
 
 

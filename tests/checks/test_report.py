@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from _defects import Planter, healthy
+from _recording import heard
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeNotFoundError, StoreError, cli
 from xzarr3.checks.report import CODES, SEVERITIES
-from xzarr3.stores import LoggingStore, WrapperStore
+from xzarr3.stores import WrapperStore
 
 Call = Callable[..., tuple[object, str, str]]
 
@@ -173,12 +174,14 @@ def test_nothing_there_is_an_error_that_names_what_is_below() -> None:
 @pytest.mark.parametrize("decode", ["sample", "all", "none"])
 def test_decode_decides_what_is_read(decode: Any) -> None:
     array = xzarr3.create_array(MemoryStore(), data=np.arange(1, 101), chunks=1)
-    store = LoggingStore(array.store)
     seen: list[tuple[int, int]] = []
-    report = xzarr3.check(store, decode=decode, progress=lambda *numbers: seen.append(numbers), threads=3)
+    with heard() as requests:
+        report = xzarr3.check(
+            array.store, decode=decode, progress=lambda *numbers: seen.append(numbers), threads=3
+        )
     number = {"sample": 8, "all": 100, "none": 0}[decode]
     assert report.arrays[""].read == number
-    read = {record.key for record in store.records if record.key.startswith("c/")}
+    read = {request.key for request in requests if request.key.startswith("c/")}
     assert len(read) == number
     assert seen[0] == (0, number)
     assert seen[-1] == (number, number)

@@ -19,6 +19,7 @@ import xzarr3
 from xzarr3 import cli, to_zarr
 from xzarr3.commit import lease
 from xzarr3.nodes import revalidation
+from xzarr3.stores import update
 from xzarr3.stores.object import client
 
 pytest.importorskip("obstore")

@@ -540,7 +540,7 @@ def test_names_cost_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     _made(300, where=inner, chunks=1)
     store = RecordingStore(inner)
     array = xzarr3.open_array(store)
-    for method in ("exists", "get", "reader"):
+    for method in ("exists", "get", "open"):
         monkeypatch.setattr(store, method, lambda *args: pytest.fail("asked"))
     names = {from_zarr(array).name for _ in range(3)}
     assert len(names) == 1, "its documents tell the name"

@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 import dask
 import dask.array as da
+import msgspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -43,7 +44,6 @@ from xzarr3 import (
     from_zarr,
     store,
 )
-from xzarr3._types import Buffer
 from xzarr3.dask import plan as planning
 from xzarr3.dask import tiles
 from xzarr3.dask.memory import frontier, memory_limit
@@ -63,9 +63,9 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.written: Counter[str] = Counter()
 
-    def set(self, key: str, value: Buffer) -> None:
+    def put(self, key: str, pieces: Any) -> None:
         self.written[key] += 1
-        super().set(key, value)
+        super().put(key, pieces)
 
 
 class LiveBlocks(Callback):
@@ -660,10 +660,11 @@ def test_failing_source_leaves_old_and_new_units(store: Store) -> None:
 def test_failing_store_is_an_error(store: Store) -> None:
     target = sample(store, data=np.zeros((30, 40)))
 
-    def fail(self: Store, key: str, value: Buffer) -> None:
+    def fail(self: Store, key: str, pieces: Any) -> None:
         raise StoreError(f"cannot write key '{key}'")
 
-    store.__class__ = type("Failing", (type(store),), {"set": fail})
+    store.__class__ = type("Failing", (type(store),), {"put": fail})
+    store.traits = msgspec.structs.replace(store.traits, plain_files=False)
     for scheduler in ("sync", "threads"):
         with pytest.raises(StoreError, match="c/"):
             xzarr3.store(da.ones((30, 40), chunks=10), target, scheduler=scheduler)

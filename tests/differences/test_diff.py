@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import Array, Group, MemoryStore
 from xzarr3.differences.values import equal, incomparable, tile_lengths
-from xzarr3.stores import LoggingStore
 
 
 def hierarchy(zarr_format: Any = 3, **options: Any) -> Group:
@@ -230,7 +229,7 @@ def test_tiles_are_bounded_and_not_tiny(a: tuple[int, ...], b: tuple[int, ...]) 
 def test_each_chunk_is_read_once_where_chunks_fit() -> None:
     stores = []
     for chunks in ((2, 30), (20, 3)):
-        store = LoggingStore(MemoryStore())
+        store = MemoryStore()
         xzarr3.create_array(store, data=np.arange(1800.0).reshape(60, 30), chunks=chunks)
         stores.append(store)
     with xzarr3.trace() as traced:

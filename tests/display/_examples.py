@@ -25,9 +25,8 @@ def examples(folder: Path) -> dict[str, Any]:
     many = _many()
     known = xzarr3.open_array(store, "surface/sst")
     known.info_complete()
-    logged = xzarr3.LoggingStore(store)
     with xzarr3.trace() as trace:
-        xzarr3.open_array(logged, "surface/sst")[:10, 0, 0]
+        xzarr3.open_array(store, "surface/sst")[:10, 0, 0]
     lazy = xr.open_dataset(store, group="surface", engine="xzarr3")
     part = lazy.isel(time=slice(20, 60), lat=slice(0, 30))
     cached = xzarr3.CacheStore(store)
@@ -47,8 +46,6 @@ def examples(folder: Path) -> dict[str, Any]:
         "attributes": root["hostile"].attrs,
         "store": store,
         "store around a store": cached,
-        "logging store": logged,
-        "requests": logged.summary(),
         "explanation": sst.explain((slice(95, 230), slice(0, 100, 40), 7)),
         "explanation of points": sst.vindex.explain(
             ([0, 30, 260, 299], [9, 60, 120, 179], [1, 80, 200, 359])

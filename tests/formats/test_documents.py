@@ -595,15 +595,15 @@ def test_a_document_that_inflates_is_refused_before_it_does(tmp_path: Path) -> N
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("kind", ["memory", "local", "logged", "fsspec"])
+@pytest.mark.parametrize("kind", ["memory", "local", "wrapped", "fsspec"])
 def test_documents_have_a_size_that_can_be_set(kind: str, tmp_path: Path) -> None:
     store: xzarr3.Store = xzarr3.LocalStore(tmp_path)
-    if kind in ("memory", "logged"):
+    if kind in ("memory", "wrapped"):
         store = xzarr3.MemoryStore()
     attributes = {"text": "x" * 5000}
     xzarr3.create_array(store, "a", data=np.arange(3), attributes=attributes)
-    if kind == "logged":
-        store = xzarr3.LoggingStore(store)
+    if kind == "wrapped":
+        store = xzarr3.WrapperStore(store)
     elif kind == "fsspec":
         store = xzarr3.FsspecStore(tmp_path.as_uri())
     with xzarr3.set_options(max_document_bytes=4000):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections import Counter
@@ -18,6 +17,7 @@ from _recording import RecordingStore, Request, recording
 from _strategies import index_codecs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import xzarr3
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
@@ -27,7 +27,6 @@ from xzarr3.io.explain import Explanation
 from xzarr3.io.shards import _indexes
 from xzarr3.io.threads import to_read
 from xzarr3.stores.local import files
-from xzarr3.stores.object.store import ObjectStore
 
 THOROUGH = settings(
     max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -116,9 +115,11 @@ def layouts(draw: st.DrawFn, shape: tuple[int, ...]) -> dict[str, Any]:
 def filled(draw: st.DrawFn) -> tuple[RecordingStore, xzarr3.Array]:
     """An array of which some chunks are absent, in a store that notes what is asked for."""
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 5, 8, 13]), max_size=3)))
-    store = recording(request_bytes=draw(st.sampled_from([1, 16, 64, 4096])))
-    store.over_read = draw(st.sampled_from([1, 1.5, 2, math.inf]))
-    store.concurrency = draw(st.sampled_from([1, 1, 8]))
+    store = recording(
+        request_bytes=draw(st.sampled_from([1, 16, 64, 4096])),
+        over_read=draw(st.sampled_from([1, 1.5, 2, math.inf])),
+        concurrency=draw(st.sampled_from([1, 1, 8])),
+    )
     options = draw(layouts(shape))
     array = xzarr3.create_array(store, shape=shape, dtype=draw(st.sampled_from(["i2", "f8"])), **options)
     rng = np.random.default_rng(draw(st.integers(0, 99)))
@@ -247,12 +248,12 @@ def test_points_in_a_plain_chunk_are_one_range_unless_that_moves_too_much(
     assert ranges(3) == [(3, 1)]
     assert ranges(41, 3, 3, 20, 22) == [(3, 39)]
     assert ranges(0, 79) == [(0, 80)]
-    store.concurrency = 8
+    store.traits = replace(store.traits, concurrency=8)
     monkeypatch.setattr(io_fetch, "_FREE", 16)
     assert ranges(41, 3, 3, 20, 22) == [(3, 1), (20, 3), (41, 1)]
-    store.over_read = 1
+    store.traits = replace(store.traits, over_read=1)
     assert ranges(41, 3, 3, 20, 22) == [(3, 1), (20, 1), (22, 1), (41, 1)]
-    store.concurrency = 1
+    store.traits = replace(store.traits, concurrency=1)
     assert ranges(41, 3, 3, 20, 22) == [(3, 1), (20, 1), (22, 1), (41, 1)]
 
 
@@ -260,11 +261,9 @@ def test_points_in_a_plain_chunk_are_one_range_unless_that_moves_too_much(
 @pytest.mark.parametrize("concurrency", [1, 64])
 def test_a_part_of_a_large_plain_chunk_moves_little(selection: Any, concurrency: int) -> None:
     """Of an uncompressed block of 64 MiB, over which only its ends were written."""
-    store = xzarr3.MemoryStore()
-    store.request_bytes, store.over_read, store.concurrency = (
-        2**20 if concurrency > 1 else 2**12,
-        2,
-        concurrency,
+    request_bytes = 2**20 if concurrency > 1 else 2**12
+    store = xzarr3.MemoryStore().with_traits(
+        request_bytes=request_bytes, over_read=2, concurrency=concurrency
     )
     array = xzarr3.create_array(
         store, shape=(64, 512, 512), chunks=(64, 512, 512), dtype="f4", compressors=None
@@ -293,7 +292,7 @@ def test_a_column_through_a_shard_moves_at_most_twice_what_is_wanted(
     options = {"key": "k", "secret": "s", "endpoint_url": fault_server.url}
     data = np.random.default_rng(1).integers(0, 2**32, (1024, 1024), dtype="u4")
     xzarr3.create_array(
-        ObjectStore("s3://b/x", storage_options=options),
+        xzarr3.ObjectStore("s3://b/x", storage_options=options),
         data=data,
         chunks=64,
         shards=1024,
@@ -304,7 +303,7 @@ def test_a_column_through_a_shard_moves_at_most_twice_what_is_wanted(
     def read(**settings: Any) -> tuple[int, int]:
         url = "s3://b/x" if service == "s3" else f"{fault_server.url}/b/x"
         storage_options = options if service == "s3" else None
-        array = xzarr3.open_array(ObjectStore(url, storage_options=storage_options, **settings))
+        array = xzarr3.open_array(xzarr3.ObjectStore(url, storage_options=storage_options, **settings))
         _indexes.__init__()  # type: ignore[misc]
         found = array.explain((slice(None), 5))
         _indexes.__init__()  # type: ignore[misc]
@@ -352,15 +351,14 @@ def test_the_narrowest_gaps_are_read_along() -> None:
 
 
 def test_a_slab_of_a_chunk_moves_no_more_than_twice_what_is_wanted_where_requests_wait_together() -> None:
-    store = recording(request_bytes=2**20)
-    store.concurrency = 64
+    store = recording(request_bytes=2**20, concurrency=64)
     data = np.arange(32 * 2**16, dtype="u4").reshape(32, -1)  # 32 rows of 256 KiB
     array = xzarr3.create_array(store, data=data, chunks=data.shape, compressors=None)
     found = check(store, array, (slice(None), slice(100, 2**13)))
     assert 16 < found.requests <= 32
     assert found.bytes_moved <= 2 * found.bytes_used
     # Of more parts than wait together, all is read at once.
-    store.concurrency = 16
+    store.traits = replace(store.traits, concurrency=16)
     assert check(store, array, (slice(None), slice(100, 2**13))).requests == 1
 
 
@@ -531,7 +529,7 @@ def test_a_damaged_index_is_found() -> None:
         array.explain(3)
 
 
-def test_a_store_that_cannot_tell_sizes() -> None:
+def test_a_store_without_open_reads_whole_values() -> None:
     class Plain(xzarr3.Store):
         """Has the least that can be read and written."""
 
@@ -543,19 +541,24 @@ def test_a_store_that_cannot_tell_sizes() -> None:
             value = self.values.get(key)
             return value if value is None or byte_range is None else xzarr3.stores.cut(value, byte_range)
 
-        def set(self, key: str, value: Any) -> None:
-            self.values[key] = bytes(value)
+        def put(self, key: str, pieces: Any) -> None:
+            self.values[key] = b"".join(pieces)
 
-        def list(self) -> Iterator[str]:
+        def list(self, prefix: str = "") -> Iterator[str]:
             return iter(self.values)
 
     array = xzarr3.create_array(
         Plain(), data=np.arange(1, 65, dtype="u1"), chunks=1, shards=32, compressors=None
     )
-    found = array.explain([3, 40])
-    assert [fetch.size for fetch in found] == [32 + 32 * 16 + 4] * 2
-    assert found.requests == 4
-    assert list(itertools.chain.from_iterable(fetch.ranges for fetch in found))[1] == (3, 1)
+    found, size = array.explain([3, 40]), 32 + 32 * 16 + 4
+    assert [(fetch.size, fetch.whole) for fetch in found] == [(size, True)] * 2
+    with xzarr3.trace() as t:
+        array[[3, 40]]
+    counted = t.arrays["/"]
+    assert (found.requests, found.bytes_moved) == (2, 2 * size)
+    assert (counted["requests"], counted["bytes_read"]) == (2, 2 * size)
+        (counted["requests"], counted["bytes_read"]) == (found.requests, found.bytes_moved) == (2, 2 * size)
+    )
 
 
 @pytest.mark.parametrize("tagged", [False, True])

@@ -677,10 +677,10 @@ class Failing(xzarr3.MemoryStore):
 
     fails = ""
 
-    def set(self, key: str, value: Any) -> None:
+    def put(self, key: str, pieces: Any) -> None:
         if key == self.fails:
             raise StoreError(f"no room for '{key}'")
-        super().set(key, value)
+        super().put(key, pieces)
 
 
 @pytest.mark.parametrize("key", ["c/1", "c/3", "c/4", "zarr.json"])

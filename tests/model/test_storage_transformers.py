@@ -16,6 +16,7 @@ from xzarr3 import MemoryStore, StorageTransformer, Store, UnknownExtensionError
 from xzarr3._types import JSON, Buffer, ByteRange
 from xzarr3.codecs.base import Configuration
 from xzarr3.model.storage_transformers import storage_transformer_names, unregister_storage_transformer
+from xzarr3.stores import Traits
 
 
 class _Flipped(Store):
@@ -36,15 +37,15 @@ class _Flipped(Store):
         value = self._store.get(self._inner(key), byte_range)
         return None if value is None else self._turn(value)
 
-    def set(self, key: str, value: Buffer) -> None:
-        self._store.set(self._inner(key), self._turn(value))
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self._store.set(self._inner(key), self._turn(b"".join(pieces)))
 
-    def erase(self, key: str) -> None:
-        self._store.erase(self._inner(key))
+    def erase(self, *keys: str) -> None:
+        self._store.erase(*map(self._inner, keys))
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str = "") -> Iterator[str]:
         start = f"{self._prefix}flipped/"
-        for key in self._store.list_prefix(start):
+        for key in self._store.list(start):
             yield self._prefix + key[len(start) :]
 
 
@@ -155,6 +156,8 @@ def test_only_keys_of_chunks_are_asked_for(tmp_path: Any) -> None:
     asked: list[str] = []
 
     class Stamping(_Flipped):
+        traits = Traits(tells_changes=True)
+
         def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
             asked.extend(keys)
             return self._store.versions([self._inner(key) for key in keys])

@@ -19,7 +19,7 @@ STORES: dict[str, Callable[[Path], xzarr3.Store]] = {
     "memory": lambda base: MemoryStore(),
     "directory": lambda base: LocalStore(base / "s.zarr"),
     "synced directory": lambda base: LocalStore(base / "s.zarr", fsync=True),
-    "wrapped directory": lambda base: xzarr3.LoggingStore(LocalStore(base / "s.zarr")),
+    "wrapped directory": lambda base: xzarr3.WrapperStore(LocalStore(base / "s.zarr")),
     "fsspec": lambda base: xzarr3.open_store(f"memory://{base}"),
 }
 FORMATS: tuple[Any, ...] = (3, 2, "3-draft")

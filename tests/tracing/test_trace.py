@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,19 +35,16 @@ from xzarr3.codecs.sharding import Shard
 from xzarr3.io.read import UnitReader
 from xzarr3.io.write import UnitWriter
 from xzarr3.parallel import Work
-from xzarr3.stores import cut
+from xzarr3.stores import cut, update
 from xzarr3.stores.local import files
-from xzarr3.stores.object import client as object_client
-from xzarr3.stores.object import retries
-from xzarr3.stores.object.store import ObjectStore
 from xzarr3.stores.wrappers import WrapperStore
 from xzarr3.tracing import counters, events
 
-COUNTED = (CodecChain, Shard, Work, UnitReader, UnitWriter, object_client.Client, retries.Pace)
+COUNTED = (CodecChain, Shard, Work, UnitReader, UnitWriter, MemoryStore, LocalStore)
 
 
 class Counting(Store):
-    """Counts its requests and their bytes itself; everything else is made from a few operations."""
+    """Counts its requests and their bytes itself; everything else is made from four operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,22 +56,23 @@ class Counting(Store):
         with self._counting:
             self.done.update({"requests": 1, **numbers})
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         value = self.values.get(key)
         found = value if value is None or byte_range is None else cut(value, byte_range)
-        kind = "get" if byte_range is None else "get_range"
+        kind = "get" if byte_range in (None, (0, None)) else "get_range"
         self._count(**{kind: 1, "bytes_read": len(found or b""), "absent": int(found is None)})
         return found
 
-    def _set(self, key: str, value: bytes) -> None:
-        self.values[key] = value
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self.values[key] = b"".join(pieces)
         self._count(put=1, bytes_written=len(self.values[key]))
 
-    def _erase(self, key: str) -> None:
-        self.values.pop(key, None)
-        self._count(delete=1)
+    def erase(self, *keys: str) -> None:
+        for key in keys:
+            self.values.pop(key, None)
+            self._count(delete=1)
 
-    def _list(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str = "") -> Iterator[str]:
         self._count(list=1)
         return iter(sorted(self.values))
 
@@ -87,21 +85,10 @@ def _is_as_before() -> bool:
     return not events.everywhere.listeners and not counters.process.collectors
 
 
-def _leftovers() -> list[str]:
-    return [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("xzarr3-trace-")]
-
-
 @pytest.fixture(autouse=True)
-def _leaves_nothing(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    folder = str(tmp_path_factory.mktemp("traces"))  # Others have traces in the directory of all.
-    monkeypatch.setenv("TMPDIR", folder)
-    monkeypatch.setattr(tempfile, "tempdir", folder)
+def _leaves_nothing() -> Iterator[None]:
     yield
     assert _is_as_before()
-    assert _leftovers() == []
-    assert counters.FOLDERS not in os.environ
 
 
 LAYOUTS: list[dict[str, Any]] = [
@@ -236,6 +223,21 @@ def test_several_at_once(store: Store) -> None:
         assert found.result() == t.total["requests"] == 1
 
 
+def test_a_trace_misses_nothing_while_others_begin_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def note(place: Any, name: str, value: Any) -> None:
+        seen.append(value)
+        object.__setattr__(place, name, value)
+
+    with xzarr3.trace():
+        monkeypatch.setattr(type(events.everywhere), "__setattr__", note)
+        with xzarr3.trace(log=True), xzarr3.trace():
+            pass
+        assert len(seen) == 4
+        assert all(counters._heard in listeners for listeners in seen)
+
+
 def _calls(work: Callable[[], object]) -> int:
     """How many Python functions are called, in this thread."""
     work()
@@ -250,7 +252,7 @@ def _calls(work: Callable[[], object]) -> int:
 
 def test_nothing_is_touched_when_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Classes are as they were, so that nothing can cost anything; no trace is asked for anything."""
-    before = {kind: dict(vars(kind)) for kind in (*COUNTED, MemoryStore, LocalStore)}
+    before = {kind: dict(vars(kind)) for kind in COUNTED}
     array = xzarr3.create_array(store, "a", data=np.arange(10), chunks=5)
     number = _calls(lambda: array[:5])
     assert number == _calls(lambda: array[:5]), "the number can be relied on"
@@ -273,25 +275,25 @@ def test_stores_work_as_they_did(tmp_path: Path) -> None:
     """Derived classes are still asked, and what is pickled is no trace."""
 
     class Twice(LocalStore):
-        read = 0
+        number = 0
 
-        def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-            self.read += 1
-            return super()._get(key, byte_range)
+        def get(self, key: str, byte_range: ByteRange | None = None, **how: Any) -> Buffer | None:
+            self.number += 1
+            return super().get(key, byte_range, **how)
 
     store = Twice(tmp_path / "a.zarr")
     array = xzarr3.create_array(store, "a", data=np.arange(10), chunks=5)
-    number = store.read
+    number = store.number
     with xzarr3.trace() as t:
 
         class Late(MemoryStore):
-            def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-                return super()._get(key, byte_range)
+            def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+                return super().get(key, byte_range)
 
         assert Late({"a": b"1"}).get_values(["a", "b"]) == [b"1", None]
         np.testing.assert_array_equal(array[:], np.arange(10))
         again = pickle.loads(pickle.dumps(xzarr3.open_array(tmp_path / "a.zarr", "a")))
-    assert store.read == number + 2 + 1, "two chunks, and the document after them"
+    assert store.number == number + 2, "two chunks"
     assert t.arrays["/a"]["get"] == 2
     assert t.arrays[""]["get"] >= 3
     np.testing.assert_array_equal(again[:], np.arange(10))
@@ -299,13 +301,22 @@ def test_stores_work_as_they_did(tmp_path: Path) -> None:
 
 def test_stores_around_others_count_once(tmp_path: Path) -> None:
     class Own(WrapperStore):
-        def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-            return super()._get(key, byte_range)
+        def get(self, key: str, byte_range: ByteRange | None = None, **how: Any) -> Buffer | None:
+            return super().get(key, byte_range, **how)
+
+    class Other(Store):
+        """No wrapper, but it asks another store."""
+
+        def __init__(self, inner: Store) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+            return self.inner.get(key, byte_range)
 
     inner = Counting()
     xzarr3.create_array(inner, data=np.arange(10), chunks=5)
-    wraps = (xzarr3.ReadOnlyStore, xzarr3.LoggingStore, Own, lambda store: Own(xzarr3.LoggingStore(store)))
-    for wrap in wraps:
+    for wrap in (xzarr3.ReadOnlyStore, WrapperStore, Own, lambda store: Own(WrapperStore(store)), Other):
         store = wrap(inner)
         inner.done.clear()
         with xzarr3.trace() as t:
@@ -346,22 +357,98 @@ def test_file_systems() -> None:
     store.erase_prefix("a/")
 
 
-def test_changes_and_failures(store: Store) -> None:
-    class Broken(MemoryStore):
-        def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-            raise xzarr3.StoreError("broken")
+class Broken(MemoryStore):
+    """A store whose values cannot be read."""
 
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        raise xzarr3.StoreError("broken")
+
+
+def test_changes_and_failures(store: Store) -> None:
     store.set("a", b"12345")
     with xzarr3.trace() as t:
         with pytest.raises(xzarr3.StoreError):
             Broken({"a": b"1"}).get("a")
-        store.update("a", lambda stored: [stored or b"", b"67"])
-        store.update("a", lambda stored: None)
-        store.update("b", lambda stored: None)
+        update(store, "a", lambda stored: [stored or b"", b"67"])
+        update(store, "a", lambda stored: None)
+        update(store, "b", lambda stored: None)
     assert (t.total["failed"], t.total["put"], t.total["delete"]) == (1, 1, 1)
     assert t.total["bytes_written"] == 7
     if isinstance(store, LocalStore):
         assert (t.total["get"], t.total["absent"], t.total["bytes_read"]) == (4, 1, 12)
+
+
+OPERATIONS: dict[str, tuple[Callable[[Store], object], dict[str, int]]] = {
+    "get": (lambda store: store.get("a"), {"get": 1, "bytes_read": 10}),
+    "get of a part": (lambda store: store.get("a", (2, 3)), {"get_range": 1, "bytes_read": 3}),
+    "get of nothing": (lambda store: store.get("x"), {"get": 1, "absent": 1}),
+    "put": (lambda store: store.put("b", [b"12", b"3"]), {"put": 1, "bytes_written": 3}),
+    "put of another version": (
+        lambda store: store.put("a", [b"12"], if_version="other"),
+        {"get": 1, "bytes_read": 10},
+    ),
+    "erase": (lambda store: store.erase("a", "x"), {"delete": 2}),
+    "list": (lambda store: list(store.list()), {"list": 1}),
+    "list that is not read to its end": (lambda store: next(iter(store.list())), {"list": 1}),
+    "list_dir": (lambda store: store.list_dir(""), {"list": 1}),
+    "get_partial_values": (
+        lambda store: store.get_partial_values([("a", (0, 1)), ("a", (3, 4)), ("x", (0, 1))]),
+        {"get_range": 3, "bytes_read": 5, "absent": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("make", [Counting, MemoryStore, LocalStore])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation_counts_as_what_it_is(name: str, make: Any, tmp_path: Path) -> None:
+    store: Store = make(tmp_path) if make is LocalStore else make()
+    store.set("a", b"0123456789")
+    work, expected = OPERATIONS[name]
+    with xzarr3.trace() as t:
+        work(store)
+    expected = {**expected, "requests": sum(expected.get(kind, 0) for kind in counters.KINDS)}
+    assert {field: t.total[field] for field in FIELDS} == {field: expected.get(field, 0) for field in FIELDS}
+
+
+def test_open_values_count_by_their_reads(local_store: LocalStore) -> None:
+    """Finding a value is a request of its own only if no part is asked for."""
+    store = local_store
+    store.set("a", b"0123456789")
+    with xzarr3.trace() as t:
+        assert store.exists("a")
+        assert store.open("x") is None
+    assert (t.total["head"], t.total["absent"], t.total["requests"]) == (2, 1, 2)
+    with xzarr3.trace() as t:
+        assert store.open("x", (0, 3)) is None
+    assert (t.total["get_range"], t.total["absent"], t.total["requests"]) == (1, 1, 1)
+    with xzarr3.trace() as t, store.open("a", (0, 3)) as value:  # type: ignore[union-attr]
+        assert bytes(value.read(0, 3)) == b"012"
+        assert list(map(bytes, value.read_ranges([0, 4], [1, 2]))) == [b"0", b"45"]
+        assert list(map(bytes, value.iter_ranges([9, 2], [1, 2]))) == [b"9", b"23"]
+        assert value.read_into(8, memoryview(bytearray(4))) == 2
+        assert bytes(value.read(0)) == b"0123456789"
+    assert (t.total["get_range"], t.total["get"], t.total["head"]) == (6, 1, 0)
+    assert t.total["bytes_read"] == 3 + 3 + 3 + 2 + 10
+
+
+def test_values_in_memory_count_as_read_whole_or_by_their_parts() -> None:
+    """Whether the store has them in memory, or reads them whole to open them."""
+    for store, parts in ((MemoryStore(), 3), (Counting(), 10)):
+        store.set("a", b"0123456789")
+        for first, size in ((None, 10), ((0, None), 10), ((2, 3), parts)):
+            with xzarr3.trace() as t, store.open("a", first) as value:  # type: ignore[union-attr]
+                assert bytes(value.read(2, 3)) == b"234"
+            assert (t.total["requests"], t.total["bytes_read"]) == (1, size)
+            assert t.total["get"] == (size == 10)
+
+
+def test_time_of_the_consumer_of_a_list_does_not_count(store: Store) -> None:
+    for at in range(3):
+        store.set(f"{at}", b"")
+    with xzarr3.trace() as t:
+        for _ in store.list():
+            time.sleep(0.02)
+    assert t.total["request_seconds"] < 0.04 < t.seconds
 
 
 def test_copies() -> None:
@@ -379,13 +466,13 @@ def test_copies() -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.004)
-    monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr("xzarr3.stores.object.client._FIRST_PAUSE", 0.004)
+    monkeypatch.setattr("xzarr3.stores.object.client._LONGEST_PAUSE", 0.02)
 
 
-def _bucket(server: FaultServer, **options: Any) -> ObjectStore:
+def _bucket(server: FaultServer, **options: Any) -> xzarr3.ObjectStore:
     wanted = {"key": "test-key", "secret": "s3cr3t-v4lue", "endpoint_url": server.url}
-    return ObjectStore("s3://b/x", storage_options=wanted, **options)
+    return xzarr3.ObjectStore("s3://b/x", storage_options=wanted, **options)
 
 
 def _logged(server: FaultServer) -> dict[str, int]:
@@ -543,9 +630,59 @@ def test_arrays_without_number_are_bounded() -> None:
     collector = counters.Collector("t")
     for at in range(2500):
         collector.add(f"/{at}", {"get": 1})
-    counts = collector.snapshot().counts
+    _, counts = collector.told()
     assert len(counts) <= 1001
     assert sum(numbers["get"] for numbers in counts.values()) == 2500
+
+
+# The log
+
+
+def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "xzarr3.stores"]
+
+
+def test_each_request_is_a_line_of_the_log(local_store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
+    values = np.arange(64.0)
+    caplog.set_level(logging.DEBUG, "xzarr3.stores")
+    with xzarr3.trace(log=True), xzarr3.trace(log=True) as t:
+        array = xzarr3.create_array(local_store, "a", data=values, chunks=4, compressors=None)
+        np.testing.assert_array_equal(array[:], values)
+        local_store.get("a/none", (-3, None))
+        with pytest.raises(xzarr3.StoreError):
+            Broken().get("secret")
+    *lines, failed = _lines(caplog)
+    assert len(lines) + 1 == t.total["requests"], "once for both traces, and native code leaves none out"
+    assert sum(" put 'a/c/" in line and ": 32 bytes, ok, " in line for line in lines) == 16
+    assert any(" get 'a/none' from -3: 0 bytes, absent, " in line for line in lines)
+    assert failed.startswith("<Broken, 0 keys> get 'secret': 0 bytes, StoreError, ")
+    assert all(line.startswith(repr(local_store)) and line.endswith(" ms") for line in lines)
+
+
+def test_nothing_is_logged_unless_asked(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with xzarr3.trace():
+        store.set("a", b"1")
+    store.get("a")
+    caplog.set_level(logging.INFO)
+    with xzarr3.trace(log=True):
+        store.get("a")
+    assert _lines(caplog) == []
+
+
+def test_requests_to_services_are_logged_with_their_keys(
+    fault_server: FaultServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = _bucket(fault_server)
+    store.set("a/b", b"12345")
+    caplog.set_level(logging.DEBUG, "xzarr3.stores")
+    with xzarr3.trace(log=True):
+        store.get("a/b", (1, 3))
+        assert store.get("a/none") is None
+    part, absent = _lines(caplog)
+    assert " get_range 'a/b' from 1, 3 bytes: 3 bytes, ok, " in part
+    assert " get 'a/none': 0 bytes, " in absent
+    assert "s3cr3t" not in part + absent
 
 
 # Other processes
@@ -557,52 +694,32 @@ def _stored(path: Path, number: int = 8) -> xzarr3.Array:
 
 
 @pytest.mark.slow
-def test_processes_that_are_started(tmp_path: Path) -> None:
-    """Those of dask's scheduler, and others that may end as they like."""
+def test_processes_of_a_scheduler_are_not_counted(tmp_path: Path) -> None:
     array = _stored(tmp_path / "a.zarr")
     with xzarr3.trace() as t:
-        total = from_zarr(array, chunks="units").sum().compute(scheduler="processes", num_workers=2)
-        assert t.arrays["/air"]["get"] == 8, "what processes have put there counts at once"
+        total = from_zarr(array, chunks="units").sum().compute(scheduler="processes", num_workers=1)
     assert float(total) == pytest.approx(array[:].sum())
-    assert t.arrays["/air"]["get"] == 8
-    assert t.arrays["/air"]["bytes_decoded"] == array.nbytes
-    assert t.processes >= 2
+    assert t.total["bytes_decoded"] == 0
+    assert t.processes <= 1
 
 
-def test_processes_that_are_forked(tmp_path: Path) -> None:
+def test_forked_children_are_not_counted(tmp_path: Path) -> None:
+    """They begin anew, and may have traces of their own."""
     array = _stored(tmp_path / "a.zarr")
+
+    def work() -> tuple[bool, float, float]:
+        before = _is_as_before()
+        with xzarr3.trace() as own:
+            _ = array[:5]
+        return before, own.arrays["/air"]["get"], t.arrays["/air"]["get"]
+
     with xzarr3.trace() as t:
         _ = array[:3]
-        assert run_child(lambda: array[:5].shape).checked() == (5, 50)
+        with counters._lock, t._own._lock:
+            assert run_child(work).checked() == (True, 5, 3)
         _ = array[:2]
-    assert t.arrays["/air"]["get"] == 10
-    assert t.processes == 2
-
-
-def test_processes_that_outlive_it(tmp_path: Path) -> None:
-    """They count no more once its folder is gone."""
-    array = _stored(tmp_path / "a.zarr")
-
-    def outlive() -> tuple[int, bool]:
-        t = xzarr3.trace()
-        with t:
-            folder = os.environ[counters.FOLDERS]
-            collector = counters.Collector("other", folder)
-            collector.puts = True
-            counters.begin(collector)
-            _ = array[:2]
-            put = len(list(counters.put_there(folder)))
-        _ = array[:2]
-        return put, _is_as_before()
-
-    assert run_child(outlive).checked() == (1, True)
-
-
-def test_files_that_are_no_counts_are_ignored(tmp_path: Path) -> None:
-    for name, text in (("a", "{"), ("b", "[1, 2]"), ("c~", "[]")):
-        (tmp_path / name).write_text(text)
-    assert list(counters.put_there(str(tmp_path))) == []
-    assert list(counters.put_there(str(tmp_path / "none"))) == []
+    assert t.arrays["/air"]["get"] == 5
+    assert t.processes == 1
 
 
 # Workers
@@ -628,6 +745,31 @@ def test_workers(client: Any, tmp_path: Path) -> None:
     with xzarr3.trace() as t:
         pass
     assert t.processes == 0
+
+
+def _log_into(path: str) -> None:
+    logger = logging.getLogger("xzarr3.stores")
+    logger.addHandler(logging.FileHandler(path))
+    logger.setLevel(logging.DEBUG)
+
+
+def _log_no_more() -> None:
+    logger = logging.getLogger("xzarr3.stores")
+    logger.removeHandler(logger.handlers[-1])
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.slow
+def test_workers_log_too(client: Any, tmp_path: Path) -> None:
+    array = _stored(tmp_path / "a.zarr")
+    client.run(_log_into, str(tmp_path / "log"))
+    try:
+        with xzarr3.trace(log=True):
+            from_zarr(array, chunks="units").sum().compute()
+    finally:
+        client.run(_log_no_more)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sum(" get 'air/c/" in line for line in lines) == 8
 
 
 def own_cluster(**options: Any) -> Any:
@@ -673,16 +815,18 @@ def test_cluster_that_is_closed_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cluster_that_is_started_within(tmp_path: Path) -> None:
+def test_workers_that_retire_leave_their_counts(tmp_path: Path) -> None:
     array = _stored(tmp_path / "a.zarr")
     with (
-        xzarr3.trace() as t,
         own_cluster(n_workers=2, host="127.0.0.1") as cluster,
         own_client(cluster) as own,
-        xzarr3.trace() as inner,
+        xzarr3.trace() as t,
     ):
         from_zarr(array, chunks="units").sum().compute(scheduler=own)
-    assert t.arrays["/air"]["get"] == inner.arrays["/air"]["get"] == 8
+        own.retire_workers(list(own.scheduler_info()["workers"])[:1])
+        _wait_until(lambda: len(own.scheduler_info()["workers"]) == 1)
+        assert _gets(t) == 8
+    assert t.arrays["/air"]["get"] == 8
 
 
 def _slow(block: Any, seconds: float = 0.1) -> Any:
@@ -714,7 +858,7 @@ def test_workers_that_join_and_workers_that_die(client: Any, tmp_path: Path) -> 
         _wait_until(lambda: t.processes >= 2 and _gets(t) >= 8)
         os.kill(first, signal.SIGKILL)
         assert float(running.result(timeout=120)) == pytest.approx(expected)
-    # What the one that died had told counts, and what of that was done again; not what it had yet to tell.
+    # What the one that died had done when it was last asked counts, and what of that was done again.
     assert 20 <= _gets(t) <= 60
     assert t.processes >= 2
     client.cluster.scale(1)

@@ -115,10 +115,11 @@ class NotingStore(xzarr3.MemoryStore):
     def error(self, text: str) -> BaseException:
         return xzarr3.StoreError(text)
 
-    def set(self, key: str, value: Any) -> None:
+    def put(self, key: str, pieces: Any) -> None:
         self._count(key)
-        super().set(key, value)
+        super().put(key, pieces)
 
-    def erase(self, key: str) -> None:
-        self._count(key)
-        super().erase(key)
+    def erase(self, *keys: str) -> None:
+        for key in keys:
+            self._count(key)
+            super().erase(key)

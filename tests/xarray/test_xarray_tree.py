@@ -209,10 +209,10 @@ def test_nothing_is_written_if_one_node_cannot_be(tmp_path: Path) -> None:
 
 def test_values_of_all_new_groups_are_stored_before_the_first_is_in_its_place() -> None:
     class FullStore(xzarr3.MemoryStore):
-        def set(self, key: str, value: Any) -> None:
+        def put(self, key: str, pieces: Any) -> None:
             if key.endswith("d/w/c/0"):
                 raise xzarr3.StoreError(f"disk is full at '{key}'")
-            super().set(key, value)
+            super().put(key, pieces)
 
     store = FullStore()
     xzarr3.to_zarr(tree(), store)

@@ -469,4 +469,8 @@ def _location(store: Store, path: str) -> tuple[object, str]:
     """The store's identity and the prefix of everything that belongs to the node."""
     if store.folder is not None:
         return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.folder, path)), "")
-    return store.identity, node_prefix(path)
+    prefix = node_prefix(path)
+    if isinstance(store.identity, tuple) and isinstance(store.identity[-1], str):
+        *above, place = store.identity  # The last part of a place in a bucket is its prefix there.
+        return tuple(above), f"{place.rstrip('/')}/{prefix}"
+    return store.identity, prefix

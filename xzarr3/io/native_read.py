@@ -33,7 +33,6 @@ from xzarr3.io.native import (
 from xzarr3.io.plan import ReadPlan
 from xzarr3.stores.local import system
 from xzarr3.tracing.counters import process
-from xzarr3.tracing.events import everywhere
 
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
@@ -71,7 +70,7 @@ class NativeRead:
         """The read, or None if native code does not know its store, grid or codecs."""
         if not does(engine, plan) or out.dtype != engine.meta.chain.spec.dtype:
             return None
-        return None if everywhere.listeners and not process.collectors else cls(engine, plan, out)
+        return None if process.wants_each else cls(engine, plan, out)
 
     def stop(self) -> None:
         """Let the threads return soon."""

@@ -37,7 +37,6 @@ from xzarr3.io.shards import forget_index
 from xzarr3.stores.local.system import HAS_OFD, tells_late
 from xzarr3.stores.locks import free_key_locks
 from xzarr3.tracing.counters import process
-from xzarr3.tracing.events import everywhere
 
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
@@ -91,7 +90,7 @@ class NativeWrite:
             return None
         if not all(any(part.whole for part in along) for along in plan.parts):
             return None  # No unit is given whole.
-        if everywhere.listeners and not process.collectors:
+        if process.wants_each:
             return None
         if len(store.folder or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
             return None

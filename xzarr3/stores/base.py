@@ -57,6 +57,10 @@ Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Unchanged | Non
 MOST_COPIED = 16
 """Values to copy at a time, as they may all be in memory."""
 _FIRST_PAUSE = 0.002  # Seconds
+_MADE = {
+    *("get_partial_values", "get_values", "set", "set_values", "set_partial_values", "erase_values"),
+    *("list_prefix", "exists", "getsize"),
+}
 _LONGEST_PAUSE = 1.0
 
 
@@ -191,15 +195,22 @@ class Store(Shown, Closing):
 
     traits: Traits = Traits()
     """What the store promises."""
-    reports: ClassVar[bool] = True
+    reports: bool = True
     """Whether requests are reported around the methods. A store that sends requests may report those itself,
-    and a wrapper leaves reporting to the store that it wraps."""
+    and a wrapper leaves reporting to the store that it wraps. A cache sets it to False on the store that holds
+    what it keeps."""
     _own: ClassVar[frozenset[str]] = frozenset()
     """The methods of the contract that the class or one of its bases implements."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Check keys and report requests around the methods that the class implements."""
         super().__init_subclass__(**kwargs)
+        made = _MADE & vars(cls).keys()
+        if made:
+            raise TypeError(
+                f"{cls.__name__} has {sorted(made)}, which xzarr3.Store makes of other methods; implement 'get', "
+                "'put', 'erase', 'list' or 'open'"
+            )
         found = {name: vars(cls)[name] for name in GUARDS if name in vars(cls)}
         for name, method in found.items():
             setattr(cls, name, GUARDS[name](method))
@@ -216,8 +227,9 @@ class Store(Shown, Closing):
         Examples
         --------
         >>> from xzarr3 import MemoryStore
-        >>> MemoryStore().with_traits(read_only=True).writeable
-        False
+        >>> store = MemoryStore()
+        >>> store.with_traits(read_only=True).writeable, store.writeable
+        (False, True)
         """
         made = object.__new__(type(self))  # Not `copy.copy`, which would give a store that is shared.
         vars(made).update(vars(self))

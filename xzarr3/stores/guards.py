@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,7 @@ from xzarr3.stores.values import (
     check_range,
     flat,
 )
-from xzarr3.tracing.events import UNHEARD, Request, everywhere, told
+from xzarr3.tracing.events import UNHEARD, Request, everywhere, here, told
 
 if TYPE_CHECKING:
     from xzarr3.stores.base import Names, Store
@@ -37,23 +37,36 @@ Method = Callable[..., Any]
 
 
 def _asked(
-    store: Store,
-    operation: str,
-    key: str,
-    start: int | None = None,
-    length: int | None = None,
-    number: int = 1,
+    store: Store, operation: str, key: str, byte_range: ByteRange | None = None, **how: Any
 ) -> Request:
-    """A request to be reported, if anybody listens and the class does not report by itself."""
-    listeners = everywhere.listeners
-    if not listeners or not store.reports:
+    """A request to be reported, if anybody listens.
+
+    It is not reported where the class reports by itself, where the method is made from others, and where the
+    store calls it as part of another request.
+    """
+    if not everywhere.listeners:
         return UNHEARD
-    return Request(store, listeners, operation, key, start, length, number)
+    outer = here.request
+    is_part = outer is not None and outer.store is store and outer.is_told
+    is_own = operation in store._own or operation == "read"
+    return Request(store, operation, key, byte_range, is_told=store.reports and is_own and not is_part, **how)
 
 
 def _get(method: Method) -> Method:
-    names = method.__code__.co_varnames[: method.__code__.co_argcount + method.__code__.co_kwonlyargcount]
-    takes_all = "into" in names and "limit" in names
+    code = method.__code__
+    takes_all = {"into", "limit"} <= set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+    def ask(
+        store: Store, key: str, byte_range: ByteRange | None, into: Scratch | None, limit: int
+    ) -> Buffer | None:
+        value: Buffer | None
+        if takes_all:
+            value = method(store, key, byte_range, into=into, limit=limit)
+            return value
+        value = method(store, key, byte_range)
+        if value is not None and len(value) > limit:
+            raise OversizedError(len(value), limit)
+        return value
 
     @wraps(method)
     def get(
@@ -65,14 +78,12 @@ def _get(method: Method) -> Method:
         limit: int = sys.maxsize,
     ) -> Buffer | None:
         check_key(key)
-        check_range(byte_range)
-        with _asked(store, "get", key, *(byte_range or (None, None))) as request:
-            if takes_all:
-                value: Buffer | None = method(store, key, byte_range, into=into, limit=limit)
-            else:
-                value = method(store, key, byte_range)
-                if value is not None and len(value) > limit:
-                    raise OversizedError(len(value), limit)
+        if byte_range is not None:
+            check_range(byte_range)
+        if not everywhere.listeners:
+            return ask(store, key, byte_range, into, limit)
+        with _asked(store, "get", key, byte_range) as request:
+            value = ask(store, key, byte_range, into, limit)
             request.value(value)
             return value
 
@@ -80,29 +91,33 @@ def _get(method: Method) -> Method:
 
 
 def _put(method: Method) -> Method:
+    def ask(store: Store, key: str, contents: Sequence[Buffer] | None, **version: object) -> bool:
+        with _asked(store, "erase" if contents is None else "put", key) as request:
+            if method(store, key, contents, **version) is False:
+                request.outcome = "changed"
+                return False
+            request.size = sum(map(len, contents or ()))
+            return True
+
     @wraps(method)
     def put(store: Store, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
         store.check_writable()
-        contents = None if pieces is None else [flat(piece, check_key(key)) for piece in pieces]
-        with key_lock(store.identity, check_key(key)), _asked(store, "put", key) as request:
-            request.size = sum(map(len, contents or ()))
-            if if_version is ANY:
-                return method(store, key, contents) is not False
-            if store.traits.conditional == "service":
-                done = method(store, key, contents, if_version=if_version)
-            else:
-                done = _compared(store, method, key, contents, if_version)
-            if done is False:
-                request.outcome = "changed"
-            elif contents is None:
-                request.outcome = "erased"
-            return done is not False
+        check_key(key)
+        contents = None if pieces is None else [flat(piece, key) for piece in pieces]
+        with key_lock(store.identity, key):
+            if if_version is not ANY:
+                if store.traits.conditional == "service":
+                    return ask(store, key, contents, if_version=if_version)
+                return _compared(store, ask, key, contents, if_version)
+            if everywhere.listeners:
+                return ask(store, key, contents)
+            return method(store, key, contents) is not False
 
     return put
 
 
 def _compared(
-    store: Store, method: Method, key: str, contents: Sequence[Buffer] | None, version: object
+    store: Store, ask: Method, key: str, contents: Sequence[Buffer] | None, version: object
 ) -> bool:
     """Store a value if its bytes are still those of a version; the caller has locked out other threads."""
     with store.exclusive(key):
@@ -112,7 +127,7 @@ def _compared(
         if contents is None:
             store.erase(key)
         else:
-            method(store, key, contents)
+            ask(store, key, contents)
         return True
 
 
@@ -120,6 +135,8 @@ def _erase(method: Method) -> Method:
     @wraps(method)
     def erase(store: Store, *keys: str) -> None:
         store.check_writable()
+        if not store._can("erase"):
+            raise StoreCapabilityError(f"{store} cannot erase; use a store that permits it")
         for key in keys:
             check_key(key)
         if keys:
@@ -137,11 +154,11 @@ def _list(method: Method) -> Method:
             raise StoreCapabilityError(
                 f"{store} cannot be listed; use keys by name, or consolidated metadata"
             )
-        found: Iterable[str] = method(store, prefix)
+        with _asked(store, "list", prefix, number=0, in_parts=True) as request:
+            found: Iterator[str] = iter(method(store, prefix))
         if prefix:
             found = (key for key in found if key.startswith(prefix))
-        request = _asked(store, "list", prefix, number=0)
-        return iter(found) if request is UNHEARD else told(request, iter(found))
+        return found if request is UNHEARD else told(request, found)
 
     return list
 
@@ -152,19 +169,23 @@ def _open(method: Method) -> Method:
         store: Store, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
     ) -> Value | None:
         check_key(key)
-        check_range(first)
-        with _asked(store, "open" if first is None else "get", key, *(first or (None, None))) as request:
-            value: Value | None = method(store, key, first, version)
-            if request is UNHEARD:
-                return value
+        if first is not None:
+            check_range(first)
+        value: Value | None
+        if not everywhere.listeners:
+            value = method(store, key, first, version)
+            return value
+        with _asked(store, "open", key, first) as request:
+            value = method(store, key, first, version)
             if value is None:
                 request.outcome = "absent"
                 return None
-            if isinstance(value, BytesValue) and first in (None, (0, None)):
-                request.size = value.size  # The whole value is in memory; no request follows.
+            whole = first in (None, (0, None)) or not request.is_told
+            if whole and isinstance(value, BytesValue):  # It is in memory; no request follows.
+                request.byte_range, request.size = (0, None), value.size
                 return value
-            if first is not None:
-                request.operation = ""  # Reading will be reported.
+            if first is not None:  # Reading is reported instead.
+                request.is_told = False
             return _ToldValue(store, key, value)
 
     return open
@@ -182,26 +203,29 @@ class _ToldValue(Value):
         return self._inner.version
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        with _asked(self._store, "read", self._key, start, length) as request:
+        with _asked(self._store, "read", self._key, (start, length)) as request:
             part = self._inner.read(start, length)
             request.value(part)
             return part
 
+    def _asked_for(self, starts: Sequence[int], lengths: Sequence[int], **how: Any) -> Request:
+        first = (starts[0], lengths[0]) if starts else None
+        return _asked(self._store, "read", self._key, first, number=len(starts), **how)
+
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        with _asked(self._store, "read", self._key, number=len(starts)) as request:
+        with self._asked_for(starts, lengths) as request:
             parts = self._inner.read_ranges(starts, lengths)
-            request.values(parts)
+            request.size = sum(map(len, parts))
             return parts
 
     def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
         def later() -> Iterator[Buffer]:  # Sends no request before the first part is wanted.
             yield from self._inner.iter_ranges(starts, lengths)
 
-        request = _asked(self._store, "read", self._key, number=len(starts))
-        return told(request, later(), sizes=True)
+        return told(self._asked_for(starts, lengths, in_parts=True), later(), sizes=True)
 
     def read_into(self, start: int, out: memoryview) -> int:
-        with _asked(self._store, "read", self._key, start, len(out)) as request:
+        with _asked(self._store, "read", self._key, (start, len(out))) as request:
             count = request.size = self._inner.read_into(start, out)
             return count
 
@@ -229,7 +253,7 @@ def _list_dir(method: Method) -> Method:
             raise StoreCapabilityError(
                 f"{store} cannot be listed; use keys by name, or consolidated metadata"
             )
-        with _asked(store, "list", prefix) as request:
+        with _asked(store, "list_dir", prefix) as request:
             keys, prefixes = method(store, prefix)
             request.number = len(keys) + len(prefixes)
             return keys, prefixes

@@ -81,9 +81,10 @@ class MemoryStore(Store):
         return f"<{type(self).__name__}, {len(self._values)} keys>"
 
     def __reduce__(self) -> tuple[object, ...]:
+        own = {name: value for name, value in vars(self).items() if name not in _OF_EACH}
         with self._lock:
             values = {key: bytes(value) for key, value in self._values.items()}
-            return _restored, (self._name, values, self.traits, dict(self._numbers))
+            return _restored, (type(self), self._name, values, dict(self._numbers), own)
 
     @property
     def identity(self) -> object:
@@ -134,13 +135,20 @@ class MemoryStore(Store):
         return [self._numbers.get(key) for key in keys]
 
 
-def _restored(name: str, values: dict[str, bytes], traits: Traits, numbers: dict[str, int]) -> MemoryStore:
+_OF_EACH = frozenset(("_name", "_values", "_lock", "_numbers", "_is_copy", "_pid"))
+
+
+def _restored(
+    kind: type[MemoryStore], name: str, values: dict[str, bytes], numbers: dict[str, int], own: dict[str, Any]
+) -> MemoryStore:
     """The store of a pickled form: the original in its own process, else a copy that cannot be written."""
     store = _live.get(name)
     # A forked child is another process. Copies may have been made at any time.
     if store is None or store._pid != os.getpid() or (store._is_copy and store._numbers != numbers):
-        store = MemoryStore(values)
-        store._name, store._numbers, store._is_copy = name, numbers, True
-        store.traits = traits = msgspec.structs.replace(traits, read_only=True)
+        store = object.__new__(kind)
+        MemoryStore.__init__(store, values)
+        vars(store).update(own, _name=name, _numbers=numbers, _is_copy=True)
+        store.traits = msgspec.structs.replace(store.traits, read_only=True)
         _live[name] = store
-    return store if store._is_copy or store.traits == traits else store.with_traits(**asdict(traits))
+    same = store._is_copy or store.traits == own.get("traits", store.traits)
+    return store if same else store.with_traits(**asdict(own["traits"]))
