@@ -103,8 +103,8 @@ class Traits(msgspec.Struct, frozen=True):
     """The most bytes that may be read, gaps included, as a multiple of the wanted bytes.
 
     The limit applies only above 1 MiB. ``math.inf`` leaves the choice to ``request_bytes``: right for stores
-    where bytes only cost time. With 1 no unwanted byte is ever read, however many requests that takes; this
-    suits users who pay per byte.
+    where bytes only cost time. With 1 no unwanted byte is ever read, however many requests that takes, but
+    those between scattered elements of one uncompressed chunk; this suits users who pay per byte.
     """
     conditional: Literal["threads", "processes", "service"] = "threads"
     """Whose changes are kept when a value is changed by what it was.
