@@ -24,7 +24,7 @@ from xzarr3.nodes.erase import formats_in, keys_at, leaving_stages
 from xzarr3.nodes.foreign_keys import documents_among, foreign_among
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Scratch, Store, Traits
-from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.values import joined
 
 NEW, OLD = "new", "old"

@@ -427,15 +427,12 @@ class Store(Shown, Closing):
         if self.read_only:
             raise ReadOnlyError(f"{self} is read-only")
 
-    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
-        """Files that killed writers left below ``prefix``, which are no keys; most stores have none.
+    def leftovers(self, prefix: str = "") -> Iterator[str]:
+        """Names, in the form of keys, of files that killed writers left below ``prefix``; they are no keys.
 
-        Each has a name in the form of a key, and whether :meth:`sweep` removes it.
+        Most stores have none. :meth:`erase_prefix` removes them.
         """
         return iter(())
-
-    def sweep(self, prefix: str = "") -> None:
-        """Remove leftovers of killed writers below ``prefix``."""
 
     def __dask_tokenize__(self) -> object:
         """The identity and a version of all values, or something new every time if the store has none."""
