@@ -561,7 +561,10 @@ def test_put_where_only_closing_tells_that_the_disk_is_full(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", late)
-        for write in (lambda: store.set("a/b", b"new"), lambda: update(store, "a/b", lambda stored: [b"new"])):
+        for write in (
+            lambda: store.set("a/b", b"new"),
+            lambda: update(store, "a/b", lambda stored: [b"new"]),
+        ):
             with pytest.raises(StoreError, match="Disk quota exceeded; free some space"):
                 write()
     assert files(store.root) == {"a/b": b"old"}

@@ -453,7 +453,7 @@ def test_erasing_what_may_not_be_erased(base: Path) -> None:
     unseen = [name for name in before if name != "a/b"]
     for mode, kept in ((0, unseen), (0o300, unseen), (0o500, ["a", "a/c", "a/c/d", "a/c/e", "b"])):
         os.chmod(folder, mode)
-        with pytest.raises(StorePermissionError, match="key 'a/' .* '[cde]'"):
+        with pytest.raises(StorePermissionError, match=r"key 'a/' .* '[cde]'"):
             store.erase_prefix("a/")
         os.chmod(folder, 0o700)
         left = _kept(base)
@@ -465,7 +465,7 @@ def test_erasing_what_may_not_be_erased(base: Path) -> None:
         lambda: store.erase_values(["a/b", "a/c/d"]),
         lambda: store.erase_prefix("a/c/"),
     ):
-        with pytest.raises(StorePermissionError, match="a/c/(d|' .* '[def]')"):
+        with pytest.raises(StorePermissionError, match=r"a/c/(d|' .* '[def]')"):
             erase()
     os.chmod(folder, 0o700)
     store.erase_prefix("a/")

@@ -324,7 +324,12 @@ class StagedKeys(Store):
 
     def __init__(self, store: Store, prefix: str, format: Format | None = None) -> None:
         super().__init__()
-        able = {"get": store.readable, "put": store.writeable, "erase": store.erasable, "list": store.listable}
+        able = {
+            "get": store.readable,
+            "put": store.writeable,
+            "erase": store.erasable,
+            "list": store.listable,
+        }
         self.traits = Traits(
             read_only=store.read_only,
             operations=tuple(name for name, is_able in able.items() if is_able),

@@ -213,12 +213,6 @@ static void fill_outer(char *to, const i64 *a, const i64 *count, i64 ndim, i64 b
             fill_outer(to + at * a[0], a + 1, count + 1, ndim - 1, block, fill, itemsize);
 }
 
-static void fill_box(char *to, const i64 *a, const i64 *count, i64 ndim, const char *fill, i64 itemsize) {
-    i64 block;
-    ndim = outer_dimensions(ndim, count, a, a, itemsize, &block);
-    fill_outer(to, a, count, ndim, block, fill, itemsize);
-}
-
 static int is_box_of(const char *from, const i64 *a, const i64 *count, i64 ndim, i64 block, const char *fill, i64 itemsize) {
     if (ndim == 0)
         return !memcmp(from, fill, (size_t)itemsize) &&
@@ -259,17 +253,15 @@ static uint32_t load32(const char *from) { /* The packages that decode here exis
 
 static i64 zstd_decode(Thread *thread, const char *source, i64 size, char *target, i64 most) {
     const Libraries *library = thread->work->libraries;
-    if (!thread->contexts[0]) thread->contexts[0] = library->zstd_new_decoder();
-    if (!thread->contexts[0]) return FAILED;
+    if (!thread->contexts[0] && !(thread->contexts[0] = library->zstd_new_decoder())) return FAILED;
     return (i64)library->zstd_decode(thread->contexts[0], target, (size_t)most, source, (size_t)size);
 }
 
 static i64 blosc_decode(Thread *thread, const char *source, i64 size, char *target, i64 most) {
     /* Blosc trusts its header, so the header is compared with the sizes first. Most builds lack snappy (2). */
-    if (size < 16 || load32(source + 12) != size || load32(source + 4) > most) return FAILED;
-    if ((unsigned char)source[2] >> 5 == 2) return FAILED;
+    if (size < 16 || load32(source + 12) != size || (unsigned char)source[2] >> 5 == 2) return FAILED;
     i64 count = load32(source + 4);
-    return thread->work->libraries->blosc_decode(source, target, (size_t)count, 1) == count ? count : FAILED;
+    return count <= most && thread->work->libraries->blosc_decode(source, target, (size_t)count, 1) == count ? count : FAILED;
 }
 
 /* Decodes one gzip member without extra fields (RFC 1952): a header of 10 bytes, CRC-32 and size at the end. */
@@ -340,8 +332,7 @@ static i64 encode_one(Thread *thread, const Stage *stage, const char *source, i6
     const Libraries *library = thread->work->libraries;
     size_t most = (size_t)stage->most;
     if (stage->kind == ZSTD) { /* Level and checksum; 100 and 201 are the numbers of these parameters. */
-        if (!thread->contexts[1]) thread->contexts[1] = library->zstd_new_encoder();
-        if (!thread->contexts[1]) return FAILED;
+        if (!thread->contexts[1] && !(thread->contexts[1] = library->zstd_new_encoder())) return FAILED;
         if ((i64)library->zstd_set(thread->contexts[1], 100, (int)stage->first) < 0) return FAILED;
         if ((i64)library->zstd_set(thread->contexts[1], 201, (int)stage->second) < 0) return FAILED;
         return (i64)library->zstd_encode(thread->contexts[1], target, most, source, (size_t)size);
@@ -372,6 +363,14 @@ static i64 encode(Thread *thread, const char **source) {
         *source = into;
     }
     counted(thread, CHUNKS, chunk->nbytes, start);
+    return size;
+}
+
+/* Encodes a chunk in memory; returns the size of the result, at `target`. So the caller tries a library. */
+i64 xzarr3_encode(const Work *work, const char *source, char *target) {
+    Thread thread = {.work = work, .contexts = work->contexts, .spare = work->scratch};
+    i64 size = encode(&thread, &source);
+    if (size > 0) memcpy(target, source, (size_t)size);
     return size;
 }
 
@@ -437,9 +436,11 @@ static int is_direct(const Read *job, i64 box) {
 /* Fills the boxes of a row that is absent. */
 static int fill_row(const Read *job, i64 row) {
     const Chunk *chunk = job->work.chunk;
-    for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++)
-        fill_box(job->out + job->place[box], job->strides, job->count + box * chunk->ndim, chunk->ndim, job->fill,
-                 chunk->itemsize);
+    for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++) {
+        const i64 *a = job->strides, *count = job->count + box * chunk->ndim;
+        i64 block, ndim = outer_dimensions(chunk->ndim, count, a, a, chunk->itemsize, &block);
+        fill_outer(job->out + job->place[box], a, count, ndim, block, job->fill, chunk->itemsize);
+    }
     return ABSENT;
 }
 
@@ -855,8 +856,7 @@ static void *run(void *state) {
 
 /* Bytes of scratch memory of one thread; `extra` bytes are for the entries of a shard that is written. */
 i64 xzarr3_scratch(const Chunk *chunk, i64 extra) {
-    i64 stored = chunk->largest + AHEAD;
-    i64 state = extra > INFLATE_STATE ? extra : INFLATE_STATE;
+    i64 stored = chunk->largest + AHEAD, state = extra > INFLATE_STATE ? extra : INFLATE_STATE;
     return ((stored + chunk->nbytes + 2 * chunk->room + state + 63) / 64 + 4) * 64;
 }
 
