@@ -56,7 +56,8 @@ from xzarr3.io import native
 from xzarr3.nodes import pickling
 from xzarr3.parallel import available_threads
 from xzarr3.stores import update
-from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.interned import interned
+from xzarr3.stores.local.names import TEMPORARY
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 OPTIONS: dict[str, Any] = {
@@ -166,13 +167,9 @@ def test_only_so_much_is_kept(tmp_path: Path) -> None:
     for number in range(100):
         pickle.loads(pickle.dumps(_in(LocalStore(tmp_path / str(number)))))
     gc.collect()
-    assert len(sharing._kept) <= 32
-    assert len(sharing._shared) < 100
-    assert len(pickling._known) < 700
-    caches = [pickle.loads(pickle.dumps(CacheStore(LocalStore(tmp_path / f"c{n}")))) for n in range(9)]
-    kept = [kept for kept, *_ in sharing._kept.values()]
-    assert sum(isinstance(each, CacheStore) for each in kept) <= 4
-    assert caches[-1] in kept
+    assert len(interned._kept) <= 32
+    assert len(interned._live) < 100
+    assert len(pickling._known._live) < 700
 
 
 def test_copies_of_memory_are_not_kept() -> None:
@@ -285,7 +282,7 @@ def test_threads_that_unpickle_at_once_share_as_well(tmp_path: Path) -> None:
 def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
     recipe = pickle.dumps(xzarr3.create_array(tmp_path, data=np.arange(5)))
     keep = pickle.loads(recipe)
-    with pickling._lock, sharing._lock:
+    with pickling._lock, interned._lock:
         assert run_child(lambda: pickle.loads(recipe)[...].tolist()).checked() == list(range(5))
     assert keep.shape == (5,)
 
@@ -313,8 +310,8 @@ def test_the_document_is_parsed_and_checked_once(tmp_path: Path, monkeypatch: py
 
 _SILENT = """
 import base64, pickle, sys, threading
-import xzarr3, xzarr3.arrays, xzarr3.stores.cache.store, xzarr3.stores.logging, xzarr3.stores.zip.store
-import xzarr3.stores.object.store, xzarr3.stores.fsspec.store, xzarr3.dask
+import xzarr3, xzarr3.arrays, xzarr3.stores.cache, xzarr3.stores.zip
+import xzarr3.stores.object.store, xzarr3.stores.fsspec, xzarr3.dask
 recipes = [base64.b64decode(line) for line in sys.stdin]
 before, seen = set(sys.modules), []
 def hear(event, args):

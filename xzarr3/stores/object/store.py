@@ -163,7 +163,7 @@ class ObjectStore(Store):
         shared = {name: getattr(told, name) for name in ("concurrency", "request_bytes", "over_read")}
         self.traits = Traits(
             read_only=told.read_only or is_web,
-            operations=frozenset(("get",)) if is_web else Traits().operations,
+            operations=("get",) if is_web else Traits().operations,
             browsable=is_web,
             conditional="service" if is_compared else "threads",
             erases_conditionally=not is_compared,
