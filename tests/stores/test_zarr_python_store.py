@@ -194,6 +194,16 @@ def test_foreign_store_shares_one_loop_among_threads() -> None:
         sync(call())
 
 
+def test_foreign_store_reads_no_value_to_find_it() -> None:
+    class Found(InMemory):
+        async def get(self, *args: Any, **options: Any) -> Any:
+            raise AssertionError("no value is needed")
+
+    foreign = Found()
+    open_store(foreign).set("a", VALUE)
+    assert [open_store(foreign).exists(key) for key in "ab"] == [True, False]
+
+
 # One store for one object, and other processes
 
 

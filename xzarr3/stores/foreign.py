@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -162,7 +163,7 @@ class ForeignStore(Store):
             value = self._ask("get", key, self._get(key))
         if value is not None:
             self._usual.note(len(value))
-        return value if value is None or byte_range is None else cut(value, byte_range)
+        return value if byte_range is None else _cut(value, byte_range)
 
     async def _get(self, key: str, request: object = None) -> Buffer | None:
         from zarr.core.buffer.cpu import buffer_prototype
@@ -189,15 +190,17 @@ class ForeignStore(Store):
             raise _OddAnswerError from error
         if part is not None and most is not None and len(part) != most:
             raise _OddAnswerError
-        return cut(part, (0, length)) if part is not None and start < 0 else part
+        return _cut(part, (0, length)) if start < 0 else part
 
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
     ) -> Value | None:
-        if first is None and not self._has(key):
-            return None
-        value = self.get(key)
-        return None if value is None else BytesValue(value)
+        if first is not None:
+            value = self.get(key)
+            return None if value is None else BytesValue(value)
+        whole = cache(partial(self.get, key))  # Once, if a part is wanted, as nothing tells versions apart.
+        name = f"key '{key}' of {self}"
+        return RangesValue(lambda part: _cut(whole(), part), name) if self._has(key) else None
 
     def _has(self, key: str) -> bool:
         return self._holds(key) and bool(self._ask("head", key, self._found(self.foreign.exists(key))))
@@ -349,6 +352,10 @@ class _Parts(RangesValue):
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         return parallel_map(lambda part: self.read(*part), zip(starts, lengths, strict=True), _MANY)
+
+
+def _cut(value: Buffer | None, part: ByteRange) -> Buffer | None:
+    return None if value is None else cut(value, part)
 
 
 async def _all_of(names: AsyncIterator[str]) -> list[str]:
