@@ -342,9 +342,9 @@ class FsspecStore(Store):
         folders = {key for key in found if key.endswith("/")}
         return found - folders, folders
 
-    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    def leftovers(self, prefix: str = "") -> Iterator[str]:
         """Files of writers that are at work, or were killed; the next writer of the key replaces them."""
-        return ((key, False) for key in self._below(prefix) if self._is_unfinished(key))
+        return (key for key in self._below(prefix) if self._is_unfinished(key))
 
     def _is_unfinished(self, key: str) -> bool:
         return bool(self._names & _MOVES) and any(name.endswith(_UNFINISHED) for name in key.split("/"))

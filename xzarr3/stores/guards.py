@@ -180,7 +180,8 @@ def _open(method: Method) -> Method:
             if value is None:
                 request.outcome = "absent"
                 return None
-            if isinstance(value, BytesValue):  # The whole value is in memory; no request follows.
+            whole = first in (None, (0, None)) or not request.is_told
+            if whole and isinstance(value, BytesValue):  # It is in memory; no request follows.
                 request.byte_range, request.size = (0, None), value.size
                 return value
             if first is not None:  # Reading is reported instead.
