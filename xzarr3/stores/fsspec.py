@@ -31,6 +31,7 @@ from xzarr3.quantities import positive
 from xzarr3.stores.base import Key, Names, Store, Traits
 from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.interned import reduced
+from xzarr3.stores.local.names import LOCK, is_lock
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import BytesValue, RangesValue, Value, cut, joined, steady
 from xzarr3.tracing.events import sent
@@ -39,7 +40,6 @@ FileSystem: TypeAlias = Any  # fsspec is imported when needed, and has no types.
 
 _MANY = 64  # Requests at a time for a file system that waits with an event loop.
 _ATTEMPTS = 100
-_UNFINISHED = ".__lock"  # Ends the name of a file that is not yet complete.
 _LOCAL = frozenset(("file", "local"))
 _NEAR = _LOCAL | {"memory"}  # Answers come without latency.
 _WEB = frozenset(("http", "https"))
@@ -170,7 +170,7 @@ class FsspecStore(Store):
             if self._lives != _process():
                 self._use(pickle.loads(pickle.dumps(self._fs, 5)))
             if what != "list" and self._is_unfinished(key):
-                raise errors.InvalidKeyError(f"key '{key}': names that end with '{_UNFINISHED}' are taken")
+                raise errors.InvalidKeyError(f"key '{key}': names that end with '{LOCK}' are taken")
             yield _joined(self._root, key.rstrip("/"))
         except errors.Xzarr3Error:
             raise
@@ -291,7 +291,7 @@ class FsspecStore(Store):
             if not self._names & _MOVES:
                 self._store(path, value)
                 return
-            unfinished = path + _UNFINISHED
+            unfinished = path + LOCK
             try:
                 self._store(unfinished, value)
                 if self._ask("head", self._fs.isdir, path):  # Moving would put the file into the directory.
@@ -347,7 +347,7 @@ class FsspecStore(Store):
         return (key for key in self._below(prefix) if self._is_unfinished(key))
 
     def _is_unfinished(self, key: str) -> bool:
-        return bool(self._names & _MOVES) and any(name.endswith(_UNFINISHED) for name in key.split("/"))
+        return bool(self._names & _MOVES) and is_lock(key)
 
     def _below(self, prefix: str) -> Sequence[Key]:
         """The files below a prefix, in any order."""
