@@ -120,12 +120,6 @@ class Asking(Value):
             raise ChangedError(f"key '{self._key}' of {self._store} is not what was opened")
         return value
 
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Any:
-        """Adjacent parts are one request, as a service would do it."""
-        first, last = min(starts), max(at + n for at, n in zip(starts, lengths, strict=True))
-        whole = self.read(first, last - first)
-        return (whole[at - first :][:n] for at, n in zip(starts, lengths, strict=True))
-
 
 # Peers
 

@@ -66,6 +66,7 @@ _MOST_DEFLATED = 1032  # The best compression factor of deflate.
 _FAR = 2**62  # Stands for the size of a value that does not tell its size.
 _NEW = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _BLOCK = 2**22
+_SLACK = 60  # Bytes of a header's extra fields that are read along with it.
 _OF_INNER = ("concurrency", "request_bytes", "over_read")
 _LONG = 200  # Bytes of a name; with the prefix, it would be too long for most file systems.
 _WHOLE = "copy the zip again, whole"
@@ -155,18 +156,22 @@ class _Zip:
 
     def read(self, info: ZipInfo, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         """Parts of a member as it is stored. Its header is read along with the first ones."""
-        parts: list[Buffer] | None = None
-        offset = info.header_offset + self._shift
-        begin = self.data.get(info.header_offset, 0)
-        if not begin:
+        parts: list[Buffer] = []
+        begin = self.data.get(info.header_offset)
+        if begin is None:
             self._check(info)
-            begin = offset + _HEADER.size + len(_raw_name(info))
-            places = [offset, *(begin + start for start in starts)]
-            header, *parts = self.file.read_ranges(places, [begin - offset, *lengths])
+            offset, size = info.header_offset + self._shift, _HEADER.size + len(_raw_name(info))
+            is_first = list(starts) == [0]
+            if is_first:  # One request, with room for the extra fields that some programs add.
+                header = self.file.read(offset, size + lengths[0] + _SLACK)
+            else:
+                places = [offset, *(offset + size + start for start in starts)]
+                header, *parts = self.file.read_ranges(places, [size, *lengths])
             extra = self._checked(info, header)
-            self.data[info.header_offset] = begin = begin + extra
-            parts = None if extra else parts  # Extra fields are rare.
-        if parts is None:
+            self.data[info.header_offset] = begin = offset + size + extra
+            if is_first or extra:
+                parts = [memoryview(header)[size + extra :][: lengths[0]]] if is_first else []
+        if not parts or len(parts[0]) < lengths[0]:
             parts = self.file.read_ranges([begin + start for start in starts], lengths)
         if list(map(len, parts)) != list(lengths):
             raise self.error(info, "it is truncated")
@@ -190,7 +195,9 @@ class _Zip:
         if len(header) < _HEADER.size + len(name):
             raise self.error(info, "it is truncated")
         mark, _, _, method, *_, name_size, extra_size = _HEADER.unpack_from(header)
-        is_same = bytes(header[_HEADER.size :]) == name or not name.isascii()  # Other code pages.
+        is_same = (
+            bytes(header[_HEADER.size :][: len(name)]) == name or not name.isascii()
+        )  # Other code pages.
         if (mark, method, name_size) != (b"PK\3\4", info.compress_type, len(name)) or not is_same:
             raise self.error(info, "its header contradicts the directory")
         self._check(info, _HEADER.size + int(name_size) + int(extra_size))
