@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections import Counter
@@ -19,6 +18,7 @@ from _strategies import index_codecs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from xzarr3.io.threads import to_read
 
 import xzarr3
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
@@ -26,7 +26,6 @@ from xzarr3.io import fetch as io_fetch
 from xzarr3.io import threads as io_threads
 from xzarr3.io.explain import Explanation
 from xzarr3.io.shards import _indexes
-from xzarr3.io.threads import to_read
 from xzarr3.stores.local import files
 
 THOROUGH = settings(
@@ -530,7 +529,7 @@ def test_a_damaged_index_is_found() -> None:
         array.explain(3)
 
 
-def test_a_store_that_cannot_tell_sizes() -> None:
+def test_a_store_without_open_reads_whole_values() -> None:
     class Plain(xzarr3.Store):
         """Has the least that can be read and written."""
 
@@ -542,19 +541,22 @@ def test_a_store_that_cannot_tell_sizes() -> None:
             value = self.values.get(key)
             return value if value is None or byte_range is None else xzarr3.stores.cut(value, byte_range)
 
-        def set(self, key: str, value: Any) -> None:
-            self.values[key] = bytes(value)
+        def put(self, key: str, pieces: Any) -> None:
+            self.values[key] = b"".join(pieces)
 
-        def list(self) -> Iterator[str]:
+        def list(self, prefix: str = "") -> Iterator[str]:
             return iter(self.values)
 
     array = xzarr3.create_array(
         Plain(), data=np.arange(1, 65, dtype="u1"), chunks=1, shards=32, compressors=None
     )
-    found = array.explain([3, 40])
-    assert [fetch.size for fetch in found] == [32 + 32 * 16 + 4] * 2
-    assert found.requests == 4
-    assert list(itertools.chain.from_iterable(fetch.ranges for fetch in found))[1] == (3, 1)
+    found, size = array.explain([3, 40]), 32 + 32 * 16 + 4
+    assert [(fetch.size, fetch.whole) for fetch in found] == [(size, True)] * 2
+    with xzarr3.trace() as t:
+        array[[3, 40]]
+    counted = t.arrays["/"]
+    assert (found.requests, found.bytes_moved) == (2, 2 * size)
+    assert (counted["requests"], counted["bytes_read"]) == (2, 2 * size)
 
 
 @pytest.mark.parametrize("tagged", [False, True])

@@ -223,6 +223,21 @@ def test_several_at_once(store: Store) -> None:
         assert found.result() == t.total["requests"] == 1
 
 
+def test_a_trace_misses_nothing_while_others_begin_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def note(place: Any, name: str, value: Any) -> None:
+        seen.append(value)
+        object.__setattr__(place, name, value)
+
+    with xzarr3.trace():
+        monkeypatch.setattr(type(events.everywhere), "__setattr__", note)
+        with xzarr3.trace(log=True), xzarr3.trace():
+            pass
+        assert len(seen) == 4
+        assert all(counters._heard in listeners for listeners in seen)
+
+
 def _calls(work: Callable[[], object]) -> int:
     """How many Python functions are called, in this thread."""
     work()
@@ -416,13 +431,15 @@ def test_open_values_count_by_their_reads(local_store: LocalStore) -> None:
     assert t.total["bytes_read"] == 3 + 3 + 3 + 2 + 10
 
 
-@pytest.mark.parametrize("first", [None, (0, 3), (0, None)])
-def test_a_value_in_memory_counts_as_read_whole(first: Any) -> None:
-    for store in (MemoryStore({"a": b"0123456789"}), Counting()):
+def test_values_in_memory_count_as_read_whole_or_by_their_parts() -> None:
+    """Whether the store has them in memory, or reads them whole to open them."""
+    for store, parts in ((MemoryStore(), 3), (Counting(), 10)):
         store.set("a", b"0123456789")
-        with xzarr3.trace() as t, store.open("a", first) as value:  # type: ignore[union-attr]
-            assert bytes(value.read(2, 3)) == b"234"
-        assert (t.total["get"], t.total["bytes_read"], t.total["requests"]) == (1, 10, 1)
+        for first, size in ((None, 10), ((0, None), 10), ((2, 3), parts)):
+            with xzarr3.trace() as t, store.open("a", first) as value:  # type: ignore[union-attr]
+                assert bytes(value.read(2, 3)) == b"234"
+            assert (t.total["requests"], t.total["bytes_read"]) == (1, size)
+            assert t.total["get"] == (size == 10)
 
 
 def test_time_of_the_consumer_of_a_list_does_not_count(store: Store) -> None:
@@ -449,8 +466,8 @@ def test_copies() -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xzarr3.stores.object.retries._FIRST_PAUSE", 0.004)
-    monkeypatch.setattr("xzarr3.stores.object.retries._LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr("xzarr3.stores.object.client._FIRST_PAUSE", 0.004)
+    monkeypatch.setattr("xzarr3.stores.object.client._LONGEST_PAUSE", 0.02)
 
 
 def _bucket(server: FaultServer, **options: Any) -> xzarr3.ObjectStore:
@@ -690,16 +707,16 @@ def test_forked_children_are_not_counted(tmp_path: Path) -> None:
     """They begin anew, and may have traces of their own."""
     array = _stored(tmp_path / "a.zarr")
 
-    def work() -> tuple[bool, float]:
+    def work() -> tuple[bool, float, float]:
         before = _is_as_before()
         with xzarr3.trace() as own:
             _ = array[:5]
-        return before, own.arrays["/air"]["get"]
+        return before, own.arrays["/air"]["get"], t.arrays["/air"]["get"]
 
     with xzarr3.trace() as t:
         _ = array[:3]
-        with counters._lock:
-            assert run_child(work).checked() == (True, 5)
+        with counters._lock, t._own._lock:
+            assert run_child(work).checked() == (True, 5, 3)
         _ = array[:2]
     assert t.arrays["/air"]["get"] == 5
     assert t.processes == 1
@@ -728,6 +745,31 @@ def test_workers(client: Any, tmp_path: Path) -> None:
     with xzarr3.trace() as t:
         pass
     assert t.processes == 0
+
+
+def _log_into(path: str) -> None:
+    logger = logging.getLogger("xzarr3.stores")
+    logger.addHandler(logging.FileHandler(path))
+    logger.setLevel(logging.DEBUG)
+
+
+def _log_no_more() -> None:
+    logger = logging.getLogger("xzarr3.stores")
+    logger.removeHandler(logger.handlers[-1])
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.slow
+def test_workers_log_too(client: Any, tmp_path: Path) -> None:
+    array = _stored(tmp_path / "a.zarr")
+    client.run(_log_into, str(tmp_path / "log"))
+    try:
+        with xzarr3.trace(log=True):
+            from_zarr(array, chunks="units").sum().compute()
+    finally:
+        client.run(_log_no_more)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sum(" get 'air/c/" in line for line in lines) == 8
 
 
 def own_cluster(**options: Any) -> Any:

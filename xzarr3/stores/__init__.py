@@ -16,7 +16,7 @@ from xzarr3.stores.values import ANY, UNCHANGED, BytesValue, Scratch, Value, cut
 
 if TYPE_CHECKING:
     from xzarr3.stores.cache import CacheStore
-    from xzarr3.stores.fsspec.store import FsspecStore
+    from xzarr3.stores.fsspec import FsspecStore
     from xzarr3.stores.local.store import LocalStore
     from xzarr3.stores.object.store import ObjectStore
     from xzarr3.stores.wrappers import ReadOnlyStore, WrapperStore
@@ -51,7 +51,7 @@ __all__ = [
 # Imported on first use.
 _LAZY = {
     "CacheStore": "cache",
-    "FsspecStore": "fsspec.store",
+    "FsspecStore": "fsspec",
     "LocalStore": "local.store",
     "ObjectStore": "object.store",
     "ReadOnlyStore": "wrappers",

@@ -135,6 +135,8 @@ def _erase(method: Method) -> Method:
     @wraps(method)
     def erase(store: Store, *keys: str) -> None:
         store.check_writable()
+        if not store._can("erase"):
+            raise StoreCapabilityError(f"{store} cannot erase; use a store that permits it")
         for key in keys:
             check_key(key)
         if keys:
@@ -178,7 +180,8 @@ def _open(method: Method) -> Method:
             if value is None:
                 request.outcome = "absent"
                 return None
-            if isinstance(value, BytesValue):  # The whole value is in memory; no request follows.
+            whole = first in (None, (0, None)) or not request.is_told
+            if whole and isinstance(value, BytesValue):  # It is in memory; no request follows.
                 request.byte_range, request.size = (0, None), value.size
                 return value
             if first is not None:  # Reading is reported instead.

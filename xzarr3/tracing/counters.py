@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from xzarr3.errors import printable
-from xzarr3.tracing.events import Request, everywhere, here, listen, listen_no_more
+from xzarr3.tracing.events import Request, everywhere, here
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,13 +98,11 @@ def end(collector: Collector) -> None:
 
 def _listen_for(collectors: tuple[Collector, ...]) -> None:
     """Count for these traces from now on, and log once if any of them wants it."""
-    listen_no_more(_heard)
-    listen_no_more(_log)
-    if collectors:
-        listen(_heard)
-    if any(collector.logs for collector in collectors):
-        listen(_log)
     process.collectors = collectors
+    others = [listener for listener in everywhere.listeners if listener not in (_heard, _log)]
+    logs = any(collector.logs for collector in collectors)
+    # Set at once: a trace that goes on misses no request.
+    everywhere.listeners = (*others, *[_heard][: len(collectors)], *[_log][:logs])
 
 
 def current(trace: str) -> Collector | None:
@@ -119,9 +117,11 @@ def add(numbers: Mapping[str, float], array: str | None = None) -> None:
 
 
 def _forked() -> None:
-    """Count nothing in a forked child; a thread of the parent may have held the lock."""
+    """Count nothing in a forked child; threads of the parent may have held the locks."""
     global _lock
     _lock = threading.RLock()
+    for collector in process.collectors:
+        collector._lock = threading.Lock()
     process.collectors = everywhere.listeners = ()
     here.array, here.request, here.coding = "", None, False
 
