@@ -641,6 +641,21 @@ def test_closed_store_is_read(path: Path) -> None:
     assert contents(reader) == {"a": b"x"}
 
 
+def test_with_traits_gives_stores_of_the_same_zip(path: Path) -> None:
+    store = ZipStore(path, mode="w")
+    reader, twin = store.with_traits(read_only=True), store.with_traits(conflict_deadline=1.0)
+    twin.set("a", b"1")
+    assert reader.get("a") == store.get("a") == b"1"
+    with pytest.raises(ReadOnlyError):
+        reader.set("b", b"2")
+    reader.close()
+    store.close()
+    with pytest.raises(ReadOnlyError, match="closed"):
+        twin.set("c", b"3")
+    twin.close()
+    assert verified(path) == contents(twin) == contents(reader) == {"a": b"1"}
+
+
 @pytest.mark.parametrize("mode", ["w", "a"])
 def test_readers_see_the_old_zip_until_it_is_closed(path: Path, mode: Any) -> None:
     packed({"a": b"old"}, path)

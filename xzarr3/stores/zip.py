@@ -140,6 +140,7 @@ class _Zip:
         self.others = [info for info in infos if _name(info) is None]
         """Members that are no keys: folders, and members with unusable names."""
         self._offsets = sorted([*(info.header_offset for info in infos), self.start])
+        self.changes = 0
         self.data: dict[int, int] = {}
         """Offset of a member's data, by offset of the member, once it is known."""
 
@@ -483,7 +484,6 @@ class ZipStore(Store):
     traits = Traits(request_bytes=2**12, conditional="processes", visible="at close", tells_changes=True)
     _zip: _Zip | None = None
     _draft: _Draft | None = None
-    _changes = 0
 
     def __init__(
         self,
@@ -527,7 +527,7 @@ class ZipStore(Store):
     @property
     def read_only(self) -> bool:
         """Whether every write is refused, as once the zip is closed."""
-        return self.traits.read_only or self._draft is None
+        return self.traits.read_only or self._draft is None or not self._draft.forget.alive
 
     def check_writable(self) -> None:
         if self._is_elsewhere:
@@ -584,7 +584,8 @@ class ZipStore(Store):
             raise
         zipped.file.close()
         zipped.file, zipped.lineage = draft, uuid.uuid4().hex
-        self._zip, self._draft, self._changes = zipped, draft, int(is_new)
+        zipped.changes = int(is_new)
+        self._zip, self._draft = zipped, draft
 
     def _writing(self) -> tuple[_Draft, _Zip]:
         """The draft and its contents. The caller holds the lock, so that no other thread writes or closes."""
@@ -603,7 +604,7 @@ class ZipStore(Store):
         """
         with self._lock:
             draft, zipped = self._writing()
-            if self._changes:
+            if zipped.changes:
                 draft.commit(zipped, fsync=self.traits.durable)
                 self._begin("r+")
 
@@ -617,15 +618,16 @@ class ZipStore(Store):
             stays open, and the call can be repeated.
         """
         with self._lock:
-            if self._draft is not None and self._zip is not None and self._changes:
-                self._draft.commit(self._zip, fsync=self.traits.durable)
+            draft, zipped = self._draft, self._zip
+            if not self.read_only and draft is not None and zipped is not None and zipped.changes:
+                draft.commit(zipped, fsync=self.traits.durable)
             self.discard()
 
     def discard(self) -> None:
         """Discard all changes since the store was opened, and end writing."""
         with self._lock:
             if not self._is_elsewhere:
-                if self._draft is not None:
+                if self._draft is not None and not self.traits.read_only:
                     self._draft.release()
                 self._zip = self._draft = None
 
@@ -711,13 +713,13 @@ class ZipStore(Store):
             draft.append([header, *pieces])
             zipped.data[info.header_offset] = info.header_offset + len(header)
             zipped.members[key] = info
-            self._changes += 1
+            zipped.changes += 1
 
     def erase(self, *keys: str) -> None:
         with self._lock:
-            members = self._writing()[1].members
+            zipped = self._writing()[1]
             for key in keys:
-                self._changes += members.pop(key, None) is not None
+                zipped.changes += zipped.members.pop(key, None) is not None
 
     def list(self, prefix: str = "") -> Iterator[str]:
         with self._lock:
@@ -726,7 +728,7 @@ class ZipStore(Store):
 
     def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
         zipped = self._opened()
-        return [zipped.version(key) if key else (zipped.lineage, self._changes) for key in keys]
+        return [zipped.version(key) if key else (zipped.lineage, zipped.changes) for key in keys]
 
 
 _live: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
