@@ -436,6 +436,11 @@ class Store(Shown, Closing):
         """
         return iter(())
 
+    @property
+    def told_apart(self) -> object:
+        """Differs between stores of one location that may give different values, as caches do."""
+        return None
+
     def __dask_tokenize__(self) -> object:
         """The identity and a version of all values, or something new every time if the store has none."""
         (version,) = self.versions([""])
