@@ -557,8 +557,6 @@ def test_a_store_without_open_reads_whole_values() -> None:
     counted = t.arrays["/"]
     assert (found.requests, found.bytes_moved) == (2, 2 * size)
     assert (counted["requests"], counted["bytes_read"]) == (2, 2 * size)
-        (counted["requests"], counted["bytes_read"]) == (found.requests, found.bytes_moved) == (2, 2 * size)
-    )
 
 
 @pytest.mark.parametrize("tagged", [False, True])
