@@ -39,8 +39,6 @@ LAYERS: list[dict[str, str]] = [
         "groups": "`Group`: its members; finding, creating, moving nodes",
         "new_array": "from what a user asks for to a new array",
         "arrays": "`Array`: reading, writing, attributes",
-        "array_selections": "the ways to select elements of an `Array`",
-        "array_properties": "what the metadata of an `Array` say",
         "describe": "what arrays and groups say of themselves",
         "differences": "`diff`: what two stores do not have in common",
         "copying": "`copy`: between formats and chunk grids, resumable",

@@ -189,9 +189,8 @@ class S3Server(Server):
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        region = {"region_name": "us-east-1"}
-        keys = {"key": "test-key", "secret": "test-secret"}
-        return {**keys, "endpoint_url": self.url, "client_kwargs": region, "allow_http": True}
+        keys = {"key": "test-key", "secret": "test-secret", "region": "us-east-1"}
+        return {**keys, "endpoint_url": self.url, "allow_http": True}
 
     @property
     def obstore_options(self) -> dict[str, Any]:

@@ -145,7 +145,6 @@ _FROM = {
             "CacheStore",
             "FsspecStore",
             "LocalStore",
-           
             "ObjectStore",
             "ReadOnlyStore",
             "WrapperStore",

@@ -310,11 +310,11 @@ class Group(Node, Mapping[str, "Array | Group"]):
 
     def items(self) -> ItemsView[str, Array | Group]:
         """Names and nodes directly below, read in one batch."""
-        return _Items(self)
+        return dict(self.members()).items()
 
     def values(self) -> ValuesView[Array | Group]:
         """The nodes directly below, read in one batch."""
-        return _Values(self)
+        return dict(self.members()).values()
 
     @short_traceback
     def arrays(self) -> Iterator[tuple[str, Array]]:
@@ -854,38 +854,6 @@ class Group(Node, Mapping[str, "Array | Group"]):
         metadata = change_document(self.store, self.format, self.path, key, changed)
         self.metadata = replace(cast("GroupMetadata", metadata), consolidated=None)
         refresh_copies(self.store, self.format, self.path)
-
-
-class _Items(ItemsView[str, "Array | Group"]):
-    """Items of a group, read in one batch."""
-
-    _mapping: Group
-    _number: int | None = None
-
-    def __iter__(self) -> Iterator[tuple[str, Array | Group]]:
-        group = self._mapping
-        held = list(group._held())
-        self._number = len(held)
-        return ((name, group._bound(name, each)) for name, each in held)
-
-    def __len__(self) -> int:
-        # list() asks for the length right after the items: keep the count, so the nodes are not read again.
-        number, self._number = self._number, None
-        return len(self._mapping) if number is None else number
-
-
-class _Values(ValuesView["Array | Group"]):
-    """Values of a group, read in one batch."""
-
-    _mapping: Group
-    _items: _Items | None = None
-
-    def __iter__(self) -> Iterator[Array | Group]:
-        self._items = _Items(self._mapping)
-        return (node for _, node in iter(self._items))
-
-    def __len__(self) -> int:
-        return len(self._mapping if self._items is None else self._items)
 
 
 def make_group(

@@ -1,58 +1,20 @@
 """Names that users know from elsewhere, and what has their meaning here.
 
 Arguments of zarr-python 2 and of netCDF are answered with the argument to use. Names of zarr-python 3.4 that
-are absent here are listed with the reason; the reference shows them as a table.
+are absent here are listed with the reason; the reference shows them as a table. The names are in
+``names.toml``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 _MOST_NAMES = 10
 _LONGEST_NAME = 100
 _MOST_COMPARED = 1000
-
-INSTEAD: dict[str, str] = {
-    **dict.fromkeys(("compressor", "compression"), "compressors=..., a codec of xzarr3.codecs or its name"),
-    **dict.fromkeys(
-        ("zlib", "gzip", "complevel", "compression_opts", "clevel", "compression_level"),
-        "compressors={'name': 'gzip', 'configuration': {'level': 5}}",
-    ),
-    "blosc_shuffle": "compressors=xzarr3.codecs.BloscCodec(shuffle=...)",
-    "shuffle": "compressors=xzarr3.codecs.BloscCodec(), which shuffles by itself",
-    "fletcher32": "compressors=[..., 'crc32c'], which adds a checksum",
-    **dict.fromkeys(("chunksize", "chunksizes", "chunk_shape", "chunk_size"), "chunks=..."),
-    "contiguous": "chunks=-1, one chunk for all",
-    **dict.fromkeys(("shard_shape", "shard_size", "shardsize", "shardsizes"), "shards=..."),
-    **dict.fromkeys(("codec", "codecs"), "filters=..., serializer=... and compressors=..."),
-    "object_codec": "dtype='string' for text, dtype='bytes' for bytes, or serializer=...",
-    "endian": "serializer=xzarr3.codecs.BytesCodec('big') or ('little')",
-    "least_significant_digit": "filters='bitround' with the bits to keep",
-    "significant_digits": "filters='bitround' with the bits to keep",
-    **dict.fromkeys(("fill", "missing_data"), "fill_value=..."),
-    **dict.fromkeys(("dims", "dim_names", "dimensions"), "dimension_names=..."),
-    **dict.fromkeys(("attrs", "metadata"), "attributes=..."),
-    "dimension_separator": "chunk_key_encoding={'separator': '/'} or {'separator': '.'}",
-    **dict.fromkeys(("zarr_version", "version", "format"), "zarr_format=..."),
-    "config": "order=... and write_empty_chunks=...",
-    "component": "path=...",
-    "url": "the first argument",
-    "decode": "mask_and_scale=... and decode_times=...",
-}
-"""Arguments and keys of encodings that do not exist here, and what to use."""
-
-NEEDLESS: dict[str, str] = {
-    **dict.fromkeys(("synchronizer", "lock"), "writers of one chunk take turns by themselves"),
-    **dict.fromkeys(("cache_metadata", "cache_attrs"), "what is kept in memory is checked before it is used"),
-    "chunk_store": "documents and chunks are in one store",
-    "meta_array": "values are numpy arrays",
-    "overwrite_encoded_chunks": "chunks=... takes any blocks",
-    "prototype": "values are numpy arrays",
-    "storage_class": "the store is the first argument",
-    "write_data": "without data=... nothing is written",
-}
-"""Arguments of zarr-python and xarray that have no meaning here, with the reason."""
 
 _LAYOUT = (
     "dtype", "chunks", "shards", "filters", "serializer", "compressors", "fill_value", "chunk_key_encoding",
@@ -60,6 +22,14 @@ _LAYOUT = (
 _OF_NEW_ARRAYS = ("shape", "data", *_LAYOUT)
 _LEVELS = frozenset(("complevel", "compression_opts", "clevel", "compression_level"))
 _MODES = "overwrite=True for mode='w'; without it an existing node is an error, as with mode='w-'"
+
+
+@cache
+def facts() -> dict[str, Any]:
+    """The tables of ``names.toml``, beside this module. They are read when a name is unknown."""
+    import tomllib
+
+    return tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
 
 
 def listed(names: Iterable[object]) -> str:
@@ -127,19 +97,21 @@ def hint(name: object, known: Iterable[object], given: Mapping[str, object] | No
     >>> hint("shrads", ["chunks", "shards"])
     "did you mean 'shards'? accepted: 'chunks', 'shards'"
     """
-    if isinstance(name, str) and name in INSTEAD:
+    instead, needless = facts()["instead"], facts()["needless"]
+    if isinstance(name, str) and name in instead:
         return _instead(name, given or {name: None})
-    if isinstance(name, str) and name in NEEDLESS:
-        return f"leave {name!r} out, because {NEEDLESS[name]}"
+    if isinstance(name, str) and name in needless:
+        return f"leave {name!r} out, because {needless[name]}"
     return one_of(name, known)
 
 
 def _instead(name: str, given: Mapping[str, object]) -> str:
-    text = INSTEAD[name]
+    instead = facts()["instead"]
+    text = instead[name]
     levels = [value for each, value in given.items() if each in _LEVELS and type(value) is int]
     if levels:
         text = text.replace("'level': 5", f"'level': {levels[0]}")
-    return f"for {listed(each for each in given if INSTEAD.get(each) == INSTEAD[name])} use {text}"
+    return f"for {listed(each for each in given if instead.get(each) == instead[name])} use {text}"
 
 
 def hints(given: Mapping[str, object]) -> str:
@@ -150,7 +122,8 @@ def hints(given: Mapping[str, object]) -> str:
     >>> hints({"zlib": True, "complevel": 9, "units": "K"})
     "; for 'zlib', 'complevel' use compressors={'name': 'gzip', 'configuration': {'level': 9}}"
     """
-    found = [hint(name, (), given) for name in given if name in INSTEAD or name in NEEDLESS]
+    known = {**facts()["instead"], **facts()["needless"]}
+    found = [hint(name, (), given) for name in given if name in known]
     return "".join(f"; {text}" for text in dict.fromkeys(found))
 
 
@@ -175,67 +148,16 @@ def argument_hint(name: str, known: Sequence[str], given: Mapping[str, object] |
     options = [each for each in known if each.endswith("_options")]
     if name == "storage_options" and options:
         return f"for {name!r} use {' and '.join(f'{each}=...' for each in options)}"
-    if name in NEEDLESS:
+    instead = facts()["instead"]
+    if name in facts()["needless"]:
         return hint(name, known, given)
     near = nearest(name, (*known, *_OF_NEW_ARRAYS))
-    meant = INSTEAD[name].partition("=")[0] if name in INSTEAD else "".join(near)
+    meant = instead[name].partition("=")[0] if name in instead else "".join(near)
     if meant not in known and "encoding" in known and meant in _LAYOUT:
         return f"for {name!r} use encoding={{'name': {{{meant!r}: ...}}}}"
     if meant not in known and "encoding" not in known and "mode" in known and meant in _OF_NEW_ARRAYS:
         return "create_array() creates an array with these settings"
     return hint(name, known, given)
-
-
-ABSENT: dict[str, dict[str, str]] = {
-    "module": {
-        "AsyncArray": "`Array`; calls wait for their result and use threads, so no event loop is needed",
-        "AsyncGroup": "`Group`, for the same reason",
-        "copy_all": "`copy`; zarr-python 3.4 does not implement it",
-        "copy_store": "`copy`; zarr-python 3.4 does not implement it",
-        "create": "`create_array`, `zeros`, `full` and others: `create` has arguments of both formats",
-        "create_hierarchy": "`create_group` and `create_array`, whose arguments are checked together",
-        "open_like": "`empty_like(a, store=..., path=...)`, which says that it creates",
-        "print_debug_info": "`show_versions`, as in xarray",
-    },
-    "Array": {
-        "async_array": "the array itself; calls wait for their result and use threads",
-        "compressor": "`compressors`; in version 2 it has one element at most",
-        "config": "`write_empty_chunks` and `missing`, attributes that can be set",
-        "from_dict": "`open_array`; a document belongs to a store",
-        "open": "`open_array`",
-        "with_config": "`write_empty_chunks` and `missing`, attributes that can be set",
-    },
-    "Group": {
-        "create": "`create_array`",
-        "create_hierarchy": "`create_group` and `create_array`",
-        "from_store": "`xzarr3.create_group` and `xzarr3.open_group`",
-        "info_complete": "`info`, which counts the members",
-        "open": "`xzarr3.open_group`",
-        "synchronizer": "nothing: writers of one chunk take turns by themselves",
-        "update_attributes_async": "`update_attributes`",
-    },
-}
-"""Names of zarr-python 3.4 that do not exist here, and what to use, in Markdown."""
-
-EARLIER: dict[str, str] = {
-    **dict.fromkeys(("DirectoryStore", "NestedDirectoryStore", "N5Store", "TempStore"), "`LocalStore`"),
-    **dict.fromkeys(("KVStore", "DictStore"), "`MemoryStore`"),
-    **dict.fromkeys(("FSStore", "N5FSStore", "RemoteStore"), "`ObjectStore`, or `FsspecStore`"),
-    **dict.fromkeys(
-        ("ABSStore", "S3Store", "GCSStore"), "`ObjectStore`, or a URL such as `s3://bucket/path`"
-    ),
-    "LRUStoreCache": "`CacheStore`",
-    "ConsolidatedMetadataStore": "`open_consolidated`",
-    **dict.fromkeys(
-        ("ThreadSynchronizer", "ProcessSynchronizer"), "nothing: writers take turns by themselves"
-    ),
-    **dict.fromkeys(("Blosc", "GZip", "Zlib", "Zstd", "LZ4", "Delta"), "the classes of `xzarr3.codecs`"),
-    "open_mfdataset": "`xarray.open_mfdataset(paths, engine='xzarr3')`",
-    "open_dataarray": "`open_dataset`, and the variable of it",
-    "storage": "the stores of `xzarr3`, such as `LocalStore`",
-    "dtype": "`xzarr3.dtypes`",
-}
-"""Names of modules that users know from before, or from xarray, and what to use, in Markdown."""
 
 
 def absent_name(owner: str, name: str) -> str:
@@ -246,29 +168,6 @@ def absent_name(owner: str, name: str) -> str:
     >>> absent_name("Array", "compressor")
     '; use compressors; in version 2 it has one element at most'
     """
-    known = {**EARLIER, **ABSENT[owner]} if owner == "module" else ABSENT[owner]
+    found = facts()
+    known = found["absent"][owner] | (found["earlier"] if owner == "module" else {})
     return f"; use {known[name].replace('`', '')}" if name in known else ""
-
-
-class Absent:
-    """An attribute of zarr-python that does not exist here: reading it is an AttributeError that says more.
-
-    Parameters
-    ----------
-    owner : str
-        Name of the class.
-    name : str
-        Name of the attribute.
-    """
-
-    def __init__(self, owner: str, name: str) -> None:
-        self._text = f"{owner!r} has no attribute {name!r}{absent_name(owner, name)}"
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        raise AttributeError(self._text)
-
-
-def explain_absent(cls: type) -> None:
-    """Make attributes of zarr-python that a class does not have say what to use."""
-    for name in ABSENT[cls.__name__]:
-        setattr(cls, name, Absent(cls.__name__, name))

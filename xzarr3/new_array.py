@@ -188,7 +188,8 @@ def _planned(
         _take_blocks(data, shape, options, path)
     # The values of an array in a store need not fit into memory, unless they are needed for more than a copy.
     is_plain = isinstance(data, Array) and data.missing == "fill" and not write_empty_chunks
-    is_copied = is_plain and store.traits.visible != "at commit" and (shape is None or as_lengths(shape) == data.shape)
+    is_plain = is_plain and store.traits.visible != "at commit"
+    is_copied = is_plain and (shape is None or as_lengths(shape) == data.shape)
     values: Any = data if lazy or is_copied or data is None else _values(data, dtype, format, path)
     if values is not None:
         shape = values.shape if shape is None else shape

@@ -11,9 +11,8 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3.options import most_threads
 from xzarr3.quantities import positive
@@ -42,10 +41,8 @@ def available_threads() -> int:
     """
     if threading.current_thread() is not threading.main_thread() or is_child():
         return 1
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # Not every system can tell which cores this process may use.
-        cores = os.cpu_count() or 1
+    usable = getattr(os, "sched_getaffinity", None)  # Not every system can tell.
+    cores = len(usable(0)) if usable else os.cpu_count() or 1
     return min(cores, most_threads() or cores)
 
 
@@ -80,94 +77,29 @@ class Pool:
 
 
 class Work:
-    """Work that several threads share; it may be part of other work.
+    """Work that several threads share; it may be part of other work."""
 
-    Parameters
-    ----------
-    stop : callable
-        Tells the workers to end.
-    """
-
-    def __init__(self, stop: Callable[[], object]) -> None:
-        self._stop, self._within = stop, _current.work
-        self._told_for = here.array, here.request
-        self._parts: dict[int, Work] = {}  # Work that threads of this work share in turn.
-        self.shares: list[Future[None]] = []
-        """The shares of the pool threads that are waited for."""
-        self._results: list[Any] = []
-        self.stopped = False
-        """Whether this work, or the work that it is part of, must end."""
+    def __init__(self) -> None:
+        self._within, self._told_for = _current.work, (here.array, here.request)
+        self.is_over = False
         self.first: BaseException | None = None
         """The first error; later errors may only result from the stop that followed."""
 
-    def __enter__(self) -> Self:
-        if self._within is not None:
-            self._within._parts[id(self)] = self
-            if self._within.stopped:
-                self.stop()
-        return self
+    def is_stopped(self) -> bool:
+        """Whether this work, or the work that it is part of, must end."""
+        return self.is_over or (self._within is not None and self._within.is_stopped())
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """End this work, once no thread takes part in it; an error of a worker is raised by `found`."""
-        self.stop()
-        if self._within is not None:
-            self._within._parts.pop(id(self), None)
-        to_the_end(self.wait)
-        return self.first is not None and isinstance(error, Exception)
-
-    def found(self) -> list[Any]:
-        """What the workers have returned, once this work has ended; raises the first error."""
-        if self.first is not None:
-            raise self.first  # Not in `__exit__`, where a later error would become its context.
-        return self._results
-
-    def stop(self) -> None:
-        """Stop this work and its parts; what has not been done is no longer wanted."""
-        self.stopped = True  # First, so that a new part either sees it or is among the parts below.
-        self._stop()
-        for part in list(self._parts.values()):
-            part.stop()
-
-    def run(self, worker: Callable[[], object]) -> None:
+    def run(self, worker: Callable[[], Result]) -> Result:
         """Run ``worker`` in this thread as part of this work."""
         before = _current.work, here.array, here.request
         _current.work, (here.array, here.request) = self, self._told_for
         try:
-            self._results.append(worker())
+            return worker()
         except BaseException as error:
-            self.first = self.first or error
-            self.stop()
+            self.first, self.is_over = self.first or error, True
             raise
         finally:
             _current.work, here.array, here.request = before
-
-    def help(self, pool: Pool, worker: Callable[[], object]) -> None:
-        """Let a pool thread run ``worker``, unless its share is cancelled before it begins.
-
-        Raises
-        ------
-        RuntimeError
-            If no thread can be started, for instance because the interpreter is shutting down.
-        """
-        from concurrent.futures import Future
-
-        share: Future[None] = Future()  # Not the pool's, which is unknown if Ctrl-C interrupts `submit`.
-        self.shares.append(share)
-        pool.get().submit(self._help, share, worker)
-
-    def _help(self, share: Future[None], worker: Callable[[], object]) -> None:
-        if share.set_running_or_notify_cancel():
-            try:
-                self.run(worker)
-            finally:
-                share.set_result(None)
-
-    def wait(self, *, to_begin: bool = False) -> None:
-        """Wait for the pool threads; those that have not begun will not, unless ``to_begin``."""
-        for share in self.shares:
-            while not (share.done() or (not to_begin and share.cancel())):
-                with contextlib.suppress(TimeoutError):  # A signal just before the wait does not end it.
-                    share.result(_GLANCE)
 
 
 class _Current(threading.local):
@@ -175,6 +107,7 @@ class _Current(threading.local):
 
 
 _current = _Current()
+_GLANCE = 0.1  # Seconds
 
 
 def is_shared() -> bool:
@@ -182,7 +115,9 @@ def is_shared() -> bool:
     return _current.work is not None
 
 
-_GLANCE = 0.1  # Seconds
+def is_wanted() -> bool:
+    """Whether the work that this thread takes part in has not been stopped."""
+    return _current.work is None or not _current.work.is_stopped()
 
 
 def pause(seconds: float) -> bool:
@@ -193,8 +128,8 @@ def pause(seconds: float) -> bool:
     bool
         Whether that work is still wanted.
     """
-    work, end = _current.work, time.monotonic() + seconds
-    while not (work and work.stopped):
+    end = time.monotonic() + seconds
+    while is_wanted():
         left = end - time.monotonic()
         if left <= 0:
             return True
@@ -223,13 +158,16 @@ def to_the_end(step: Callable[[], object]) -> None:
         raise
 
 
+def _wait(shares: list[Future[Result]], *, to_begin: bool = False) -> None:
+    """Wait for pool threads; those that have not begun will not, unless ``to_begin``."""
+    for share in shares:
+        while not (share.done() or (not to_begin and share.cancel())):
+            with contextlib.suppress(TimeoutError):  # A signal just before the wait does not end it.
+                share.exception(_GLANCE)
+
+
 def run_on_threads(
-    worker: Callable[[], Result],
-    threads: int,
-    pool: Pool,
-    stop: Callable[[], object],
-    *,
-    leaves: bool = False,
+    worker: Callable[[], Result], threads: int, pool: Pool, *, leaves: bool = False
 ) -> list[Result]:
     """Run ``worker`` in this thread and in threads of a pool; state shared by the workers divides the work.
 
@@ -240,11 +178,10 @@ def run_on_threads(
     Parameters
     ----------
     worker : callable
+        Asks :func:`is_wanted` from time to time, and ends if not.
     threads : int
         The most threads, including this one.
     pool : Pool
-    stop : callable
-        Tells the workers to end. Called when all work is done or a worker has failed.
     leaves : bool
         Whether to leave without waiting for the other threads after Ctrl-C. Safe where they only read and
         the results are discarded.
@@ -254,18 +191,25 @@ def run_on_threads(
     list
         What each worker returned, in any order.
     """
-    with Work(stop) as work, work:  # Ended twice: Ctrl-C may come between two steps of the first end.
-        try:
-            with contextlib.suppress(RuntimeError):  # Without this help it takes longer.
-                for _ in range(threads - 1):
-                    work.help(pool, worker)
-            work.run(worker)
-            work.wait()  # No items are left: the workers end with what they have.
-        except (KeyboardInterrupt, SystemExit):
-            if leaves:  # After Ctrl-C the caller does not wait for answers that may never come.
-                work.shares = [share for share in work.shares if share.cancel()]
+    work, shares, results = Work(), list["Future[Result]"](), list[Result]()
+    try:
+        with contextlib.suppress(RuntimeError):  # Without this help it takes longer.
+            for _ in range(threads - 1):
+                shares.append(pool.get().submit(work.run, worker))
+        results.append(work.run(worker))
+        _wait(shares)  # No items are left: the workers end with what they have.
+    except BaseException as error:
+        is_interrupted = not isinstance(error, Exception)
+        if is_interrupted and leaves:  # The caller does not wait for answers that may never come.
+            shares = [share for share in shares if share.cancel()]
+        if is_interrupted or work.first is None:
             raise
-    return work.found()
+    finally:
+        work.is_over = True
+        to_the_end(lambda: _wait(shares))
+    if work.first is not None:
+        raise work.first  # Not above, where a later error would become its context.
+    return results + [share.result() for share in shares if not share.cancelled()]
 
 
 def undisturbed(call: Callable[[], Result]) -> Result:
@@ -276,15 +220,12 @@ def undisturbed(call: Callable[[], Result]) -> Result:
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
-    with Work(lambda: None) as work, work:
-        try:
-            work.help(waiters, call)
-        except RuntimeError:  # No thread can be started.
-            if work.shares[0].cancel():
-                return call()
-        work.wait(to_begin=True)
-    result: Result = work.found()[0]
-    return result
+    try:
+        share = waiters.get().submit(Work().run, call)
+    except RuntimeError:  # No thread can be started.
+        return call()
+    to_the_end(lambda: _wait([share], to_begin=True))
+    return share.result()
 
 
 def parallel_map(
@@ -322,12 +263,11 @@ def parallel_map(
     if threads <= 1 or len(waiting) <= 1:
         return [function(item) for item in waiting]
     results: list[Result | None] = [None] * len(waiting)
-    numbers = iter(range(len(waiting)))  # `next` on it is atomic, and so is exhausting it.
+    numbers = iter(range(len(waiting)))  # `next` on it is atomic.
 
     def worker() -> None:
-        for at in numbers:
+        while is_wanted() and (at := next(numbers, None)) is not None:
             results[at] = function(waiting[at])
 
-    threads = min(threads, len(waiting))
-    run_on_threads(worker, threads, pool, lambda: deque(numbers, maxlen=0), leaves=leaves)
+    run_on_threads(worker, min(threads, len(waiting)), pool, leaves=leaves)
     return results  # type: ignore[return-value]

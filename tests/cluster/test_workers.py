@@ -57,7 +57,7 @@ from xzarr3.nodes import pickling
 from xzarr3.parallel import available_threads
 from xzarr3.stores import update
 from xzarr3.stores.interned import interned
-from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.local.names import TEMPORARY
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 OPTIONS: dict[str, Any] = {

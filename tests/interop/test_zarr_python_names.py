@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import xzarr3
-from xzarr3.names import ABSENT, INSTEAD, NEEDLESS
+from xzarr3.names import facts
 
 zarr = pytest.importorskip("zarr")
 pytestmark = pytest.mark.skipif(
@@ -347,9 +347,14 @@ def test_arguments_are_accepted_or_explained(owner: str) -> None:
         theirs, ours = getattr(there, name, None), getattr(here, name, None)
         if name.startswith("_") or not inspect.isfunction(theirs) or not callable(ours):
             continue
-        if name in ABSENT[owner] or (owner, name) in UNLIKE:
+        if name in facts()["absent"][owner] or (owner, name) in UNLIKE:
             continue
         compared += 1
-        missing = arguments(theirs) - arguments(ours, passed_on=True) - INSTEAD.keys() - NEEDLESS.keys()
+        missing = (
+            arguments(theirs)
+            - arguments(ours, passed_on=True)
+            - facts()["instead"].keys()
+            - facts()["needless"].keys()
+        )
         assert missing == set(), name
     assert compared >= 12

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from msgspec.structs import replace
 
 import xzarr3
 from xzarr3.codecs import BloscCodec, ZstdCodec
+from xzarr3.io import executor as io_executor
 from xzarr3.io import fetch
-from xzarr3.io import threads as io_threads
 from xzarr3.model import metadata
 
 
@@ -19,13 +20,13 @@ def large_as_small(*, windows: bool = True) -> Iterator[None]:
     """Threads, ranges, windows, and shards read in parts, for arrays that are too small to be worth it."""
     metadata._chain.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(io_threads, "_SMALL", 1)
-        patch.setattr(io_threads, "_LOCKED", 1e-9)
+        patch.setattr(io_executor, "_SMALL", 1)
+        patch.setattr(io_executor, "_LOCKED", 1e-9)
         if windows:
             patch.setattr(fetch, "WINDOW", 64)
             patch.setattr(fetch, "WHOLE_SHARD", 16)
-        patch.setattr(xzarr3.MemoryStore, "request_bytes", 8)
-        patch.setattr(xzarr3.LocalStore, "request_bytes", 8)
+        for store in (xzarr3.MemoryStore, xzarr3.LocalStore):
+            patch.setattr(store, "traits", replace(store.traits, request_bytes=8))
         patch.setattr(ZstdCodec, "direct_from", 1)
         patch.setattr(BloscCodec, "direct_from", 1)
         yield

@@ -18,6 +18,7 @@ from _strategies import index_codecs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from xzarr3.io.threads import to_read
 
 import xzarr3
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
@@ -25,7 +26,6 @@ from xzarr3.io import fetch as io_fetch
 from xzarr3.io import threads as io_threads
 from xzarr3.io.explain import Explanation
 from xzarr3.io.shards import _indexes
-from xzarr3.io.threads import to_read
 from xzarr3.stores.local import files
 
 THOROUGH = settings(

@@ -21,6 +21,7 @@ from _strategies import layouts, selections, shapes
 from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import xzarr3
 import xzarr3.dask
@@ -33,7 +34,7 @@ OURS = Xzarr3BackendEntrypoint
 class Waiting(WaitingStore):
     """Values in memory that several threads are worth waiting for; notes what is asked for."""
 
-    concurrency = 8
+    traits = replace(WaitingStore.traits, concurrency=8)
 
     @property
     def asked(self) -> list[str]:
@@ -330,7 +331,7 @@ def test_whether_it_vanished_is_asked_once_a_read() -> None:
 @pytest.mark.parametrize("concurrency", [8, 1])
 def test_where_nothing_is_found_it_is_asked_each_time(concurrency: int) -> None:
     store = Waiting()
-    store.concurrency = concurrency
+    store.traits = replace(store.traits, concurrency=concurrency)
     xzarr3.create_array(store, shape=50, chunks=1, dtype="int8")
     array = xzarr3.open_array(store)
     store.count.requests.clear()

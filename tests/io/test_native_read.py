@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import LocalStore
-from xzarr3.io import native, native_read
+from xzarr3.io import native
 
 pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
 
@@ -255,7 +255,7 @@ def test_inner_chunks_of_a_shard_in_memory(memory: bool, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(native, "_allocate", allocated)
     monkeypatch.setattr(native, "_lent", native._Lent())
-    monkeypatch.setattr(native_read, "WORTH", 1e-3)
+    monkeypatch.setattr(native, "WORTH", 1e-3)
     assert np.array_equal(array.get((slice(200, 3, -3), slice(None)), threads=1), values[200:3:-3])
     monkeypatch.setattr(native, "_lent", native._Lent())
     assert np.array_equal(array.get(..., threads=3), values)

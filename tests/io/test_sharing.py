@@ -6,7 +6,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,8 @@ from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
 from xzarr3.commit.replace_directory import StagedFolder as _StagedFolder
-from xzarr3.io.threads import to_read
 from xzarr3.parallel import cores
-from xzarr3.stores import cut
-from xzarr3.stores.base import ValueReader
+from xzarr3.stores import BytesValue, Value, cut
 
 TOO_LONG = 30.0  # Seconds after which a thread hangs.
 
@@ -106,8 +104,8 @@ class Forwarding(MemoryStore):
 
     other: xzarr3.Array | None = None
 
-    def set(self, key: str, value: Buffer) -> None:
-        super().set(key, value)
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+        super().put(key, pieces)
         if self.other is not None and "c/" in key:
             number = int(key.rpartition("/")[2])
             self.other[number * 2] = number
@@ -204,12 +202,16 @@ def test_a_codec_may_read_another_array(codec: Callable[[Any], None], tmp_path: 
 class Crossed(LocalStore):
     """Keeps everything with all bits turned round."""
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
         value = super().get(key, byte_range)
         return None if value is None else bytes(octet ^ 255 for octet in bytes(value))
 
-    def set(self, key: str, value: Buffer) -> None:
-        super().set(key, bytes(octet ^ 255 for octet in bytes(value)))
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+        super().put(key, [bytes(octet ^ 255 for octet in b"".join(pieces))])
+
+    def open(self, key: str, *how: object) -> Value | None:
+        value = self.get(key)
+        return None if value is None else BytesValue(value)
 
 
 @pytest.mark.parametrize("compressors", [None, "zstd"])
@@ -316,26 +318,16 @@ def test_chunks_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
         array[5, 5]
 
 
-def test_readers_are_of_the_type_that_stores_promise(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    store.set("a", b"value")
-    reader = store.reader().open("a")
-    assert isinstance(reader, ValueReader)
-    with reader:
-        assert reader.read_into(2**70, memoryview(bytearray(3))) == 0
-
-
-def test_to_read_takes_threads_where_they_pay() -> None:
+def test_a_read_takes_threads_where_they_pay() -> None:
     def number(selection: Any, store: Store | None = None, **options: Any) -> int:
         data = np.ones((64, 2**14), "f4")  # Chunks of 64 KiB.
         array = xzarr3.create_array(store or MemoryStore(), data=data, chunks=(1, 2**14), **options)
-        return to_read(array.engine, array.plan(selection), 4)
+        return array.engine.threads(array.plan(selection), 4)
 
     assert number(...) == 4
     assert number(slice(3)) == 1, "little to decode"
     assert number(..., compressors=None) == 1, "nothing to decode"
-    slow = MemoryStore()
-    slow.request_bytes = 2**20
+    slow = MemoryStore().with_traits(request_bytes=2**20)
     assert number(..., slow, compressors=None) == 4, "answers take long"
     assert number(..., shards=(64, 2**14)) == 1, "a shard belongs to one thread"
 

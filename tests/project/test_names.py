@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import xzarr3
-from xzarr3.names import ABSENT, EARLIER, INSTEAD, NEEDLESS
+from xzarr3.names import facts
 
 FIELD: dict[str, Any] = {"shape": 4, "dtype": "int8"}
 
@@ -144,10 +144,11 @@ def test_keys_of_encodings(encoding: dict[str, Any], texts: list[str]) -> None:
 
 
 def test_tables_do_not_contradict_each_other() -> None:
-    assert not INSTEAD.keys() & NEEDLESS.keys()
-    assert not EARLIER.keys() & ABSENT["module"].keys()
-    public = set(dir(xzarr3))
-    assert not public & (EARLIER.keys() | ABSENT["module"].keys())
+    found = facts()
+    assert not found["instead"].keys() & found["needless"].keys()
+    absent = found["absent"]["module"].keys()
+    assert not found["earlier"].keys() & absent
+    assert not set(dir(xzarr3)) & (found["earlier"].keys() | absent)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_dir_has_the_public_names_only(module: str) -> None:
 @pytest.mark.parametrize("owner", ["module", "Array", "Group"])
 def test_absent_names_say_what_to_use(owner: str) -> None:
     things = {"module": xzarr3, "Array": xzarr3.zeros(1), "Group": xzarr3.group()}
-    for name, text in ABSENT[owner].items():
+    for name, text in facts()["absent"][owner].items():
         assert not hasattr(things[owner], name)
         with pytest.raises(AttributeError) as caught:
             getattr(things[owner], name)

@@ -11,11 +11,11 @@ from typing import Any
 
 import dask
 import dask.array as da
+import msgspec
 import numpy as np
 import pytest
 import xarray as xr
 from _conformance import run_threads
-from _opening import opening
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +23,7 @@ import xzarr3
 from xzarr3.commit import stage
 from xzarr3.errors import ChangedError, StoreError
 from xzarr3.parallel import parallel_map, pause
-from xzarr3.stores import cut, in_flight
-from xzarr3.stores.base import Store, ValueReader
+from xzarr3.stores import Store, Traits, Value, cut, in_flight
 
 
 class FarStore(Store):
@@ -35,7 +34,7 @@ class FarStore(Store):
 
     def __init__(self, latency: float = 0.0, concurrency: int = 64, *, versions: bool = True) -> None:
         super().__init__()
-        self.concurrency = concurrency
+        self.traits = Traits(concurrency=concurrency)
         self.latency = latency
         self.values: dict[str, tuple[int, bytes]] = {}
         self.log: list[tuple[str, str, Any]] = []
@@ -58,53 +57,46 @@ class FarStore(Store):
             with self._lock:
                 self.under_way -= 1
 
-    def get(self, key: str, byte_range: Any = None) -> Any:
+    def get(self, key: str, byte_range: Any = None) -> Any:  # type: ignore[override]
         found = self._request("get", key, byte_range)
         if found is None:
             return None
         return found[1] if byte_range is None else cut(found[1], byte_range)
 
-    def set(self, key: str, value: Any) -> None:
+    def put(self, key: str, pieces: Any) -> None:  # type: ignore[override]
         self._request("set", key)
         with self._lock:
             self._serial += 1
-            self.values[key] = self._serial, bytes(value)
+            self.values[key] = self._serial, b"".join(pieces)
 
-    def erase(self, key: str) -> None:
-        self._request("erase", key)
-        self.values.pop(key, None)
+    def erase(self, *keys: str) -> None:
+        for key in keys:
+            self._request("erase", key)
+            self.values.pop(key, None)
 
-    def list(self) -> Any:
-        return iter(sorted(self.values))
+    def list(self, prefix: str = "") -> Any:
+        return sorted(self.values)
 
-    _reader = opening
-
-    def opened(self, key: str, part: Any, version: object | None) -> ValueReader | None:
+    def open(self, key: str, first: Any = None, version: object | None = None) -> Value | None:
         if version is not None:
-            return _FarReader(self, key, version, None)
-        if part is None:
-            found = self._request("head", key)
-            return None if found is None else _FarReader(self, key, found[0], len(found[1]))
-        start, length = part
-        found = self._request("get", key, (start, length))
+            return _FarValue(self, key, version, None)
+        found = self._request("head" if first is None else "get", key, first)
         if found is None:
             return None
-        reader = _FarReader(self, key, found[0], len(found[1]))
-        reader.first = (start, length), bytes(cut(found[1], (start, length)))
-        return reader
+        value = _FarValue(self, key, found[0], len(found[1]))
+        if first is not None:
+            value.first = first, bytes(cut(found[1], first))
+        return value
 
     def requests(self, *, documents: bool = False) -> list[tuple[str, str, Any]]:
         return [each for each in self.log if documents or not each[1].endswith("zarr.json")]
 
 
-class _FarReader(ValueReader):
+class _FarValue(Value):
     first: tuple[Any, bytes] | None = None
 
     def __init__(self, store: FarStore, key: str, version: object, size: int | None) -> None:
-        self._store = store
-        self._key = key
-        self._version = version
-        self.size = size
+        self._store, self._key, self._version, self.size = store, key, version, size
 
     @property
     def version(self) -> object | None:
@@ -269,12 +261,10 @@ def test_several_values_together() -> None:
     for act in (
         lambda: store.set_values((key, key.encode()) for key in keys),
         lambda: store.get_values([*keys, "none"]),
-        lambda: store.erase_values(keys),
     ):
         store.most = 0
         most.append((act(), store.most))
-    assert most == [(None, 10), ([*(key.encode() for key in keys), None], 10), (None, 10)]
-    assert store.values == {}
+    assert most == [(None, 10), ([*(key.encode() for key in keys), None], 10)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -286,7 +276,7 @@ def test_selections_are_those_of_numpy(data: st.DataObject) -> None:
     shards = tuple(n * data.draw(st.integers(1, 3)) for n in chunks) if sharded else None
     values = np.arange(np.prod(shape), dtype="i2").reshape(shape)
     store = FarStore(concurrency=data.draw(st.sampled_from([2, 5, 64])), versions=data.draw(st.booleans()))
-    store.request_bytes = data.draw(st.sampled_from([1, 16, 2**20]))
+    store = store.with_traits(request_bytes=data.draw(st.sampled_from([1, 16, 2**20])))
     compressors = data.draw(st.sampled_from([None, "zstd"]))
     array = xzarr3.create_array(
         store, data=values, chunks=chunks, shards=shards, compressors=compressors, fill_value=-1
@@ -355,7 +345,7 @@ def test_a_store_without_listing_is_copied_however_many_chunks_there_are() -> No
 
 def test_a_copy_of_what_is_not_there_is_an_error() -> None:
     with pytest.raises(StoreError, match="no value"):
-        FarStore().copy_values([("a", "b")])
+        FarStore().copy("a", "b")
 
 
 # What listings leave out
@@ -364,17 +354,14 @@ def test_a_copy_of_what_is_not_there_is_an_error() -> None:
 class Forgetful(xzarr3.MemoryStore):
     """Lists not all of its keys."""
 
-    concurrency = 4
+    traits = msgspec.structs.replace(xzarr3.MemoryStore.traits, concurrency=4, tells_changes=False)
 
     def __init__(self) -> None:
         super().__init__()
-        self.forgets: Callable[[str], bool] = lambda key: False
+        self.forgets: Callable[[str], bool] = str.isspace  # No key is.
 
-    def version(self, key: str) -> object | None:
-        return None
-
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        return (key for key in super().list_prefix(prefix) if not self.forgets(key))
+    def list(self, prefix: str = "") -> Iterator[str]:
+        return (key for key in super().list(prefix) if not self.forgets(key))
 
     def list_dir(self, prefix: str) -> Any:
         keys, prefixes = super().list_dir(prefix)

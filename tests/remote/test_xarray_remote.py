@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import dask
 import fsspec
+import msgspec
 import numpy as np
 import obstore.store as obstore
 import pandas as pd
@@ -44,7 +45,7 @@ class FarStore(WaitingStore):
     def __init__(self, values: Any, *, concurrency: int = 64) -> None:
         super().__init__()
         self._values = dict(values)
-        self.concurrency = concurrency
+        self.traits = msgspec.structs.replace(self.traits, concurrency=concurrency)
         self.broken: set[str] = set()
         self.before = self._check
 

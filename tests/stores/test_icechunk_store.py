@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from _conformance import INVALID_KEYS, contents, plain, run_numbered
+from _conformance import contents, plain, run_numbered
 
 import xzarr3
 from xzarr3 import InvalidKeyError, ReadOnlyError, StoreCapabilityError, StoreError, open_store
-from xzarr3.stores.zarr_python import store as module
+from xzarr3.stores import WrapperStore
+from xzarr3.stores import foreign as module
 
 icechunk = pytest.importorskip("icechunk")
 
@@ -49,7 +50,7 @@ def by_zarr_python(store: Any, **options: Any) -> xr.Dataset:
     return xr.open_dataset(store, engine="zarr", consolidated=False, **options).load()
 
 
-def test_nothing_is_seen_before_the_commit(repository: Any, session: Any) -> None:
+def test_icechunk_store_nothing_is_seen_before_the_commit(repository: Any, session: Any) -> None:
     ds = dataset()
     xzarr3.to_zarr(ds, session.store, encoding={"t": {"chunks": (2, 4), "shards": (4, 8)}})
     before = repository.readonly_session("main")
@@ -70,13 +71,13 @@ def test_nothing_is_seen_before_the_commit(repository: Any, session: Any) -> Non
     xr.testing.assert_identical(xr.open_dataset(at_first.store, engine="xzarr3").load(), ds)
 
 
-def test_a_session_stands_for_its_store(session: Any) -> None:
+def test_icechunk_store_session_stands_for_its_store(session: Any) -> None:
     xzarr3.create_array(session, "a", data=np.arange(3))
     assert open_store(session) is open_store(session.store)
     np.testing.assert_array_equal(zarr.open_array(session.store, path="a")[:], np.arange(3))
 
 
-def test_a_node_that_is_named_as_chunks_are(session: Any) -> None:
+def test_icechunk_store_node_that_is_named_as_chunks_are(session: Any) -> None:
     root = xzarr3.create_group(session.store)
     root.create_group("g").create_array("c", data=np.arange(3))
     root.create_array("c", data=np.array(5))
@@ -91,7 +92,7 @@ def test_a_node_that_is_named_as_chunks_are(session: Any) -> None:
 
 
 @pytest.mark.parametrize("source", ["g/b/x", "g"])
-def test_move(repository: Any, session: Any, source: str) -> None:
+def test_icechunk_store_move(repository: Any, session: Any, source: str) -> None:
     root = xzarr3.create_group(session.store)
     root.create_array("g/b/x", data=VALUES, chunks=(2, 4), shards=(4, 8))
     root.create_array("g/y", data=np.array(5))
@@ -109,38 +110,25 @@ def test_move(repository: Any, session: Any, source: str) -> None:
     assert zarr.open_group(repository.readonly_session("main").store, mode="r")[moved][1, 2] == VALUES[1, 2]
 
 
-def test_stores_around_that_of_a_session(session: Any) -> None:
+def test_icechunk_store_below_others_that_of_a_session(session: Any) -> None:
     logged = zarr.storage.LoggingStore(session.store, log_level="ERROR")
     xzarr3.to_zarr(dataset().chunk({"time": 2}), logged)
-    assert open_store(logged).transactional
-    around = xzarr3.LoggingStore(xzarr3.CacheStore(session.store))
-    xzarr3.to_zarr(dataset(5), around, append_dim="time")
+    assert open_store(logged).traits.visible == "at commit"
+    xzarr3.to_zarr(dataset(5), WrapperStore(session.store), append_dim="time")
     xr.testing.assert_identical(by_zarr_python(session.store), xr.concat([dataset(), dataset(5)], "time"))
     assert xzarr3.open_group(xzarr3.ReadOnlyStore(session.store)).attrs == {"a": 1}
 
 
-def test_keys_that_icechunk_lacks_are_absent_and_refused(session: Any) -> None:
+def test_icechunk_store_keys_it_lacks_are_absent_and_refused(session: Any) -> None:
     store = open_store(session.store)
     xzarr3.create_array(store, "a", data=np.arange(4), chunks=2)
-    odd = [
-        ".zgroup",
-        "a/.zarray",
-        "README.md",
-        "a/.xzarr3-lease",
-        "a/c/01",
-        "a/c/4294967296",
-        "a/0.0",
-        "a/c.0",
-    ]
-    for key in odd:
+    odd = ".zgroup a/.zarray README.md a/.xzarr3-lease a/c/01 a/c/4294967296 a/0.0 a/c.0"
+    for key in odd.split():
         assert (store.get(key), store.get(key, (0, 1)), store.exists(key)) == (None, None, False)
-        assert store.reader().open(key) is None
+        assert store.open(key) is None
         store.erase(key)
         with pytest.raises(InvalidKeyError, match="documents and chunks of Zarr version 3"):
             store.set(key, b"x")
-    for key in INVALID_KEYS:
-        with pytest.raises(InvalidKeyError):
-            store.get(key)
     for prefix, keys in {
         "": ["a/c/0", "a/c/1", "a/zarr.json", "zarr.json"],
         "a/c/": ["a/c/0", "a/c/1"],
@@ -161,7 +149,7 @@ def icechunk_in_memory() -> Any:
 
 
 @pytest.mark.parametrize("key", ["a/zarr.json", "a/c/0"])
-def test_byte_ranges(session: Any, key: str) -> None:
+def test_icechunk_store_byte_ranges(session: Any, key: str) -> None:
     store = open_store(session.store)
     xzarr3.create_array(store, "a", data=np.arange(3))
     value = bytes(store.get(key) or b"")
@@ -189,7 +177,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("options", [{"chunks": (2, 3)}, {"chunks": (1, 4), "shards": (2, 8)}], ids=repr)
-def test_arrays_change_as_elsewhere(session: Any, change: Callable[[Any], object], options: Any) -> None:
+def test_icechunk_store_arrays_change_as_elsewhere(session: Any, change: Any, options: Any) -> None:
     """No chunk that was beyond the end comes back."""
     made = []
     for store in (session.store, {}):
@@ -200,17 +188,9 @@ def test_arrays_change_as_elsewhere(session: Any, change: Callable[[Any], object
     np.testing.assert_array_equal(zarr.open_array(session.store, path="a")[...], made[1][...])
 
 
-def test_a_shrunken_array_leaves_no_chunks(session: Any) -> None:
-    made = xzarr3.create_array(session.store, "a", data=VALUES, chunks=(2, 3), fill_value=-1)
-    made.resize((3, 4))
-    array = zarr.open_array(session.store, path="a", mode="r+")
-    array.resize((5, 8))  # Unlike xzarr3, it does not erase what is there already.
-    expected = np.full((5, 8), -1.0)
-    expected[:3, :4] = VALUES[:3, :4]
-    np.testing.assert_array_equal(array[...], expected)
-
-
-def test_chunks_that_another_library_left_beyond_the_end_do_not_come_back(session: Any) -> None:
+def test_icechunk_store_chunks_beyond_the_end_do_not_come_back(
+    session: Any,
+) -> None:
     xzarr3.create_array(session.store, "a", data=VALUES, chunks=(2, 8), fill_value=0)
     key, store = "a/zarr.json", open_store(session.store)
     document = json.loads(bytes(store.get(key) or b""))
@@ -256,7 +236,7 @@ def times(clock: str) -> xr.Dataset:
 
 
 @pytest.mark.parametrize("write", MODES.values(), ids=MODES)
-def test_datasets_are_written_as_elsewhere(session: Any, write: Callable[[Any], object]) -> None:
+def test_icechunk_store_datasets_are_written_as_elsewhere(session: Any, write: Any) -> None:
     places: list[Any] = [session.store, {}]
     for store in places:
         xzarr3.to_zarr(dataset(), store, encoding={"t": {"chunks": (2, 4)}})
@@ -274,19 +254,17 @@ SELECTION = (slice(3, 5), slice(1, 6))
 
 
 @pytest.mark.parametrize("options", [{"chunks": (2, 3)}, {"chunks": (1, 4), "shards": (2, 8)}], ids=repr)
-def test_requests_are_those_that_are_explained(session: Any, options: Any) -> None:
+def test_icechunk_store_requests_are_those_that_are_explained(session: Any, options: Any) -> None:
     xzarr3.create_array(session.store, "a", data=VALUES, **options)
     array = xzarr3.open_array(session.store, "a")
     told = array.explain(SELECTION)
     with xzarr3.trace() as trace:
         np.testing.assert_array_equal(array[SELECTION], VALUES[SELECTION])
-    asked: list[str] = re.findall(r"^requests\s+get .*\n((?: +\d+)+)", str(trace), re.MULTILINE)[0].split()
     document = 1  # Read again, as a read of several chunks does.
-    assert sum(map(int, asked[:6])) == told.requests + document
-    assert list(map(int, asked[2:6])) == [0] * 4
+    assert trace.total["requests"] == told.requests + document
 
 
-def test_threads_change_parts_of_one_chunk(session: Any) -> None:
+def test_icechunk_store_threads_change_parts_of_one_chunk(session: Any) -> None:
     array = xzarr3.create_array(session.store, "a", shape=(32,), dtype="i4")
 
     def work(at: int) -> None:
@@ -300,7 +278,7 @@ def test_threads_change_parts_of_one_chunk(session: Any) -> None:
 # What is refused, and what is left after an error
 
 
-def test_what_would_be_erased_before_it_is_read_is_refused(session: Any) -> None:
+def test_icechunk_store_what_would_be_erased_before_it_is_read_is_refused(session: Any) -> None:
     xzarr3.to_zarr(dataset(), session.store)
     for engine, options in (("xzarr3", {}), ("zarr", {"consolidated": False})):
         lazy = xr.open_dataset(session.store, engine=engine, chunks={}, **options)
@@ -316,7 +294,7 @@ def test_what_would_be_erased_before_it_is_read_is_refused(session: Any) -> None
     np.testing.assert_array_equal(array[...], VALUES[::-1] + 1)
 
 
-def test_what_a_transaction_lacks_says_so(session: Any) -> None:
+def test_icechunk_store_what_a_transaction_lacks_says_so(session: Any) -> None:
     ds, source = dataset(), xzarr3.create_group({})
     for ask in (
         lambda: xzarr3.to_zarr(ds, session.store, resume=True),
@@ -342,15 +320,12 @@ def failing(ds: xr.Dataset) -> xr.Dataset:
     return lazy
 
 
-def test_a_failed_write_leaves_no_new_node(session: Any) -> None:
+def test_icechunk_store_failures_leave_no_new_node_and_say_what_is_gone(
+    session: Any,
+) -> None:
     with pytest.raises(RuntimeError, match="no such value"):
         xzarr3.to_zarr(failing(dataset()), session.store, group="new")
-    keys = [key for key in open_store(session.store).list() if "new" in key]
-    assert keys == []
-    xzarr3.to_zarr(dataset(), session.store, group="new")
-
-
-def test_a_failed_replacement_says_what_is_gone(session: Any) -> None:
+    assert [key for key in open_store(session.store).list() if "new" in key] == []
     xzarr3.to_zarr(dataset(), session.store)
     with pytest.raises(RuntimeError, match="no such value") as caught:
         xzarr3.to_zarr(failing(dataset()), session.store, mode="w")
@@ -360,7 +335,7 @@ def test_a_failed_replacement_says_what_is_gone(session: Any) -> None:
     xr.testing.assert_identical(by_zarr_python(session.store), dataset())
 
 
-def test_a_failed_append_leaves_the_array_as_it_was(session: Any) -> None:
+def test_icechunk_store_failed_append_leaves_the_array_as_it_was(session: Any) -> None:
     xzarr3.to_zarr(dataset(), session.store, encoding={"t": {"chunks": (2, 8)}})
     with pytest.raises(RuntimeError, match="no such value"):
         xzarr3.to_zarr(failing(dataset(5)), session.store, append_dim="time")
@@ -370,11 +345,11 @@ def test_a_failed_append_leaves_the_array_as_it_was(session: Any) -> None:
     assert np.isnan(array[5:]).all()
 
 
-def test_a_read_only_session(repository: Any, session: Any) -> None:
+def test_icechunk_store_read_only_session(repository: Any, session: Any) -> None:
     xzarr3.create_array(session.store, "a", data=np.arange(4))
     session.commit("a")
     store = open_store(repository.readonly_session("main").store)
-    assert (store.writeable, store.tells_changes) == (False, True)
+    assert (store.writeable, store.traits.tells_changes) == (False, True)
     with pytest.raises(ReadOnlyError):
         xzarr3.create_array(store, "b", shape=3, dtype="i4")
     other = open_store(repository.readonly_session("main").store)
@@ -384,7 +359,7 @@ def test_a_read_only_session(repository: Any, session: Any) -> None:
     assert xzarr3.from_zarr(other, "a").name == lazy.name
 
 
-def test_a_committed_session_is_read_only(session: Any) -> None:
+def test_icechunk_store_committed_session_is_read_only(session: Any) -> None:
     array = xzarr3.create_array(session.store, "a", data=np.arange(4))
     session.commit("a")
     for write in (
@@ -397,7 +372,7 @@ def test_a_committed_session_is_read_only(session: Any) -> None:
     np.testing.assert_array_equal(array[:], np.arange(4))
 
 
-def test_of_two_sessions_that_change_one_chunk_one_commits(repository: Any, session: Any) -> None:
+def test_icechunk_store_commits_one_of_two_changes_of_a_chunk(repository: Any, session: Any) -> None:
     xzarr3.create_array(session.store, "a", data=np.arange(4))
     session.commit("a")
     one, other = repository.writable_session("main"), repository.writable_session("main")
@@ -419,7 +394,7 @@ def elsewhere(thing: object, monkeypatch: pytest.MonkeyPatch) -> Any:
     return pickle.loads(data)
 
 
-def test_snapshots_travel(repository: Any, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_icechunk_store_pickles_snapshots(repository: Any, session: Any, monkeypatch: Any) -> None:
     xzarr3.create_array(session.store, "a", data=np.arange(4))
     session.commit("a")
     array = xzarr3.open_array(repository.readonly_session("main").store, "a")
@@ -429,19 +404,15 @@ def test_snapshots_travel(repository: Any, session: Any, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(twin[:], np.arange(4))
 
 
-def test_writable_sessions_stay_in_their_process(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    array = xzarr3.create_array(session.store, "a", data=np.arange(4))
-    with pytest.raises(StoreError, match=r"cannot be sent to other processes.*readonly_session"):
-        pickle.dumps(array)
-
-
-def test_copies_of_a_fork_are_not_written(
+def test_icechunk_store_copies_of_a_fork_are_not_written(
     repository: Any, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their chunks would be lost, as nothing merges them."""
     xzarr3.create_array(session.store, "a", data=np.arange(4))
     session.commit("a")
     fork = repository.writable_session("main").fork()
+    with pytest.raises(StoreError, match=r"cannot be sent to other processes.*readonly_session"):
+        pickle.dumps(xzarr3.open_array(repository.writable_session("main").store, "a"))
     array = xzarr3.open_array(fork.store, "a", mode="r+")
     array[0] = 7
     twin = elsewhere(array, monkeypatch)
@@ -450,7 +421,7 @@ def test_copies_of_a_fork_are_not_written(
         twin[0] = 8
 
 
-def test_a_scheduler_of_other_processes_is_refused(session: Any) -> None:
+def test_icechunk_store_scheduler_of_other_processes_is_refused(session: Any) -> None:
     """Before anything is erased."""
     ds = dataset()
     xzarr3.to_zarr(ds, session.store)
@@ -474,9 +445,9 @@ def test_a_scheduler_of_other_processes_is_refused(session: Any) -> None:
     np.testing.assert_array_equal(zarr.open_array(session.store, path="t")[...], 1)
 
 
-def test_a_session_that_is_made_anew_is_another(repository: Any, session: Any) -> None:
-    other = repository.writable_session("main")
-    assert open_store(other.store) is not open_store(session.store)
-    assert open_store(other.store).identity != open_store(session.store).identity
+def test_icechunk_store_session_that_is_made_anew_is_another(repository: Any, session: Any) -> None:
+    other = open_store(repository.writable_session("main").store)
+    assert other is not open_store(session.store)
+    assert other.identity != open_store(session.store).identity
     xzarr3.create_group(session.store)
-    assert contents(open_store(other.store)) == {}
+    assert contents(other) == {}

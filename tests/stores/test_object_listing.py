@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import http.server
-import io
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from email.message import Message
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,34 +17,25 @@ import xarray as xr
 
 import xzarr3
 from xzarr3 import MemoryStore, StoreCapabilityError, StoreError
-from xzarr3.stores import CacheStore, LoggingStore, ReadOnlyStore
+from xzarr3.stores import ReadOnlyStore, WrapperStore
 from xzarr3.stores.object.errors import AnswerError
 from xzarr3.stores.object.listing import names_on
 
 pytest.importorskip("obstore")
 
 URL = "http://host:1/data/x.zarr/"
+LONG = "a_very_long_name_of_a_variable_that_nginx_cuts_off"
 PYTHON = """<!DOCTYPE HTML>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>Directory listing for /data/x.zarr/</title>
-</head>
-<body>
-<h1>Directory listing for /data/x.zarr/</h1>
-<hr>
-<ul>
+<html lang="en"><head><meta charset="utf-8"><title>Directory listing for /data/x.zarr/</title></head>
+<body><h1>Directory listing for /data/x.zarr/</h1><hr><ul>
 {}
-</ul>
-<hr>
-</body>
-</html>
+</ul><hr></body></html>
 """
-NGINX = """<html>\r
+NGINX = f"""<html>\r
 <head><title>Index of /data/x.zarr/</title></head>\r
 <body>\r
 <h1>Index of /data/x.zarr/</h1><hr><pre><a href="../">../</a>\r
-<a href="a_very_long_name_of_a_variable_that_nginx_cuts_off/">a_very_long_name_of_a_variable_tha..&gt;</a> -\r
+<a href="{LONG}/">a_very_long_name_of_a_variable_tha..&gt;</a> 01-Jan-2026 10:00      -\r
 <a href="sst%3Amean/">sst:mean/</a>                  01-Jan-2026 10:00                   -\r
 <a href="zarr.json">zarr.json</a>                  01-Jan-2026 10:00                 171\r
 </pre><hr></body>\r
@@ -76,20 +65,11 @@ def linked(*links: str) -> str:
     return PYTHON.format("\n".join(f'<li><a href="{link}">name</a></li>' for link in links))
 
 
-def names(page: str | bytes, charset: str = "utf-8") -> tuple[set[str], set[str]]:
-    """The names on a page as from a server."""
-    answer: Any = io.BytesIO(page if isinstance(page, bytes) else page.encode())
-    answer.headers = Message()
-    answer.headers["Content-Type"] = f"text/html; charset={charset}"
-    return names_on(answer, URL, 60.0)
-
-
 def test_names_on_pages_of_servers() -> None:
-    assert names(linked("a/", "%C3%A9%20b/", "zarr.json")) == ({"zarr.json"}, {"a", "\u00e9 b"})
-    long = "a_very_long_name_of_a_variable_that_nginx_cuts_off"
-    assert names(NGINX) == ({"zarr.json"}, {long, "sst:mean"})
-    assert names(APACHE) == ({"zarr.json"}, {"sst:mean", "t&u"})
-    assert names(linked()) == (set(), set())
+    assert names_on(linked("a/", "%C3%A9%20b/", "zarr.json"), URL) == ({"zarr.json"}, {"a", "\u00e9 b"})
+    assert names_on(NGINX, URL) == ({"zarr.json"}, {LONG, "sst:mean"})
+    assert names_on(APACHE, URL) == ({"zarr.json"}, {"sst:mean", "t&u"})
+    assert names_on(linked(), URL) == (set(), set())
 
 
 HOSTILE = [
@@ -114,10 +94,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize("link", HOSTILE)
 def test_names_on_takes_no_link_that_leads_elsewhere(link: str) -> None:
-    assert names(linked(link, "a/")) == (set(), {"a"})
+    assert names_on(linked(link, "a/"), URL) == (set(), {"a"})
 
 
-REFUSED: dict[str, str | bytes] = {
+REFUSED: dict[str, str] = {
     "nothing": "",
     "a page for a login": "<html><title>Log in</title><form>Password</form><a href='a/'>a</a></html>",
     "a page of somebody": "<html><h1>Index of refraction</h1><a href='a/'>a</a></html>",
@@ -126,35 +106,35 @@ REFUSED: dict[str, str | bytes] = {
     "a child by a detour": linked("a/", "b/../c/"),
     "a child with two slashes": linked("a/", "b//"),
     "no end": linked("a/").partition("</ul>")[0],
-    "no text": b"\xff\xfe" + linked("a/").encode(),
-    "no HTML": linked("a/").replace("<ul>", "<![what["),
-    "many names": linked(*map(str, range(10**6))),
-    "one name many times": linked(*["a/"] * 10**6),
-    "a long tag": linked("a/").replace("<ul>", "<ul " + "x" * 10**6),
-    "a long comment": linked("a/").replace("<ul>", "<!-- " + "-" * 10**6),
-    "many tags that do not end": linked("a/").replace("<ul>", "<ul" * 10**6),
-    "many attributes": linked("a/").replace("<ul>", "<ul " + "a='" * 10**6),
+}
+ENDLESS: dict[str, str] = {
+    "one name many times": linked(*["a/"] * 10**5),
+    "a long tag": linked("a/").replace("<ul>", "<a " + "x" * 10**6),
+    "many tags that do not end": linked("a/").replace("<ul>", "<a " * 10**6),
+    "many attributes": linked("a/").replace("<ul>", "<a " + "href='" * 10**6),
+    "blanks": linked("a/").replace("<h1>", "<h1>" + " " * 10**6 + "<h1>" * 10**5),
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_names_on_refuses_what_is_no_whole_list(kind: str) -> None:
     with pytest.raises(AnswerError):
-        names(REFUSED[kind])
+        names_on(REFUSED[kind], URL)
 
 
-def test_names_on_refuses_an_unknown_charset() -> None:
-    with pytest.raises(AnswerError, match="cannot be parsed"):
-        names(linked("a/"), "no-such-charset")
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_names_on_takes_time_that_grows_with_the_page_only(kind: str) -> None:
+    """A test that does not end is a failure: the square of a million letters takes hours."""
+    assert names_on(ENDLESS[kind], URL)[1] <= {"a"}
 
 
 # Served on loopback
 
 
 @contextmanager
-def serving(handler: Callable[..., Any]) -> Iterator[str]:
-    """The URL of a server on loopback."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+def serving(handler: Callable[..., Any], folder: Path) -> Iterator[str]:
+    """The URL of a server of a folder on loopback."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -165,46 +145,35 @@ def serving(handler: Callable[..., Any]) -> Iterator[str]:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Python's server of a directory."""
+    """Python's server of a directory; pages of folders are sent if there is something else for them."""
+
+    page: Callable[[], Iterable[bytes]] | None = None
+    status = 200
+    needs = ""
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing."""
 
-
-class Strange(Quiet):
-    """Sends documents, and something else for the pages of folders."""
-
-    page: Callable[[], Iterable[bytes]]
-    status = 200
-
     def do_GET(self) -> None:
-        if not self.path.endswith("/"):
+        if self.needs and self.headers[self.needs] != "k":
+            self.send_error(401)
+            return
+        if self.page is None or not self.path.endswith("/"):
             super().do_GET()
             return
         self.send_response(self.status)
         self.send_header("Content-Type", "text/html")
+        self.send_header("Location", "/")
         self.end_headers()
         try:
-            for piece in type(self).page():
+            for piece in type(self).page():  # type: ignore[misc]
                 self.wfile.write(piece)
         except OSError:  # The reader has hung up.
             return
 
 
-class Moved(Quiet):
-    """Leads away from folders below the first one."""
-
-    def do_GET(self) -> None:
-        if self.path == "/" or not self.path.endswith("/"):
-            super().do_GET()
-            return
-        self.send_response(302)
-        self.send_header("Location", "/")
-        self.end_headers()
-
-
-def strange(page: Callable[[], Iterable[bytes]], **said: Any) -> type[Strange]:
-    return type("Sent", (Strange,), {"page": staticmethod(page), **said})
+def strange(page: Callable[[], Iterable[bytes]], **said: Any) -> type[Quiet]:
+    return type("Sent", (Quiet,), {"page": staticmethod(page), **said})
 
 
 def fill(store: Any, **options: Any) -> xr.Dataset:
@@ -217,94 +186,72 @@ def fill(store: Any, **options: Any) -> xr.Dataset:
 
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
 def test_groups_without_consolidated_metadata_are_found(zarr_format: Any, tmp_path: Path) -> None:
-    ds = fill(tmp_path / "x.zarr", zarr_format=zarr_format)
-    with serving(partial(Quiet, directory=str(tmp_path))) as url:
-        place = f"{url}/x.zarr"
+    ds = fill(tmp_path / "x \u00e9.zarr", zarr_format=zarr_format)
+    with serving(Quiet, tmp_path) as url:
+        place = f"{url}/x \u00e9.zarr"  # Not encoded.
         xr.testing.assert_identical(xr.open_dataset(place, engine="xzarr3").load(), ds)
         assert set(xr.open_groups(place, engine="xzarr3")) == {"/", "/g", "/g/\u00e9"}
         group = xzarr3.open_group(place)
         assert sorted(group) == ["a b", "g", "t", "x"]
-        assert [*group["g"].group_keys()] == ["\u00e9"]
-        assert len(xzarr3.stats(place).arrays) == 5
         assert sorted(xzarr3.copy(place, MemoryStore())) == sorted(group)
-        with pytest.raises(xzarr3.NodeNotFoundError, match="'g/t'"):
-            group["g/t"]
 
 
-def test_list_dir_of_a_web_server_through_wrappers(tmp_path: Path) -> None:
-    tmp_path = tmp_path / "with a blank \u00e9"  # Not encoded in the URL.
-    ds = fill(tmp_path)
-    with serving(partial(Quiet, directory=str(tmp_path.parent))) as above:
-        url = f"{above}/{tmp_path.name}"
-        store = ReadOnlyStore(CacheStore(LoggingStore(url)))
-        assert store.list_dir("g/") == ({"g/zarr.json"}, {"g/\u00e9/"})
-        assert (store.browsable, store.listable) == (True, False)
-        for ask in (store.list, store.list_sizes, lambda: store.list_prefix("g/")):
-            with pytest.raises(StoreCapabilityError, match="web server"):
-                ask()
-        xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), ds)
-
-
-@pytest.mark.parametrize("options", [{"headers": {"X-Key": "k"}}, {"headers": {"Authorization": "k"}}])
-def test_list_dir_of_a_web_server_sends_headers(options: dict[str, Any], tmp_path: Path) -> None:
-    (name,) = options["headers"]
-
-    class Guarded(Quiet):
-        def do_GET(self) -> None:
-            if self.headers[name] == "k":
-                super().do_GET()
-            else:
-                self.send_error(401)
-
-    fill(tmp_path)
-    with serving(partial(Guarded, directory=str(tmp_path))) as url:
-        assert xzarr3.open_store(url, options).list_dir("g/")[1] == {"g/\u00e9/"}
-        with pytest.raises(xzarr3.StorePermissionError, match="401"):
-            xzarr3.open_store(url).list_dir("g/")
+@pytest.mark.parametrize("needs", ["", "X-Key", "Authorization"])
+def test_list_dir_of_a_web_server(needs: str, tmp_path: Path) -> None:
+    """Also through wrappers, and with headers."""
+    for key in ("g/zarr.json", "g/a/zarr.json"):
+        xzarr3.LocalStore(tmp_path).set(key, b"{}")
+    with serving(type("Guarded", (Quiet,), {"needs": needs}), tmp_path) as url:
+        options = {"client_options": {"default_headers": {needs or "X": "k"}}}
+        store = ReadOnlyStore(WrapperStore(xzarr3.open_store(url, options)))
+        assert store.list_dir("g/") == ({"g/zarr.json"}, {"g/a/"})
+        assert (store.traits.browsable, store.listable) == (True, False)
+        with pytest.raises(StoreCapabilityError, match="cannot be listed"):
+            store.list()
+        if needs:
+            with pytest.raises(xzarr3.StorePermissionError, match="401"):
+                xzarr3.open_store(url).list_dir("g/")
 
 
 UNLISTED: dict[str, tuple[type[Quiet], str]] = {
     "none": (strange(lambda: [b"no"], status=404), "404"),
     "refused": (strange(lambda: [b"no"], status=403), "403"),
     "a login": (strange(lambda: [b"<html><form>Password</form></html>"]), "no list of a folder"),
-    "elsewhere": (Moved, "redirects to another place"),
-    "many names": (strange(lambda: [linked(*map(str, range(10**6))).encode()]), "larger than"),
-    "no end": (strange(lambda: itertools.repeat(b"<a href='a/'>a</a>" * 1000)), "larger than|did not end"),
-    "nothing but blanks": (strange(lambda: itertools.repeat(b" " * 10**6)), "larger than|did not end"),
+    "elsewhere": (strange(lambda: [b""], status=302), "status 302"),
+    "no text": (strange(lambda: [b"\xff\xfe"]), "no text"),
+    "many names": (strange(lambda: [linked(*map(str, range(10**6))).encode()]), "more than"),
+    "no end": (strange(lambda: itertools.repeat(b"<a href='a/'>a</a>" * 1000)), "more than"),
 }
 
 
 @pytest.mark.parametrize("kind", UNLISTED)
-def test_without_a_page_the_error_names_consolidated_metadata(kind: str, tmp_path: Path) -> None:
+def test_list_dir_without_a_page_names_consolidated_metadata(kind: str, tmp_path: Path) -> None:
     handler, why = UNLISTED[kind]
-    fill(tmp_path / "x.zarr")
-    with serving(partial(handler, directory=str(tmp_path))) as url:
-        with pytest.raises(StoreCapabilityError, match=r"consolidate_metadata\(\)") as caught:
-            xr.open_dataset(f"{url}/x.zarr", engine="xzarr3")
-        assert isinstance(caught.value.__cause__, StoreCapabilityError)
-        with pytest.raises(StoreCapabilityError, match=f"folder 'g/'.*({why})"):
-            xzarr3.open_store(f"{url}/x.zarr").list_dir("g/")
+    with (
+        serving(handler, tmp_path) as url,
+        pytest.raises(StoreCapabilityError, match=f"keys below 'g/'.*{why}.*consolidated"),
+    ):
+        xzarr3.open_store(url).list_dir("g/")
 
 
-def test_a_page_that_comes_drop_by_drop_is_given_up(tmp_path: Path) -> None:
+def test_list_dir_gives_up_a_page_that_comes_drop_by_drop(tmp_path: Path) -> None:
     done = threading.Event()
 
     def drops() -> Iterator[bytes]:
         while not done.wait(0.05):
             yield b" "
 
-    with serving(partial(strange(drops), directory=str(tmp_path))) as url:
+    with serving(strange(drops), tmp_path) as url:
         try:
-            with pytest.raises(StoreCapabilityError, match="did not end within 1 s"):
+            with pytest.raises(StoreCapabilityError, match="took over 1 s"):
                 xzarr3.open_store(url, {"deadline": 1}).list_dir("")
         finally:
             done.set()
 
 
-def test_a_page_without_its_end_is_asked_for_again(tmp_path: Path) -> None:
+def test_list_dir_asks_again_for_a_page_without_its_end(tmp_path: Path) -> None:
     pages = iter([linked("a/").partition("</body>")[0], linked("a/", "b/"), ""])
-    handler = strange(lambda: [next(pages).encode()])
-    with serving(partial(handler, directory=str(tmp_path))) as url:
+    with serving(strange(lambda: [next(pages).encode()]), tmp_path) as url:
         assert xzarr3.open_store(url).list_dir("") == (set(), {"a/", "b/"})
         with pytest.raises(StoreError):
             xzarr3.open_store(url, {"retries": 0}).list_dir("")

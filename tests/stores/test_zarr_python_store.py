@@ -1,100 +1,89 @@
-"""Objects with the asynchronous store interface of zarr-python, called through it."""
+"""Objects with zarr-python's asynchronous store interface, called through it; and which are not."""
 
 from __future__ import annotations
 
 import asyncio
 import pickle
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import zarr
-from _conformance import VALUE, contents, plain, run_numbered
-from _interface import Interface
-from _kinds import conformance
+from _conformance import INVALID_KEYS, VALUE, contents, fill, not_refused, plain, reads, run_numbered, writes
+from _kinds import every_check
 from _unprivileged import run_child
-from zarr.storage import LocalStore, LoggingStore
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, LoggingStore, MemoryStore, WrapperStore
 
 import xzarr3
-from xzarr3 import ReadOnlyError, StoreCapabilityError, StoreError, StorePermissionError, open_store
-from xzarr3.stores.zarr_python import loop
-from xzarr3.stores.zarr_python import store as module
-from xzarr3.stores.zarr_python.store import ZarrPythonStore
-
-ADAPTED: dict[str, Any] = {"holds_versions": False, "stamps": False, "forks": False, "ranges": 20}
-FOLDERS_STAY = dict.fromkeys(("test_erase", "test_erase_values", "test_erase_prefix", "test_lists"))
-"""Tests that a store fails that keeps empty directories, which look like prefixes."""
-SHORT = ["a.b/.c", "with space/ leading and trailing ", "*?[a]{b}", "\u6c23/\u6e29", "quote\"'"]
+from xzarr3 import ReadOnlyError, Store, StoreCapabilityError, StoreError, StorePermissionError, open_store
+from xzarr3.stores import cut
+from xzarr3.stores import foreign as module
+from xzarr3.stores.foreign import ForeignStore
 
 
 class OnDisk(LocalStore):
     """A class of a user, which may do anything."""
 
 
+class InMemory(MemoryStore):
+    """A class of a user whose answers a test may change."""
+
+
 def quiet(store: Any) -> LoggingStore[Any]:
     return LoggingStore(store, log_level="ERROR")
 
 
-TestWrappedMemory = conformance(lambda base: open_store(quiet(zarr.storage.MemoryStore())), **ADAPTED)
-if hasattr(zarr.storage, "ManagedMemoryStore"):  # zarr-python 3.1 has none.
-    TestPartOfMemory = conformance(
-        lambda base: open_store(zarr.storage.ManagedMemoryStore(path="a")), **ADAPTED
-    )
-TestWithoutZarrPython = conformance(lambda base: open_store(Interface()), **ADAPTED)
-TestDirectory = conformance(
-    lambda base: open_store(OnDisk(base / "store")),
-    **{**ADAPTED, **FOLDERS_STAY, "nests": False, "bounds_keys": True, "odd_keys": SHORT},
-)
+def on_disk(base: Path) -> Store:
+    return open_store(OnDisk(base))
 
 
-def test_erasing_a_key_never_removes_a_directory(tmp_path: Path) -> None:
+test_foreign_store_in_memory = every_check(lambda base: open_store(MemoryStore()))
+test_foreign_store_around_another = every_check(lambda base: open_store(quiet(MemoryStore())))
+# It keeps empty directories, which look like prefixes.
+test_foreign_store_of_files = every_check(on_disk, leave_out=["erasing"])
+
+
+def test_foreign_store_takes_no_key_that_leads_out() -> None:
+    store = open_store(InMemory())
+    fill(store, "a/b", "c")
+    changes = {name: lambda key, name=name: writes(store, key)[name]() for name in writes(store)}  # type: ignore[misc]
+    assert not_refused({**reads(store), **changes}, INVALID_KEYS) == []
+
+
+def test_foreign_store_erases_no_directory(tmp_path: Path) -> None:
     store = open_store(OnDisk(tmp_path))
     store.set("a/b/c", VALUE)
-    for key in ("a", "a/b"):
-        store.erase(key)
-    store.erase_values(["a", "none"])
+    store.erase("a", "a/b", "none")
     assert contents(store) == {"a/b/c": VALUE}
 
 
 # What a store answers
 
 
-class Answers(Interface):
-    """Answers reads with ``answer(value, byte_range)``."""
-
-    answer: Any = None
-
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        found = await super().get(key, prototype)
-        return found if found is None or key != "a" else type(self).answer(found, byte_range)
-
-
-def cut_short(value: Any, byte_range: Any) -> Any:
+def short(value: bytes, byte_range: Any) -> bytes:
     return value if byte_range is None else value[:1]
 
 
-def whole_in_any_case(value: Any, byte_range: Any) -> Any:
+def whole(value: bytes, byte_range: Any) -> bytes:
     return value
 
 
-def refused(value: Any, byte_range: Any) -> Any:
+def refused(value: bytes, byte_range: Any) -> bytes:
     if byte_range is not None:
         raise ValueError("no such range")
     return value
 
 
-@pytest.mark.parametrize("answer", [cut_short, whole_in_any_case, refused])
-@pytest.mark.parametrize("byte_range", [(2, 3), (-4, None), (-4, 2), (8, 5), (12, 3), (0, 30), (5, 0)])
-def test_odd_answers_to_ranges_are_not_believed(answer: Any, byte_range: tuple[int, int | None]) -> None:
-    foreign = type("Odd", (Answers,), {"answer": staticmethod(answer)})()
-    foreign.values["a"] = VALUE
-    start, length = byte_range
-    expected = VALUE[start:] if length is None else VALUE[start:][:length]
-    assert plain([open_store(foreign).get("a", byte_range)]) == [expected]
+@pytest.mark.parametrize("answer", [short, whole, refused])
+@pytest.mark.parametrize("part", [(2, 3), (-4, None), (-4, 2), (8, 5), (12, 3), (0, 30), (5, 0)])
+def test_foreign_store_believes_no_odd_answers(answer: Any, part: tuple[int, int | None]) -> None:
+    class Odd(InMemory):
+        async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+            return prototype.buffer.from_bytes(answer(VALUE, byte_range))
+
+    assert plain([open_store(Odd()).get("a", part)]) == [bytes(cut(VALUE, part))]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +95,12 @@ def test_odd_answers_to_ranges_are_not_believed(answer: Any, byte_range: tuple[i
         (RuntimeError(), StoreError),
     ],
 )
-def test_errors_are_of_this_package(error: Exception, kind: type[StoreError]) -> None:
-    class Broken(Interface):
-        async def get(self, *args: Any) -> Any:
+def test_foreign_store_errors_are_of_this_package(error: Exception, kind: type[StoreError]) -> None:
+    class Broken(InMemory):
+        async def get(self, *args: Any, **options: Any) -> Any:
             raise error
 
-        set = get
+        set = exists = get
 
         async def list_dir(self, prefix: str) -> Any:
             raise error
@@ -119,10 +108,8 @@ def test_errors_are_of_this_package(error: Exception, kind: type[StoreError]) ->
 
     store = open_store(Broken())
     for call in (
-        lambda: store.get("a/b"),
-        lambda: store.get("a/b", (0, 2)),
-        lambda: store.set("a/b", b""),
-        lambda: store.list_dir("a/b/"),
+        *(lambda: store.get("a/b"), lambda: store.get("a/b", (0, 2)), lambda: store.open("a/b")),
+        *(lambda: store.set("a/b", b""), lambda: store.erase("a/b"), lambda: store.list_dir("a/b/")),
     ):
         with pytest.raises(kind, match=rf"a/b.*Broken.*{type(error).__name__}") as caught:
             call()
@@ -132,27 +119,30 @@ def test_errors_are_of_this_package(error: Exception, kind: type[StoreError]) ->
         xzarr3.open_group(Broken())
 
 
-def test_what_is_no_buffer_is_an_error() -> None:
-    foreign = Interface()
-    foreign.values["a"] = "text"  # type: ignore[assignment]
+def test_foreign_store_takes_no_other_values() -> None:
+    class Text(InMemory):
+        async def get(self, *args: Any, **options: Any) -> Any:
+            return "text"
+
     with pytest.raises(StoreError, match="'a'"):
-        open_store(foreign).get("a")
+        open_store(Text()).get("a")
 
 
-@pytest.mark.parametrize(
-    ("lacks", "error"),
-    [("supports_writes", ReadOnlyError), ("supports_deletes", StoreError), ("supports_listing", StoreError)],
-)
-def test_what_a_store_lacks(lacks: str, error: type[Exception]) -> None:
-    foreign = type("Lacking", (Interface,), {lacks: False})()
-    foreign.values["a"] = VALUE
-    store = open_store(foreign)
-    assert store.writeable is (lacks != "supports_writes")
-    assert store.erasable is (lacks == "supports_listing")
-    assert store.listable is (lacks != "supports_listing")
-    with pytest.raises(error):
+@pytest.mark.parametrize("lacks", ["supports_writes", "supports_deletes", "supports_listing"])
+def test_foreign_store_lacks_what_the_object_lacks(lacks: str) -> None:
+    foreign = InMemory()
+    open_store(foreign).set("a", VALUE)
+    lacking = type("Lacking", (InMemory,), {lacks: False})(foreign._store_dict)
+    store = open_store(lacking)
+    able = {
+        "supports_writes": store.writeable,
+        "supports_deletes": store.erasable,
+        "supports_listing": store.listable,
+    }
+    assert not able[lacks]
+    with pytest.raises(ReadOnlyError if lacks == "supports_writes" else StoreError):
         list(store.list()) if lacks == "supports_listing" else store.erase("a")
-    assert foreign.values == {"a": VALUE}
+    assert store.get("a") == VALUE
     if store.writeable:
         array = xzarr3.create_array(store, "x", data=np.arange(6), chunks=2)
         array[2:5] = 9
@@ -162,36 +152,33 @@ def test_what_a_store_lacks(lacks: str, error: type[Exception]) -> None:
 # At the same time
 
 
-class Together(Interface):
-    """Answers reads of chunks only when so many are under way at the same time."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number, self.barrier = number, None
-
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        if "/c/" in key:
-            self.barrier = self.barrier or asyncio.Barrier(self.number)
-            await asyncio.wait_for(self.barrier.wait(), 60)
-        return await super().get(key, prototype, byte_range)
-
-
 @pytest.mark.parametrize("number", [2, 24])
-def test_many_requests_are_in_flight(number: int) -> None:
-    foreign = Together(number)
+def test_foreign_store_has_many_requests_in_flight(number: int) -> None:
+    class Together(InMemory):
+        """Answers reads of chunks only when so many are under way at the same time."""
+
+        barrier: asyncio.Barrier | None = None
+
+        async def get(self, key: str, *args: Any, **options: Any) -> Any:
+            if "/c/" in key:
+                self.barrier = self.barrier or asyncio.Barrier(number)
+                await asyncio.wait_for(self.barrier.wait(), 20)
+            return await super().get(key, *args, **options)
+
+    foreign = Together()
     xzarr3.create_array(foreign, "a", data=np.arange(number), chunks=1)
     np.testing.assert_array_equal(xzarr3.open_array(foreign, "a")[:], np.arange(number))
     parts = open_store(foreign).get_partial_values((f"a/c/{at}", (0, 1)) for at in range(number))
     assert len(parts) == number
 
 
-def test_many_threads_share_one_loop() -> None:
+def test_foreign_store_shares_one_loop_among_threads() -> None:
     names = set()
 
-    class Seen(Interface):
-        async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+    class Seen(InMemory):
+        async def get(self, *args: Any, **options: Any) -> Any:
             names.add(threading.current_thread().name)
-            return await super().get(key, prototype, byte_range)
+            return await super().get(*args, **options)
 
     store = open_store(Seen())
     store.set("a", VALUE)
@@ -199,59 +186,23 @@ def test_many_threads_share_one_loop() -> None:
     assert len(names) == 1
     assert threading.current_thread().name not in names
 
-
-def test_a_call_from_the_loop_itself_is_refused() -> None:
-    store = open_store(Interface())
-
-    async def call() -> None:
-        store.get("a")
-
-    with pytest.raises(StoreError, match="event loop that serves it"):
-        loop.run(call())
-
-
-def test_it_works_where_an_event_loop_runs_already() -> None:
-    """As in Jupyter."""
-
-    async def main() -> object:
-        store = open_store(Interface())
-        store.set("a", VALUE)
+    async def call() -> object:
         return store.get("a")
 
-    assert plain([asyncio.run(main())]) == [VALUE]
-
-
-ALONE = """
-import sys
-import numpy as np
-from _interface import Interface
-import xzarr3
-
-foreign = Interface()
-array = xzarr3.create_array(foreign, "a", data=np.arange(12), chunks=2, shards=6)
-array[3:7] = 1
-np.testing.assert_array_equal(xzarr3.open_array(foreign, "a")[2:8], [2, 1, 1, 1, 1, 7])
-assert xzarr3.open_store(foreign).get("a/c/0", (1, 2)) is not None
-assert sorted(foreign.values) == ["a/c/0", "a/c/1", "a/zarr.json", "zarr.json"]
-assert "zarr" not in sys.modules
-"""
-
-
-def test_zarr_python_is_not_imported() -> None:
-    path = [str(Path(__file__).parent), *sys.path]
-    code = f"import sys; sys.path[:] = {path!r}\n{ALONE}"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert asyncio.run(call()) == VALUE, "another loop runs in this thread, as in Jupyter"
+    with pytest.raises(StoreError, match=r"SyncError: .*within a running loop"):
+        sync(call())
 
 
 # One store for one object, and other processes
 
 
-def test_one_object_has_one_store() -> None:
-    foreign = Interface()
+def test_foreign_store_is_one_for_one_object() -> None:
+    foreign = InMemory()
     store = open_store(foreign)
     assert open_store(foreign) is store
-    other = open_store(Interface())
-    assert other is not store
+    assert open_store(WrapperStore(foreign)) is store
+    other = open_store(InMemory())
     assert other.identity != store.identity
 
 
@@ -261,8 +212,8 @@ def elsewhere(data: bytes, monkeypatch: pytest.MonkeyPatch) -> Any:
     return pickle.loads(data)
 
 
-def test_memory_is_not_written_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(quiet(quiet(zarr.storage.MemoryStore())))
+def test_foreign_store_does_not_write_memory_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(quiet(quiet(MemoryStore())))
     store.set("a", VALUE)
     twin = elsewhere(pickle.dumps(store), monkeypatch)
     assert (contents(twin), twin.identity) == ({"a": VALUE}, store.identity)
@@ -270,22 +221,24 @@ def test_memory_is_not_written_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Non
         twin.set("a", b"")
 
 
-def test_directory_is_written_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_store_writes_files_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(OnDisk(tmp_path))
     twin = elsewhere(pickle.dumps(store), monkeypatch)
     twin.set("a", VALUE)
     assert contents(store) == {"a": VALUE}
+    guarded = pickle.loads(pickle.dumps(store.with_traits(read_only=True)))
+    assert (guarded.read_only, store.read_only) == (True, False)
 
 
-def test_what_cannot_be_pickled_says_so() -> None:
-    foreign = Interface()
+def test_foreign_store_that_cannot_be_pickled_says_so() -> None:
+    foreign = InMemory()
     foreign.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match=r"cannot be sent to other processes: .*TypeError; use threads"):
         pickle.dumps(xzarr3.create_array(foreign, shape=3, dtype="i4"))
 
 
-def test_a_forked_process_is_refused() -> None:
-    store = open_store(Interface())
+def test_foreign_store_refuses_a_forked_process() -> None:
+    store = open_store(InMemory())
     store.set("a", VALUE)
 
     def work() -> str:
@@ -296,6 +249,19 @@ def test_a_forked_process_is_refused() -> None:
     assert "forked process; start processes with 'spawn'" in run_child(work).checked()
 
 
-def test_it_is_used_only_where_it_must_be(tmp_path: Path) -> None:
+def test_foreign_store_is_used_only_where_it_must_be(tmp_path: Path) -> None:
     assert type(open_store(LocalStore(tmp_path))) is xzarr3.LocalStore
-    assert type(open_store(OnDisk(tmp_path))) is ZarrPythonStore
+    assert type(open_store(WrapperStore(LocalStore(tmp_path)))) is xzarr3.LocalStore
+    assert type(open_store(OnDisk(tmp_path))) is ForeignStore
+
+
+def test_store_of_refuses_a_manifest_store_of_virtualizarr() -> None:
+    manifests = pytest.importorskip("virtualizarr.manifests")
+    registry = pytest.importorskip("obspec_utils.registry")
+    virtual = manifests.ManifestStore(
+        manifests.ManifestGroup(arrays={}), registry=registry.ObjectStoreRegistry()
+    )
+    for given in (virtual, quiet(virtual)):
+        for use in (open_store, xzarr3.open_group, xzarr3.open_dataset):
+            with pytest.raises(TypeError, match=r"ManifestStore of VirtualiZarr; .*to_icechunk.*to_kerchunk"):
+                use(given)

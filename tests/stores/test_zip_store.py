@@ -1,4 +1,4 @@
-"""Zip files as stores: what every store does, what peers read and write, faults, and hostile files."""
+"""Zip files as stores: what peers read and write, requests, one writer, faults, and hostile files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ import sys
 import threading
 import time
 import warnings
-import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,7 @@ import pytest
 import xarray as xr
 from _conformance import VALUE, contents, read_back, run_threads
 from _fault_server import FaultServer
-from _kinds import conformance, reading
-from _opening import opening
+from _kinds import every_check
 from _unprivileged import run_child, run_unprivileged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -48,15 +46,15 @@ from xzarr3.errors import (
     InvalidKeyError,
     NodeExistsError,
     NodeNotFoundError,
+    StoreCapabilityError,
 )
-from xzarr3.stores import ObjectStore
-from xzarr3.stores.base import OversizedError, Scratch, ValueReader
-from xzarr3.stores.zip import read as zip_files
-from xzarr3.stores.zip import write as zip_writing
-from xzarr3.stores.zip.store import ZipStore
-from xzarr3.stores.zip.write import new_member
+from xzarr3.stores import Value, ZipStore, cut, update
+from xzarr3.stores import zip as zip_files
+from xzarr3.stores.values import OversizedError
 
 codecs.lookup("cp437")  # The user that some children become may not be able to load it.
+
+test_check_store = every_check(lambda base: ZipStore(base / "x.zip", mode="w"))
 
 
 @pytest.fixture
@@ -64,9 +62,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "x.zarr.zip"
 
 
-def packed(values: dict[str, bytes], *place: Any) -> ZipStore:
+def packed(values: dict[str, bytes], path: Path) -> ZipStore:
     """A zip that holds these values."""
-    return ZipStore.pack(MemoryStore(values), *place)
+    return ZipStore.pack(MemoryStore(values), path)
 
 
 def verified(path: Path) -> dict[str, bytes]:
@@ -78,7 +76,7 @@ def verified(path: Path) -> dict[str, bytes]:
 
 def draft_of(path: Path) -> Path:
     """Where a zip is written."""
-    return path.with_name(zip_writing.TEMPORARY + path.name)
+    return path.with_name(zip_files.TEMPORARY + path.name)
 
 
 def fork() -> int:
@@ -87,65 +85,47 @@ def fork() -> int:
         return os.fork()
 
 
-def deflated(values: dict[str, bytes], base: Path) -> Store:
-    (base / "store").mkdir(exist_ok=True)
-    with zipfile.ZipFile(base / "store" / "x.zip", "w", zipfile.ZIP_DEFLATED) as peer:
-        for key, value in values.items():
-            peer.writestr(key, value)
-    return ZipStore(base / "store" / "x.zip")
-
-
-TestZipFile = conformance(lambda base: ZipStore(base / "store" / "x.zip", mode="w"), travels="closed")
-TestZipValue = conformance(lambda base: ZipStore(MemoryStore(), "in/x.zip", mode="a"), travels="closed")
-TestReadingZipFile = reading(lambda values, base: packed(values, base / "store" / "x.zip"))
-TestReadingDeflatedZip = reading(deflated)
-TestReadingZipValue = reading(lambda values, base: packed(values, MemoryStore(), "x.zip"))
-
-
 class Requests(Store):
-    """Values of which parts are asked for; notes each request. Like a server, it does not tell the size."""
+    """Values of which parts are asked for; notes each request. Like a server, it may not tell the size."""
 
-    concurrency = 7
-    request_bytes = 12345
+    traits = xzarr3.stores.Traits(concurrency=7, request_bytes=12345, over_read=3.0)
 
     def __init__(self, values: dict[str, bytes], version: object = None, *, tells_size: bool = True) -> None:
         super().__init__()
-        self.values = values
-        self.tells_size = tells_size
+        self.values, self.known, self.tells_size = values, version, tells_size
         self.asked: list[tuple[int, int | None]] = []
-        self.known = version
 
-    def get(self, key: str, byte_range: Any = None) -> bytes | None:
+    def get(self, key: str, byte_range: Any = None) -> Any:
         value = self.values.get(key)
         if value is None:
             return None
-        start, length = byte_range or (0, None)
-        self.asked.append((start, length))
-        first = start if start >= 0 else max(len(value) + start, 0)
-        return value[first:] if length is None else value[first:][:length]
+        self.asked.append(byte_range)
+        return cut(value, byte_range)
 
-    _reader = opening
-
-    def opened(self, key: str, part: Any, version: object | None) -> ValueReader | None:
-        return _Asking(self, key) if key in self.values else None
+    def open(self, key: str, first: Any = None, version: object = None) -> Value | None:
+        return Asking(self, key) if key in self.values else None
 
 
-class _Asking(ValueReader):
+class Asking(Value):
     def __init__(self, store: Requests, key: str) -> None:
-        self._store = store
-        self._key = key
-        self._version = store.known
+        self._store, self._key, self._version = store, key, store.known
         self.size = len(store.values[key]) if store.tells_size else None
 
     @property
     def version(self) -> object | None:
         return self._version
 
-    def read(self, start: int, length: int | None = None) -> bytes:
+    def read(self, start: int, length: int | None = None) -> Any:
         value = self._store.get(self._key, (start, length))
         if value is None or self._store.known != self._version:
             raise ChangedError(f"key '{self._key}' of {self._store} is not what was opened")
         return value
+
+    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Any:
+        """Adjacent parts are one request, as a service would do it."""
+        first, last = min(starts), max(at + n for at, n in zip(starts, lengths, strict=True))
+        whole = self.read(first, last - first)
+        return (whole[at - first :][:n] for at, n in zip(starts, lengths, strict=True))
 
 
 # Peers
@@ -251,6 +231,7 @@ def test_what_others_have_in_a_zip_stays(path: Path) -> None:
         assert peer.read("../out") == b"not a key"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="zipfile does not read these fields")
 def test_names_of_other_times(path: Path) -> None:
     """Names that are not said to be UTF-8 are in code page 437, unless a field spells them.
 
@@ -265,7 +246,7 @@ def test_names_of_other_times(path: Path) -> None:
     assert contents(ZipStore(path)) == expected
     with zipfile.ZipFile(path) as peer:
         assert peer.namelist()[0] == "\u00e9/x"
-    with pytest.raises(StoreError, match=r"not in UTF-8; use mode 'r'.*with ZipStore\.pack"):
+    with pytest.raises(StoreError, match=r"not in UTF-8; copy it with ZipStore\.pack"):
         ZipStore(path, mode="a")
     assert path.read_bytes() == data
     assert os.listdir(path.parent) == [path.name]
@@ -323,22 +304,6 @@ def test_zip_made_in_one_go_is_read(path: Path, compression: int) -> None:
 # Many and large members
 
 
-def calls(work: Callable[[], object]) -> int:
-    """How many functions are called."""
-    count = 0
-
-    def note(frame: object, event: str, what: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 @pytest.mark.slow
 def test_more_members_than_two_bytes_can_count(path: Path) -> None:
     number = 0xFFFF + 4465
@@ -362,21 +327,6 @@ def test_more_members_than_two_bytes_can_count(path: Path) -> None:
     assert bytes(ZipStore(path).get("e") or b"") == b"peer"
 
 
-def test_listing_many_members_looks_at_few() -> None:
-    store = ZipStore(MemoryStore(), "x.zip", mode="w")
-    view = store._opened()
-    for at in range(20_000):
-        member, _ = new_member(f"a/{at % 10}/c/{at}", [])
-        member.header_offset = at
-        view.put(member, at)
-    store.list_dir("")
-    assert calls(lambda: [store.list_dir("a/"), store.list_dir("a/3/")]) < 1000
-    assert store.list_dir("a/") == (set(), {f"a/{at}/" for at in range(10)})
-    assert store.list_dir("a/3/") == (set(), {"a/3/c/"})
-    assert len(store.list_dir("a/3/c/")[0]) == 2000
-    store.discard()
-
-
 def test_zip_beyond_four_gigabytes(path: Path) -> None:
     """Sparse, so that it costs no space."""
     for mode, old in (("w", {}), ("r+", {"old": b"old"})):
@@ -393,36 +343,28 @@ def test_zip_beyond_four_gigabytes(path: Path) -> None:
 
 
 def test_member_beyond_four_gigabytes(path: Path) -> None:
-    """Its data are a hole in the file; the records are those that a store writes."""
+    """Its data are a hole in the file."""
     size = 2**32 + 10
-    large, (small, header) = zipfile.ZipInfo("m"), new_member("s", [memoryview(b"x")])
+    large, small = zipfile.ZipInfo("m"), zipfile.ZipInfo("s")
     large.file_size = large.compress_size = size
     large.CRC, large.header_offset = 77, 0
+    small.file_size = small.compress_size = 1
+    small.CRC = zlib.crc32(b"x")
     with path.open("wb") as out:
         out.write(large.FileHeader())
         out.seek(size - 3, os.SEEK_CUR)
         out.write(b"end")
         small.header_offset = out.tell()
-        out.write(header + b"x")
+        out.write(small.FileHeader() + b"x")
         with zipfile.ZipFile(out, "w") as peer:
             peer.infolist().extend([large, small])
     store = ZipStore(path)
-    reader = store.reader().open("m")
-    assert reader is not None
-    assert reader.size == size
-    assert bytes(reader.read(-3)) == b"end"
-    assert bytes(reader.read(size - 5, 100)) == b"\0\0end"
+    value = store.open("m")
+    assert value is not None
+    assert value.size == store.getsize("m") == size
+    assert bytes(value.read(-3)) == b"end"
+    assert bytes(value.read(size - 5, 100)) == b"\0\0end"
     assert bytes(store.get("s") or b"") == b"x"
-    with zipfile.ZipFile(path) as peer:
-        assert peer.getinfo("m").file_size == size
-        assert peer.read("s") == b"x"
-        if sys.version_info < (3, 12):
-            return  # It reads all that lies before, and verifies the checksum.
-        with peer.open("m") as stream:
-            stream.seek(size - 3)
-            # The peer verifies the checksum at the end, which this hole does not have.
-            stream._expected_crc = None  # type: ignore[attr-defined]
-            assert stream.read() == b"end"
 
 
 def test_equal_values_make_equal_bytes(tmp_path: Path) -> None:
@@ -445,7 +387,7 @@ def test_packing_reclaims_space(path: Path) -> None:
     assert path.stat().st_size < 11_000
     assert contents(packed) == {"a/b": b"\4" * 10_000, "c": b"kept"}
     assert packed.read_only
-    part = ZipStore.pack(packed, MemoryStore(), "y.zip", prefix="a/")
+    part = ZipStore.pack(packed, path.with_name("y.zip"), prefix="a/")
     assert contents(part) == {"b": b"\4" * 10_000}
 
 
@@ -465,8 +407,7 @@ def test_opening_reads_the_end_and_each_member_is_one_request(path: Path, versio
     assert directory[1] is not None
     assert directory[0] > 3_000_000
     assert sum(directory) < len(data)
-    assert store.concurrency == 7
-    assert store.request_bytes == 12345
+    assert (store.concurrency, store.traits.request_bytes, store.traits.over_read) == (7, 12345, 3.0)
     server.asked.clear()
     for at in (5, 2999, 0):
         assert bytes(store.get(f"c/{at}") or b"") == bytes([at % 256]) * 1000
@@ -510,16 +451,9 @@ def test_value_that_is_replaced_is_noticed(path: Path) -> None:
 def test_file_that_is_replaced_stays_what_it_was_for_its_readers(path: Path, is_value: bool) -> None:
     packed({"a": b"old"}, path)
     reader = ZipStore(LocalStore(path.parent), path.name) if is_value else ZipStore(path)
-    data = pickle.dumps(reader)
     packed({"a": b"new"}, path)
     assert bytes(reader.get("a") or b"") == b"old"
     assert bytes(ZipStore(path).get("a") or b"") == b"new"
-
-    def work() -> None:
-        with pytest.raises(ChangedError, match="replaced"):
-            pickle.loads(data).get("a")
-
-    run_child(work).checked()
 
 
 def test_zip_on_a_web_server(path: Path, fault_server: FaultServer) -> None:
@@ -529,7 +463,7 @@ def test_zip_on_a_web_server(path: Path, fault_server: FaultServer) -> None:
             writer.set(f"c/{at}", bytes([at % 256]) * 1000)
         xzarr3.create_array(writer, "s", data=np.arange(64), chunks=(4,), shards=(32,))
     fault_server.put("/data/x.zarr.zip", path.read_bytes())
-    server = ObjectStore.from_url(f"{fault_server.url}/data", storage_options={"allow_http": True})
+    server = xzarr3.ObjectStore.from_url(f"{fault_server.url}/data", storage_options={"allow_http": True})
     store = ZipStore(server, "x.zarr.zip")
     assert store.concurrency == server.concurrency > 1
     assert len(fault_server.log()) <= 2
@@ -547,34 +481,17 @@ def test_zip_on_a_web_server(path: Path, fault_server: FaultServer) -> None:
         store.get("c/10")
 
 
-def test_zip_written_to_an_object_store(fault_server: FaultServer) -> None:
-    """It gets there when it is closed, and nobody's changes are lost."""
-    options = {"endpoint": fault_server.url, "allow_http": True, "anon": True, "region": "us-east-1"}
-    server = ObjectStore.from_url("s3://bucket/in", storage_options=options)
-    with ZipStore(server, "x.zip", mode="w") as store:
-        xzarr3.create_array(store, "a", data=np.arange(100), chunks=(7,))
-        assert fault_server.keys() == []
-    assert fault_server.keys() == ["/bucket/in/x.zip"]
-    with zipfile.ZipFile(io.BytesIO(fault_server.get("/bucket/in/x.zip") or b"")) as peer:
-        assert peer.testzip() is None
-    with ZipStore(server, "x.zip", mode="a") as store:
-        store.set("b", VALUE)
-    again = ZipStore(server, "x.zip")
-    assert again.get("b") == VALUE
-    assert xzarr3.open_array(again, "a")[:].tolist() == list(range(100))
-    late = ZipStore(server, "x.zip", mode="a")
-    late.set("c", b"late")
-    fault_server.put("/bucket/in/x.zip", b"theirs")
-    with pytest.raises(ConflictError):
-        late.close()
-    late.discard()
-    assert fault_server.get("/bucket/in/x.zip") == b"theirs"
+def test_zip_store_refuses_to_write_a_value_of_another_store(tmp_path: Path) -> None:
+    for store in (MemoryStore(), LocalStore(tmp_path)):
+        for mode in ("w", "a", "r+", "x"):
+            with pytest.raises(StoreCapabilityError, match=r"local path.*ZipStore\.pack.*upload it"):
+                ZipStore(store, "x.zip", mode=mode)  # type: ignore[arg-type]
+        assert list(store.list()) == []
 
 
 # One writer
 
 
-@pytest.mark.slow
 def test_second_writer_is_refused(path: Path) -> None:
     with ZipStore(path, mode="w") as store:
         store.set("a", b"x")
@@ -591,12 +508,6 @@ def test_second_writer_is_refused(path: Path) -> None:
         assert run_child(work).checked() == "refused"
     with ZipStore(path, mode="a") as store:
         assert contents(store) == {"a": b"x"}
-    memory = MemoryStore()
-    with ZipStore(memory, "x", mode="w"):
-        with pytest.raises(StoreError, match="one writer at a time"):
-            ZipStore(memory, "x", mode="w")
-        ZipStore(memory, "y", mode="w").discard()
-    ZipStore(memory, "x", mode="a").discard()
 
 
 def test_link_names_the_same_zip(path: Path, tmp_path: Path) -> None:
@@ -607,8 +518,7 @@ def test_link_names_the_same_zip(path: Path, tmp_path: Path) -> None:
         store.set("a", b"x")
         with pytest.raises(StoreError, match="one writer"):
             ZipStore(path, mode="w")
-        assert store.identity == ("ZipStore", str(path))
-    assert link.is_symlink()
+        assert link.is_symlink()
     assert contents(ZipStore(path)) == {"a": b"x"}
     assert os.listdir(tmp_path / "deep") == ["link.zip"]
 
@@ -617,19 +527,17 @@ def test_forked_child_writes_and_removes_nothing(path: Path) -> None:
     store = ZipStore(path, mode="w")
     store.set("a", b"x")
 
-    def work() -> dict[str, bytes]:
+    def work() -> None:
         with pytest.raises(ReadOnlyError, match="scheduler='threads'"):
             store.set("b", b"y")
         with pytest.raises(ReadOnlyError, match=r"ZipStore\.pack"):
             store.erase("a")
-        found = contents(store)
+        with pytest.raises(StoreError, match="another process"):
+            store.get("a")
         store.close()
         store.discard()
-        assert store._finalizer is not None
-        store._finalizer()
-        return found
 
-    assert run_child(work).checked() == {"a": b"x"}
+    run_child(work).checked()
     assert not path.exists()
     store.set("b", b"y")
     store.close()
@@ -662,36 +570,32 @@ def test_child_that_outlives_its_parent_does_not_keep_the_lock(path: Path) -> No
 
 
 def test_pickled_while_it_is_written(path: Path) -> None:
-    """Another process would find the old zip at its place, or none, and is refused."""
+    """Another process would find the old zip, or none, and is refused."""
     packed({"a": b"old"}, path)
     store = ZipStore(path, mode="a")
     array = xzarr3.create_array(store, "x", data=np.full(8, 7), chunks=(2,))
     assert pickle.loads(pickle.dumps(store)) is store
-    data = pickle.dumps((store, array))
+    data = pickle.dumps(array)
 
     def work() -> None:
-        twin, its_array = pickle.loads(data)
-        with pytest.raises(ReadOnlyError, match="scheduler='threads'"):
-            twin.set("c", b"")
-        with pytest.raises(ReadOnlyError, match="another process"):
-            its_array[:4] = 9
-        for read in (lambda: twin.get("a"), lambda: its_array[:], lambda: list(twin.list())):
-            with pytest.raises(StoreError, match="close it first"):
-                read()
-        assert pickle.loads(pickle.dumps(twin)) is twin
+        with pytest.raises(StoreError, match="another process; close it first"):
+            pickle.loads(data)
 
     run_child(work).checked()
     store.close()
     run_child(work).checked()
     assert array[:].tolist() == [7] * 8
     data = pickle.dumps((store, array))
-    assert run_child(lambda: pickle.loads(data)[1][:].tolist()).checked() == [7] * 8
+
+    def read() -> tuple[bool, list[int]]:
+        twin, its_array = pickle.loads(data)
+        assert pickle.loads(pickle.dumps(twin)) is pickle.loads(data)[0]
+        return twin.read_only, its_array[:].tolist()
+
+    assert run_child(read).checked() == (True, [7] * 8)
 
 
-@pytest.mark.parametrize("inner", [None, "memory"])
-def test_threads_of_dask_write(path: Path, inner: str | None) -> None:
-    memory = MemoryStore()
-    place: tuple[Any, ...] = (path,) if inner is None else (memory, "x.zip")
+def test_threads_of_dask_write(path: Path) -> None:
     rng = np.random.default_rng(3)
     data = rng.normal(size=(60, 50, 4))
     dataset = xr.Dataset(
@@ -701,13 +605,13 @@ def test_threads_of_dask_write(path: Path, inner: str | None) -> None:
         },
         coords={"t": np.arange(60), "y": np.linspace(0, 1, 50)},
     )
-    with ZipStore(*place, mode="w") as store, dask.config.set(scheduler="threads", num_workers=6):
+    with ZipStore(path, mode="w") as store, dask.config.set(scheduler="threads", num_workers=6):
         xzarr3.to_zarr(dataset, store, encoding={"small": {"chunks": (10, 5, 2), "shards": (30, 10, 2)}})
         assert not path.exists()
         xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), dataset.load())
-    again = xr.open_dataset(ZipStore(*place), engine="xzarr3", chunks={})
+    again = xr.open_dataset(ZipStore(path), engine="xzarr3", chunks={})
     xr.testing.assert_identical(again.load(), dataset.load())
-    assert inner or verified(path)
+    assert verified(path)
 
 
 def test_flushing_and_closing_while_threads_write(path: Path) -> None:
@@ -743,63 +647,35 @@ def test_flushing_and_closing_while_threads_write(path: Path) -> None:
 # Closing
 
 
-def run_script(text: str, *arguments: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
-    """A process with a ``store``, written to a file or, if asked for, to a value of another store."""
-    script = """
-import os, resource, sys, time
-from xzarr3 import LocalStore, ZipStore
-path, mode, is_value = sys.argv[1], sys.argv[2], sys.argv[3:] == ["True"]
-place = (LocalStore(os.path.dirname(path)), os.path.basename(path)) if is_value else (path,)
-store = ZipStore(*place, mode=mode)
-"""
-    command = [sys.executable, "-c", script + text, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert not ok or done.returncode == 0, done.stderr
-    return done
+def run_script(text: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """A process that writes a zip."""
+    script = f"from xzarr3 import ZipStore\nstore = ZipStore({str(path)!r}, mode='a')\nstore.set('b', b'2')\n"
+    command = [sys.executable, "-c", script + text]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_value", [False, True])
-def test_closed_at_exit(path: Path, is_value: bool) -> None:
-    run_script("store.set('a', b'x')\nassert not os.path.exists(path)", path, "w", is_value)
-    assert contents(ZipStore(path)) == {"a": b"x"}
-    done = run_script("store.set('b', b'y')\nsys.exit(3)", path, "a", is_value, ok=False)
-    assert done.returncode == 3, "that is no failure"
-    assert contents(ZipStore(path)) == {"a": b"x", "b": b"y"}
+@pytest.mark.parametrize("end", ["", "store.x = store; del store", "raise RuntimeError('it fails')"])
+def test_zip_store_that_is_never_closed_writes_nothing_and_warns(path: Path, end: str) -> None:
+    packed({"a": b"1"}, path)
+    before = path.read_bytes()
+    done = run_script(end, path)
+    assert done.returncode == bool("raise" in end)
+    assert f"UserWarning: <ZipStore '{path}'> was not closed, so nothing was written to it" in done.stderr
+    assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
 
 
-@pytest.mark.slow
-def test_value_closed_where_its_store_is_locked() -> None:
-    """A store in a cycle is forgotten while another thread, or this one, writes to the store around it."""
-    memory = MemoryStore()
-
-    class Holder:
-        pass
-
-    holder: Any = Holder()
-    holder.store, holder.self = ZipStore(memory, "x.zip", mode="w"), holder
-    holder.store.set("a", b"x")
-    del holder
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("xzarr3.stores.zip.store._PATIENCE", 0.1)
-        with memory._lock:
-            gc.collect()
-    for _ in range(5000):
-        if memory.exists("x.zip"):
-            break
-        time.sleep(0.02)
-    assert contents(ZipStore(memory, "x.zip")) == {"a": b"x"}
-
-
-@pytest.mark.slow
-def test_closed_when_it_is_forgotten(path: Path) -> None:
-    store = ZipStore(path, mode="w")
-    store.set("a", b"x")
-    del store
+def test_zip_store_that_is_forgotten_warns_and_admits_the_next(path: Path) -> None:
+    stores = [ZipStore(path, mode="w")]
+    stores[0].set("a", b"1")
+    with pytest.warns(UserWarning, match=r"x\.zarr\.zip.*was not closed, so nothing was written"):
+        stores.clear()
     gc.collect()
-    assert contents(ZipStore(path)) == {"a": b"x"}
-    assert os.listdir(path.parent) == [path.name]
+    assert os.listdir(path.parent) == []
+    with ZipStore(path, mode="w") as store:
+        store.set("b", b"2")
+    assert contents(ZipStore(path)) == {"b": b"2"}
 
 
 def test_with_statement_that_fails_writes_nothing(path: Path) -> None:
@@ -820,8 +696,11 @@ def test_with_statement_that_fails_writes_nothing(path: Path) -> None:
 def test_closed_store_is_read(path: Path) -> None:
     store = ZipStore(path, mode="w")
     store.set("a", b"x")
+    opened = store.open("a")
+    assert opened is not None
     store.close()
     store.close()
+    assert bytes(opened.read(0)) == b"x", "what was opened before"
     assert contents(store) == {"a": b"x"}
     assert store.read_only
     with pytest.raises(ReadOnlyError, match="mode 'a'"):
@@ -829,7 +708,7 @@ def test_closed_store_is_read(path: Path) -> None:
     with pytest.raises(ReadOnlyError):
         store.flush()
     reader = ZipStore(path)
-    with reader.reader().open("a") as opened:  # type: ignore[union-attr]
+    with reader.open("a") as opened:  # type: ignore[union-attr]
         reader.close()
         assert bytes(opened.read(0)) == b"x"
     assert contents(reader) == {"a": b"x"}
@@ -861,75 +740,68 @@ def test_nothing_changed_nothing_written(path: Path) -> None:
     assert contents(ZipStore(path)) == verified(path) == {}
 
 
-@pytest.mark.parametrize("is_value", [False, True])
-def test_modes(path: Path, is_value: bool) -> None:
-    place: Any = (MemoryStore(), "x.zarr.zip") if is_value else (path,)
+def test_modes(path: Path) -> None:
     for mode in ("r", "r+"):
         with pytest.raises(NodeNotFoundError, match=r"x\.zarr\.zip"):
-            ZipStore(*place, mode=mode)
+            ZipStore(path, mode=mode)
     assert os.listdir(path.parent) == []
-    with ZipStore(*place, mode="x") as store:
+    with ZipStore(path, mode="x") as store:
         store.set("a", b"x")
     for mode in ("x", "w-"):
         with pytest.raises(NodeExistsError, match="already"):
-            ZipStore(*place, mode=mode)
-    assert os.listdir(path.parent) == ([] if is_value else [path.name])
+            ZipStore(path, mode=mode)
+    assert os.listdir(path.parent) == [path.name]
 
 
 @pytest.mark.parametrize(
     ("arguments", "options", "error"),
     [
         (("x.zip",), {"mode": "rw"}, ValueError),
-        (("x.zip",), {"mode": "w", "read_only": True}, ValueError),
-        (("x.zip",), {"read_only": False}, ValueError),
         (("x.zip", "key"), {}, ValueError),
         ((MemoryStore(),), {}, ValueError),
         ((MemoryStore(), "../x"), {}, InvalidKeyError),
         ((None,), {}, TypeError),
         (("a\0b",), {}, StoreError),
+        (("/",), {}, StoreError),
     ],
 )
 def test_arguments_that_are_refused(arguments: Any, options: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"accepted|use read_only=True|give a Store|pass key="):
+    with pytest.raises(error):
         ZipStore(*arguments, **options)
 
 
-def test_places_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="not a file"):
-        ZipStore(tmp_path)
-    with pytest.raises(ReadOnlyError):
-        ZipStore(MemoryStore(read_only=True), "x", mode="w")
-
-
-def test_equality_and_names(path: Path) -> None:
+def test_names_and_versions(path: Path, tmp_path: Path) -> None:
     packed(KEYS, path)
-    memory = MemoryStore()
-    packed(KEYS, memory, "y.zip")
+    memory = MemoryStore({"y.zip": path.read_bytes()})
     one, other = ZipStore(path), ZipStore(str(path))
-    assert one == other
-    assert len({one, other}) == 1
-    assert one != ZipStore(memory, "y.zip") == ZipStore(memory, "y.zip")
     assert repr(one) == f"<ZipStore '{path}'>"
     assert repr(ZipStore(memory, "y.zip")) == f"<ZipStore 'y.zip' of {memory}>"
-    assert one.identity == ("ZipStore", str(path))
+    assert one.identity == other.identity != ZipStore(memory, "y.zip").identity
     assert one.__dask_tokenize__() == other.__dask_tokenize__()
-    assert one.stamp(["a/b"]) == other.stamp(["a/b"])
-    assert one.version("a/b") == other.version("a/b") is not None
+    assert one.versions(["", "a/b", "none"]) == other.versions(["", "a/b", "none"])
+    assert one.versions(["a/b"]) != [None] == one.versions(["none"])
+    assert not one.traits.durable
+    with ZipStore(tmp_path / "z", mode="w", fsync=True) as store:
+        assert store.traits.durable
+    before = one.versions(["", "a/b"])
+    with ZipStore(path, mode="a") as store:
+        store.set("a/b", VALUE)
+        assert all(x != y for x, y in zip(before, store.versions(["", "a/b"]), strict=True))
 
 
-@pytest.mark.parametrize("is_value", [False, True])
 @pytest.mark.parametrize("old", [{}, {"a": b"old"}], ids=["none", "old"])
-def test_somebody_else_makes_or_changes_it_meanwhile(path: Path, old: Any, is_value: bool) -> None:
-    place: Any = (LocalStore(path.parent), path.name) if is_value else (path,)
+def test_somebody_else_makes_or_changes_it_meanwhile(path: Path, old: Any) -> None:
     if old:
-        packed(old, *place)
-    store = ZipStore(*place, mode="a")
+        packed(old, path)
+    store = ZipStore(path, mode="a")
     store.set("b", b"mine")
     path.write_bytes(b"theirs")
-    with pytest.raises((ConflictError, NodeExistsError), match="another writer"):
+    with pytest.raises(ConflictError, match="another writer"):
         store.close()
+    assert contents(store) == {**old, "b": b"mine"}
     store.discard()
     assert path.read_bytes() == b"theirs"
+    assert os.listdir(path.parent) == [path.name]
 
 
 # Faults
@@ -984,7 +856,7 @@ def test_killed_at_any_time(path: Path, mode: Any) -> None:
         verified(path)
         wait *= 1.3 if found == last else 0.9  # So that about one is written each time, on any machine.
         leftovers = [name for name in os.listdir(path.parent) if name != path.name]
-        assert all(name.startswith((zip_writing.TEMPORARY, zip_writing.LOCK)) for name in leftovers)
+        assert leftovers in ([], [draft_of(path).name])
         killed_within += bool(leftovers)
         last = found
     assert last >= 6
@@ -1039,7 +911,7 @@ def test_full_disk_loses_nothing(path: Path, way: str) -> None:
                 store.set(f"b/{at}", bytes([at]) * 3000)
                 stored[f"b/{at}"] = bytes([at]) * 3000
             except StoreError as error:
-                assert f"b/{at}" in str(error)  # noqa: PT017 - some do not fail
+                assert str(path) in str(error)  # noqa: PT017 - some do not fail
                 failed += 1
         assert contents(store) == stored
         try:
@@ -1083,173 +955,31 @@ def test_left_by_a_killed_writer(path: Path, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_draft_is_not_swept(path: Path, tmp_path: Path) -> None:
-    """A directory store around it removes what looks abandoned, which a writer may seem to be for hours."""
+def test_file_of_a_draft_that_somebody_removes(path: Path) -> None:
     store = ZipStore(path, mode="w")
-    store.set("a", b"1")
-    for each in tmp_path.iterdir():
-        os.utime(each, (0, 0))
-    LocalStore(tmp_path).sweep()
-    with pytest.raises(StoreError, match="one writer at a time"):
-        ZipStore(path, mode="w")
-    store.close()
-    assert contents(ZipStore(path)) == {"a": b"1"}
-
-
-# What cannot get to its place
-
-
-def forget(stores: list[ZipStore], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is said when a store that cannot be closed is forgotten."""
-    said: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", said.append)
-    monkeypatch.setattr(threading, "excepthook", said.append)
-    place = weakref.ref(stores.pop())
-    gc.collect()
-    assert place() is None
-    (found,) = said
-    return str(found.exc_value)
-
-
-@pytest.mark.slow
-def test_what_cannot_get_to_its_place_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(2):
-        packed({"a": b"0"}, path)
-        stores = [ZipStore(path, mode="a")]
-        stores[0].set("hours of work", bytes([number]) * 100)
-        os.utime(path)  # As whoever changes the zip does.
-        with pytest.raises(ConflictError):
-            stores[0].close()
-        left = draft_of(path)
-        assert str(left) in forget(stores, monkeypatch)
-        assert contents(ZipStore(left)) == {"a": b"0", "hours of work": bytes([number]) * 100}
-        assert contents(ZipStore(path)) == {"a": b"0"}
-        assert sorted(os.listdir(path.parent)) == sorted([path.name, left.name])
-
-
-@pytest.mark.slow
-def test_file_of_a_draft_that_somebody_removes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stores = [ZipStore(path, mode="w")]
-    stores[0].set("a", b"1" * 100)
+    store.set("a", b"1" * 100)
     os.unlink(draft_of(path))
-    with pytest.raises(StoreError, match=r"x\.zarr\.zip"):
-        stores[0].close()
-    assert "what was written is lost" in forget(stores, monkeypatch)
-    assert os.listdir(path.parent) == []
-
-
-@pytest.mark.slow
-def test_value_that_cannot_get_to_its_place_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = MemoryStore()
-    stores = [ZipStore(memory, "x", mode="a")]
-    stores[0].set("a", b"1")
-    memory.set("x", b"of somebody else")
-    said = forget(stores, monkeypatch)
-    left = said.split("'")[-2]
-    assert contents(ZipStore(left)) == {"a": b"1"}
-    os.unlink(left)
-    assert memory.get("x") == b"of somebody else"
-
-
-@pytest.mark.slow
-def test_full_disk_at_exit_keeps_what_was_written(path: Path) -> None:
-    script = """
-for at in range(100):
-    store.set(f"a/{at}", b"x" * 1000)
-resource.setrlimit(resource.RLIMIT_FSIZE, (105_000, 105_000))
-"""
-    done = run_script(script, path, "w", ok=False)
-    left = draft_of(path)
-    assert f"'{left}'" in done.stderr
-    assert "zip -FF" in done.stderr
-    assert left.read_bytes().count(b"x" * 1000) == 100
-    assert os.listdir(path.parent) == [left.name]
-
-
-@pytest.mark.parametrize("mode", ["w", "a"])
-@pytest.mark.parametrize("is_value", [False, True])
-def test_program_that_fails_does_not_replace_a_zip_by_half_of_it(
-    path: Path, mode: str, is_value: bool
-) -> None:
-    packed({"a": b"1", "b": b"2"}, path)
-    before = path.read_bytes()
-    script = "store.set('a', b'half')\nraise RuntimeError('the program fails')"
-    done = run_script(script, path, mode, is_value, ok=False)
-    assert done.returncode == 1
-    assert path.read_bytes() == before
-    left = done.stderr.rstrip().split("'")[-2]
-    assert is_value or left == str(draft_of(path))
-    assert contents(ZipStore(left)) == ({"a": b"half"} if mode == "w" else {"a": b"half", "b": b"2"})
-    os.unlink(left)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_closed_where_a_process_of_multiprocessing_ends(path: Path, tmp_path: Path, method: str) -> None:
-    script = f"""
-import multiprocessing, sys
-from xzarr3.stores.zip.store import ZipStore
-
-def work(path, fails):
-    global store
-    store = ZipStore(path, mode="w")
-    store.set("a", b"x")
-    if fails:
-        raise RuntimeError
-
-if __name__ == "__main__":
-    for at, fails in enumerate([False, True]):
-        process = multiprocessing.get_context("{method}").Process(target=work, args=(sys.argv[at + 1], fails))
-        process.start()
-        process.join()
-"""
-    program, other = tmp_path / "program.py", tmp_path / "other.zip"
-    program.write_text(script)
-    run = [sys.executable, str(program), str(path), str(other)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=True)
-    assert contents(ZipStore(path)) == {"a": b"x"}
-    if sys.version_info >= (3, 13):
-        return  # A process of multiprocessing tells nobody any more that it ends with an error.
-    left = draft_of(other)
-    assert str(left) in done.stderr
-    assert contents(ZipStore(left)) == {"a": b"x"}
-    assert not other.exists()
-
-
-@pytest.mark.slow
-def test_upload_at_exit_is_waited_for(path: Path) -> None:
-    script = """
-from xzarr3.stores.zip import store as module
-module._PATIENCE = 0.1
-
-class Slow(LocalStore):
-    def set(self, key, value):
-        time.sleep(1.5)
-        super().set(key, value)
-
-store.discard()
-store = ZipStore(Slow(os.path.dirname(path)), "x.zip", mode="w")
-store.set("a", b"x")
-"""
-    run_script(script, path, "w")
-    assert contents(ZipStore(LocalStore(path.parent), "x.zip")) == {"a": b"x"}
+    with pytest.raises(ConflictError, match=r"x\.zarr\.zip"):
+        store.close()
+    with ZipStore(path, mode="w") as other:
+        other.set("b", b"2")
+        with pytest.raises(ConflictError):
+            store.close()
+        store.discard()
+    assert contents(ZipStore(path)) == {"b": b"2"}
 
 
 def test_temporary_file_that_is_a_link_is_not_followed() -> None:
     def prepare(base: Path) -> None:
         (base / "outside" / "victim").write_bytes(b"alive")
         os.symlink(base / "outside" / "victim", draft_of(base / "store" / "x.zip"))
-        os.symlink(base / "outside" / "lock", base / "store" / f"{zip_writing.LOCK}y.zip")
 
-    def work(base: Path) -> dict[str, bytes]:
-        with ZipStore(base / "store" / "x.zip", mode="w") as store:
-            store.set("a", b"x")
-        with pytest.raises(StoreError, match=r"y\.zip"):
-            ZipStore(base / "store" / "y.zip", mode="w")
-        assert not os.path.lexists(base / "outside" / "lock")
-        return contents(ZipStore(base / "store" / "x.zip"))
+    def work(base: Path) -> None:
+        with pytest.raises(StoreError, match=r"x\.zip"):
+            ZipStore(base / "store" / "x.zip", mode="w")
+        assert (base / "outside" / "victim").read_bytes() == b"alive"
 
-    assert run_unprivileged(work, prepare=prepare).checked() == {"a": b"x"}
+    run_unprivileged(work, prepare=prepare).checked()
 
 
 def test_what_may_not_be_written_or_read() -> None:
@@ -1278,10 +1008,9 @@ def test_damaged_values_are_noticed(path: Path) -> None:
     store = ZipStore(path)
     for read in (
         lambda: store.get("a"),
-        lambda: store.reader().get("a"),
         lambda: store.get("a", (0, None)),
-        lambda: store.reader().get_into("a", 0, memoryview(bytearray(1000))),
-        lambda: store.reader().get_ranges("a", [0], [1000]),
+        lambda: store.open("a").read_into(0, memoryview(bytearray(1000))),  # type: ignore[union-attr]
+        lambda: store.open("a").read_ranges([0], [1000]),  # type: ignore[union-attr]
         lambda: store.get_values(["a"]),
     ):
         with pytest.raises(StoreError, match=r"key 'a' of .*x\.zarr\.zip.*CRC mismatch"):
@@ -1315,13 +1044,11 @@ STEPS = st.one_of(
 )
 
 
-@pytest.mark.parametrize("way", ["copied", "value"])
 @given(steps=st.lists(STEPS, max_size=20))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_it_is_a_mapping(way: str, steps: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
-    memory = MemoryStore()
-    place: tuple[Any, ...] = (memory, "x") if way == "value" else (tmp_path_factory.mktemp("zip") / "x",)
-    store = ZipStore(*place, mode="a")
+def test_it_is_a_mapping(steps: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("zip") / "x"
+    store = ZipStore(path, mode="a")
     model: dict[str, bytes] = {}
     committed: dict[str, bytes] = {}
     store.flush()
@@ -1345,48 +1072,30 @@ def test_it_is_a_mapping(way: str, steps: list[Any], tmp_path_factory: pytest.Te
             else:
                 store.close()
                 if name == "pack":
-                    ZipStore.pack(ZipStore(*place), *place)
+                    ZipStore.pack(ZipStore(path), path)
             committed = dict(model)
             if name != "flush":
-                store = ZipStore(*place, mode="a")
+                store = ZipStore(path, mode="a")
         assert contents(store) == model
         assert sorted(store.list_prefix("a/")) == sorted(key for key in model if key.startswith("a/"))
-        assert contents(ZipStore(*place)) == committed
+        assert contents(ZipStore(path)) == committed
     store.close()
-    data = bytes(memory.get("x") or b"") if way == "value" else place[0].read_bytes()
-    with zipfile.ZipFile(io.BytesIO(data)) as peer:
-        assert peer.testzip() is None
-        assert {name: peer.read(name) for name in peer.namelist()} == model
+    assert verified(path) == model
 
 
-def test_compare_and_set_and_update(path: Path) -> None:
+def test_put_with_a_version_and_update(path: Path) -> None:
     with ZipStore(path, mode="w") as store:
-        _, absent = store.get_versioned("a")
-        assert store.compare_and_set("a", absent, b"1")
-        assert not store.compare_and_set("a", absent, b"2")
-        value, version = store.get_versioned("a")
-        assert value is not None
-        assert pickle.loads(pickle.dumps(version)) == version
-        store.set("a", b"1")
-        assert not store.compare_and_set("a", version, None)
+        version = xzarr3.stores.versioned(store, "a")[1]
+        assert store.put("a", [b"1"], if_version=version)
+        assert not store.put("a", [b"2"], if_version=version)
 
         def work() -> None:
             for _ in range(50):
-                store.update("n", lambda old: [b"%d" % (int(bytes(old or b"0")) + 1)])
+                update(store, "n", lambda old: [b"%d" % (int(bytes(old or b"0")) + 1)])
 
         run_threads(*[work] * 6)
         assert bytes(store.get("n") or b"") == b"300"
-        store.update("n", lambda old: None)
-        assert store.get("n") is None
-    with ZipStore(path, mode="a") as store:
-        assert list(store.list()) == ["a"]
-        assert store.compare_and_set("b", absent, b"2")
-        assert sorted(store.list()) == ["a", "b"]
-    with ZipStore(path, mode="a") as store:
-        assert contents(store) == {"a": b"1", "b": b"2"}
-        _, version = store.get_versioned("a")
-        assert store.compare_and_set("a", version, None)
-    assert contents(ZipStore(path)) == {"b": b"2"}
+    assert contents(ZipStore(path)) == {"a": b"1", "n": b"300"}
 
 
 # Hostile zips, built by hand
@@ -1476,90 +1185,19 @@ def wide_end(number: int, length: int, place: int, *, shift: int = 0) -> bytes:
 
 
 WHOLES: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "no end"),
-    "something else": (b"<html>login</html>" * 100, "no end"),
-    "cut off": (built([GOOD])[:-1], "no end"),
-    "cut off before": (built([GOOD])[10:], "does not lie within"),
-    "more behind it": (built([GOOD]) + b"\n", "no end"),
-    "more members": (built([GOOD], number=2), "not one of 2 members|cannot be listed"),
-    "more members of long names": (built([Entry(b"n" * 100)], number=2), "not one of 2 members"),
-    "fewer members": (built([GOOD, Entry(b"b")], number=1), "not one of 1 members"),
-    "no members": (built([GOOD], number=0), "not one of 0 members"),
-    "many members": (built([GOOD], number=60_000), "cannot be listed"),
-    "directory beyond": (built([GOOD], place=10**6), "does not lie within"),
-    "directory too long": (built([GOOD], length=10**6), "does not lie within"),
+    "nothing": (b"", "not a zip file"),
+    "something else": (b"<html>login</html>" * 100, "not a zip file"),
+    "cut off": (built([GOOD])[:-1], "not a zip file"),
+    "cut off before": (built([GOOD])[60:], "Bad offset"),
+    "directory too long": (built([GOOD], length=10**6), "Bad offset"),
     "directory too short": (built([GOOD], length=46, place=0), "Bad magic number"),
-    "directory elsewhere": (built([GOOD], length=60, place=0), "not one of"),
-    "other disk": (built([GOOD], disk=3), "several files"),
-    "comment longer": (built([GOOD], comment=b"x", comment_length=9), "no end"),
-    "comment shorter": (built([GOOD], comment=b"xxxx", comment_length=2), "no end"),
-    "end within the comment": (built([GOOD], comment=built([])), "2 ends"),
-    "zip within the comment": (built([GOOD], comment=built([Entry(b"good", b"other")])), "2 ends"),
-    "wide end missing": (
-        built([GOOD], middle=struct.pack("<4sLQL", b"PK\6\7", 0, 10, 1)),
-        "ZIP64 end is not where",
-    ),
-    "wide end contradicts": (built([GOOD], middle=wide_end(2, 50, 39)), "contradict"),
     "wide end lies": (
-        built([GOOD], number=0xFFFF, length=0xFFFFFFFF, middle=wide_end(2**60, 50, 39)),
-        "cannot be listed|does not lie within",
+        built([GOOD], number=0xFFFF, length=0xFFFFFFFF, middle=wide_end(2**60, 2**50, 39)),
+        "Bad offset",
     ),
-    "name that is not UTF-8": (built([GOOD, Entry(b"\xff\xfe", flags=0x800)]), "damaged, or too new"),
-    "extra fields that are cut off": (built([GOOD, Entry(b"b", extra=b"\1\0\x20\0")]), "damaged, or too new"),
-    "entry that is cut off": (built([GOOD], length=49, place=0), "does not lie|not one of"),
-    "end within the directory": (
-        built(
-            [GOOD, Entry(b"b", extra=struct.pack("<2H", 7, 20) + wide_end(1, 50, 0)[-20:])],
-            middle=wide_end(2, 121, 70),
-        ),
-        "not one of 2 members",
-    ),
-    "wide directory is huge": (
-        built([GOOD], number=0xFFFF, length=0xFFFFFFFF, middle=wide_end(2**50, 2**60, 39)),
-        "does not lie within",
-    ),
+    "name that is not UTF-8": (built([GOOD, Entry(b"\xff\xfe", flags=0x800)]), "utf-8"),
+    "extra fields that are cut off": (built([GOOD, Entry(b"b", extra=b"\1\0\x20\0")]), "Corrupt extra field"),
 }
-
-
-LIES: dict[str, tuple[list[Entry], str]] = {
-    "other disk": ([Entry(b"bad", b"x", disk=2)], "another file"),
-    "beyond": ([Entry(b"bad", b"x", offset=10**6)], "within the zip"),
-    "far beyond": ([Entry(b"bad", b"x", offset=0xFFFFFFF0)], "within the zip"),
-    "too large": ([Entry(b"bad", b"x", size=500, stored=500)], "overlaps|within the zip"),
-    "huge": ([Entry(b"bad", b"x", size=0xFFFFFFFF, stored=0xFFFFFFFF)], "within the zip"),
-    "wider than all": (
-        [
-            Entry(
-                *(b"bad", b"x"),
-                size=0xFFFFFFFF,
-                stored=0xFFFFFFFF,
-                extra=struct.pack("<2H2Q", 1, 16, 2**62, 2**62),
-            )
-        ],
-        "within the zip",
-    ),
-    "too short ZIP64": (
-        [Entry(b"bad", b"x", size=0xFFFFFFFF, extra=struct.pack("<2HL", 1, 4, 9) + b"")],
-        "Corrupt zip64",
-    ),
-    "two sizes": ([Entry(b"bad", b"xy", size=5)], "in 2 bytes and not in 5"),
-    "overlap": ([Entry(b"bad", b"x", offset=0, alone=True)], "overlap"),
-    "overlap by a letter": (
-        [Entry("\u00e9".encode(), b"x", flags=0x800, stored=2, size=2)],
-        "overlap|does not lie within",
-    ),
-    "within another": (
-        [Entry(b"bad", b"x", offset=36, alone=True)],
-        "overlap",
-    ),
-    "no header": ([Entry(b"bad", b"x", offset=-1 % 2**32)], "within the zip"),
-    "large bomb": ([Entry(b"bad", b"\0" * 1000, method=8, size=2**31)], "cannot be"),
-    "no deflate": ([Entry(b"bad", b"", method=8, size=40, stored=0)], "cannot be|inflates to 0"),
-}
-"""Members that cannot be where they are said to be, or as large; no other is trusted then, either."""
-for _name, (_entries, _match) in LIES.items():
-    WHOLES[f"member: {_name}"] = built([GOOD, *_entries]), _match
-    WHOLES[f"first member: {_name}"] = built([*_entries, GOOD]), f"{_match}|overlaps"
 
 
 @pytest.mark.parametrize("name", WHOLES)
@@ -1572,9 +1210,8 @@ def test_zip_that_contradicts_itself(path: Path, name: str) -> None:
         lambda: ZipStore(MemoryStore({"k/x.zip": data}), "k/x.zip"),
         lambda: ZipStore(Requests({"k/x.zip": data}, tells_size=False), "k/x.zip"),
     ):
-        with pytest.raises(StoreError, match=r"x\.(zarr\.)?zip") as caught:
+        with pytest.raises(StoreError, match=r"x\.(zarr\.)?zip.*copy the zip again"):
             open_()
-        assert "the zip" in str(caught.value)
     with pytest.raises(StoreError, match=match):
         ZipStore(path)
     assert path.read_bytes() == data, "nothing is mended here"
@@ -1583,105 +1220,104 @@ def test_zip_that_contradicts_itself(path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("comment", "before"),
-    [
-        *((b"", b""), (b"a comment", b""), (b"PK\5\6" + b"x" * 18, b""), (built([])[:-2] + b"\7\7", b"")),
-        *((b"", b"#!/bin/sh\n"), (b"c" * 65535, b"b" * 70_000)),
-    ],
+    [(b"", b""), (b"a comment", b""), (b"", b"#!/bin/sh\n"), (b"c" * 65535, b"b" * 70_000)],
 )
 def test_zip_with_something_around_it(path: Path, comment: bytes, before: bytes) -> None:
     path.write_bytes(built([GOOD, Entry(b"b", VALUE)], comment=comment, before=before))
-    store = ZipStore(path)
-    assert contents(store) == {"good": b"value", "b": VALUE}
-    if b"PK" not in comment:  # The peer takes the last one for the end, whatever follows it.
-        assert zipfile.ZipFile(path).read("b") == VALUE
+    there = {"good": b"value", "b": VALUE}
+    for tells_size in (True, False):
+        server = Requests({"x": path.read_bytes()}, tells_size=tells_size)
+        assert contents(ZipStore(path)) == contents(ZipStore(server, "x")) == there
     with ZipStore(path, mode="a") as store:
         store.set("new", b"more")
-    assert contents(ZipStore(path)) == {"good": b"value", "b": VALUE, "new": b"more"}
+    assert verified(path) == contents(ZipStore(path)) == {**there, "new": b"more"}
     assert path.read_bytes().startswith(before)
-    if b"PK" not in comment:
-        with zipfile.ZipFile(path) as peer:
-            assert peer.comment == comment
-            assert peer.testzip() is None
+    with zipfile.ZipFile(path) as peer:
+        assert peer.comment == comment
     path.write_bytes(before + built([GOOD], middle=wide_end(1, 50, 39)))
     assert contents(ZipStore(path)) == {"good": b"value"}
 
 
 GARBLED = Entry(b"bad", bytes(1000), method=8)
 GARBLED.data = b"\xff" * len(GARBLED.data)
+ZIP64 = struct.pack("<2H2Q", 1, 16, 2**62, 2**62)
 MEMBERS: dict[str, tuple[list[Entry], str]] = {
-    "encrypted": ([Entry(b"bad", b"x" * 20, flags=1)], "encrypted"),
+    "encrypted": ([Entry(b"bad", b"x" * 20, flags=1)], "encrypted.*rewrite the zip"),
     "strongly encrypted": ([Entry(b"bad", b"x" * 20, flags=0x41)], "encrypted"),
-    "bzip2": ([Entry(b"bad", b"x", method=12)], r"method 12 \(bzip2\)"),
-    "unknown method": ([Entry(b"bad", b"x", method=777)], "method 777"),
-    "other name": ([Entry(b"bad", b"x", local_name=b"dab")], "contradict"),
-    "longer name": ([Entry(b"bad", b"x", local_name=b"worse")], "contradict|overlap the next member"),
-    "bomb": ([Entry(b"bad", b"\0" * 10**6, method=8, size=1000)], "more than 1000"),
-    "inflates to less": ([Entry(b"bad", b"\0" * 1000, method=8, size=1001)], "to 1000 bytes"),
-    "wrong checksum": ([Entry(b"bad", b"xyz", crc=5)], "CRC mismatch"),
+    "bzip2": ([Entry(b"bad", b"x", method=12)], "method 12; accepted"),
+    "other name": ([Entry(b"bad", b"x", local_name=b"dab")], "contradicts"),
+    "longer name": ([Entry(b"bad", b"x", local_name=b"worse")], "contradicts"),
+    "bomb": ([Entry(b"bad", b"\0" * 10**6, method=8, size=1000)], "does not inflate to the 1000 bytes"),
+    "inflates to less": ([Entry(b"bad", b"\0" * 1000, method=8, size=1001)], "does not inflate to the 1001"),
+    "garbled": ([GARBLED], "cannot be inflated"),
+    "wrong checksum": ([Entry(b"bad", b"xyz", crc=5)], "CRC mismatch: expected 0x5"),
     "wrong checksum, deflated": ([Entry(b"bad", b"xyz", method=8, crc=5)], "CRC mismatch"),
+    "beyond": ([Entry(b"bad", b"x", offset=10**6)], "overlaps"),
+    "far beyond": ([Entry(b"bad", b"x", offset=0xFFFFFFF0)], "overlaps"),
+    "too large": ([Entry(b"bad", b"x", size=50_000, stored=50_000)], "overlaps"),
+    "huge": ([Entry(b"bad", b"x", size=2**32 - 2, stored=2**32 - 2)], "overlaps"),
+    "wider than all": ([Entry(b"bad", b"x", size=2**32 - 1, stored=2**32 - 1, extra=ZIP64)], "overlaps"),
+    "two sizes": ([Entry(b"bad", b"xy", size=5)], "2 bytes of method 0 cannot be a value of 5 bytes"),
+    "within another": ([Entry(b"bad", b"x", offset=36, alone=True)], "overlaps|contradicts"),
+    "large bomb": ([Entry(b"bad", b"\0" * 1000, method=8, size=2**31)], "cannot be a value"),
+    "no deflate": ([Entry(b"bad", b"", method=8, size=40, stored=0)], "cannot be a value"),
 }
-UNREADABLE = ("encrypted", "strongly encrypted", "bzip2", "unknown method", "other name", "longer name")
-"""Of which no part can be read either, nor whether they end before it."""
 
 
 @pytest.mark.parametrize("name", MEMBERS)
 @pytest.mark.parametrize("first", [True, False])
 def test_member_that_cannot_be_read(path: Path, name: str, first: bool) -> None:
-    """It is listed, so that nobody takes it for absent; the others are read.
-
-    Its entry is written anew when the zip is added to; what was wrong in it must not look right then.
-    """
+    """It is listed, so that nobody takes it for absent; the others are read, also once more were added."""
     entries, match = MEMBERS[name]
     others = [Entry(b"other", b"also"), Entry(b"last", b"l" * 600)]
-    path.write_bytes(built([GOOD, *entries, *others] if first else [*others, *entries]))
+    path.write_bytes(built([*others, *entries] if first else [*others, *entries, Entry(b"end", b"e")]))
     for store in (ZipStore(path), ZipStore(MemoryStore({"x.zip": path.read_bytes()}), "x.zip")):
         assert "bad" in set(store.list())
         assert store.exists("bad")
+        value = store.open("bad")
+        assert value is not None
         for read in (
             lambda store=store: store.get("bad"),
-            lambda store=store: store.reader().get("bad"),
-            lambda store=store: store.reader(Scratch()).get("bad"),
             lambda store=store: store.get_partial_values([("bad", (0, None))]),
-            lambda store=store: store.get("bad", (10**7, 1)) if name in UNREADABLE else store.get("bad"),
+            lambda value=value: value.read(0),
         ):
             with pytest.raises(StoreError, match=match) as caught:  # type: ignore[var-annotated]
                 read()  # type: ignore[misc]
             assert "key 'bad' of" in str(caught.value)
             assert "zip" in str(caught.value)
-        assert bytes(store.get("other") or b"") == b"also"
         assert bytes(store.get("last") or b"") == b"l" * 600
-    before = path.read_bytes()
-    try:
-        with ZipStore(path, mode="a") as store:
-            store.set("new", b"new")
-    except StoreError:
-        assert path.read_bytes() == before
-    else:
-        store = ZipStore(path)
-        assert [store.get("other"), store.get("new")] == [b"also", b"new"]
-        with pytest.raises(StoreError, match=match):
-            store.get("bad")
-    assert os.listdir(path.parent) == [path.name]
+    with ZipStore(path, mode="a") as store:
+        store.set("new", b"new")
+    store = ZipStore(path)
+    assert [store.get("last"), store.get("new")] == [b"l" * 600, b"new"]
+    with pytest.raises(StoreError):
+        store.get("bad")
+
+
+def test_members_that_overlap_are_refused(path: Path) -> None:
+    """Two names of one member, as a bomb has them, and one whose extra field pushes it into the next."""
+    path.write_bytes(
+        built([Entry(b"a", VALUE), Entry(b"a", VALUE, offset=0, alone=True), Entry(b"b", b"next")])
+    )
+    with pytest.raises(StoreError, match="overlaps"):
+        ZipStore(path).get("a")
+    data = bytearray(built([Entry(b"a", VALUE), Entry(b"b", b"next")]))
+    data[28:30] = b"\5\0"
+    path.write_bytes(data)
+    for byte_range in (None, (2, 3)):
+        with pytest.raises(StoreError, match="overlaps the next member"):
+            ZipStore(path).get("a", byte_range)
+    assert ZipStore(path).get("b") == b"next"
 
 
 def test_extra_fields_of_the_header_that_the_directory_does_not_have(path: Path) -> None:
     for size in (0, 4, 40, 300, 60_000):
         field = struct.pack("<2H", 0x6666, size) + bytes(size)
         path.write_bytes(built([Entry(b"a", VALUE, local_extra=field), Entry(b"b", b"next")]))
-        for parts in (False, True):
+        for part in (None, (2, 3)):
             for store in (ZipStore(path), ZipStore(MemoryStore({"x": path.read_bytes()}), "x")):
-                if parts:
-                    assert bytes(store.get("a", (2, 3)) or b"") == VALUE[2:5]
-                out = bytearray(10)
-                store.reader().get_into("a", 0, memoryview(out))
-                assert out == VALUE
-                assert read_back(store, "a") == [VALUE] * 4
-    data = bytearray(built([Entry(b"a", VALUE), Entry(b"b", b"next")]))
-    data[28:30] = b"\5\0"  # An extra field that pushes the data into what follows.
-    path.write_bytes(data)
-    for byte_range in (None, (2, 3)):
-        with pytest.raises(StoreError, match="overlap the next member"):
-            ZipStore(path).get("a", byte_range)
+                assert bytes(store.get("a", part) or b"") == (VALUE[2:5] if part else VALUE)
+                assert read_back(store, "a") == [VALUE] * len(read_back(store, "a"))
 
 
 UNUSABLE = [
@@ -1699,13 +1335,9 @@ def test_names_that_are_no_keys_do_not_hide_the_others() -> None:
         store = ZipStore(base / "store" / "x.zip")
         assert contents(store) == {"good": b"value", "last": VALUE}
         assert store.list_dir("") == ({"good", "last"}, set())
-        names = {name.decode() for name in UNUSABLE}
-        assert set(store.unusable) == names
-        assert all("accepted" in why or "UTF-8" in why for why in store.unusable.values())
-        for name in names:
+        for name in UNUSABLE:
             with pytest.raises(InvalidKeyError):
-                store.get(name)
-        ZipStore.pack(store, LocalStore(base / "store"), "packed.zip")
+                store.get(name.decode())
         copied = LocalStore(base / "store" / "tree")
         for key in store.list():
             copied.set(key, store.get(key) or b"")
@@ -1757,28 +1389,29 @@ def test_memory_is_bounded(path: Path) -> None:
         bomb = Entry(b"bad", b"\0" * 2**26, method=8, size=100)
         place.write_bytes(built([bomb]))
         begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        with pytest.raises(StoreError, match="more than 100"):
+        with pytest.raises(StoreError, match="does not inflate to the 100 bytes"):
             ZipStore(place).get("bad")
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begin < 2**15
 
     run_unprivileged(work).checked()
 
 
-def test_limit_counts_before_anything_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_counts_before_anything_is_read(path: Path) -> None:
     """Of what a deflated member takes, too: its data may go on and on without making a byte."""
     long = Entry(b"long", b"value", method=8)
     long.data = b"\0\0\0\xff\xff" * 100_000 + long.data
     long.stored = len(long.data)
     noise = random.Random(0).randbytes(100_000)
-    path.write_bytes(built([Entry(b"bomb", bytes(2**20), method=8), long, Entry(b"noise", noise, method=8)]))
-    store = ZipStore(path)
+    data = built([Entry(b"bomb", bytes(2**20), method=8), long, Entry(b"noise", noise, method=8)])
+    server = Requests({"x": data})
+    store = ZipStore(server, "x")
     assert bytes(store.get("long") or b"") == b"value"
-    load = store.reader(Scratch(), len(noise)).get
-    assert bytes(load("noise") or b"") == noise
-    monkeypatch.setattr(store._opened(), "file", None)
+    assert bytes(store.get("noise", limit=len(noise)) or b"") == noise
+    server.asked.clear()
     for key in ("bomb", "long"):
         with pytest.raises(OversizedError):
-            load(key)
+            store.get(key, limit=len(noise))
+    assert server.asked == []
 
 
 _FULL_END = (b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
@@ -1815,53 +1448,15 @@ def test_key_that_a_zip_cannot_name(path: Path) -> None:
         for key in ("\udc80", "x" * 70_000):
             with pytest.raises(InvalidKeyError, match="accepted"):
                 store.set(key, b"")
-            with pytest.raises(InvalidKeyError):
-                store.compare_and_set(key, "absent", b"")
             assert store.get(key) is None
         store.set("y" * 65_535, b"long")
     assert bytes(ZipStore(path).get("y" * 65_535) or b"") == b"long"
     assert zipfile.ZipFile(path).testzip() is None
 
 
-@pytest.mark.slow
-def test_part_of_a_deflated_value_takes_no_memory_for_all_of_it(path: Path) -> None:
-    """A value of 64 MiB that deflates to 64 KiB: a part at its end, and one of a value that says too much."""
-    size = 2**26
-    data = zlib.compress(bytes(size), wbits=-15)
-    entries = []
-    for name, claimed in ((b"true", size), (b"liar", size + 1000)):
-        entries.append(Entry(name, b"", size=claimed, crc=zlib.crc32(bytes(size)), method=8))
-        entries[-1].data, entries[-1].stored = data, len(data)
-
-    def work() -> None:
-        path.write_bytes(built(entries))
-        store = ZipStore(path)
-        reader = store.reader().open("liar")
-        assert reader is not None
-        assert reader.size == size + 1000, "what it says is known without reading it"
-        begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        assert bytes(store.get("true", (size - 5, 100)) or b"") == bytes(5)
-        assert bytes(store.get("true", (3, 4)) or b"") == bytes(4)
-        assert [bytes(part) for part in reader.read_ranges([9, 1], [2, 3])] == [bytes(2), bytes(3)]
-        with pytest.raises(StoreError, match=f"inflates to {size} bytes"):
-            store.get("liar", (-5, None))
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begin < 2**14  # KiB
-
-    run_child(work).checked()
-
-
-def test_entries_are_counted_before_objects_are_made_of_them(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path.write_bytes(built([Entry(b"", alone=True) for _ in range(1000)], number=1))
-    monkeypatch.setattr(zipfile, "ZipFile", None)
-    with pytest.raises(StoreError, match="not one of 1 members"):
-        ZipStore(path)
-
-
 def test_directory_larger_than_is_read_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ZipStore.pack(MemoryStore({f"k/{at}": b"" for at in range(100)}), path)
-    monkeypatch.setattr("xzarr3.stores.zip.read.LARGEST_DIRECTORY", 1000)
+    monkeypatch.setattr("xzarr3.stores.zip.LARGEST_DIRECTORY", 1000)
     with pytest.raises(StoreError, match=r"directory has \d+ bytes, 1000 at most"):
         ZipStore(path)
 
@@ -1876,17 +1471,19 @@ def readable(store: Store) -> dict[str, bytes | None]:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
-def test_adding_to_any_bytes_ends_in_our_error_or_keeps_what_was_readable(data: st.DataObject) -> None:
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_adding_to_any_bytes_ends_in_our_error_or_keeps_what_was_readable(
+    path: Path, data: st.DataObject
+) -> None:
     entries = [GOOD, Entry(b"a/b", VALUE, method=8), Entry("\u00e9".encode(), b"x" * 50, flags=0x800)]
     extra = struct.pack("<2H4s", 0x5455, 4, b"time")
     whole = garbled(built([*entries, Entry(b"c", b"y", extra=extra)], comment=b"hey"), data, 0)
-    memory = MemoryStore({"x": whole})
+    path.write_bytes(whole)
     try:
-        before = readable(ZipStore(memory, "x"))
-        with ZipStore(memory, "x", mode="a") as store:
+        before = readable(ZipStore(path))
+        with ZipStore(path, mode="a") as store:
             store.set("new", b"new")
     except StoreError:
-        assert memory.get("x") == whole
+        assert path.read_bytes() == whole
         return
-    assert readable(ZipStore(memory, "x")) == before | {"new": b"new"}
+    assert readable(ZipStore(path)) == before | {"new": b"new"}

@@ -15,7 +15,7 @@ import xarray as xr
 
 import xzarr3
 import xzarr3.xarray
-from xzarr3.io import threads as io_threads
+from xzarr3.io import executor as io_executor
 from xzarr3.io.shards import _indexes
 from xzarr3.stores.local import files
 from xzarr3.xarray.explain import LazyExplanation
@@ -218,8 +218,8 @@ def _refuse(*args: Any, **options: Any) -> Any:
 
 
 def test_threads_that_share_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(io_threads, "_SMALL", 1)
-    monkeypatch.setattr(io_threads, "_LOCKED", 1e-9)
+    monkeypatch.setattr(io_executor, "_SMALL", 1)
+    monkeypatch.setattr(io_executor, "_LOCKED", 1e-9)
     monkeypatch.setattr(files, "_SETTLED", 0)
     store = written(xzarr3.LocalStore(tmp_path / "a.zarr"), "shards")
     for chunks in (None, {}):

@@ -24,7 +24,7 @@ from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.freshness import note_values
 from xzarr3.options import memory_for_values
-from xzarr3.parallel import available_threads, pause, run_on_threads, waiters
+from xzarr3.parallel import available_threads, is_wanted, pause, run_on_threads, waiters
 from xzarr3.stores import Store, in_flight
 from xzarr3.stores.in_flight import Budget
 from xzarr3.tracing.counters import for_array
@@ -313,10 +313,9 @@ def do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[[
     lock = threading.Lock()
     done: deque[int] = deque()
     caller = threading.current_thread()
-    stopped = False
 
     def worker() -> None:
-        while not stopped:
+        while is_wanted():
             with lock:
                 move = next(moves, None)
             if move is None:
@@ -329,9 +328,5 @@ def do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[[
         while done:
             advance(done.popleft())
 
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-
-    run_on_threads(worker, threads, waiters, stop)
+    run_on_threads(worker, threads, waiters)
     report()

@@ -34,17 +34,21 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef F_OFD_SETLK /* Python writes where a lock does not belong to the open file. */
+#define F_OFD_SETLK (-1)
+#endif
 #ifndef O_PATH /* Searching a directory needs less permission than reading it, where a system knows that. */
 #define O_PATH O_RDONLY
 #endif
 
 typedef int64_t i64;
 
-enum { CONTRACT = 1, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
+enum { CONTRACT = 2, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
 enum { LEFT = 0, DONE = 1, ABSENT = 2, FAILED = -1, NONE = -2 };
 enum { ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE };
 enum { READS, BYTES_READ, READ_TIME, CHUNKS, BYTES, TIME, COUNTS };
 
+#define LOCK ".__lock" /* Ends the name of the file that becomes a value. */
 #define AHEAD ((i64)1 << 18) /* Neighbours that begin within so many bytes are read in one call. */
 #define INFLATE_STATE ((i64)1 << 18) /* Bytes of ISA-L's state, whose real size is less than half of that. */
 
@@ -118,8 +122,7 @@ typedef struct {
     const char *prefix;
     i64 prefix_size, separator, coordinates;
     const i64 *coords;
-    const char *before, *after; /* Start and end of the names of temporary files. */
-    i64 *serial;                /* The number between them. */
+    i64 late; /* Whether only the closing of a file tells that the disk is full. */
     const i64 *count, *place;
     const char *source;
     const i64 *strides;
@@ -210,12 +213,6 @@ static void fill_outer(char *to, const i64 *a, const i64 *count, i64 ndim, i64 b
             fill_outer(to + at * a[0], a + 1, count + 1, ndim - 1, block, fill, itemsize);
 }
 
-static void fill_box(char *to, const i64 *a, const i64 *count, i64 ndim, const char *fill, i64 itemsize) {
-    i64 block;
-    ndim = outer_dimensions(ndim, count, a, a, itemsize, &block);
-    fill_outer(to, a, count, ndim, block, fill, itemsize);
-}
-
 static int is_box_of(const char *from, const i64 *a, const i64 *count, i64 ndim, i64 block, const char *fill, i64 itemsize) {
     if (ndim == 0)
         return !memcmp(from, fill, (size_t)itemsize) &&
@@ -256,17 +253,15 @@ static uint32_t load32(const char *from) { /* The packages that decode here exis
 
 static i64 zstd_decode(Thread *thread, const char *source, i64 size, char *target, i64 most) {
     const Libraries *library = thread->work->libraries;
-    if (!thread->contexts[0]) thread->contexts[0] = library->zstd_new_decoder();
-    if (!thread->contexts[0]) return FAILED;
+    if (!thread->contexts[0] && !(thread->contexts[0] = library->zstd_new_decoder())) return FAILED;
     return (i64)library->zstd_decode(thread->contexts[0], target, (size_t)most, source, (size_t)size);
 }
 
 static i64 blosc_decode(Thread *thread, const char *source, i64 size, char *target, i64 most) {
     /* Blosc trusts its header, so the header is compared with the sizes first. Most builds lack snappy (2). */
-    if (size < 16 || load32(source + 12) != size || load32(source + 4) > most) return FAILED;
-    if ((unsigned char)source[2] >> 5 == 2) return FAILED;
+    if (size < 16 || load32(source + 12) != size || (unsigned char)source[2] >> 5 == 2) return FAILED;
     i64 count = load32(source + 4);
-    return thread->work->libraries->blosc_decode(source, target, (size_t)count, 1) == count ? count : FAILED;
+    return count <= most && thread->work->libraries->blosc_decode(source, target, (size_t)count, 1) == count ? count : FAILED;
 }
 
 /* Decodes one gzip member without extra fields (RFC 1952): a header of 10 bytes, CRC-32 and size at the end. */
@@ -337,8 +332,7 @@ static i64 encode_one(Thread *thread, const Stage *stage, const char *source, i6
     const Libraries *library = thread->work->libraries;
     size_t most = (size_t)stage->most;
     if (stage->kind == ZSTD) { /* Level and checksum; 100 and 201 are the numbers of these parameters. */
-        if (!thread->contexts[1]) thread->contexts[1] = library->zstd_new_encoder();
-        if (!thread->contexts[1]) return FAILED;
+        if (!thread->contexts[1] && !(thread->contexts[1] = library->zstd_new_encoder())) return FAILED;
         if ((i64)library->zstd_set(thread->contexts[1], 100, (int)stage->first) < 0) return FAILED;
         if ((i64)library->zstd_set(thread->contexts[1], 201, (int)stage->second) < 0) return FAILED;
         return (i64)library->zstd_encode(thread->contexts[1], target, most, source, (size_t)size);
@@ -369,6 +363,14 @@ static i64 encode(Thread *thread, const char **source) {
         *source = into;
     }
     counted(thread, CHUNKS, chunk->nbytes, start);
+    return size;
+}
+
+/* Encodes a chunk in memory; returns the size of the result, at `target`. So the caller tries a library. */
+i64 xzarr3_encode(const Work *work, const char *source, char *target) {
+    Thread thread = {.work = work, .contexts = work->contexts, .spare = work->scratch};
+    i64 size = encode(&thread, &source);
+    if (size > 0) memcpy(target, source, (size_t)size);
     return size;
 }
 
@@ -413,10 +415,7 @@ static int open_file(const Read *job, i64 file, i64 *size, int *status) {
         if (errno == ENOENT && lstat(name, &info) != 0 && errno == ENOENT) *status = ABSENT;
         return -1;
     }
-    if (fstat(opened, &info) != 0 || !S_ISREG(info.st_mode)) {
-        close(opened);
-        return -1;
-    }
+    if (fstat(opened, &info) != 0 || !S_ISREG(info.st_mode)) return close(opened), -1;
     *size = (i64)info.st_size;
     return opened;
 }
@@ -437,9 +436,11 @@ static int is_direct(const Read *job, i64 box) {
 /* Fills the boxes of a row that is absent. */
 static int fill_row(const Read *job, i64 row) {
     const Chunk *chunk = job->work.chunk;
-    for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++)
-        fill_box(job->out + job->place[box], job->strides, job->count + box * chunk->ndim, chunk->ndim, job->fill,
-                 chunk->itemsize);
+    for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++) {
+        const i64 *a = job->strides, *count = job->count + box * chunk->ndim;
+        i64 block, ndim = outer_dimensions(chunk->ndim, count, a, a, chunk->itemsize, &block);
+        fill_outer(job->out + job->place[box], a, count, ndim, block, job->fill, chunk->itemsize);
+    }
     return ABSENT;
 }
 
@@ -689,27 +690,30 @@ static int folder_of(Thread *thread, const i64 *coords, char *name) {
 
 typedef struct {
     int folder, file;
-    char name[MOST_NAME], temporary[512];
+    char name[MOST_NAME], lock[MOST_NAME + sizeof LOCK];
 } Target;
 
+/* Creates and locks the file that becomes the value: the protocol is described in xzarr3/stores/local/files.py. */
 static int create(Thread *thread, const i64 *coords, Target *target) {
-    const Write *job = thread->job;
-    char digits[24];
-    i64 serial = __atomic_fetch_add(job->serial, 1, __ATOMIC_RELAXED);
-    target->folder = folder_of(thread, coords, target->name);
-    if (target->folder < 0 || !put_name(digits, "", 0, 0, &serial, 1)) return 0;
-    if (strlen(job->before) + strlen(job->after) + sizeof digits > sizeof target->temporary) return 0;
-    strcat(strcat(strcpy(target->temporary, job->before), digits), job->after);
-    target->file = openat(target->folder, target->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return target->file >= 0;
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct stat info;
+    if ((target->folder = folder_of(thread, coords, target->name)) < 0) return 0;
+    strcat(strcpy(target->lock, target->name), LOCK);
+    target->file = openat(target->folder, target->lock, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (target->file < 0) return 0;
+    int locked = fcntl(target->file, F_OFD_SETLK, &whole) == 0, none = !locked && errno != EAGAIN && errno != EACCES;
+    if (locked && fstat(target->file, &info) == 0 && info.st_nlink && !info.st_size) return 1;
+    if (none) unlinkat(target->folder, target->lock, 0); /* There are no locks, so nobody else has it. */
+    close(target->file);
+    return 0;
 }
 
-static int finish(Target *target, int complete) {
-    if (close(target->file) == 0 && complete &&
-        renameat(target->folder, target->temporary, target->folder, target->name) == 0)
-        return DONE;
-    unlinkat(target->folder, target->temporary, 0);
-    return LEFT;
+static int finish(const Write *job, Target *target, int complete) {
+    if (complete && job->late) complete = close(dup(target->file)) == 0;
+    complete = complete && renameat(target->folder, target->lock, target->folder, target->name) == 0;
+    if (!complete) unlinkat(target->folder, target->lock, 0);
+    close(target->file); /* Only now others get the lock. */
+    return complete ? DONE : LEFT;
 }
 
 /* What becomes of a unit that holds only the fill value: if it is stored, Python erases it. */
@@ -748,15 +752,14 @@ static i64 encoded(Thread *thread, const char *source, const i64 *count, int out
 
 static int write_chunk(Thread *thread, i64 row) {
     const Write *job = thread->job;
-    i64 ndim = job->work.chunk->ndim;
     const i64 *coords = job->coords + row * job->coordinates;
     const char *found;
     Target target;
-    i64 size = encoded(thread, job->source + job->place[row], job->count + row * ndim, 0, &found);
+    i64 size = encoded(thread, job->source + job->place[row], job->count + row * job->work.chunk->ndim, 0, &found);
     if (size == NONE) return write_nothing(job, coords);
     if (size < 0 || !create(thread, coords, &target)) return LEFT;
     i64 start = started(thread);
-    int status = finish(&target, write_all(target.file, found, size));
+    int status = finish(job, &target, write_all(target.file, found, size));
     counted(thread, READS, size, start);
     return status;
 }
@@ -790,10 +793,8 @@ static int write_inner(Thread *thread, i64 row, int file, i64 *entries, i64 *tot
             if (!write_all(file, ahead, filled)) return 0;
             filled = 0;
         }
-        if (size > AHEAD) {
-            if (!write_all(file, found, size)) return 0;
-            continue;
-        }
+        if (size > AHEAD && !write_all(file, found, size)) return 0;
+        if (size > AHEAD) continue;
         memcpy(ahead + filled, found, (size_t)size);
         filled += size;
     }
@@ -818,7 +819,7 @@ static int write_shard(Thread *thread, i64 row) {
         return write_nothing(job, coords);
     if (!create(thread, coords, &target)) return LEFT;
     i64 start = started(thread), before = thread->counts[TIME];
-    int status = finish(&target, write_inner(thread, row, target.file, (i64 *)thread->state, &total));
+    int status = finish(job, &target, write_inner(thread, row, target.file, (i64 *)thread->state, &total));
     counted(thread, READS, total, start);
     thread->counts[READ_TIME] -= thread->counts[TIME] - before;
     return status;
@@ -855,8 +856,7 @@ static void *run(void *state) {
 
 /* Bytes of scratch memory of one thread; `extra` bytes are for the entries of a shard that is written. */
 i64 xzarr3_scratch(const Chunk *chunk, i64 extra) {
-    i64 stored = chunk->largest + AHEAD;
-    i64 state = extra > INFLATE_STATE ? extra : INFLATE_STATE;
+    i64 stored = chunk->largest + AHEAD, state = extra > INFLATE_STATE ? extra : INFLATE_STATE;
     return ((stored + chunk->nbytes + 2 * chunk->room + state + 63) / 64 + 4) * 64;
 }
 

@@ -6,35 +6,36 @@ Knows nothing of indices, documents or array handles: it gets a plan and an arra
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.pipeline import COPY_RATE, CodecChain
 from xzarr3.errors import ChunkError
 from xzarr3.io.fetch import Price
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ChunkProjection, Slices
 from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
-from xzarr3.io.threads import to_read, to_write
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.parallel import Pool, available_threads, cores, is_shared, run_on_threads, waiters
-from xzarr3.stores import Store
+from xzarr3.parallel import Pool, available_threads, cores, is_wanted, run_on_threads, waiters
+from xzarr3.stores import Store, in_flight
 from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
-    from xzarr3.io.native import Left
     from xzarr3.io.native_read import NativeRead
     from xzarr3.io.native_write import NativeWrite
 
+_SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.
+_LOCKED = 12.5  # Microseconds that each chunk holds Python's lock.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
 
@@ -49,42 +50,31 @@ class Runs:
     threads : int
     """
 
-    __slots__ = ("_batches", "_chain", "_lock", "_run", "_units", "stopped")
-
     def __init__(self, batches: Iterator[Batch], number: int, threads: int) -> None:
-        self._batches = batches
-        self._chain, self._units = next(batches)
-        self._run = _MAX_RUN if threads <= 1 else max(1, min(_MAX_RUN, number // (4 * threads)))
+        size = _MAX_RUN if threads <= 1 else max(1, min(_MAX_RUN, number // (4 * threads)))
+        self._runs = _runs(batches, size)
+        self._threads = max(threads, 1)
         self._lock = threading.Lock()
-        self.stopped = False
-        """Whether the threads are to skip the remaining units, for instance because one of them failed."""
 
     def take(self) -> tuple[CodecChain, list[ChunkProjection]] | None:
         """The next run of units of one shape, and their codecs; None after the last run."""
         with self._lock:
-            while not self.stopped:
-                run = list(itertools.islice(self._units, self._run))
-                if run:
-                    return self._chain, run
-                batch = next(self._batches, None)
-                if batch is None:
-                    break
-                self._chain, self._units = batch
-            return None
+            return next(self._runs, None) if is_wanted() else None
 
-    def share(
-        self, threads: int, worker: Callable[[Runs], int], pool: Pool = cores, *, leaves: bool = False
-    ) -> int:
-        """Run ``worker`` on several threads until no units are left; returns the sum of its results.
+    def share(self, worker: Callable[[], int], pool: Pool = cores, *, leaves: bool = False) -> int:
+        """Run ``worker`` on the threads until no units are left; returns the sum of its results.
 
         All workers have ended when this returns or raises, except after Ctrl-C with ``leaves``.
         """
-        if threads <= 1 and not is_shared():
-            return worker(self)
-        return sum(run_on_threads(lambda: worker(self), max(threads, 1), pool, self._stop, leaves=leaves))
+        if self._threads == 1:
+            return worker()
+        return sum(run_on_threads(worker, self._threads, pool, leaves=leaves))
 
-    def _stop(self) -> None:
-        self.stopped = True
+
+def _runs(batches: Iterator[Batch], size: int) -> Iterator[tuple[CodecChain, list[ChunkProjection]]]:
+    for chain, units in batches:
+        while run := list(itertools.islice(units, size)):
+            yield chain, run
 
 
 class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
@@ -141,6 +131,24 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         price = Price.of(self.store, self.meta.chain)
         return ReadPlan(selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, price)
 
+    def threads(self, plan: ReadPlan, most: int | None, *, writes: bool = False) -> int:
+        """Number of threads for a read or a write.
+
+        A further thread pays if there are :data:`_SMALL` bytes to decode for it, and if reading and decoding
+        a chunk takes longer than what holds Python's lock for it. Over a store with latency, threads wait for
+        answers, and as many take part as the store and the memory permit. ``most`` is the most that the user
+        permits, None for all cores.
+        """
+        chain, number = self.meta.chain, plan.number
+        if number <= 1:
+            return number
+        if self.waiting:
+            each = 2 * chain.spec.nbytes if writes else plan.work() // number
+            return min(most or in_flight.at_once(self.waiting, each), number)
+        free = chain.decode_time + self.store.traits.request_bytes / COPY_RATE
+        pays = min(int(free / _LOCKED), plan.work(in_parts=not writes) // _SMALL)
+        return max(1, min(most or available_threads(), number, pays))
+
     def read(
         self,
         plan: ReadPlan,
@@ -177,57 +185,44 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         """
         if out.nbytes == 0:
             return 0
-        from xzarr3.io.native_read import NativeRead  # imports the libraries of the codecs
+        from xzarr3.io.native_read import native_read  # imports the libraries of the codecs
 
-        units, number, missing = plan.batches(), plan.number, 0
-        native = NativeRead.of(self, plan, out)
-        left = (
-            None if native is None else self._by_native_code(native, threads or available_threads(), absent)
-        )
-        if left is not None:
-            units, number = _only(units, left.coords), len(left.coords)
-            missing = sum(map(len, left.absent))
+        units, number, missing = self._left(plan, native_read(self, plan, out), threads, absent)
         if not number:
             return missing
-        busy = min(to_read(self, plan, threads), number)
-        within = threads or available_threads()
-        return missing + self._read(plan, out, units, number, busy, within, absent, leaves=leaves)
-
-    @for_array(lambda engine: engine)
-    def _by_native_code(
-        self, native: NativeRead | NativeWrite, threads: int, absent: list[tuple[int, ...]] | None
-    ) -> Left | None:
-        """Do the rows of a read or write; None if Python has to do all of it."""
-        try:
-            if not is_shared():
-                left = native.run(threads)
-            else:
-                left = run_on_threads(lambda: native.run(threads), 1, self.pool, native.stop)[0]
-        except MemoryError:  # Python takes less.
-            return None
-        if left is not None and absent is not None:
-            absent.extend(tuple(each) for coords in left.absent for each in coords.tolist())
-        return left
-
-    def _read(
-        self,
-        plan: ReadPlan,
-        out: AnyArray,
-        units: Iterator[Batch],
-        number: int,
-        threads: int,
-        within: int,
-        absent: list[tuple[int, ...]] | None,
-        *,
-        leaves: bool = False,
-    ) -> int:
-        """:meth:`read` of some units by the Python executor; one thread alone takes ``within`` in a shard."""
-        return Runs(units, number, threads).share(
-            threads,
-            lambda runs: UnitReader(self, plan, out, runs, absent, within).run(),
+        runs = Runs(units, number, min(self.threads(plan, threads), number))
+        return missing + runs.share(
+            lambda: UnitReader(self, plan, out, runs, absent, threads).run(),
             self.pool,
             leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
         )
+
+    @for_array(lambda engine: engine)
+    def _left(
+        self,
+        plan: ReadPlan,
+        native: NativeRead | NativeWrite | None,
+        threads: int | None,
+        absent: list[tuple[int, ...]] | None,
+    ) -> tuple[Iterator[Batch], int, int]:
+        """Let native code do what it can.
+
+        Returns
+        -------
+        tuple
+            The units that are left, their number, and the number of those that native code found absent.
+        """
+        left = None
+        if native is not None:
+            with contextlib.suppress(MemoryError):  # Python takes less.
+                left = native.run(threads or available_threads())
+        if left is None:
+            return plan.batches(), plan.number, 0
+        if absent is not None:
+            absent.extend(tuple(each) for coords in left.absent for each in coords.tolist())
+        wanted = left.coords
+        units = ((chain, (unit for unit in some if unit.coords in wanted)) for chain, some in plan.batches())
+        return units, len(wanted), sum(map(len, left.absent))
 
     @cached_property
     def waiting(self) -> int:
@@ -277,32 +272,12 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
             return
         from xzarr3.io.native_write import NativeWrite
 
-        asked, threads = threads, to_write(self, plan, threads)
-        options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
         native = None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty)
-        units, number = plan.batches(), plan.number
-        if native is not None:
-            left = self._by_native_code(native, asked or available_threads(), left_out)
-            if left is not None:
-                units, number = _only(units, left.coords), len(left.coords)
+        units, number, _ = self._left(plan, native, threads, left_out)
         if number:
-            self._write(units, number, plan, source, min(threads, number), options)
-
-    def _write(
-        self,
-        units: Iterator[Batch],
-        number: int,
-        plan: ReadPlan,
-        source: AnyArray,
-        threads: int,
-        options: dict[str, Any],
-    ) -> None:
-        """:meth:`write` of some units by the Python executor."""
-
-        def worker(runs: Runs) -> int:
-            return UnitWriter(self, plan.addressing, **options).run(runs, source)
-
-        Runs(units, number, threads).share(threads, worker, self.pool)
+            runs = Runs(units, number, min(self.threads(plan, threads, writes=True), number))
+            given = keep_empty, fields, left_out
+            runs.share(lambda: UnitWriter(self, plan.addressing, *given).run(runs, source), self.pool)
 
     def clear(self, coords: tuple[int, ...], inner: tuple[slice, ...], *, keep_empty: bool) -> None:
         """Set a part of a stored unit to the fill value."""
@@ -314,8 +289,3 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise
-
-
-def _only(batches: Iterator[Batch], coords: set[tuple[int, ...]]) -> Iterator[Batch]:
-    """The units with these coordinates."""
-    return ((chain, (unit for unit in units if unit.coords in coords)) for chain, units in batches)

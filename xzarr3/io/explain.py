@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
+
 from xzarr3._types import JSON
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import ChunkError, printable
-from xzarr3.io.fetch import Table, requests, windows
+from xzarr3.io.fetch import Table, requests
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ChunkProjection
 from xzarr3.io.shards import MOST_KEPT, Index, shard_index
@@ -37,8 +39,7 @@ KeptIndexes: TypeAlias = dict[tuple[int, ...], tuple[object, Index]]
 """The indexes that earlier reads of an array have kept, by the coordinates of the shard, with its version."""
 
 
-@dataclass(frozen=True)
-class Fetch:
+class Fetch(msgspec.Struct, frozen=True):
     """The requests for one stored unit.
 
     Parameters
@@ -64,7 +65,7 @@ class Fetch:
     ranges: tuple[tuple[int, int], ...]
     size: int | None
     whole: bool
-    indexes: int = 0
+    indexes: int = msgspec.field(default=0, name="index_requests")
 
     @property
     def bytes_moved(self) -> int:
@@ -103,7 +104,7 @@ class Explanation(Shown):
     ``index_requests`` fewer requests. An absent unit counts as no request and no bytes. Requests that ask
     whether a unit exists, or that look at the document of the array, do not count. If the store cannot tell
     the size of a value, the explanation reads the whole value. A store that opens a value by reading it, as
-    a :class:`~xzarr3.MemoryStore` does, moves whole shards.
+    a :class:`~xzarr3.MemoryStore` does, moves whole values.
 
     Parameters
     ----------
@@ -192,21 +193,10 @@ class Explanation(Shown):
 
     def to_json(self) -> dict[str, JSON]:
         """The summary, and all units with their ranges."""
-        summary: dict[str, JSON] = {"array": self.name, "shape": list(self.shape), "keys": self.units}
-        summary |= {name: getattr(self, name) for name in _NUMBERS}
-        fetches: list[JSON] = [
-            {
-                "key": fetch.key,
-                "coords": list(fetch.coords),
-                "chunks": fetch.chunks,
-                "ranges": [list(each) for each in fetch.ranges],
-                "size": fetch.size,
-                "whole": fetch.whole,
-                "index_requests": fetch.indexes,
-            }
-            for fetch in self
-        ]
-        return {**summary, "fetches": fetches}
+        summary = {"array": self.name, "shape": self.shape, "keys": self.units}
+        document = {**summary, **{name: getattr(self, name) for name in _NUMBERS}, "fetches": list(self)}
+        found: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(document))
+        return found
 
 
 def explain(
@@ -239,20 +229,16 @@ def explain(
     from xzarr3.io.native_read import does  # imports the libraries of the codecs
 
     fetches = partial(_fetches, array.engine, plan, None if does(array.engine, plan) else kept)
-    first: list[Fetch] = []
-    units = chunks = absent = requests = indexes = moved = 0
+    first, sums = list[Fetch](), [0] * 6
     for fetch in fetches():
         if len(first) < _SHOWN:
             first.append(fetch)
-        units += 1
-        chunks += fetch.chunks
-        absent += fetch.size is None
-        requests += len(fetch.ranges)
-        indexes += fetch.indexes
-        moved += fetch.bytes_moved
-    sums, drawn = (units, chunks, absent, requests, indexes, moved), partial(picture, array.metadata, [plan])
-    used = math.prod(plan.shape) * each
-    return Explanation(array.name, shape, *sums, used, tuple(first), fetches, drawn)
+        numbers = 1, fetch.chunks, fetch.size is None, len(fetch.ranges), fetch.indexes, fetch.bytes_moved
+        sums = [*map(int.__add__, sums, numbers)]
+    units, chunks, absent, requested, indexes, moved = sums
+    counts = units, chunks, absent, requested, indexes, moved, math.prod(plan.shape) * each
+    drawn = partial(picture, array.metadata, [plan])
+    return Explanation(array.name, shape, *counts, tuple(first), fetches, drawn)
 
 
 def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None) -> Iterator[Fetch]:
@@ -272,20 +258,20 @@ def _fetch(
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
         size = len(reader.read(0)) if reader.size is None else reader.size
-        everything, table, shard = ((0, size),), Table(plan), chain.shard
+        everything, table, shard = ((0, size),), Table(plan, chain), chain.shard
+        in_memory = isinstance(reader, BytesValue)  # A store that opens a value by reading it has all of it.
         if shard is None:
-            rows = table.of_chunk(chain, unit.inner)
-            parts = everything if rows is None else tuple(asked[:2] for asked in requests(rows, plan.price))
-            return Fetch(key, coords, 1, parts, size, whole=rows is None)
-        wanted, version = table.wanted(shard, unit.inner), reader.version
-        # A store that opens a value by reading it has all of it.
-        whole = wanted.whole or isinstance(reader, BytesValue)
+            asked = None if in_memory else table.requests(unit.inner)
+            parts = everything if asked is None else tuple(each[:2] for each in asked)
+            return Fetch(key, coords, 1, parts, size, whole=asked is None)
+        wanted, version = table.wanted(unit.inner), reader.version
+        whole = wanted.whole or in_memory
         before, index = kept.get(coords, (None, None))
         is_kept = index is not None and version is not None and version == before
         try:
             if index is None or not is_kept:
                 index = shard_index(shard, reader, engine.store_identity, key, keeps=False)
-            rows, _ = table.of_shard(shard, index, wanted, in_memory=whole)
+            rows, _ = table.of_shard(index, wanted, in_memory=whole)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise
@@ -296,6 +282,5 @@ def _fetch(
         return Fetch(key, coords, chunks, everything, size, whole=True)
     start = shard.index_start + (0 if shard.index_start >= 0 else size)
     ranges = [] if is_kept else [(start, shard.index_size)]
-    for window in windows(rows, plan.price):
-        ranges += [(offset, length) for offset, length, _ in window]
+    ranges += [each[:2] for each in requests(rows, plan.price)]
     return Fetch(key, coords, chunks, tuple(ranges), size, whole=False, indexes=int(not is_kept))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,14 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
-from xzarr3.io.projection import Addressing, ChunkProjection, Inner, Pointwise
+from xzarr3.io.projection import ChunkProjection, Inner, Pointwise, Slices
 from xzarr3.stores.values import BytesValue, Value
 
 if TYPE_CHECKING:
     from xzarr3.io.plan import ReadPlan
     from xzarr3.stores import Store
+
+Result = TypeVar("Result")
 
 AHEAD = 2**18
 """Bytes within which inner chunks in a local file begin that are read together; as in `_native.c`."""
@@ -82,6 +84,12 @@ class Price:
         """Whether ``moved`` bytes may be moved for ``wanted`` bytes."""
         return moved <= _FREE or moved <= self.over_read * wanted
 
+    def joins(self, start: int, offset: int, length: int) -> bool:
+        """Whether a request from ``start`` on may have a row at ``offset`` as well, and this length."""
+        if self.block is None:
+            return length <= WINDOW // 4
+        return self.block > 0 and offset // self.block == start // self.block
+
     def splits(self, moved: int, wanted: int, requests: int) -> bool:
         """Whether to request parts: the whole moves too many bytes, and the requests can be concurrent."""
         return requests <= self.at_once and not self.allows(moved, wanted)
@@ -117,11 +125,6 @@ class Row(NamedTuple):
     layout: Layout | None
     """Where the elements lie in the range; None if the range is the whole chunk, which is decoded."""
 
-    @property
-    def is_box(self) -> bool:
-        """Whether shape and strides tell where the elements lie."""
-        return self.layout is not None and self.layout.places is None
-
 
 Request: TypeAlias = tuple[int, int, list[Row]]
 """Offset and length of a byte range that is requested at once, and the rows within."""
@@ -141,36 +144,54 @@ class InnerChunks(NamedTuple):
     """Whether one request reads the whole shard with its index, as at least half of it is wanted."""
 
 
+def _kept(same: Callable[[Inner, Inner], bool], make: Callable[[Inner], Result]) -> Callable[[Inner], Result]:
+    """``make``, but the last result is kept: most chunks want the same elements."""
+    kept: list[tuple[Inner, Result]] = []
+
+    def made(inner: Inner) -> Result:
+        if not kept or not same(inner, kept[0][0]):
+            kept[:] = [(inner, make(inner))]
+        return kept[0][1]
+
+    return made
+
+
 class Table:
-    """Makes the rows of the units of one shape. Keeps the last ones: most units want the same elements.
+    """Makes the rows of the units of one shape.
 
     Parameters
     ----------
     plan : ReadPlan
+    chain : CodecChain
+        The codecs of the units.
     """
 
-    def __init__(self, plan: ReadPlan) -> None:
-        self._addressing, self._price = plan.addressing, plan.price
-        self._last: Inner | None = None
-        self._parts: list[Row] | None = None
-
-    def of_chunk(self, chain: CodecChain, inner: Inner) -> list[Row] | None:
-        """The rows of a chunk whose parts can be read; None to read it whole. All chunks have one chain."""
-        if not chain.is_plain:
-            return None
-        if self._last is None or not self._addressing.same(inner, self._last):
-            self._parts, self._last = parts_of(chain, self._addressing, inner, self._price), inner
-        return self._parts
-
-    def wanted(self, shard: Shard, inner: Inner) -> InnerChunks:
+    def __init__(self, plan: ReadPlan, chain: CodecChain) -> None:
+        self._addressing, self._price, self._shard = plan.addressing, plan.price, chain.shard
+        self._chunk = chain if chain.shard is None else chain.shard.inner
+        same = plan.addressing.same
+        self._parts = _kept(same, self._parts_of)
+        self.requests = _kept(same, self._requests)
+        """The requests for a part of a chunk that is in no shard; None to read it whole."""
+        self.wanted = _kept(same, self._divided)
         """The inner chunks of a shard that hold the wanted elements."""
+
+    def _parts_of(self, inner: Inner) -> list[Row] | None:
+        return parts_of(self._chunk, self._addressing, inner, self._price) if self._chunk.is_plain else None
+
+    def _requests(self, inner: Inner) -> list[Request] | None:
+        rows = self._parts(inner)
+        return None if rows is None else requests(rows, self._price)
+
+    def _divided(self, inner: Inner) -> InnerChunks:
+        shard = cast("Shard", self._shard)
         chosen, units = self._addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
         most = WHOLE_SHARD if self._price.block is None else 0
         whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= most
         return InnerChunks(chosen, units, whole)
 
     def of_shard(
-        self, shard: Shard, index: npt.NDArray[np.uint64], wanted: InnerChunks, *, in_memory: bool
+        self, index: npt.NDArray[np.uint64], wanted: InnerChunks, *, in_memory: bool
     ) -> tuple[list[Row], list[ChunkProjection]]:
         """The rows of a shard with this index, and the wanted inner chunks that are absent.
 
@@ -179,7 +200,7 @@ class Table:
         ChunkDecodeError
             If the index is invalid.
         """
-        entries, units = index[wanted.chosen].reshape(-1, 2), wanted.units
+        shard, entries, units = cast("Shard", self._shard), index[wanted.chosen].reshape(-1, 2), wanted.units
         there = shard.present(entries, lambda at: wanted.units[at].coords)
         absent: list[ChunkProjection] = []
         if there is not None:
@@ -195,7 +216,7 @@ class Table:
         found: list[Row] = []
         for row in rows:
             # A chunk of another size is read whole, and decoding it tells what is wrong.
-            parts = self.of_chunk(chain, row.inner) if row.length == chain.spec.nbytes else None
+            parts = self._parts(row.inner) if row.length == chain.spec.nbytes else None
             if parts is None:
                 found.append(row)
                 continue
@@ -215,13 +236,13 @@ def _within(outer: tuple[Any, ...], part: tuple[slice, ...]) -> tuple[Any, ...]:
     return (*moved, *outer[len(part) :])
 
 
-def parts_of(chain: CodecChain, addressing: Addressing, inner: Inner, price: Price) -> list[Row] | None:
+def parts_of(chain: CodecChain, addressing: Slices, inner: Inner, price: Price) -> list[Row] | None:
     """The rows of a chunk whose stored bytes are its elements; None if reading it whole takes no longer.
 
     Parameters
     ----------
     chain : CodecChain
-    addressing : Addressing
+    addressing : Slices
     inner : tuple
         The wanted elements of the chunk.
     price : Price
@@ -238,8 +259,11 @@ def parts_of(chain: CodecChain, addressing: Addressing, inner: Inner, price: Pri
         found = _boxes(inner, strides, itemsize, price)
     elif nbytes > _LARGEST:
         return None
-    else:
-        found = _points(addressing.offsets(inner, strides), inner, itemsize, price)
+    else:  # From the first element to the last one.
+        offsets = addressing.offsets(inner, strides)
+        first, last = offsets.item(offsets.argmin()), offsets.item(offsets.argmax())
+        layout = Layout(offsets.shape, (), (offsets - first) // itemsize)
+        found = [_row((first, last - first + itemsize, (), inner, ..., layout))]
     size = sum(part.length for part in found)
     is_whole = size + price.request * len(found) >= nbytes and not price.splits(nbytes, size, len(found))
     return None if is_whole else found
@@ -266,20 +290,6 @@ def _boxes(inner: Inner, strides: tuple[int, ...], itemsize: int, price: Price) 
     return [_row((start, length, (), inner, at, layout)) for start, at in zip(starts, places, strict=True)]
 
 
-def _points(offsets: AnyArray, inner: Inner, itemsize: int, price: Price) -> list[Row]:
-    """The rows of any elements: one from the first to the last, or one for each if that moves too much."""
-    first, last = offsets.item(offsets.argmin()), offsets.item(offsets.argmax())
-    length, number = last - first + itemsize, offsets.size
-    is_exact = price.request == 0 and number * itemsize < length
-    if not is_exact and not price.splits(length, number * itemsize, number):
-        layout = Layout(offsets.shape, (), (offsets - first) // itemsize)
-        return [_row((first, length, (), inner, ..., layout))]
-    layout = Layout((1,) * offsets.ndim, (itemsize,) * offsets.ndim, None)
-    places = (tuple([slice(i, i + 1) for i in at]) for at in np.ndindex(offsets.shape))
-    each = zip(offsets.reshape(-1).tolist(), places, strict=True)
-    return [_row((offset, itemsize, (), inner, at, layout)) for offset, at in each]
-
-
 def windows(rows: Sequence[Row], price: Price) -> Iterator[list[Request]]:
     """The requests for rows of one value, in windows.
 
@@ -302,34 +312,22 @@ def requests(rows: Sequence[Row], price: Price) -> list[Request]:
     if len(rows) == 1:
         return [(*rows[0][:2], [*rows])]
     ordered = sorted(rows, key=itemgetter(0))
-    gaps = [max(0, b[0] - a[0] - a[1]) for a, b in itertools.pairwise(ordered)]
+    gaps = [0, *(max(0, b[0] - a[0] - a[1]) for a, b in itertools.pairwise(ordered))]
     wanted, unwanted = sum(map(itemgetter(1), rows)), sum(gap for gap in gaps if gap <= price.request)
     left = math.inf if price.allows(wanted + unwanted, wanted) else (price.over_read - 1) * wanted
-    start = stop = base = 0
-    found: list[Request] = []
-    inside: list[Row] = []
-    for row, gap in zip(ordered, [0, *gaps], strict=False):
-        end = row.offset + row.length
-        is_far = gap > min(price.request, left)
-        if is_far or not inside:
-            base = row.offset
-        if price.block is None:
-            is_far = is_far or max(stop, end) - start > WINDOW // 4
-        else:
-            is_far = (
-                is_far
-                or not price.block
-                or (row.offset - base) // price.block > (start - base) // price.block
-            )
-        if inside and is_far:
-            found.append((start, stop - start, inside))
-            inside = []
-        if inside:
+    found: list[list[Any]] = []
+    base = start = stop = 0
+    for row, gap in zip(ordered, gaps, strict=True):
+        end, is_near = row.offset + row.length, found and gap <= min(price.request, left)
+        base = base if is_near else row.offset
+        if is_near and price.joins(start - base, row.offset - base, max(stop, end) - start):
             stop, left = max(stop, end), left - gap
+            found[-1][1] = stop - start
+            found[-1][2].append(row)
         else:
             start, stop = row.offset, end
-        inside.append(row)
-    return [*found, (start, stop - start, inside)] if inside else found
+            found.append([start, row.length, [row]])
+    return [(offset, length, inside) for offset, length, inside in found]
 
 
 def fetched(reader: Value, rows: Sequence[Row], price: Price) -> Iterable[tuple[Row, Buffer]]:

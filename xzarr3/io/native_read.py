@@ -6,32 +6,21 @@ import contextlib
 import itertools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import EMPTY, Shard
-from xzarr3.io import rows
+from xzarr3.io import native, rows
 from xzarr3.io.fetch import AHEAD, Row
-from xzarr3.io.native import (
-    ABSENT,
-    LEFT,
-    RUN_BYTES,
-    WORTH,
-    Call,
-    Layout,
-    Left,
-    Numbers,
-    address,
-    closing,
-    loaded,
-    reading,
-)
+from xzarr3.io.native import ABSENT, LEFT, Call, Layout, Left, Numbers
 from xzarr3.io.plan import ReadPlan
-from xzarr3.stores.local import platform
+from xzarr3.parallel import is_wanted
+from xzarr3.stores.local import system
 from xzarr3.tracing.counters import process
 
 if TYPE_CHECKING:
@@ -45,9 +34,11 @@ _INNER = 2**15  # Most inner chunks in a call.
 _INDEXES = 2**24  # Bytes of the indexes of the shards that are open.
 _OPEN = 4.0  # Microseconds to open and close a file, or to find an inner chunk.
 
+Statuses = npt.NDArray[np.uint8]
 
-class NativeRead:
-    """A read by native code.
+
+class NativeRead(msgspec.Struct, frozen=True):
+    """A read by native code, as :func:`native_read` makes it.
 
     Parameters
     ----------
@@ -55,75 +46,51 @@ class NativeRead:
     plan : ReadPlan
     out : ndarray
         Has the shape of the plan's buffer.
+    geometry : Geometry
+    left : Left
     """
 
-    def __init__(self, engine: Engine, plan: ReadPlan, out: AnyArray) -> None:
-        self._engine, self._plan, self._out = engine, plan, out
-        self._given = rows.geometry(plan, out)
-        self._prefix = os.fsencode(os.path.join(engine.store.folder or "", engine.key_prefix))
-        self._fixed = np.array([*self._given.steps, *self._given.strides], np.int64)
-        self._stop = np.zeros(1, np.int64)
-        self._left = Left([], set())
-
-    @classmethod
-    def of(cls, engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | None:
-        """The read, or None if native code does not know its store, grid or codecs."""
-        if not does(engine, plan) or out.dtype != engine.meta.chain.spec.dtype:
-            return None
-        return None if process.wants_each else cls(engine, plan, out)
-
-    def stop(self) -> None:
-        """Let the threads return soon."""
-        self._stop[0] = 1
+    engine: Any
+    plan: ReadPlan
+    out: AnyArray
+    geometry: rows.Geometry
+    left: Left
 
     def run(self, threads: int) -> Left | None:
         """Read all units with at most so many threads; None if Python is to read all of them."""
-        batches = rows.batches(self._plan, self._out)
-        if batches is None:
-            return None
-        for shape, batch in batches:
-            chain = self._engine.chain_of(shape)
-            layout = reading.of(chain if chain.shard is None else chain.shard.inner)
+        batches = rows.batches(self.plan, self.out)
+        for shape, batch in batches or ():
+            chain = self.engine.chain_of(shape)
+            layout = native.reading.of(chain if chain.shard is None else chain.shard.inner)
             if layout is None:
-                self._left.coords.update(map(tuple, batch.coords.tolist()))
+                self._note(batch.coords, np.zeros(len(batch.coords), np.uint8))
             elif chain.shard is None:
-                self._chunks(batch, layout, threads)
+                call = self._call(layout, len(batch.coords), threads)
+                self._do(call, [*self._names(batch.coords), 0, 0, 0, 0, 0], batch)
+                self._note(batch.coords, call.status)
+                absent = int(np.count_nonzero(call.status == ABSENT))
+                call.tell("get_range" if layout.is_plain else "get", absent=absent)
             else:
                 self._shards(batch, layout, chain.shard, threads)
-            if self._stop[0]:
+            if not is_wanted():
                 break
-        return self._left
+        return None if batches is None else self.left
+
+    def _note(self, coords: Numbers, status: Statuses) -> None:
+        """Record what became of units."""
+        self.left.absent.append(coords[status == ABSENT])
+        self.left.coords.update(map(tuple, coords[status == LEFT].tolist()))
 
     def _call(self, layout: Layout, number: int, threads: int, edges: Numbers | None = None) -> Call:
-        fetches = number if edges is None else len(edges) - 1
-        work = number * (_OPEN + self._engine.meta.chain.decode_time)
-        busy = min(threads, 1 + int(work / WORTH))
-        run = max(1, min(16, fetches // (4 * busy), RUN_BYTES // layout.nbytes))
-        return Call(layout, number, busy, run, self._stop, edges=edges, timed=bool(process.collectors))
+        return _call(layout, number, threads, _OPEN + self.engine.meta.chain.decode_time, edges)
 
-    def _boxes(self, batch: rows.Rows) -> list[int]:
-        """What follows ``length`` in the struct of a read."""
-        start, extent, place = batch.boxes
-        fixed = self._fixed.ctypes.data
-        return [
-            *(batch.begin.ctypes.data, start.ctypes.data, extent.ctypes.data, place.ctypes.data, fixed),
-            *(self._out.ctypes.data, fixed + 4 * len(self._fixed), self._engine.fill.ctypes.data),
-        ]
+    def _names(self, coords: Numbers) -> list[Any]:
+        prefix = os.fsencode(os.path.join(self.engine.store.folder or "", self.engine.key_prefix))
+        separator, gap = ord(self.engine.separator), self.plan.price.request
+        return [prefix, len(prefix), separator, coords.shape[1], system.OPEN, gap, coords]
 
-    def _names(self, coords: Numbers) -> list[int]:
-        name = address(self._prefix)
-        size, separator = len(self._prefix), ord(self._engine.separator)
-        gap = self._plan.price.request
-        return [name, size, separator, coords.shape[1], platform.OPEN, gap, coords.ctypes.data]
-
-    def _chunks(self, batch: rows.Rows, layout: Layout, threads: int) -> None:
-        """Read units that are chunks."""
-        call = self._call(layout, len(batch.coords), threads)
-        call.do("xzarr3_read", [*self._names(batch.coords), 0, 0, 0, 0, 0, *self._boxes(batch)])
-        self._note(batch.coords, call.status)
-        call.tell(
-            "get_range" if layout.is_plain else "get", absent=int(np.count_nonzero(call.status == ABSENT))
-        )
+    def _do(self, call: Call, places: Sequence[Any], batch: rows.Rows) -> None:
+        call.read(places, batch.begin, batch.boxes, self.geometry[1:], self.out, self.engine.fill)
 
     def _shards(self, batch: rows.Rows, layout: Layout, shard: Shard, threads: int) -> None:
         """Read units that are shards: their indexes, and then their inner chunks."""
@@ -133,90 +100,90 @@ class NativeRead:
             coords = batch.coords[first:last]
             boxes = batch.boxes.take(slice(batch.begin[first], batch.begin[last]))
             unit = np.repeat(np.arange(last - first), np.diff(batch.begin[first : last + 1]))
-            inner, parent, inside = rows.divided(boxes, self._given._replace(lengths=shard.grid.chunk_shape))
+            given = self.geometry._replace(lengths=shard.grid.chunk_shape)
+            inner, parent, inside = rows.divided(boxes, given)
             parts = rows.grouped(inner, unit[parent], inside)
-            with closing(np.full(len(coords), -1, np.int64)) as files:
-                status = self._some_shards(shard, layout, coords, parts, files, threads)
+            with native.closing(np.full(len(coords), -1, np.int64)) as files:
+                index, status = self._indexes(shard, coords, files, threads)
+                self._parts(index, status, shard, layout, coords, parts, files, threads)
             self._note(coords, status)
-            if self._stop[0]:
+            if not is_wanted():
                 break
 
-    def _some_shards(
+    def _parts(
         self,
+        index: npt.NDArray[np.uint64],
+        status: Statuses,
         shard: Shard,
         layout: Layout,
         coords: Numbers,
         parts: rows.Rows,
         files: Numbers,
         threads: int,
-    ) -> npt.NDArray[np.uint8]:
-        """Read the rows of some shards; returns what became of each shard."""
-        index, status = self._indexes(shard, coords, files, threads)
+    ) -> None:
+        """Read the inner chunks of some shards; ``status`` gets what became of each shard."""
+        unit = np.ascontiguousarray(parts.unit)
         at = np.ravel_multi_index(tuple(parts.coords.T), shard.counts) if shard.counts else 0
-        entries = index[parts.unit, at]
-        offset, length = entries[:, 0].astype(np.int64), entries[:, 1].astype(np.int64)
+        entries = index[unit, at]
+        offset, length = np.ascontiguousarray(entries.T).view(np.int64)
         odd = (offset < 0) | (length < 0)
-        absent = odd & (entries == EMPTY).all(axis=1) | (status == ABSENT)[parts.unit]
+        absent = odd & (entries == EMPTY).all(axis=1) | (status == ABSENT)[unit]
+        length[odd | (status == LEFT)[unit]] = -2
         offset[absent], length[absent] = 0, -1
-        length[odd & ~absent] = -2
-        length[(status == LEFT)[parts.unit]] = -2
-        offset, length = np.ascontiguousarray(offset), np.ascontiguousarray(length)
         edges = None
         if not layout.is_plain:
-            inside = _edges(parts.unit, offset, length, self._plan.price.request)
+            inside = _edges(unit, offset, length, self.plan.price.request)
             edges = np.concatenate([[0], inside, [len(offset)]])
         call = self._call(layout, len(offset), threads, edges)
-        unit = np.ascontiguousarray(parts.unit)
-        places = [files.ctypes.data, 0, unit.ctypes.data, offset.ctypes.data, length.ctypes.data]
-        call.do("xzarr3_read", [*self._names(coords), *places, *self._boxes(parts)])
+        self._do(call, [*self._names(coords), files, 0, unit, offset, length], parts)
         call.tell("get_range", absent=int(np.count_nonzero(status == ABSENT)))
-        status[parts.unit[call.status == LEFT]] = LEFT
-        return status
+        status[unit[call.status == LEFT]] = LEFT
 
     def _indexes(
         self, shard: Shard, coords: Numbers, files: Numbers, threads: int
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+    ) -> tuple[npt.NDArray[np.uint64], Statuses]:
         """The indexes of some shards, and what became of each; ``files`` gets the open shards."""
-        number = len(coords)
-        layout = cast("Layout", _index_layout(shard))
-        index = np.empty((number, shard.number, 2), np.uint64)
-        begin, whole = np.arange(number + 1), np.tile([*shard.counts, 2], (number, 1)).astype(np.int64)
-        start, place = np.zeros_like(whole), np.arange(number) * index.strides[0]
-        at, size = np.full(number, shard.index_start), np.full(number, shard.index_size)
-        ndim = len(shard.counts) + 1
-        strides = [*np.empty((*shard.counts, 2), np.uint64).strides]
-        fixed = np.array([*[1] * ndim, *strides], np.int64)
-        call = self._call(layout, number, threads)
-        job = [
-            *(files.ctypes.data, 0, 0, at.ctypes.data, size.ctypes.data),
-            *(begin.ctypes.data, start.ctypes.data, whole.ctypes.data, place.ctypes.data, fixed.ctypes.data),
-            *(index.ctypes.data, fixed.ctypes.data + 8 * ndim, 0),
-        ]
-        call.do("xzarr3_read", [*self._names(coords), *job])
+        number, shape = len(coords), (*shard.counts, 2)
+        layout = native.reading.of(shard.index_chain)
+        index = np.empty((number, *shape), np.uint64)
+        start = np.zeros((number, len(shape)), np.int64)
+        boxes = start, start + shape, np.arange(number) * index.strides[0]
+        part = np.full(number, shard.index_start), np.full(number, shard.index_size)
+        call = self._call(layout, number, threads)  # type: ignore[arg-type]  # `does` has asked for it.
+        places, begin = [*self._names(coords), files, 0, 0, *part], np.arange(number + 1)
+        apart = [1] * len(shape), index.strides[1:]
+        call.read(places, begin, boxes, apart, index)
         call.tell("get_range", is_index=True)
-        return index, call.status
+        return index.reshape(number, shard.number, 2), call.status
 
-    def _note(self, coords: Numbers, status: npt.NDArray[np.uint8]) -> None:
-        """Record what became of units."""
-        self._left.absent.append(coords[status == ABSENT])
-        self._left.coords.update(map(tuple, coords[status == LEFT].tolist()))
+
+def _call(layout: Layout, number: int, threads: int, each: float, edges: Numbers | None = None) -> Call:
+    """The call of some rows, each of which takes so many microseconds."""
+    fetches = number if edges is None else len(edges) - 1
+    busy = min(threads, 1 + int(number * each / native.WORTH))
+    run = max(1, min(16, fetches // (4 * busy), native.RUN_BYTES // layout.nbytes))
+    return Call(layout, number, busy, run, np.zeros(1, np.int64), edges=edges, timed=bool(process.collectors))
+
+
+def native_read(engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | None:
+    """A read by native code, or None if it does not know the store, the grid or the codecs."""
+    if not does(engine, plan) or out.dtype != engine.meta.chain.spec.dtype:
+        return None
+    if process.wants_each:
+        return None
+    geometry = rows.geometry(plan, out)
+    return NativeRead(engine, plan, out, geometry, Left([], set()))
 
 
 def does(engine: Engine, plan: ReadPlan) -> bool:
     """Whether native code carries out a plan. It then reads the index of each shard, and keeps none."""
     chain, shard = engine.meta.chain, engine.meta.chain.shard
-    if loaded() is None or not engine.store.traits.plain_files or max(engine.meta.shape, default=0) > _LONGEST:
+    if not engine.store.traits.plain_files or max(engine.meta.shape, default=0) > _LONGEST:
         return False
     if plan.chunks < (FEW if shard is None else FEW_INNER):
         return False
-    if reading.of(chain if shard is None else shard.inner) is None:
-        return False
-    return shard is None or _index_layout(shard) is not None
-
-
-def _index_layout(shard: Shard) -> Layout | None:
-    """The layout of the index of shards; None if native code does not know it."""
-    return reading.of(shard.index_chain)
+    known = [chain] if shard is None else [shard.inner, shard.index_chain]
+    return None not in map(native.reading.of, known)
 
 
 def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers:
@@ -253,29 +220,22 @@ def place_rows(
     threads : int
         The most threads.
     """
-    layout = reading.of(chain) if loaded() is not None and out.dtype == chain.spec.dtype else None
+    layout = native.reading.of(chain) if out.dtype == chain.spec.dtype else None
     if layout is None or out.ndim == 0 or len(listed) < FEW_INNER:
         return [*listed]
-    octets = np.frombuffer(value, np.uint8)
-    memory = np.array([octets.ctypes.data, len(octets)], np.int64)
+    octets, number = np.frombuffer(value, np.uint8), len(listed)
     entries = np.array([row[:2] for row in listed], np.uint64)
-    offset, length = np.minimum(entries, 2**62).T.astype(np.int64, "C")  # An index may hold any numbers.
+    part = np.minimum(entries, 2**62).T.astype(np.int64, "C")  # An index may hold any numbers.
     start = np.array([[each.start for each in row.inner] for row in listed], np.int64)
-    place = np.array([[each.start for each in row.outer] for row in listed], np.int64)
-    extent = np.array([[each.stop for each in row.outer] for row in listed], np.int64) - place
-    at = place @ np.array(out.strides, np.int64)
-    fixed = np.array([*(each.step for each in listed[0].inner), *out.strides], np.int64)
-    begin, file = np.arange(len(listed) + 1), np.zeros(len(listed), np.int64)
-    busy = min(threads, 1 + int(len(listed) * chain.decode_time / WORTH))
-    stop, timed = np.zeros(1, np.int64), bool(process.collectors)
-    call = Call(layout, len(listed), busy, 1, stop, timed=timed)
-    given = memory, file, offset, length
-    job = [
-        *(*[0] * 8, *(each.ctypes.data for each in given)),
-        *(begin.ctypes.data, start.ctypes.data, extent.ctypes.data, at.ctypes.data, fixed.ctypes.data),
-        *(out.ctypes.data, fixed.ctypes.data + 8 * out.ndim, fill.ctypes.data),
-    ]
+    first = np.array([[each.start for each in row.outer] for row in listed], np.int64)
+    extent = np.array([[each.stop for each in row.outer] for row in listed], np.int64) - first
+    boxes = start, extent, first @ np.array(out.strides, np.int64)
+    memory = np.array([octets.ctypes.data, len(octets)], np.int64)
+    places = [*[0] * 8, memory, np.zeros(number, np.int64), *part]
+    steps, begin = [each.step for each in listed[0].inner], np.arange(number + 1)
     with contextlib.suppress(MemoryError):  # Python takes less.
-        call.do("xzarr3_read", job)
-    call.tell("get_range")
-    return [*itertools.compress(listed, call.status == LEFT)]
+        call = _call(layout, number, threads, chain.decode_time)
+        call.read(places, begin, boxes, (steps, out.strides), out, fill)
+        call.tell("get_range")
+        return [*itertools.compress(listed, call.status == LEFT)]
+    return [*listed]

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
+import msgspec
 import numpy as np
 
 from xzarr3._types import AnyArray
@@ -22,7 +23,6 @@ from xzarr3.grid import Grid, Steps
 from xzarr3.io.fetch import Price
 from xzarr3.io.projection import (
     ONE,
-    Addressing,
     AxisProjection,
     ChunkProjection,
     Mesh,
@@ -41,15 +41,14 @@ Batch: TypeAlias = tuple[CodecChain, Iterator[ChunkProjection]]
 """Units of one shape, and the codecs bound to it."""
 
 
-class ReadPlan:
+class ReadPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The plan of a read or write of one selection.
 
     Parameters
     ----------
     selection : tuple of DimSelection or DimIndices, or Points
         See :mod:`xzarr3.io.selection`.
-    shape : tuple of int
-        Shape of the array.
+    array_shape : tuple of int
     grid : Grid
         Divides the array into stored units: shards, or chunks that are in no shard.
     chain_of : callable
@@ -66,25 +65,17 @@ class ReadPlan:
     ((6,), 2, [(0, 2), (1, 2)])
     """
 
-    def __init__(
-        self,
-        selection: tuple[DimChoice, ...] | Points,
-        shape: tuple[int, ...],
-        grid: Grid,
-        chain_of: Callable[[tuple[int, ...]], CodecChain],
-        price: Price,
-    ) -> None:
-        self.selection = selection
-        self.grid = grid
-        self.price = price
-        self._array_shape = shape
-        self._chain_of = chain_of
+    selection: tuple[DimChoice, ...] | Points
+    array_shape: tuple[int, ...]
+    grid: Grid
+    chain_of: Callable[[tuple[int, ...]], CodecChain]
+    price: Price
 
     @cached_property
-    def addressing(self) -> Addressing:
+    def addressing(self) -> Slices:
         """The way in which ``inner`` describes the wanted elements of a unit."""
         if isinstance(self.selection, Points):
-            return Pointwise(self.selection.axes, len(self._array_shape))
+            return Pointwise(self.selection.axes, len(self.array_shape))
         return Slices() if all(isinstance(chosen, DimSelection) for chosen in self.selection) else Mesh()
 
     # The result
@@ -93,7 +84,7 @@ class ReadPlan:
     def shape(self) -> tuple[int, ...]:
         """Shape of the result."""
         if not isinstance(self.selection, Points):
-            return tuple(chosen.count for chosen in self.selection if not _is_dropped(chosen))
+            return tuple([chosen.count for chosen in self.selection if not chosen.drop])
         others = [chosen.count for chosen in self.selection.others]
         at = self.selection.position
         return (*others[:at], *self.selection.shape, *others[at:])
@@ -103,7 +94,7 @@ class ReadPlan:
         """Shape of the buffer for the units: no dimension is dropped, and points are one dimension."""
         if isinstance(self.selection, Points):
             return (len(self.selection.indices[0]), *(chosen.count for chosen in self.selection.others))
-        return tuple(chosen.count for chosen in self.selection)
+        return tuple([chosen.count for chosen in self.selection])
 
     def aligned(self, result: AnyArray) -> AnyArray:
         """A view of a result, or of values to write: points first, no dimension dropped, all steps forward.
@@ -113,12 +104,12 @@ class ReadPlan:
         if isinstance(self.selection, Points):
             at, ndim = self.selection.position, len(self.selection.shape)
             view = np.moveaxis(result, range(at, at + ndim), range(ndim))
-            directions = map(_direction, self.selection.others)
+            directions = _directions(self.selection.others)
             return view[(*(slice(None),) * ndim, *directions)] if ndim or self.selection.others else view
-        dropped = (np.newaxis if _is_dropped(chosen) else slice(None) for chosen in self.selection)
+        dropped = [np.newaxis if chosen.drop else slice(None) for chosen in self.selection]
         aligned: AnyArray = result[(*dropped, ...)]
-        if any(isinstance(chosen, DimSelection) and chosen.reverse for chosen in self.selection):
-            aligned = aligned[tuple(map(_direction, self.selection))]
+        if True in [chosen.reverse for chosen in self.selection]:
+            aligned = aligned[(*_directions(self.selection),)]
         return aligned
 
     @cached_property
@@ -127,11 +118,10 @@ class ReadPlan:
         if isinstance(self.selection, Points):
             order = self.groups.order
             return None if order is None else (order,)
-        orders = [getattr(chosen, "order", None) for chosen in self.selection]
-        if all(order is None for order in orders):
+        if not [chosen for chosen in self.selection if chosen.order is not None]:
             return None
-        pairs = zip(self.selection, orders, strict=True)
-        return np.ix_(*(np.arange(chosen.count) if order is None else order for chosen, order in pairs))
+        each = [np.arange(one.count) if one.order is None else one.order for one in self.selection]
+        return np.ix_(*each)
 
     def buffer_for(self, out: AnyArray) -> AnyArray:
         """The buffer to read units into: a view of ``out`` if it is in buffer order, or new memory."""
@@ -169,7 +159,7 @@ class ReadPlan:
     @cached_property
     def parts(self) -> list[list[AxisProjection]]:
         """For each dimension that has no points, the parts of the selection in each unit."""
-        axes = [*zip(self.grid.axes, self._array_shape, strict=True)]
+        axes = [*zip(self.grid.axes, self.array_shape, strict=True)]
         chosen = self.selection
         if isinstance(chosen, Points):
             axes = [each for at, each in enumerate(axes) if at not in chosen.axes]
@@ -179,7 +169,7 @@ class ReadPlan:
     @cached_property
     def groups(self) -> PointGroups:
         """The points grouped by unit."""
-        shard = self._chain_of(self.grid.largest).shard
+        shard = self.chain_of(self.grid.largest).shard
         finer = None if shard is None else shard.grid.chunk_shape
         points, addressing = cast("Points", self.selection), cast("Pointwise", self.addressing)
         return addressing.grouped(points.indices, self.grid.axes, finer)
@@ -203,7 +193,7 @@ class ReadPlan:
     @cached_property
     def chunks(self) -> int:
         """About how many chunks the selection touches; inner chunks, where there are shards."""
-        shard = self._chain_of(self.grid.largest).shard
+        shard = self.chain_of(self.grid.largest).shard
         if shard is None:
             return self.number
         if isinstance(self.selection, Points):
@@ -221,10 +211,10 @@ class ReadPlan:
         """The touched units in batches of one shape; a regular grid makes one batch."""
         if isinstance(self.selection, Points):
             for shape, units in itertools.groupby(self._point_units, key=lambda unit: unit[0]):
-                yield self._chain_of(shape), (unit for _, unit in units)
+                yield self.chain_of(shape), (unit for _, unit in units)
             return
         for shape, parts in self.shapes():
-            yield self._chain_of(shape), projections(parts) if parts else iter((ONE,))
+            yield self.chain_of(shape), projections(parts) if parts else iter((ONE,))
 
     def shapes(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
         """For each shape of a unit, the parts along each dimension; their product is the units."""
@@ -240,16 +230,12 @@ class ReadPlan:
 
     def work(self, *, in_parts: bool = True) -> int:
         """About how many bytes are decoded; only wanted ones of chunks that can be read ``in_parts``."""
-        chain = self._chain_of(self.grid.largest)
+        chain = self.chain_of(self.grid.largest)
         if chain.shard is not None:
             chain = chain.shard.inner
         wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize
         return wanted if chain.is_plain and in_parts else self.chunks * chain.spec.nbytes
 
 
-def _is_dropped(chosen: DimChoice) -> bool:
-    return isinstance(chosen, DimSelection) and chosen.drop
-
-
-def _direction(chosen: DimChoice) -> slice:
-    return slice(None, None, -1 if isinstance(chosen, DimSelection) and chosen.reverse else 1)
+def _directions(selection: Sequence[DimChoice]) -> list[slice]:
+    return [slice(None, None, -1 if chosen.reverse else 1) for chosen in selection]

@@ -1,7 +1,7 @@
 """Projection: divides a selection among the chunks of a grid, and a chunk's part among its inner chunks.
 
 Each dimension is divided on its own, into one :class:`AxisProjection` for each chunk along it. No list of all
-chunks is made, unless single elements are selected. An :class:`Addressing` is one way to describe the wanted
+chunks is made, unless single elements are selected. :class:`Slices` is one way to describe the wanted
 elements of a chunk; there is one for each kind of selection. Knows nothing of codecs and stores.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -147,13 +146,14 @@ def projections(parts: Sequence[Sequence[AxisProjection]]) -> Iterator[ChunkProj
     return map(chunk_projection, zip(*itertools.starmap(itertools.product, columns), strict=True))
 
 
-class Addressing(ABC):
-    """One way to describe the wanted elements of a chunk.
+class Slices:
+    """One way to describe the wanted elements of a chunk: a slice for each dimension.
 
-    The values of these elements are an array of the shape that :meth:`take` returns.
+    The values of these elements are an array of the shape that :meth:`take` returns. Other ways derive from
+    this one.
     """
 
-    same: Callable[[Any, Any], bool] = staticmethod(operator.is_)
+    same: Callable[[Any, Any], bool] = staticmethod(operator.eq)
     """Whether two descriptions certainly are of the same elements; False does not mean that they differ."""
 
     def view(self, chunk: AnyArray) -> AnyArray:
@@ -177,7 +177,6 @@ class Addressing(ABC):
         for name in fields:
             view[name][index] = values[name]
 
-    @abstractmethod
     def divide(
         self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
     ) -> tuple[Any, list[ChunkProjection]]:
@@ -189,20 +188,6 @@ class Addressing(ABC):
             An index that selects the inner chunks, in C order, from an array that has the shape of their grid
             and one more dimension; and the inner chunks in that order.
         """
-
-    @abstractmethod
-    def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
-        """Offset in bytes of each element in a chunk with these strides; has the shape of :meth:`take`."""
-
-
-class Slices(Addressing):
-    """A slice for each dimension."""
-
-    same = staticmethod(operator.eq)
-
-    def divide(
-        self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
-    ) -> tuple[Any, list[ChunkProjection]]:
         parts = [*map(_parts_within, inner, lengths, sizes)]
         if not parts:
             return (), [ONE]
@@ -214,6 +199,7 @@ class Slices(Addressing):
         return chosen, [*projections(parts)]
 
     def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
+        """Offset in bytes of each element in a chunk with these strides; has the shape of :meth:`take`."""
         return reduce(np.add.outer, map(operator.mul, map(_elements, inner), strides))
 
 
@@ -250,7 +236,7 @@ class PointGroups(NamedTuple):
     """For each dimension that has points, the position of each grouped point in its chunk."""
 
 
-class Pointwise(Addressing):
+class Pointwise(Slices):
     """Index arrays that select points together along some dimensions, and slices along the others.
 
     In ``inner`` the arrays come first, and in the values the dimension of the points comes first.
@@ -262,6 +248,8 @@ class Pointwise(Addressing):
     ndim : int
         Number of dimensions of the array.
     """
+
+    same = staticmethod(operator.is_)
 
     def __init__(self, axes: tuple[int, ...], ndim: int) -> None:
         self.axes = axes

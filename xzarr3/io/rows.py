@@ -68,8 +68,7 @@ class Geometry(NamedTuple):
 def geometry(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Geometry:
     """The geometry of a plan and of its buffer."""
     if not isinstance(plan.selection, Points):
-        steps = [each.step if isinstance(each, DimSelection) else 1 for each in plan.selection]
-        return Geometry(plan.grid.largest, steps, view.strides)
+        return Geometry(plan.grid.largest, [each.step for each in plan.selection], view.strides)
     others, strides = _others(plan), iter(view.strides[1:])
     return Geometry(
         plan.grid.largest,

@@ -12,7 +12,7 @@ import itertools
 import operator
 from collections.abc import Callable, Sequence
 from types import EllipsisType
-from typing import Any, SupportsIndex, TypeAlias, TypeGuard, cast
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, TypeGuard, cast
 
 import msgspec
 import numpy as np
@@ -51,6 +51,7 @@ class DimSelection(msgspec.Struct, frozen=True):
     count: int
     reverse: bool = False
     drop: bool = False
+    order: ClassVar[None] = None
 
     @property
     def stop(self) -> int:
@@ -71,6 +72,9 @@ class DimIndices(msgspec.Struct, frozen=True, eq=False):
 
     indices: Indices
     order: Indices | None = None
+    step: ClassVar[int] = 1
+    reverse: ClassVar[bool] = False
+    drop: ClassVar[bool] = False
 
     @property
     def count(self) -> int:

@@ -60,19 +60,19 @@ class _Indexes:
 _indexes = _Indexes()
 
 
-def shard_index(shard: Shard, reader: Value, store: object, key: str, *, keeps: bool = True) -> Index:
+def shard_index(shard: Shard, value: Value, store: object, key: str, *, keeps: bool = True) -> Index:
     """The index of a shard. It is kept and read again only after the version of the shard has changed.
 
     ``store`` is the identity of the store. Where the store tells no versions, the index is always read. With
     ``keeps=False`` an index that is read is not kept, so that reads go on as if nobody had looked.
     """
-    version, name = reader.version, _name(shard, store, key)
+    version, name = value.version, _name(shard, store, key)
     before, index = (None, None) if version is None else _indexes.get(name)
     if index is not None and before == version:
         if process.collectors:
             add({"indexes_kept": 1})
         return index
-    index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
+    index = shard.decode_index(value.read(shard.index_start, shard.index_size))
     if version is not None and keeps:
         index.flags.writeable = False
         _indexes.keep(name, version, index)
@@ -84,17 +84,16 @@ def open_shard(shard: Shard, store: Store, identity: object, key: str, *, waits:
 
     ``waits`` tells whether the store has latency: the index is then requested with the same request.
     """
-    name = _name(shard, identity, key)
+    name, part = _name(shard, identity, key), (shard.index_start, shard.index_size) if waits else None
     version = _indexes.get(name)[0] if waits else None
     # One of several threads that want a shard requests its index; the others find it kept.
     with key_lock(name, key) if waits and version is None else contextlib.nullcontext():
-        part = (shard.index_start, shard.index_size) if waits else None
-        opened = store.open(key, part, _indexes.get(name)[0] if waits else None)
+        value = store.open(key, part, _indexes.get(name)[0] if waits else None)
         try:
-            return None if opened is None else (opened, shard_index(shard, opened, identity, key))
+            return None if value is None else (value, shard_index(shard, value, identity, key))
         except BaseException:
-            if opened is not None:
-                opened.close()
+            if value is not None:
+                value.close()
             raise
 
 

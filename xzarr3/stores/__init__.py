@@ -15,12 +15,12 @@ from xzarr3.stores.open import StoreLike, open_store
 from xzarr3.stores.values import ANY, UNCHANGED, BytesValue, Scratch, Value, cut
 
 if TYPE_CHECKING:
-    from xzarr3.stores.cache.store import CacheStore
-    from xzarr3.stores.fsspec.store import FsspecStore
+    from xzarr3.stores.cache import CacheStore
+    from xzarr3.stores.fsspec import FsspecStore
     from xzarr3.stores.local.store import LocalStore
     from xzarr3.stores.object.store import ObjectStore
     from xzarr3.stores.wrappers import ReadOnlyStore, WrapperStore
-    from xzarr3.stores.zip.store import ZipStore
+    from xzarr3.stores.zip import ZipStore
 
 __all__ = [
     "ANY",
@@ -50,13 +50,13 @@ __all__ = [
 
 # Imported on first use.
 _LAZY = {
-    "CacheStore": "cache.store",
-    "FsspecStore": "fsspec.store",
+    "CacheStore": "cache",
+    "FsspecStore": "fsspec",
     "LocalStore": "local.store",
     "ObjectStore": "object.store",
     "ReadOnlyStore": "wrappers",
     "WrapperStore": "wrappers",
-    "ZipStore": "zip.store",
+    "ZipStore": "zip",
 }
 
 

@@ -103,8 +103,8 @@ class Traits(msgspec.Struct, frozen=True):
     """The most bytes that may be read, gaps included, as a multiple of the wanted bytes.
 
     The limit applies only above 1 MiB. ``math.inf`` leaves the choice to ``request_bytes``: right for stores
-    where bytes only cost time. With 1 no unwanted byte is ever read, however many requests that takes; this
-    suits users who pay per byte.
+    where bytes only cost time. With 1 no unwanted byte is ever read, however many requests that takes, but
+    those between scattered elements of one uncompressed chunk; this suits users who pay per byte.
     """
     conditional: Literal["threads", "processes", "service"] = "threads"
     """Whose changes are kept when a value is changed by what it was.
@@ -196,9 +196,11 @@ class Store(Shown, Closing):
     traits: Traits = Traits()
     """What the store promises."""
     reports: bool = True
-    """Whether requests are reported around the methods. A store that sends requests may report those itself,
-    and a wrapper leaves reporting to the store that it wraps. A cache sets it to False on the store that holds
-    what it keeps."""
+    """Whether requests are reported around the methods.
+
+    A store that sends requests may report those itself, and a wrapper leaves reporting to the store that it
+    wraps. A cache sets it to False on the store that holds what it keeps.
+    """
     _own: ClassVar[frozenset[str]] = frozenset()
     """The methods of the contract that the class or one of its bases implements."""
 
@@ -208,8 +210,8 @@ class Store(Shown, Closing):
         made = _MADE & vars(cls).keys()
         if made:
             raise TypeError(
-                f"{cls.__name__} has {sorted(made)}, which xzarr3.Store makes of other methods; implement 'get', "
-                "'put', 'erase', 'list' or 'open'"
+                f"{cls.__name__} has {sorted(made)}, which xzarr3.Store makes of other methods; implement "
+                "'get', 'put', 'erase', 'list' or 'open'"
             )
         found = {name: vars(cls)[name] for name in GUARDS if name in vars(cls)}
         for name, method in found.items():
@@ -227,8 +229,9 @@ class Store(Shown, Closing):
         Examples
         --------
         >>> from xzarr3 import MemoryStore
-        >>> MemoryStore().with_traits(read_only=True).writeable
-        False
+        >>> store = MemoryStore()
+        >>> store.with_traits(read_only=True).writeable, store.writeable
+        (False, True)
         """
         made = object.__new__(type(self))  # Not `copy.copy`, which would give a store that is shared.
         vars(made).update(vars(self))
@@ -426,15 +429,12 @@ class Store(Shown, Closing):
         if self.read_only:
             raise ReadOnlyError(f"{self} is read-only")
 
-    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
-        """Files that killed writers left below ``prefix``, which are no keys; most stores have none.
+    def leftovers(self, prefix: str = "") -> Iterator[str]:
+        """Names, in the form of keys, of files that killed writers left below ``prefix``; they are no keys.
 
-        Each has a name in the form of a key, and whether :meth:`sweep` removes it.
+        Most stores have none. :meth:`erase_prefix` removes them.
         """
         return iter(())
-
-    def sweep(self, prefix: str = "") -> None:
-        """Remove leftovers of killed writers below ``prefix``."""
 
     def __dask_tokenize__(self) -> object:
         """The identity and a version of all values, or something new every time if the store has none."""

@@ -135,6 +135,8 @@ def _erase(method: Method) -> Method:
     @wraps(method)
     def erase(store: Store, *keys: str) -> None:
         store.check_writable()
+        if not store._can("erase"):
+            raise StoreCapabilityError(f"{store} cannot erase; use a store that permits it")
         for key in keys:
             check_key(key)
         if keys:

@@ -20,18 +20,17 @@ DEFAULT = 2**29
 """Default limit in bytes."""
 
 
-class _Held(threading.local):
-    """How many reservations a thread has."""
-
-    depth = 0
-
-
 class Budget:
-    """A number of bytes that threads share.
+    """A number of bytes that threads share: a weighted semaphore, whose waiting threads are served in order.
 
     Parameters
     ----------
     limit : int
+
+    Attributes
+    ----------
+    used : int
+        Bytes in flight.
     """
 
     def __init__(self, limit: int) -> None:
@@ -40,15 +39,10 @@ class Budget:
 
     def renew(self) -> None:
         """Start with nothing in flight; in a forked child, the threads of the parent do not exist."""
-        self._changed = threading.Condition(threading.Lock())
+        self.used = 0
+        self._changed = threading.Condition()
         self._waiting: deque[object] = deque()
-        self._used = 0
-        self._held = _Held()
-
-    @property
-    def used(self) -> int:
-        """Bytes in flight."""
-        return self._used
+        self._holding = threading.local()
 
     @contextlib.contextmanager
     def reserved(self, size: int) -> Iterator[None]:
@@ -56,30 +50,29 @@ class Budget:
 
         A thread that already holds a reservation does not wait: other threads may wait for its bytes.
         """
-        self._take(size, wait=self._held.depth == 0)
-        self._held.depth += 1
-        try:
-            yield
-        finally:
-            self._held.depth -= 1
-            with self._changed:
-                self._used -= size
-                self._changed.notify_all()
-
-    def _take(self, size: int, *, wait: bool) -> None:
-        def is_served() -> bool:
-            return self._waiting[0] is ticket and (self._used == 0 or self._used + size <= self.limit)
-
+        is_nested = getattr(self._holding, "is_true", False)
         ticket = object()
+
+        def is_served() -> bool:
+            return self._waiting[0] is ticket and (self.used == 0 or self.used + size <= self.limit)
+
         with self._changed:
-            if wait:
+            if not is_nested:
                 self._waiting.append(ticket)
                 try:
                     self._changed.wait_for(is_served)
                 finally:
                     self._waiting.remove(ticket)
                     self._changed.notify_all()
-            self._used += size
+            self.used += size
+        self._holding.is_true = True
+        try:
+            yield
+        finally:
+            self._holding.is_true = is_nested
+            with self._changed:
+                self.used -= size
+                self._changed.notify_all()
 
     def resize(self, limit: int) -> None:
         """Set another limit."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, MutableMapping
 from types import NoneType
 from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from xzarr3.errors import (
     ArgumentTypeError,
@@ -28,7 +29,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\\w")
 _ACCEPTED = (
     "a path, a URL, a Store, a dict of str to bytes, a store, group or array of zarr-python, the store of an "
-    "Icechunk session, a ManifestStore of VirtualiZarr, a store of obstore, a mapper or file system of fsspec"
+    "Icechunk session, a store of obstore, a mapper or file system of fsspec"
 )
 
 
@@ -46,13 +47,13 @@ def open_store(
     store : path, URL, Store, dict, or store of another library
         ``s3://``, ``gs://``, ``az://`` and ``http(s)://`` give an :class:`~xzarr3.stores.ObjectStore`. Other
         URLs and chains of them, such as ``tar://::ftp://``, are opened by fsspec. A path that ends with
-        ``.zip`` and is no directory gives a :class:`~xzarr3.stores.ZipStore`.
+        ``.zip`` and is no directory gives a :class:`~xzarr3.stores.ZipStore`, and so does a key in an object
+        store, such as ``s3://bucket/a.zip``, which can only be read.
 
         A ``dict``, or another mutable mapping, of str to bytes holds the values itself. Also accepted are
-        stores of obstore, mappers and file systems of fsspec, paths of universal_pathlib, and objects with
-        the store interface of zarr-python: its own stores, the store of an Icechunk session, and
-        VirtualiZarr's ``ManifestStore``. Functions that open or create nodes take zarr-python's
-        ``StorePath``, ``Group`` and ``Array`` too, as the store with the path.
+        stores of obstore, mappers and file systems of fsspec, paths of universal_pathlib, and stores derived
+        from zarr-python's ``Store``: its own, and the store of an Icechunk session. Functions that open or
+        create nodes take zarr-python's ``StorePath``, ``Group`` and ``Array`` too, as a store with a path.
     storage_options : mapping, optional
         Further arguments of the store: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
     mode : {"r", "r+", "a"}
@@ -96,13 +97,12 @@ def locate(
             f"not storage_options: {shorten(storage_options)}; accepted: a dictionary, such as "
             "{'anon': True}"
         )
-    options = dict(storage_options or {})
-    if isinstance(store, (str, Store)):
-        return _open(store, options, mode), ""
-    package = _package(type(store))
+    options, package = dict(storage_options or {}), _package(type(store))
     handle: Any = getattr(store, "store_path", store) if package == "zarr" else store
-    if package in ("zarr", "xzarr3") and hasattr(handle, "store") and isinstance(_path_of(handle), str):
-        return _open(handle.store, options, mode), _path_of(handle).strip("/")
+    path = getattr(handle, "path", None)
+    is_handle = package in ("zarr", "xzarr3") and not isinstance(store, Store) and hasattr(handle, "store")
+    if is_handle and isinstance(path, str):
+        return _open(handle.store, options, mode), path.strip("/")
     return _open(store, options, mode), ""
 
 
@@ -111,95 +111,94 @@ def was_made(opened: Store, store: StoreLike) -> bool:
     return opened is not store and opened is not getattr(store, "store", None)
 
 
-def _path_of(handle: Any) -> Any:
-    return getattr(handle, "path", None)
-
-
 def _open(store: StoreLike, options: dict[str, Any], mode: Mode) -> Store:
-    if isinstance(store, Store):
-        _refuse_options(store, options)
-        return store
     packages = {_package(cls) for cls in type(store).__mro__}
     if "obstore" in packages:
         from xzarr3.stores.object.store import ObjectStore
 
         return ObjectStore(store, storage_options=options)
-    if "upath" in packages:
-        return _open_upath(store, options, mode)
-    if isinstance(store, (str, os.PathLike)):
+    if "upath" in packages and store.protocol in ("", "file", "local"):
+        return _open_location(store.path, options, mode)
+    if "upath" in packages and _is_of_objects(store.protocol):
+        return _open_location(str(store), {**store.storage_options, **options}, mode)
+    if isinstance(store, (str, os.PathLike)) and "upath" not in packages:
         return _open_location(os.fspath(store), options, mode)
-    return _open_object(store, packages, options)
-
-
-def _open_object(store: Any, packages: set[str], options: dict[str, Any]) -> Store:
-    """The store for an object of another library, or for a mapping."""
-    from xzarr3.stores.zarr_python.opening import store_of
-
-    found = store_of(store)
-    if found is None and (hasattr(store, "fs") or "fsspec" in packages):
-        from xzarr3.stores.fsspec.store import store_for
-
-        found = store_for(store)
-    elif found is None and isinstance(store, MutableMapping):
-        from xzarr3.stores.memory import MemoryStore
-
-        found = MemoryStore(store)
+    found = store if isinstance(store, Store) else _open_object(store, packages)
     if found is None:
         raise ArgumentTypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
-    _refuse_options(store, options)
+    if options:
+        raise StoreOptionError(
+            f"storage_options {listed(sorted(options))} have no meaning for a {type(store).__name__}, "
+            "which has its own; leave them out"
+        )
     return found
 
 
-def _open_upath(path: Any, options: dict[str, Any], mode: Mode) -> Store:
-    """The store at a path of universal_pathlib: natively where its protocol is known here, else by fsspec."""
-    from xzarr3.stores.object.options import OBJECT_SCHEMES
+def _open_object(store: Any, packages: set[str]) -> Store | None:
+    """The store for an object of another library, or for a mapping; None for any other object."""
+    if packages & {"fsspec", "upath"}:
+        from xzarr3.stores.fsspec import store_for
 
-    if path.protocol in ("", "file", "local"):
-        return _open_location(path.path, options, mode)
-    if path.protocol in OBJECT_SCHEMES:
-        return _open_location(str(path), {**path.storage_options, **options}, mode)
-    from xzarr3.stores.fsspec.store import store_for
+        return store_for(store.fs, store.path) if "upath" in packages else store_for(store)
+    if isinstance(store, MutableMapping):
+        from xzarr3.stores.memory import MemoryStore
 
-    _refuse_options(path, options)
-    return store_for(path.fs, path.path)
+        return MemoryStore(store)
+    from xzarr3.stores.foreign import store_of
+
+    return store_of(store)
 
 
 def _package(cls: type) -> str:
     return cls.__module__.partition(".")[0]
 
 
-def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
-    from xzarr3.stores.local.store import LocalStore
+def _is_of_objects(scheme: str) -> bool:
     from xzarr3.stores.object.options import OBJECT_SCHEMES
 
+    return scheme in OBJECT_SCHEMES
+
+
+def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
     if not location:
-        raise StoreError(
-            "no store at the empty path; accepted: a path, such as '.' for the current directory"
-        )
+        raise StoreError("no store at the empty path; accepted: a path, such as '.' for the current one")
     found = _SCHEME.match(location)
+    scheme = "" if found is None else found[1].lower()
     if found is None:
         _check_slips(location)
-    scheme = None if found is None else found[1].lower()
-    if found is not None and found[2] == "::":
-        return _fsspec(location, options)
-    if scheme is None or scheme == "file":
-        path = location if scheme is None else _path(location)
-        if _is_zip(path) and not os.path.isdir(path):
-            from xzarr3.stores.zip.store import ZipStore
+    if found is None or (scheme == "file" and found[2] == "://"):
+        return _open_path(location if found is None else _path(location), options, mode)
+    if found[2] == "://" and _is_of_objects(scheme):
+        return _open_objects(location, options, mode)
+    from xzarr3.stores.fsspec import FsspecStore
 
-            return ZipStore(path, **_keywords({"mode": mode, **options}, path, "mode", "fsync"))
-        return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks", "follow_links"))
-    if scheme in OBJECT_SCHEMES:
-        from xzarr3.stores.object.store import ObjectStore
+    own = {name: options.pop(name) for name in ("read_only", "concurrency") if name in options}
+    return FsspecStore(location, storage_options=options, **own)
 
-        path = location.rstrip("/").partition("://")[2].partition("/")[2]  # Without the bucket or host.
-        if not _is_zip(path):
-            return ObjectStore.from_url(location, storage_options=options)
-        from xzarr3.stores.zip.store import ZipStore
 
-        above, _, name = location.rstrip("/").rpartition("/")
-        return ZipStore(ObjectStore.from_url(above, storage_options=options), name, mode=mode)
-    return _fsspec(location, options)
+def _open_path(path: str, options: dict[str, Any], mode: Mode) -> Store:
+    if path.lower().endswith(".zip") and not os.path.isdir(path):
+        from xzarr3.stores.zip import ZipStore
+
+        return ZipStore(path, **_keywords({"mode": mode, **options}, path, "mode", "fsync"))
+    from xzarr3.stores.local.store import LocalStore
+
+    return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks"))
+
+
+def _open_objects(url: str, options: dict[str, Any], mode: Mode) -> Store:
+    from xzarr3.stores.object.store import ObjectStore
+
+    above, _, name = url.rstrip("/").rpartition("/")
+    if not name.lower().endswith(".zip") or above.endswith(":/"):  # A bucket or host may have that name.
+        return ObjectStore.from_url(url, storage_options=options)
+    from xzarr3.stores.zip import ZipStore
+
+    if mode != "r":
+        raise StoreError(
+            f"a zip in object storage can only be read: {url!r}; write a local zip, and upload it"
+        )
+    return ZipStore(ObjectStore.from_url(above, storage_options=options), name)
 
 
 def _check_slips(location: str) -> None:
@@ -220,20 +219,8 @@ def _check_slips(location: str) -> None:
     )
 
 
-def _fsspec(url: str, options: dict[str, Any]) -> Store:
-    from xzarr3.stores.fsspec.store import FsspecStore
-
-    return FsspecStore.from_url(url, storage_options=options)
-
-
-def _is_zip(name: str) -> bool:
-    return name.lower().endswith(".zip")
-
-
 def _path(location: str) -> str:
     """The path in a ``file://`` URL."""
-    from urllib.parse import unquote, urlsplit
-
     url = urlsplit(location)
     if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
         raise StoreError(
@@ -252,11 +239,3 @@ def _keywords(options: dict[str, Any], path: str, *accepted: str) -> dict[str, A
             f"{one_of(unknown[0], accepted)}"
         )
     return options
-
-
-def _refuse_options(store: object, options: dict[str, Any]) -> None:
-    if options:
-        raise StoreOptionError(
-            f"storage_options {listed(sorted(options))} have no meaning for a {type(store).__name__}, "
-            "which has its own; leave them out"
-        )

@@ -128,11 +128,8 @@ class WrapperStore(Store):
     def close(self) -> None:
         self.inner.close()
 
-    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    def leftovers(self, prefix: str = "") -> Iterator[str]:
         return self.inner.leftovers(prefix)
-
-    def sweep(self, prefix: str = "") -> None:
-        self.inner.sweep(prefix)
 
 
 class ReadOnlyStore(WrapperStore):

@@ -1,0 +1,593 @@
+"""A store that keeps values of a slow store, in memory or in another store.
+
+The cache holds entries: whole values, parts of values, and heads, which are the version and the size of a
+value of which parts are kept. An entry in a store begins with a checksum of everything that follows and of
+its name, with the version of the whole value and with the time at which it was current.
+
+A number counts the writes through the cache. Who reads a value keeps it only if the number is what it was
+before the read, so that a slow read cannot bring back a value that was replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import itertools
+import math
+import os
+import stat
+import struct
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from operator import index
+from typing import Any, NamedTuple, TypeGuard
+from urllib.parse import quote
+
+import msgspec
+from isal import isal_zlib
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import ArgumentError, ChangedError, StoreError, StorePermissionError, printable
+from xzarr3.stores.base import Facts, Store
+from xzarr3.stores.interned import interned, is_plain, reduced
+from xzarr3.stores.local.store import LocalStore
+from xzarr3.stores.locks import key_lock
+from xzarr3.stores.memory import MemoryStore
+from xzarr3.stores.open import StoreLike
+from xzarr3.stores.values import ANY, BytesValue, OversizedError, Scratch, Value, check_range, steady
+from xzarr3.stores.wrappers import WrapperStore
+
+clock = time.time
+
+FOLDER = "xzarr3-cache-2"
+"""The prefix of all entries in a store, which belongs to caches alone."""
+_MAGIC = b"xz3cach3"
+_FIELDS = struct.Struct("<8sIIqd")  # Magic, CRC-32, length of the version, size of the value or -1, time.
+_SUMMED = 12  # From here on.
+_OVERHEAD = 400  # About what an entry takes besides its bytes.
+_FAR = 2**60  # Bytes; no part that extends further is kept.
+_PATIENCE = 0.1  # Seconds that a reader waits in order to keep a value.
+_DEADLINE = 30.0  # Seconds that a writer waits in order to forget one.
+_SOME = 8  # Room is made each time that this part of the limit was written.
+_WRITES = f"{FOLDER}/writes"
+_WHOLE, _HEAD = "whole", "head"
+_turns = itertools.count()
+
+
+class _Entry(NamedTuple):
+    """A kept value, part or head; never modified."""
+
+    value: Buffer
+    version: object | None
+    """Version of the whole value; None if the store could not tell."""
+    size: int | None
+    """Size of the whole value in bytes, if known."""
+    checked: float
+    """Time at which the value was certainly current: just before it was requested."""
+
+
+class _Kept:
+    """The entries of a cache in a store. Those that this process does not use make room for new ones.
+
+    Parameters
+    ----------
+    store : Store
+    max_bytes : int
+    """
+
+    def __init__(self, store: Store, max_bytes: int) -> None:
+        self.max_bytes, self.pid, self.hits, self.misses = max_bytes, os.getpid(), 0, 0
+        self._store = store.with_traits(conflict_deadline=_DEADLINE)
+        self._hasty = store.with_traits(conflict_deadline=_PATIENCE)
+        self._used: dict[str, int] = {}
+        self._written = max_bytes  # Since room was made.
+
+    def count(self, hits: int, misses: int) -> None:
+        """Count requests that were served from the cache (hits) and others (misses)."""
+        self.hits += hits
+        self.misses += misses
+
+    def sizes(self) -> dict[str, int]:
+        """How many bytes each entry takes."""
+        found = {key: getattr(key, "size", None) for key in self._store.list(f"{FOLDER}/") if key != _WRITES}
+        known = {key: self._store.getsize(key) if size is None else size for key, size in found.items()}
+        return {key: size + _OVERHEAD for key, size in known.items() if size is not None}
+
+    def number(self) -> bytes | None:
+        """Changes with each write; None if nothing can be kept."""
+        with contextlib.suppress(StoreError):
+            return bytes(self._store.get(_WRITES) or b"")
+        return None
+
+    def find(self, name: str) -> _Entry | None:
+        """The entry of a name, of any age."""
+        with contextlib.suppress(StoreError):
+            data = self._store.get(name)
+            entry = None if data is None else _unpacked(name, data)
+            if entry is not None:
+                self._used[name] = next(_turns)
+            elif data is not None:
+                self._store.erase(name)  # It is damaged.
+            return entry
+        return None
+
+    def keep(self, name: str, entry: _Entry, number: bytes | None) -> None:
+        """Keep an entry, unless it is too large or the number of writes has changed."""
+        pieces = _packed(name, entry)
+        size = sum(map(len, pieces)) + _OVERHEAD
+        if size > self.max_bytes or number is None:
+            return
+        with contextlib.suppress(StoreError):  # The disk may be full: a value that is not kept is read again.
+            self._written += size
+            if self._written > self.max_bytes // _SOME:
+                self._written = size
+                self._make_room((self.max_bytes - size) * (_SOME - 1) // _SOME)
+            with self._hasty.exclusive(_WRITES):
+                if self.number() == number:
+                    self._store.put(name, pieces)
+                    self._used[name] = next(_turns)
+
+    def _make_room(self, limit: int) -> None:
+        sizes, used = self.sizes(), self._used
+        self._used = {name: used[name] for name in sizes if name in used}
+        excess = sum(sizes.values()) - limit
+        for name in sorted(sizes, key=lambda name: used.get(name, -1)):
+            if excess > 0:
+                self._store.erase(name)
+                excess -= sizes[name]
+
+    def forget(self, names: Sequence[str], prefix: str | None = None) -> None:
+        """Count a write, and drop what it changes; with a prefix, also every entry below it."""
+        with self._store.exclusive(_WRITES):
+            self._store.put(_WRITES, [os.urandom(16)])
+            self._store.erase(*names)
+            if prefix is not None:
+                self._store.erase_prefix(prefix)
+
+
+def _packed(name: str, entry: _Entry) -> list[Buffer]:
+    version = repr(entry.version if is_plain(entry.version) else None).encode()
+    size = -1 if entry.size is None else entry.size
+    head = _FIELDS.pack(_MAGIC, 0, len(version), size, entry.checked)[_SUMMED:] + version
+    summed = isal_zlib.crc32(entry.value, isal_zlib.crc32(head, isal_zlib.crc32(name.encode())))
+    return [_MAGIC + summed.to_bytes(4, "little") + head, entry.value]
+
+
+def _unpacked(name: str, data: Buffer) -> _Entry | None:
+    """The entry in a stored value; None if it is damaged."""
+    view = memoryview(data)
+    if len(view) < _FIELDS.size:
+        return None
+    magic, summed, length, size, checked = _FIELDS.unpack_from(view)
+    if magic != _MAGIC or summed != isal_zlib.crc32(view[_SUMMED:], isal_zlib.crc32(name.encode())):
+        return None
+    value = view[_FIELDS.size + length :]
+    version = _version(bytes(view[_FIELDS.size : _FIELDS.size + length]))
+    return _Entry(value, version, None if size < 0 else size, checked)
+
+
+@functools.lru_cache(1024)
+def _version(text: bytes) -> object:
+    return ast.literal_eval(text.decode())
+
+
+class CacheStore(WrapperStore):
+    """Keeps values of another store, in memory or in a directory that processes share.
+
+    The cache keeps whole values, both documents and chunks. Of values that are read in parts, such as shards,
+    it keeps these parts, if the inner store tells versions apart. Absent values are requested every time.
+    Lists are not kept. Entries that were not used for long make room for new ones.
+
+    A kept value may be up to ``max_age`` seconds older than the value in the inner store, if another writer
+    changes it there. A kept value beyond that age is checked by its version, where that is quicker than
+    reading it again, or else read again. Writes through this cache take effect at once; with a directory, so
+    do writes through any cache in that directory. Whatever changes a value by what it was, and
+    :func:`~xzarr3.stores.versioned`, asks the inner store. Values that are read one after the other may be of
+    different ages, and so may parts of one value that several threads read.
+
+    Threads that want the same value while it is not kept wait for the first one to read it. With a
+    ``max_age`` of 0 each thread reads it itself. A value that is read while any value is written through the
+    cache is not kept.
+
+    Pickling the store does not include kept values. Unpickled copies in one process share a cache, and all
+    processes with the same directory share that directory. The inner store checks credentials; the cache does
+    not. Only this user may enter the directory.
+
+    Parameters
+    ----------
+    store : Store, path or URL
+    max_bytes : int
+        Limit on all kept values; for a directory, of all processes together, each of which may exceed it by
+        an eighth.
+    directory : str, path or Store, optional
+        Where to keep values, below ``xzarr3-cache-2``: a directory, which should be on a local disk, or any
+        store that can be written and listed. Without it values are kept in memory. Processes that share a
+        store without locks may read a value for ``max_age`` that was replaced while it was read.
+    max_age : float or None
+        Seconds. With 0 every value is checked or read again; with None kept values never expire.
+
+    Attributes
+    ----------
+    hits, misses : int
+        How many values and parts that this process requested were kept, and how many were not.
+    size : int
+        Bytes kept.
+
+    Examples
+    --------
+    >>> from xzarr3 import MemoryStore
+    >>> slow = MemoryStore({"a": b"old"})
+    >>> store = CacheStore(slow, max_age=60)
+    >>> store.get("a") == store.get("a") == b"old", store.hits, store.misses
+    (True, 1, 1)
+    >>> slow.set("a", b"new")
+    >>> bytes(store.get("a"))
+    b'old'
+    >>> store.set("a", b"newer")
+    >>> bytes(store.get("a"))
+    b'newer'
+    """
+
+    _held: _Kept | None = None
+
+    def __init__(
+        self,
+        store: StoreLike,
+        *,
+        max_bytes: int = 2**28,
+        directory: str | os.PathLike[str] | Store | None = None,
+        max_age: float | None = 300.0,
+    ) -> None:
+        super().__init__(store)
+        self.max_bytes, self.max_age = index(max_bytes), max_age
+        if self.max_bytes < 1:
+            raise ArgumentError(f"max_bytes={max_bytes!r}; accepted: an integer of at least 1")
+        if max_age is not None and not 0 <= max_age < math.inf:
+            raise ArgumentError(f"max_age={max_age!r}; accepted: None or a number of seconds, 0 or more")
+        self.directory = directory
+        if directory is not None and not isinstance(directory, Store):
+            self.directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
+        is_current = max_age == 0 and self.traits.tells_changes
+        self.traits = msgspec.structs.replace(self.traits, tells_changes=is_current)
+        self._token = uuid.uuid4().hex
+        named = hashlib.blake2b(repr(self.inner.identity).encode(), digest_size=20).hexdigest()
+        self._base = f"{FOLDER}/{named}/"
+        _ = self._kept  # An error about the directory belongs here.
+
+    @property
+    def _kept(self) -> _Kept:
+        """What is kept, for all copies of this store in this process; a forked child begins anew."""
+        if self._held is None or self._held.pid != os.getpid():
+            self._held = interned((CacheStore, self._token, os.getpid()), self._make, keep=False)
+        return self._held
+
+    def _make(self) -> _Kept:
+        place = MemoryStore() if self.directory is None else self.directory
+        return _Kept(place if isinstance(place, Store) else _private(str(place)), self.max_bytes)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return reduced(self, CacheStore)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_held"}
+
+    def __repr__(self) -> str:
+        where = "" if self.directory is None else f" in '{printable(str(self.directory))}'"
+        return f"<{type(self).__name__} {self.inner}{where}>"
+
+    def _facts(self) -> Facts:
+        from xzarr3.display.units import counted, size
+
+        kept = f"{size(self.size)} of at most {size(self.max_bytes)}"
+        asked = counted(self.hits + self.misses, "request")
+        return [*super()._facts(), ("Kept", kept), ("Hits", f"{self.hits:,} of {asked}")]
+
+    @property
+    def hits(self) -> int:
+        """How many requested values and parts were kept."""
+        return self._kept.hits
+
+    @property
+    def misses(self) -> int:
+        """How many requested values and parts had to be read from the inner store."""
+        return self._kept.misses
+
+    @property
+    def size(self) -> int:
+        """Bytes kept; for a directory, of all processes."""
+        return sum(self._kept.sizes().values())
+
+    def clear(self) -> None:
+        """Discard every kept value of this store."""
+        self._kept.forget((), self._base)
+
+    def __dask_tokenize__(self) -> object:
+        token = super().__dask_tokenize__()
+        # Values kept by one cache may be older than those kept by another.
+        return token if self.max_age == 0 else (token, uuid.uuid4().hex)
+
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        return super().versions(keys) if self.max_age == 0 else [None] * len(keys)
+
+    # Kept values
+
+    def _named(self, key: str, part: str) -> str:
+        """The name of an entry. That of a key begins with that of a prefix, if the key does."""
+        names = [f"k{quote(name, safe='', errors='surrogatepass')}" for name in key.split("/")]
+        return f"{self._base}{'/'.join(names)}/{part}"
+
+    def _find(self, key: str, part: str = _WHOLE) -> _Entry | None:
+        return self._kept.find(self._named(key, part))
+
+    def _keep(self, key: str, part: str, entry: _Entry, number: bytes | None) -> None:
+        if self.max_age != 0 or entry.version is not None:
+            self._kept.keep(self._named(key, part), entry, number)
+
+    def _forget(self, *keys: str, prefix: str | None = None) -> None:
+        below = None if prefix is None else self._named(prefix.removesuffix("/"), "")
+        # Without the head, the parts are not used.
+        self._kept.forget([self._named(key, part) for key in keys for part in (_WHOLE, _HEAD)], below)
+
+    @contextlib.contextmanager
+    def _writing(self, *keys: str, prefix: str | None = None) -> Iterator[None]:
+        self._forget(*keys, prefix=prefix)
+        try:
+            yield
+        finally:
+            self._forget(*keys, prefix=prefix)
+
+    def _is_fresh(self, entry: _Entry | None) -> TypeGuard[_Entry]:
+        if entry is None or self.max_age is None:
+            return entry is not None
+        return 0 <= clock() - entry.checked < self.max_age
+
+    @property
+    def _tells_versions(self) -> bool:
+        """Whether the inner store opens values itself; the default tells no versions, and needs requests."""
+        inner = self.inner
+        while isinstance(inner, WrapperStore):
+            inner = inner.inner
+        return "open" in inner._own
+
+    @property
+    def _waits(self) -> bool:
+        return self.inner.concurrency > 1
+
+    def _asked(self, key: str, limit: int) -> _Entry | None:
+        """The value in the inner store, or the kept one if the inner store confirms its version."""
+        began, number, stale = clock(), self._kept.number(), self._find(key)
+        if self._is_fresh(stale):  # Another thread has just read it.
+            return stale
+        if stale is not None and self._is_still(key, stale):
+            found: _Entry | None = stale._replace(checked=began)
+        else:
+            found = self._read(key, limit, began)
+        if found is not None:
+            self._keep(key, _WHOLE, found, number)
+        elif stale is not None:
+            self._forget(key)
+        return found
+
+    def _is_still(self, key: str, stale: _Entry) -> bool:
+        """Whether the inner store has the same version; not checked where reading the value is as quick."""
+        if stale.version is not None and (
+            len(stale.value) > self.inner.traits.request_bytes or not self._waits
+        ):
+            with contextlib.suppress(StoreError):  # Reading the whole value will report the error.
+                value = self.inner.open(key, (0, 1))
+                if value is not None:
+                    with value:
+                        return value.version == stale.version
+        return False
+
+    def _read(self, key: str, limit: int, began: float) -> _Entry | None:
+        """Read a value and its version with one request."""
+        data: Buffer | None
+        if self._tells_versions:
+            with contextlib.suppress(StoreError) if limit != sys.maxsize else contextlib.nullcontext():
+                value = self.inner.open(key, (0, None if limit == sys.maxsize else limit))
+                if value is None:
+                    return None
+                with value:
+                    if value.size is not None and value.size > limit:
+                        raise OversizedError(value.size, limit)
+                    length = limit + 1 if value.size is None and limit != sys.maxsize else value.size
+                    data = bytes(value.read(0, length))
+                    return _Entry(data, value.version, len(data), began)
+        data = self.inner.get(key, limit=limit)  # Some servers cannot send parts.
+        return None if data is None else _Entry(bytes(data), None, len(data), began)
+
+    # The contract
+
+    def get(
+        self,
+        key: str,
+        byte_range: ByteRange | None = None,
+        *,
+        into: Scratch | None = None,
+        limit: int = sys.maxsize,
+    ) -> Buffer | None:
+        entry = self._find(key)
+        if byte_range is not None:
+            start, length = byte_range
+            is_far = length is None or abs(start) + length > _FAR
+            if not self._is_fresh(entry) and (is_far or not self._tells_versions):
+                self._kept.count(0, 1)
+                return self.inner.get(key, byte_range)
+            return steady(lambda: self._part(key, byte_range))
+        self._kept.count(self._is_fresh(entry), not self._is_fresh(entry))
+        if not self._is_fresh(entry):
+            # Of several threads that want the same value, only the first one reads it.
+            with key_lock(self._token, key) if self.max_age != 0 else contextlib.nullcontext():
+                entry = self._asked(key, limit)
+        if entry is not None and len(entry.value) > limit:
+            raise OversizedError(len(entry.value), limit)
+        return None if entry is None else entry.value
+
+    def _part(self, key: str, byte_range: ByteRange) -> Buffer | None:
+        value = self.open(key, byte_range)
+        if value is None:
+            return None
+        with value:
+            return value.read(*byte_range)
+
+    def open(
+        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
+    ) -> Value | None:
+        began, number, entry = clock(), self._kept.number(), self._find(key)
+        if first == (0, None):  # It is asked of the place itself.
+            found = self._read(key, sys.maxsize, began)
+            if found is None:
+                self._forget(key)
+                return None
+            self._keep(key, _WHOLE, found, number)
+            return BytesValue(found.value, found.version)
+        if self._is_fresh(entry):
+            self._kept.count(1, 0)
+            return BytesValue(entry.value, entry.version)
+        head = self._find(key, _HEAD) if self._waits else None
+        if self._is_fresh(head):
+            return _Parts(self, key, None, head, number)
+        value = self.inner.open(key, first)
+        if value is None:
+            if entry is not None or head is not None:
+                self._forget(key)
+            return None
+        if entry is not None and value.version is not None and value.version == entry.version:
+            value.close()
+            self._keep(key, _WHOLE, entry._replace(checked=began), number)
+            self._kept.count(1, 0)
+            return BytesValue(entry.value, entry.version)
+        if isinstance(value, BytesValue):  # It is in memory already.
+            self._kept.count(0, 1)
+            return value
+        head = _Entry(b"", value.version, value.size, began)
+        if self._waits and self.max_age != 0 and value.version is not None:
+            self._keep(key, _HEAD, head, number)
+        return _Parts(self, key, value, head, number)
+
+    def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
+        with self._writing(key):
+            return super().put(key, pieces, if_version=if_version)
+
+    def erase(self, *keys: str) -> None:
+        with self._writing(*keys):
+            super().erase(*keys)
+
+    def erase_prefix(self, prefix: str) -> None:
+        with self._writing(prefix=prefix):
+            super().erase_prefix(prefix)
+
+    def copy(self, source: str, target: str) -> None:
+        with self._writing(target):
+            super().copy(source, target)
+
+    @contextlib.contextmanager
+    def exclusive(self, key: str) -> Iterator[None]:
+        with super().exclusive(key):
+            self._forget(key)  # What changes a value by what it was asks the inner store.
+            yield
+
+
+class _Parts(Value):
+    """Parts of one version of a value; each part read is kept.
+
+    Parameters
+    ----------
+    store : CacheStore
+    key : str
+    inner : Value or None
+        The open value in the inner store; None until a part is needed that is not kept.
+    head : _Entry
+        The version and the size of the value.
+    number : bytes or None
+        The number of writes before the head was found.
+    """
+
+    def __init__(
+        self, store: CacheStore, key: str, inner: Value | None, head: _Entry, number: bytes | None
+    ) -> None:
+        self._store, self._key, self._inner, self._head, self._number = store, key, inner, head, number
+        self.size = head.size
+
+    @property
+    def version(self) -> object | None:
+        return self._head.version
+
+    def _find(self, start: int, length: int | None) -> Buffer | None:
+        check_range((start, length))
+        entry = None if self.version is None else self._store._find(self._key, f"{start}-{length}")
+        return None if entry is None or entry.version != self.version else entry.value
+
+    def _below(self, start: int, length: int | None) -> Value:
+        """The open value in the inner store, of the version in the head."""
+        if self._inner is None:
+            part = start, 1 if length is None or length > _FAR else length
+            value = self._store.inner.open(self._key, part, self.version)
+            if value is None or value.version != self.version:
+                if value is not None:
+                    value.close()
+                raise ChangedError(f"key '{self._key}' of {self._store} was replaced while it was read")
+            self._inner = value
+        return self._inner
+
+    def _keep(self, start: int, length: int | None, part: Buffer) -> None:
+        is_whole = start == 0 and len(part) == self.size
+        if is_whole or self.version is not None:
+            entry = _Entry(bytes(part), self.version, self.size, self._head.checked)
+            name = _WHOLE if is_whole else f"{start}-{length}"
+            self._store._keep(self._key, name, entry, self._number)
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        return next(self._each([(start, length)]))
+
+    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
+        return self._each(list(zip(starts, lengths, strict=True)))
+
+    def _each(self, wanted: Sequence[tuple[int, int | None]]) -> Iterator[Buffer]:
+        kept = [self._find(*each) for each in wanted]
+        missing = [each for each, part in zip(wanted, kept, strict=True) if part is None]
+        self._store._kept.count(len(kept) - len(missing), len(missing))
+        try:
+            below = self._missing(missing)
+            for each, part in zip(wanted, kept, strict=True):
+                if part is None:
+                    part = next(below)
+                    self._keep(*each, part)
+                yield part
+        except ChangedError:
+            self._store._forget(self._key)
+            raise
+
+    def _missing(self, wanted: Sequence[tuple[int, int | None]]) -> Iterator[Buffer]:
+        if len(wanted) == 1 or any(length is None for _, length in wanted):
+            return (self._below(*each).read(*each) for each in wanted)
+        starts, lengths = [start for start, _ in wanted], [length or 0 for _, length in wanted]
+        return self._below(*wanted[0]).iter_ranges(starts, lengths) if wanted else iter(())
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+def _private(directory: str) -> LocalStore:
+    """The store of a cache in a directory that only this user may enter."""
+    folder = os.path.join(directory, FOLDER)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        info = os.lstat(folder)
+        if (
+            not stat.S_ISDIR(info.st_mode)
+            or (os.name != "nt" and info.st_uid != os.getuid())
+            or info.st_mode & 0o077
+        ):
+            raise PermissionError(13, f"it belongs to user {info.st_uid} with mode {info.st_mode:#o}")
+    except OSError as error:
+        raise StorePermissionError(
+            f"cannot keep a cache in '{folder}': {error.strerror}; give a directory of this user, mode 0o700"
+        ) from error
+    return LocalStore(directory)

@@ -1,1 +1,0 @@
-"""A cache of values read from a slow store."""

@@ -1,1 +1,0 @@
-"""An fsspec file system as a store."""

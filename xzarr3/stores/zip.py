@@ -1,0 +1,755 @@
+"""A store in a zip, which is a file of this machine or, to be read, a value of another store.
+
+Specification: PKWARE APPNOTE 6.3.10. The names of the members are the keys, as in zarr-python. Members are
+stored uncompressed (method 0) or deflated (8).
+
+:mod:`zipfile` reads and writes the directory of a zip. Members are read and written here. A member must be
+where the directory says, under its name, and must end before the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import stat
+import struct
+import sys
+import threading
+import uuid
+import warnings
+import weakref
+import zipfile
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias, get_args
+from zipfile import ZipInfo
+
+import msgspec
+from isal import isal_zlib
+
+from xzarr3 import errors
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import StoreError
+from xzarr3.stores.base import Key, Store, Traits
+from xzarr3.stores.interned import interned
+from xzarr3.stores.keys import check_key
+from xzarr3.stores.local.near import missing_part
+from xzarr3.stores.local.store import LocalStore
+from xzarr3.stores.locks import fork_safe
+from xzarr3.stores.values import BytesValue, OversizedError, Value, cut
+
+try:
+    from fcntl import LOCK_EX, LOCK_NB, flock
+except ImportError:  # On Windows, where nothing keeps two writers apart.
+    flock = None  # type: ignore[assignment]
+
+Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-", "x"]
+Part: TypeAlias = ByteRange | None
+Found: TypeAlias = Buffer | None
+
+TEMPORARY = ".xzarr3-zip-"
+"""Prefix of the name of the file in which a zip is written."""
+TAIL = 2**16 + 98
+"""Bytes at the end of a zip that always contain its end records, whatever the comment."""
+LARGEST_DIRECTORY = 2**29
+"""Largest size in bytes of a directory that is read."""
+_HEADER = struct.Struct("<4s5H3L2H")
+_STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+_UNIX, _MODE = 3, 0o100644 << 16
+_UNICODE, _ENCRYPTED = 0x800, 0x2041
+_EMPTY = b"PK\5\6" + bytes(18)  # A zip without members.
+_MOST_DEFLATED = 1032  # The best compression factor of deflate.
+_FAR = 2**62  # Stands for the size of a value that does not tell its size.
+_NEW = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_BLOCK = 2**22
+_OF_INNER = ("concurrency", "request_bytes", "over_read")
+_LONG = 200  # Bytes of a name; with the prefix, it would be too long for most file systems.
+_WHOLE = "copy the zip again, whole"
+_CLOSED = "is read-only: it was opened with mode 'r', or is closed; open it with mode 'a' or 'w'"
+_ELSEWHERE = (
+    "is being written by another process; close it first, use threads of that process "
+    "(scheduler='threads'), or write a directory and make a zip of it with ZipStore.pack"
+)
+
+
+class _Seekable(io.RawIOBase):
+    """A zip as :mod:`zipfile` wants it, with its end in memory; without a size, the end is at ``_FAR``."""
+
+    def __init__(self, file: Value) -> None:
+        self._file, self._tail, self._at = file, bytes(file.read(-TAIL, TAIL)), 0
+        size = len(self._tail) if len(self._tail) < TAIL else file.size
+        self.end, self.shift = (_FAR, -_FAR) if size is None else (size, 0)
+        self.hash = hashlib.blake2b(digest_size=16)
+        """Of what was read, which are the end records and the directory."""
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = max((0, self._at, self.end)[whence] + offset, 0)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        rest = max(self.end - self._at, 0)
+        count = rest if size is None or size < 0 else min(size, rest)
+        if count > LARGEST_DIRECTORY:
+            raise zipfile.BadZipFile(f"its directory has {count} bytes, {LARGEST_DIRECTORY} at most are read")
+        first = self._at - (self.end - len(self._tail))
+        if first >= 0:
+            data = self._tail[first : first + count]
+        else:
+            data = bytes(self._file.read(self._at + self.shift, count))
+        self._at += len(data)
+        self.hash.update(data)
+        return data
+
+
+class _Zip:
+    """The present contents of a zip.
+
+    Parameters
+    ----------
+    where : str
+        The name of the zip, for error messages.
+    file : Value
+        The bytes of the zip. It is closed when neither the zip nor an open member is in use.
+
+    Raises
+    ------
+    StoreError
+        If the file is not a zip.
+    """
+
+    def __init__(self, where: str, file: Value) -> None:
+        self.where, self.file = where, file
+        seekable = _Seekable(file)
+        try:
+            with zipfile.ZipFile(seekable) as archive:
+                infos, self.start, self.comment = archive.infolist(), archive.start_dir, archive.comment
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error) as error:
+            raise StoreError(f"cannot read {where}: {error}; {_WHOLE}") from error
+        self._shift = seekable.shift
+        self.lineage = seekable.hash.hexdigest()
+        """Distinguishes the contents from those of other zips, and of other writers of this zip."""
+        self.members = {name: info for info in infos if (name := _name(info)) is not None}
+        self.others = [info for info in infos if _name(info) is None]
+        """Members that are no keys: folders, and members with unusable names."""
+        self._offsets = sorted([*(info.header_offset for info in infos), self.start])
+        self.data: dict[int, int] = {}
+        """Offset of a member's data, by offset of the member, once it is known."""
+
+    def __del__(self) -> None:
+        self.file.close()
+
+    def version(self, key: str) -> object | None:
+        """Distinguishes the value of a key from all its other values."""
+        info = self.members.get(key)
+        return None if info is None else (self.lineage, info.header_offset, info.CRC, info.file_size)
+
+    def error(self, info: ZipInfo, problem: str, advice: str = _WHOLE) -> StoreError:
+        return StoreError(f"cannot read key '{info.filename}' of {self.where}: {problem}; {advice}")
+
+    def read(self, info: ZipInfo, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        """Parts of a member as it is stored. Its header is read along with the first ones."""
+        parts: list[Buffer] | None = None
+        offset = info.header_offset + self._shift
+        begin = self.data.get(info.header_offset, 0)
+        if not begin:
+            self._check(info)
+            begin = offset + _HEADER.size + len(_raw_name(info))
+            places = [offset, *(begin + start for start in starts)]
+            header, *parts = self.file.read_ranges(places, [begin - offset, *lengths])
+            extra = self._checked(info, header)
+            self.data[info.header_offset] = begin = begin + extra
+            parts = None if extra else parts  # Extra fields are rare.
+        if parts is None:
+            parts = self.file.read_ranges([begin + start for start in starts], lengths)
+        if list(map(len, parts)) != list(lengths):
+            raise self.error(info, "it is truncated")
+        return parts
+
+    def _check(self, info: ZipInfo, size: int = _HEADER.size) -> None:
+        """Raise unless a member with a header of ``size`` bytes can be read and ends before the next one."""
+        method, stored, full = info.compress_type, info.compress_size, info.file_size
+        if info.flag_bits & _ENCRYPTED or method not in (_STORED, _DEFLATED):
+            what = "encrypted" if info.flag_bits & _ENCRYPTED else f"compressed by method {method}"
+            raise self.error(info, f"it is {what}; accepted: 0 (stored) and 8 (deflate)", "rewrite the zip")
+        if stored != full if method == _STORED else full > stored * _MOST_DEFLATED:
+            raise self.error(info, f"{stored} bytes of method {method} cannot be a value of {full} bytes")
+        after = bisect_left(self._offsets, info.header_offset) + 1
+        if after >= len(self._offsets) or info.header_offset + size + stored > self._offsets[after]:
+            raise self.error(info, "it overlaps the next member or the directory")
+
+    def _checked(self, info: ZipInfo, header: Buffer) -> int:
+        """The size of the extra fields after a header, which must be that of the member."""
+        name = _raw_name(info)
+        if len(header) < _HEADER.size + len(name):
+            raise self.error(info, "it is truncated")
+        mark, _, _, method, *_, name_size, extra_size = _HEADER.unpack_from(header)
+        is_same = bytes(header[_HEADER.size :]) == name or not name.isascii()  # Other code pages.
+        if (mark, method, name_size) != (b"PK\3\4", info.compress_type, len(name)) or not is_same:
+            raise self.error(info, "its header contradicts the directory")
+        self._check(info, _HEADER.size + int(name_size) + int(extra_size))
+        return int(extra_size)
+
+    def whole(self, info: ZipInfo) -> Buffer:
+        """A whole value, verified by its checksum."""
+        (data,) = self.read(info, [0], [info.compress_size])
+        if info.compress_type == _DEFLATED:
+            stream = zlib.decompressobj(-15)
+            try:  # One more byte than expected shows a member that is too long.
+                data = stream.decompress(data, info.file_size + 1)
+            except zlib.error as error:
+                raise self.error(info, f"it cannot be inflated: {error}") from error
+            if len(data) != info.file_size or not stream.eof:
+                raise self.error(info, f"it does not inflate to the {info.file_size} bytes of the directory")
+        if isal_zlib.crc32(data) != info.CRC:
+            raise self.error(info, f"CRC mismatch: expected {info.CRC:#x}, found {isal_zlib.crc32(data):#x}")
+        return data
+
+
+class _Member(Value):
+    """Parts of one member, as it was when it was opened. A deflated one is inflated whole, once."""
+
+    def __init__(self, zipped: _Zip, info: ZipInfo) -> None:
+        self._zip, self._info = zipped, info
+        self._version = zipped.version(info.filename)
+        self._whole: Buffer | None = None
+        self.size: int = info.file_size
+
+    @property
+    def version(self) -> object | None:
+        return self._version
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        return self.read_ranges([start], [self.size if length is None else length])[0]
+
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        firsts = [max(self.size + at, 0) if at < 0 else min(at, self.size) for at in starts]
+        sizes = [min(length, self.size - at) for at, length in zip(firsts, lengths, strict=True)]
+        if self._whole is None and (self._info.compress_type == _DEFLATED or self.size in sizes):
+            self._whole = self._zip.whole(self._info)
+        if self._whole is None:
+            return self._zip.read(self._info, firsts, sizes)
+        return [cut(self._whole, part) for part in zip(firsts, sizes, strict=True)]
+
+    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
+        return iter(self.read_ranges(starts, lengths))
+
+
+def _raw_name(info: ZipInfo) -> bytes:
+    """The bytes of a member's name in the file."""
+    name = info.orig_filename
+    return name.encode("utf-8" if info.flag_bits & _UNICODE or name.isascii() else "cp437")
+
+
+def _name(info: ZipInfo) -> str | None:
+    """The key of a member, which becomes its name; None if it is a folder, or has a name that is no key.
+
+    Names that come from Unix are UTF-8 if they can be, although Info-ZIP does not mark them so.
+    """
+    name = info.orig_filename if "\0" in info.orig_filename else info.filename
+    if not name.isascii() and name == info.orig_filename and info.create_system == _UNIX:
+        with contextlib.suppress(UnicodeDecodeError):
+            name = _raw_name(info).decode()
+    info.filename = name
+    with contextlib.suppress(errors.InvalidKeyError):
+        return check_key(name)
+    return None
+
+
+class _Draft(Value):
+    """The file in which a zip is written, beside its path; it is renamed once it is complete.
+
+    Its name is fixed and it is locked, so that one writer is active, and finds what a killed writer left. It
+    is closed once no reader of it is left.
+
+    Parameters
+    ----------
+    target : str
+        Path of the zip, with links resolved.
+    where : str
+        The name of the zip, for error messages.
+    replaces : bool
+        Whether an old zip is replaced, whatever happened to it meanwhile.
+    """
+
+    _descriptor = -1
+
+    def __init__(self, target: str, where: str, *, replaces: bool) -> None:
+        self.where, self._target, self._lock, self.end = where, target, threading.Lock(), 0
+        self._replaces = replaces
+        self._folder, name = os.path.split(target)
+        if len(os.fsencode(name)) > _LONG:
+            name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
+        self.path = os.path.join(self._folder, TEMPORARY + name)
+        with _failing(f"write {where}"):
+            os.makedirs(self._folder, exist_ok=True)
+            while not self._is_taken():
+                self.close()
+            self._before = _state(target)
+            self.forget = weakref.finalize(self, _warn, where, self.path)
+            if self._before and not os.access(target, os.W_OK):
+                self.release()
+                raise PermissionError(13, "the zip may not be written", target)
+
+    def _is_taken(self) -> bool:
+        """Create and lock the file; False if it was another one, which is gone now."""
+        self._descriptor = os.open(self.path, _NEW, 0o666)
+        try:
+            if flock is not None:
+                flock(self._descriptor, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(
+                f"cannot write {self.where}: another ZipStore is writing it, in this process or in another; "
+                "use one writer at a time, or threads of one process"
+            ) from error
+        info = os.fstat(self._descriptor)
+        is_new = info.st_size == 0 and info.st_nlink == 1 and stat.S_ISREG(info.st_mode)
+        if self._is_in_place() and not is_new:
+            os.unlink(self.path)  # Left by a killed writer.
+        return is_new and self._is_in_place()
+
+    def _is_in_place(self) -> bool:
+        """Whether the name of the file is still its own."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
+        return False
+
+    def copy(self, old: _Zip) -> None:
+        """Begin with the members of an old zip."""
+        if any(info.filename.encode() != _raw_name(info) for info in (*old.members.values(), *old.others)):
+            raise StoreError(
+                f"cannot add to {self.where}: names of members are not in UTF-8; copy it with ZipStore.pack"
+            )
+        for at in range(0, old.start, _BLOCK):
+            self.append([old.file.read(at, min(_BLOCK, old.start - at))])
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        if self._descriptor < 0:
+            raise StoreError(f"{self.where} {_ELSEWHERE}")
+        with self._lock, open(self._descriptor, "rb", closefd=False) as stream:
+            stream.seek(start)
+            return stream.read(-1 if length is None else length)
+
+    def append(self, pieces: Iterable[Buffer]) -> None:
+        """Append bytes. After a failure the next ones are written to the same offset."""
+        with self._lock, _failing(f"write {self.where}"):
+            end = os.lseek(self._descriptor, self.end, os.SEEK_SET)
+            for piece in pieces:
+                end, rest = end + len(piece), memoryview(piece)
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+        self.end = end
+
+    def commit(self, zipped: _Zip, *, fsync: bool) -> None:
+        """Write the directory and rename the file; if that fails, the old zip is as it was."""
+        with _failing(f"write {self.where}"):
+            with open(self._descriptor, "wb", 2**20, closefd=False) as stream:
+                stream.seek(self.end)
+                with zipfile.ZipFile(stream, "w") as archive:
+                    archive.comment = zipped.comment
+                    members = [*zipped.others, *zipped.members.values()]
+                    archive.infolist().extend(sorted(members, key=attrgetter("header_offset")))
+                stream.truncate()
+                if fsync:
+                    os.fsync(stream.fileno())
+            now = _state(self._target)
+            if not self._is_in_place() or not (self._replaces or now == self._before):
+                raise errors.ConflictError(f"cannot write {self.where}: another writer changed it meanwhile")
+            if now is not None:
+                os.chmod(self.path, stat.S_IMODE(os.stat(self._target).st_mode))
+            os.replace(self.path, self._target)
+            self.forget.detach()
+            if fsync:
+                _sync(self._folder)
+
+    def release(self) -> None:
+        """Remove the file, unless it was renamed."""
+        if self.forget.detach() and self._is_in_place():
+            os.unlink(self.path)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    __del__ = close
+
+
+def _warn(where: str, path: str) -> None:
+    """Say that a zip was never closed, when its store is gone or the interpreter exits."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    text = f"{where} was not closed, so nothing was written to it; use 'with', or call close()"
+    warnings.warn(text, stacklevel=2)
+
+
+@contextlib.contextmanager
+def _failing(doing: str) -> Iterator[None]:
+    """Errors of the system as those of a store."""
+    try:
+        yield
+    except errors.Xzarr3Error:
+        raise
+    except (OSError, struct.error, ValueError, zipfile.LargeZipFile) as error:
+        kind = errors.StorePermissionError if isinstance(error, PermissionError) else StoreError
+        advice = "use a path that this user may write, or free some space"
+        raise kind(f"cannot {doing}: {getattr(error, 'strerror', None) or error}; {advice}") from error
+
+
+def _state(path: str) -> tuple[object, ...] | None:
+    """Identifies the state of a file; None if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        info = os.stat(path)
+        return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+    return None
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+class ZipStore(Store):
+    """Values are members of a zip, uncompressed.
+
+    Reading requests the end of the zip and its directory once, and then one request for each value. Deflated
+    members are read as well, each as a whole. A value that is read whole is verified by its checksum. For a
+    part, the store verifies that the member is where the directory says and that the part has the right
+    length.
+
+    Writing needs a single writer: one store object, which all threads of its process may use. Its changes are
+    committed to the zip by :meth:`close`, by :meth:`flush` or at the end of a ``with`` statement. Until then
+    other readers see the old zip, also if this process is killed. A ``with`` statement that ends with an
+    error discards the changes, see :meth:`discard`. A store that is never closed writes nothing, and warns.
+
+    Replaced and erased values keep their space in the zip; :meth:`pack` makes a zip without them. Equal
+    values, set in the same order, give equal bytes.
+
+    Parameters
+    ----------
+    path : str, path or Store
+        The zip file; or the store that holds the zip as a value, together with ``key``. Such a zip can only
+        be read. To make one, write a zip to a local path and upload it.
+    key : str, optional
+        The key of that value.
+    mode : {"r", "r+", "a", "w", "w-", "x"}
+        ``r`` reads a zip. ``r+`` adds to an existing zip; ``a`` does so or creates one. ``w`` creates a zip
+        and replaces an existing one. ``w-`` and ``x`` create a zip and refuse to replace one.
+    fsync : bool
+        Wait until the zip is on the disk before it is renamed to its path.
+
+    Notes
+    -----
+    A zip is written to a file beside its path, whose name begins with ``.xzarr3-zip-``, and then renamed in
+    one step. Adding to a zip starts from a copy of it, which takes the space of a second zip and the time to
+    copy it. A killed writer leaves that file behind until the next writer removes it; a directory store
+    around it takes it for a key. Nothing can be added to a zip with names that are not UTF-8.
+
+    Members whose names cannot be keys (``../x``, ``/x``, ``a//b``) are ignored. Backslashes and colons in
+    names are ordinary characters. A member that is encrypted, compressed by another method, of an impossible
+    size, or that overlaps another one, is listed, but reading it raises an error. Of several members with one
+    name the last one counts.
+
+    A store that is being written can be neither read nor written in another process.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr.zip"
+    >>> with ZipStore(path, mode="w") as store:
+    ...     store.set("a/b", b"value")
+    >>> store = ZipStore(path)
+    >>> bytes(store.get("a/b", (1, 3)))
+    b'alu'
+    >>> store.set("a/c", b"")
+    Traceback (most recent call last):
+    xzarr3.errors.ReadOnlyError: <ZipStore '...'> is read-only: it was opened with mode 'r', or ...
+    """
+
+    traits = Traits(request_bytes=2**12, conditional="processes", visible="at close", tells_changes=True)
+    _zip: _Zip | None = None
+    _draft: _Draft | None = None
+    _changes = 0
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Store,
+        key: str | None = None,
+        *,
+        mode: Mode = "r",
+        fsync: bool = False,
+    ) -> None:
+        if mode not in get_args(Mode):
+            raise errors.ArgumentError(f"mode={mode!r}; accepted: {errors.listed(get_args(Mode))}")
+        if isinstance(path, Store) != isinstance(key, str):
+            raise errors.ArgumentError(
+                f"key={key!r} with {errors.shorten(path)}; accepted: a Store and the key of a zip, or a path"
+            )
+        super().__init__(read_only=mode == "r")
+        self.path: str | None = None
+        self.mode, self._lock = mode, fork_safe(threading.RLock())
+        if isinstance(path, Store):
+            self._inner, self.key, of = path, check_key(str(key)), path.traits
+            own: dict[str, Any] = {name: getattr(of, name) for name in _OF_INNER}
+        else:
+            self.path = LocalStore(path).root
+            folder, self.key = os.path.split(os.path.realpath(self.path))
+            self._inner, own = LocalStore(folder), {"durable": fsync}
+        self.traits = msgspec.structs.replace(self.traits, **own)
+        if mode == "r":
+            self._opened()
+        else:
+            self._begin("x" if mode == "w-" else mode)
+        _live[self._name] = self
+
+    def __repr__(self) -> str:
+        where = f"'{errors.printable(self.path or self.key)}'"
+        return f"<ZipStore {where}>" if self.path else f"<ZipStore {where} of {self._inner}>"
+
+    @property
+    def identity(self) -> object:
+        return "ZipStore", self._inner.identity, self.key
+
+    @property
+    def read_only(self) -> bool:
+        """Whether every write is refused, as once the zip is closed."""
+        return self.traits.read_only or self._draft is None
+
+    def check_writable(self) -> None:
+        if self._is_elsewhere:
+            raise errors.ReadOnlyError(f"{self} {_ELSEWHERE}")
+        if self.read_only:
+            raise errors.ReadOnlyError(f"{self} {_CLOSED}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {name: value for name, value in vars(self).items() if name not in ("_zip", "_draft", "_lock")}
+        return _restored, (self._name, state if self._draft is None else None, repr(self))
+
+    # Opening and closing
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether the zip is written by the process that this one was forked from."""
+        return self._draft is not None and self._zip is None
+
+    def _opened(self) -> _Zip:
+        """The present contents."""
+        found = self._zip
+        if found is None:
+            with self._lock:
+                found = self._zip = self._zip or self._found()
+        return found
+
+    def _found(self) -> _Zip:
+        if self._is_elsewhere:
+            raise StoreError(f"{self} {_ELSEWHERE}")
+        file = self._inner.open(self.key, (-TAIL, TAIL))
+        if file is None:
+            near = f"; {missing_part(self.path)}" if self.path else ""
+            raise errors.NodeNotFoundError(f"no zip at {self}; correct the path, or use mode 'w'{near}")
+        return _Zip(str(self), file)
+
+    def _begin(self, mode: str) -> None:
+        """Begin to write."""
+        if self.path is None:
+            raise errors.StoreCapabilityError(
+                f"cannot write {self}, a value of another store; write a zip at a local path "
+                "(ZipStore.pack makes one of any store), then upload it"
+            )
+        path = os.path.join(str(self._inner.folder), self.key)
+        draft = _Draft(path, str(self), replaces=mode == "w")
+        try:
+            exists = self._inner.exists(self.key)
+            if exists and mode == "x":
+                raise errors.NodeExistsError(f"{self} already exists; use mode 'a' or 'w'")
+            is_new = mode == "w" or not (exists or mode == "r+")
+            zipped = _Zip(str(self), BytesValue(_EMPTY)) if is_new else self._found()
+            draft.copy(zipped)
+        except BaseException:
+            draft.release()
+            raise
+        zipped.file.close()
+        zipped.file, zipped.lineage = draft, uuid.uuid4().hex
+        self._zip, self._draft, self._changes = zipped, draft, int(is_new)
+
+    def _writing(self) -> tuple[_Draft, _Zip]:
+        """The draft and its contents. The caller holds the lock, so that no other thread writes or closes."""
+        self.check_writable()
+        if self._draft is None or self._zip is None:
+            raise errors.ReadOnlyError(f"{self} {_CLOSED}")
+        return self._draft, self._zip
+
+    def flush(self) -> None:
+        """Commit the changes to the zip and keep it open for writing.
+
+        Raises
+        ------
+        StoreError
+            If that fails. The old zip is then unchanged, and the call can be repeated.
+        """
+        with self._lock:
+            draft, zipped = self._writing()
+            if self._changes:
+                draft.commit(zipped, fsync=self.traits.durable)
+                self._begin("r+")
+
+    def close(self) -> None:
+        """Commit the changes to the zip and end writing. A later read opens the zip again.
+
+        Raises
+        ------
+        StoreError
+            If that fails, for example because the disk is full. The old zip is then unchanged, the store
+            stays open, and the call can be repeated.
+        """
+        with self._lock:
+            if self._draft is not None and self._zip is not None and self._changes:
+                self._draft.commit(self._zip, fsync=self.traits.durable)
+            self.discard()
+
+    def discard(self) -> None:
+        """Discard all changes since the store was opened, and end writing."""
+        with self._lock:
+            if not self._is_elsewhere:
+                if self._draft is not None:
+                    self._draft.release()
+                self._zip = self._draft = None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.discard()
+
+    @staticmethod
+    def pack(
+        source: Store, path: str | os.PathLike[str], *, prefix: str = "", fsync: bool = False
+    ) -> ZipStore:
+        """Make a zip of all values of a store, sorted by key; equal values give equal bytes.
+
+        To remove replaced and erased values from a zip, pack it to its own path.
+
+        Parameters
+        ----------
+        source : Store
+        path, fsync
+            See :class:`ZipStore`; an existing zip is replaced.
+        prefix : str
+            Pack only the keys that begin with it, and remove it from their names.
+
+        Returns
+        -------
+        ZipStore
+            The zip, opened for reading.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from xzarr3 import MemoryStore
+        >>> source = MemoryStore({"b": b"2", "a": b"1"})
+        >>> list(ZipStore.pack(source, tempfile.mkdtemp() + "/x.zip").list())
+        ['a', 'b']
+        """
+        with ZipStore(path, mode="w", fsync=fsync) as target:
+            keys, step = sorted(source.list(prefix)), 4 * source.concurrency
+            for some in (keys[at : at + step] for at in range(0, len(keys), step)):
+                for key, value in zip(some, source.get_values(some), strict=True):
+                    if value is None:
+                        raise StoreError(f"key '{key}' of {source} was removed while it was packed")
+                    target.set(key[len(prefix) :], value)
+        return target
+
+    # The contract
+
+    def get(self, key: str, byte_range: Part = None, *, into: Any = None, limit: int = sys.maxsize) -> Found:
+        zipped = self._opened()
+        info = zipped.members.get(key)
+        if info is None:
+            return None
+        if byte_range is not None:
+            return _Member(zipped, info).read(*byte_range)
+        # Deflate may enlarge a value slightly.
+        if info.file_size > limit or info.compress_size > limit + limit // 1000 + 1000:
+            raise OversizedError(max(info.file_size, info.compress_size), limit)
+        return zipped.whole(info)
+
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
+        zipped = self._opened()
+        info = zipped.members.get(key)
+        return None if info is None else _Member(zipped, info)
+
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+        info = ZipInfo(key)
+        info.filename, info.create_system, info.external_attr = key, _UNIX, _MODE
+        info.file_size = info.compress_size = sum(map(len, pieces))
+        info.CRC = 0
+        for piece in pieces:
+            info.CRC = isal_zlib.crc32(piece, info.CRC)
+        try:
+            header = info.FileHeader()
+        except (UnicodeEncodeError, struct.error) as error:
+            raise errors.InvalidKeyError(
+                f"invalid key {errors.shorten(key)}; accepted: at most 65535 bytes of UTF-8"
+            ) from error
+        with self._lock:
+            draft, zipped = self._writing()
+            info.header_offset = draft.end
+            draft.append([header, *pieces])
+            zipped.data[info.header_offset] = info.header_offset + len(header)
+            zipped.members[key] = info
+            self._changes += 1
+
+    def erase(self, *keys: str) -> None:
+        with self._lock:
+            members = self._writing()[1].members
+            for key in keys:
+                self._changes += members.pop(key, None) is not None
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        with self._lock:
+            members = self._opened().members
+            return iter([Key(key, info.file_size) for key, info in members.items() if key.startswith(prefix)])
+
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        zipped = self._opened()
+        return [zipped.version(key) if key else (zipped.lineage, self._changes) for key in keys]
+
+
+_live: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
+
+
+def _restored(name: str, state: dict[str, Any] | None, shown: str) -> ZipStore:
+    """The store of a pickled form: the original in its own process, else one that reads."""
+    store = _live.get(name)
+    if store is not None:
+        return store
+    if state is None:
+        raise StoreError(f"{shown} {_ELSEWHERE}")
+
+    def make() -> ZipStore:
+        made = ZipStore.__new__(ZipStore)
+        vars(made).update(state, _lock=fork_safe(threading.RLock()))
+        return made
+
+    return interned((ZipStore, name), make)
+
+
+def _forked() -> None:
+    """Leave zips that are written to the parent; an open file would keep its lock."""
+    for store in list(_live.values()):
+        if store._draft is not None:
+            store._draft.forget.detach()
+            store._draft.close()
+            store._zip = None
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

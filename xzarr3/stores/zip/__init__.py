@@ -1,1 +1,0 @@
-"""A zip file as a store."""
