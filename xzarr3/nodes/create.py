@@ -152,7 +152,14 @@ def make_node(
             if is_erased:
                 error.add_note(f"what was at '/{path}' in {store} is erased, and nothing is there now")
             raise
-        refresh_consolidated(store, format, [*made, path])
+        try:
+            refresh_consolidated(store, format, [*made, path])
+        except StoreError as error:
+            error.add_note(
+                f"'/{path}' in {store} may be replaced only in part: consolidated metadata do not show it; "
+                "call consolidate() again"
+            )
+            raise
 
 
 def _has_no_lease(look: DocumentView) -> bool:
