@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import nullcontext
 
-from xzarr3.errors import NodeExistsError, NodeTypeError
+from xzarr3.errors import NodeExistsError, NodeTypeError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import refresh_consolidated
@@ -155,10 +155,11 @@ def make_node(
         try:
             refresh_consolidated(store, format, [*made, path])
         except StoreError as error:
-            error.add_note(
-                f"'/{path}' in {store} may be replaced only in part: consolidated metadata do not show it; "
-                "call consolidate() again"
-            )
+            if is_erased:
+                error.add_note(
+                    f"'/{path}' in {store} may be replaced only in part: consolidated metadata do not show it; "
+                    "consolidate again"
+                )
             raise
 
 
