@@ -142,6 +142,10 @@ class LocalStore(Store):
         state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root)}
         return {name: value for name, value in state.items() if name not in _OF_EACH}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._known = {}
+
     def check_writable(self) -> None:
         super().check_writable()
         if self._was_there and not os.path.isdir(self.root):
