@@ -47,7 +47,7 @@ _ADVICE = {  # What to do if a file cannot be written.
     errno.EDQUOT: "; free some space, or write to another disk",
     errno.EROFS: "; write to another path, since this file system is read-only",
 }
-_OF_EACH = frozenset(("identity", "_name", "_known"))
+_OF_EACH = frozenset(("identity", "_name"))
 
 
 class LocalStore(Store):
@@ -132,7 +132,7 @@ class LocalStore(Store):
         return reduced(self, LocalStore)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root)}
+        state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root), "_known": {}}
         return {name: value for name, value in state.items() if name not in _OF_EACH}
 
     def check_writable(self) -> None:
