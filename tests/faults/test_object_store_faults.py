@@ -632,6 +632,17 @@ def test_conditions(fault_server: FaultServer, service: str) -> None:
 
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
+def test_conditions_are_tried_once(fault_server: FaultServer, service: str) -> None:
+    """The first of each kind is made twice, the second time under a condition that does not hold."""
+    store = make(service, fault_server, concurrency=5)
+    for version in (lambda key: "absent", lambda key: versioned(store, key)[1]):
+        fault_server.clear_log()
+        for at in range(3):
+            assert put_if(store, f"k{at}", version(f"k{at}"), b"1")
+        assert [entry["status"] for entry in fault_server.log("PUT")] == [200, 412, 200, 200]
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
 @pytest.mark.parametrize("kind", ["ignore-conditions", "no-conditions"])
 def test_services_without_conditions_are_found_out(
     fault_server: FaultServer, service: str, kind: str
@@ -916,6 +927,19 @@ def test_prefixes_and_what_stands_for_directories(fault_server: FaultServer, ser
     assert list(store.list_prefix("no/")) == []
     store.erase_prefix("a/")
     assert sorted(store.list()) == ["a", "ab/c"]
+
+
+def test_a_list_is_asked_for_once(fault_server: FaultServer) -> None:
+    fault_server.put_all({f"/b/x/d/{at:02}": b"v" for at in range(25)})
+    store = make("s3", fault_server)
+    for prefix in ("d/", "", "no/"):
+        for ask in (lambda prefix: list(store.list(prefix)), store.list_dir):
+            fault_server.clear_log()
+            ask(prefix)
+            assert len(fault_server.log()) == 1
+    fault_server.put("/b/x//b", b"v")  # No key, but it does not hide.
+    with pytest.raises(StoreError, match="cannot list"):
+        list(store.list())
 
 
 def test_a_list_comes_page_by_page_and_goes_on_where_it_failed(

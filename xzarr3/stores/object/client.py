@@ -281,11 +281,16 @@ def _of_boto3(config: Mapping[str, Any]) -> Any:
         return None
     try:
         import boto3
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
-
-        return Boto3CredentialProvider(boto3.Session())
-    except (ImportError, ValueError):  # It is not installed, or the file has no credentials.
+    except ImportError:
         return None
+    try:
+        return Boto3CredentialProvider(boto3.Session())
+    except ValueError:  # The file has no credentials.
+        return None
+    except BotoCoreError as error:
+        raise StoreError(f"no credentials of AWS: {error}; correct AWS_PROFILE in the environment") from error
 
 
 def _interruptible(call: Callable[[], Result]) -> Result:
