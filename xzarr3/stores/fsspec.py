@@ -509,6 +509,16 @@ def _tag(info: Mapping[str, Any]) -> object | None:
 # File systems
 
 
+def _forget_loop() -> None:
+    """Have a forked child start an event loop of its own, which not every fsspec does by itself."""
+    if "fsspec.asyn" in sys.modules:
+        sys.modules["fsspec.asyn"].reset_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_loop)
+
+
 def _process() -> str:
     """Identifies this process; the number alone may be given again."""
     return f"{os.getpid()}-{_STARTED}"
