@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from xzarr3.stores.local import platform
+from xzarr3.stores.local import system
 
 
 def files(root: str | Path) -> dict[str, bytes]:
@@ -29,7 +29,7 @@ def os_error(number: int) -> OSError:
 
 def module_of(call: str) -> Any:
     """Where the package looks a call to the system up."""
-    return platform if call in ("pread", "preadv") else os
+    return system if call in ("pread", "preadv") else os
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from xzarr3 import InvalidKeyError, LocalStore, StoreError, StorePermissionError
 from xzarr3.io import native, native_write
 from xzarr3.io.selection import basic_selection
 from xzarr3.stores import locks
-from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.base import update
+from xzarr3.stores.local.names import LOCK
 from xzarr3.stores.locks import free_key_locks, key_lock
 
 pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
@@ -284,13 +285,13 @@ def test_the_time_of_the_root_changes_if_the_writer_is_interrupted(
 class Own(LocalStore):
     """A store with its own way to write."""
 
-    def _set(self, key: str, value: bytes) -> None:
-        super()._set(key, value[::-1] if key.startswith("c/") else value)
+    def put(self, key: str, pieces: Any) -> None:  # type: ignore[override]
+        super().put(key, [bytes(each)[::-1] if key.startswith("c/") else each for each in pieces])
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda path: LocalStore(path, fsync=True), lambda path: LocalStore(path, follow_links=False), Own],
+    [lambda path: LocalStore(path, fsync=True), lambda path: LocalStore(path, locks=False), Own],
 )
 def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any, seen: Seen) -> None:
     array = xzarr3.create_array(make(tmp_path / "a"), shape=16, chunks=2, dtype="int8", compressors=None)
@@ -336,7 +337,7 @@ def _prepared(base: Path) -> None:
 
 
 def _leftovers(base: Path) -> list[str]:
-    return [name for _, _, names in os.walk(base) for name in names if name.startswith(TEMPORARY)]
+    return [name for _, _, names in os.walk(base) for name in names if name.endswith(LOCK)]
 
 
 @unprivileged(_prepared)
@@ -525,12 +526,11 @@ def test_a_chunk_that_another_thread_changes_is_written_afterwards(
         is_left.wait()
         return [b"\7" + bytes(stored)[1:]]
 
-    with array.store.writer() as writer:
-        thread = threading.Thread(target=lambda: writer.update("c/3", change))
-        thread.start()
-        has_read.wait()
-        array[...] = 2
-        thread.join()
+    thread = threading.Thread(target=lambda: update(array.store, "c/3", change))
+    thread.start()
+    has_read.wait()
+    array[...] = 2
+    thread.join()
     assert (seen.rows, seen.left) == (8, 1)
     assert np.all(array[...] == 2)
 

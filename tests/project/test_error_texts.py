@@ -134,13 +134,13 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "store": (
         lambda: xzarr3.open_store(5),
-        "not a store: int; accepted: a path, a URL, a Store, a dict of str to bytes, a store, group or array "
-        "of zarr-python, the store of an Icechunk session, a store of obstore, a mapper or file system of fsspec",
+        "not a store: int; accepted: a path, a URL, a Store, a dict of str to bytes, a store, group or array of "
+        "zarr-python, the store of an Icechunk session, a store of obstore, a mapper or file system of fsspec",
     ),
     "store options": (
         lambda: xzarr3.open_store("/data", storage_options={"fsnc": True}),
         "storage_options 'fsnc' have no meaning for '/data'; did you mean 'fsync'? accepted: 'read_only', "
-        "'fsync', 'locks', 'follow_links'",
+        "'fsync', 'locks'",
     ),
     "region": (
         lambda: to_zarr(region={"tmie": slice(2)}),

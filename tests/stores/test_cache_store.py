@@ -40,7 +40,9 @@ from xzarr3.stores.cache import FOLDER
 from xzarr3.stores.values import OversizedError
 
 test_check_store_in_memory = every_check(lambda base: CacheStore(LocalStore(base)))
-test_check_store_in_a_directory = every_check(lambda base: CacheStore(Remote(), directory=base))
+test_check_store_in_a_directory = every_check(
+    lambda base: CacheStore(Remote(), directory=base), leave_out=["pickling"]
+)
 test_check_store_in_a_store = every_check(lambda base: CacheStore(LocalStore(base), directory=MemoryStore()))
 
 
@@ -145,15 +147,6 @@ def test_values_are_asked_for_once(place: dict[str, Any]) -> None:
     assert cache.hits > 20
 
 
-def test_what_is_absent_is_asked_for_each_time(place: dict[str, Any]) -> None:
-    inner = Remote()
-    cache = CacheStore(inner, **place)
-    assert [cache.get("a"), cache.exists("a"), cache.get("a", (0, 1))] == [None, False, None]
-    assert len(inner.requests) == 3
-    inner.set("a", VALUE)
-    assert cache.get("a") == VALUE
-
-
 def test_old_values_are_asked_for_again(place: dict[str, Any], clock: Clock) -> None:
     inner = Remote({"a": b"0"})
     cache = CacheStore(inner, max_age=60, **place)
@@ -222,7 +215,7 @@ def test_local_files_are_compared_by_their_version(
         for _ in range(3):
             assert cache.get("a") == VALUE
             clock.now += 61
-    assert t.total["bytes_read"] < 3 * len(VALUE) or t.total["requests"] >= 3
+    assert t.total["bytes_read"] == len(VALUE)
     local.set("a", b"new")
     assert cache.get("a") == b"new"
 
@@ -341,22 +334,6 @@ def test_shards_are_read_part_by_part_and_kept(place: dict[str, Any], clock: Clo
     clock.now += 301
     for place_ in places:
         np.testing.assert_array_equal(array[place_], values[place_])
-
-
-def test_shard_that_is_replaced_while_its_parts_are_kept(place: dict[str, Any]) -> None:
-    """Within ``max_age`` either version may be seen; one thread sees only one at a time."""
-    inner = Remote()
-    array = xzarr3.create_array(inner, "x", data=np.zeros((64,), "int16"), chunks=(4,), shards=(64,))
-    cache = CacheStore(inner, **place)
-    through = xzarr3.open_array(cache, "x")
-    rng = random.Random(5)
-    for step in range(1, 60):
-        if rng.random() < 0.3:
-            array[:] = step
-        start = rng.randrange(60)
-        selection = slice(start, start + rng.randrange(1, 30))
-        found = set(through.get(selection, threads=1).tolist())
-        assert len(found) == 1
 
 
 # Writes
@@ -816,14 +793,6 @@ def test_stores_in_one_directory_do_not_mix(tmp_path: Path) -> None:
     assert [store.misses for store in stores] == [2, 1, 0]
 
 
-def test_removed_directory_is_made_again(tmp_path: Path) -> None:
-    cache, _ = filled(tmp_path)
-    shutil.rmtree(tmp_path / "cache")
-    assert cache.get("a") == VALUE
-    cache.set("a", b"new")
-    assert [cache.get("a"), cache.get("a")] == [b"new", b"new"]
-
-
 def test_lost_rights_keep_nothing() -> None:
     """A value that cannot be forgotten is not replaced: otherwise others would go on reading the old one."""
 
@@ -953,28 +922,6 @@ def test_it_survives_fork(place: dict[str, Any]) -> None:
 
     assert fork_beside(busy, lambda: contents(cache) == contents(inner), 10) == [True] * 10
     assert cache.get("k1") == bytes([1]) * 500
-
-
-def test_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
-    cache, _ = filled(tmp_path)
-    reading, writing = os.pipe()
-    children: list[int] = []
-
-    def fork_within(stored: Any) -> Any:
-        child = os.fork()
-        if child == 0:
-            os.close(writing)
-            os.read(reading, 1)
-            os._exit(0)
-        children.append(child)
-        return [b"new"]
-
-    update(cache, "a", fork_within)
-    assert [cache.get("a"), cache.get("a")] == [b"new", b"new"]
-    assert cache.hits > 0
-    os.close(writing)
-    os.waitpid(children[0], 0)
-    os.close(reading)
 
 
 # All of it against a dictionary
@@ -1117,11 +1064,6 @@ TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(
     max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
-
-
-@pytest.mark.slow
-class TestCacheMachineForLonger(CacheMachine.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(TestCacheMachine.settings, max_examples=500)
 
 
 # Over servers

@@ -27,7 +27,6 @@ from typing import Any
 
 import dask
 import dask.array
-import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -121,12 +120,6 @@ class Asking(Value):
             raise ChangedError(f"key '{self._key}' of {self._store} is not what was opened")
         return value
 
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Any:
-        """Adjacent parts are one request, as a service would do it."""
-        first, last = min(starts), max(at + n for at, n in zip(starts, lengths, strict=True))
-        whole = self.read(first, last - first)
-        return (whole[at - first :][:n] for at, n in zip(starts, lengths, strict=True))
-
 
 # Peers
 
@@ -157,34 +150,6 @@ def test_peers_read_what_is_written(path: Path) -> None:
         done = subprocess.run(["unzip", "-t", path], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "No errors detected" in done.stdout
-
-
-def test_fsspec_and_tensorstore_read_what_is_written(path: Path) -> None:
-    packed(KEYS, path)
-    files = fsspec.filesystem("zip", fo=str(path))
-    for key, value in KEYS.items():
-        if key != "a":  # There it is a directory.
-            assert files.cat_file(key) == value
-    tensorstore = pytest.importorskip("tensorstore")
-    base = {"driver": "file", "path": str(path)}
-    peer = tensorstore.KvStore.open({"driver": "zip", "base": base}).result()
-    assert {name.decode() for name in peer.list().result()} == set(KEYS)
-    for key, value in KEYS.items():
-        assert peer.read(key).result().value == value
-
-
-@pytest.mark.parametrize("mode", ["w", "a"])
-def test_zarr_reads_what_is_written(path: Path, mode: Any) -> None:
-    zarr = pytest.importorskip("zarr")
-    data = np.arange(600.0).reshape(20, 30)
-    with ZipStore(path, mode=mode) as store:
-        group = xzarr3.create_group(store, attributes={"x": 1})
-        group.create_array("plain", data=data, chunks=(7, 7))
-        group.create_array("sharded", data=data, chunks=(5, 5), shards=(10, 15))
-    peer = zarr.open_group(zarr.storage.ZipStore(path, mode="r"), mode="r")
-    assert peer.attrs["x"] == 1
-    assert np.array_equal(peer["plain"][:], data)
-    assert np.array_equal(peer["sharded"][3:17, 4:], data[3:17, 4:])
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -302,44 +267,6 @@ def test_zip_made_in_one_go_is_read(path: Path, compression: int) -> None:
 
 
 # Many and large members
-
-
-@pytest.mark.slow
-def test_more_members_than_two_bytes_can_count(path: Path) -> None:
-    number = 0xFFFF + 4465
-    with ZipStore(path, mode="w") as store:
-        for at in range(number):
-            store.set(f"c/{at // 1000}/{at}", at.to_bytes(3, "little"))
-    with zipfile.ZipFile(path) as peer:
-        assert len(peer.namelist()) == number
-        assert peer.read("c/69/69999") == (69_999).to_bytes(3, "little")
-    store = ZipStore(path)
-    assert store.list_dir("") == (set(), {"c/"})
-    assert len(store.list_dir("c/")[1]) == 70
-    assert len(store.list_dir("c/3/")[0]) == 1000
-    assert bytes(store.get("c/66/66123") or b"") == (66_123).to_bytes(3, "little")
-    with ZipStore(path, mode="a") as more:
-        more.set("d", b"more")
-        more.erase_prefix("c/0/")
-    assert len(list(ZipStore(path).list())) == number - 999
-    with zipfile.ZipFile(path, "a") as peer:
-        peer.writestr("e", b"peer")
-    assert bytes(ZipStore(path).get("e") or b"") == b"peer"
-
-
-def test_zip_beyond_four_gigabytes(path: Path) -> None:
-    """Sparse, so that it costs no space."""
-    for mode, old in (("w", {}), ("r+", {"old": b"old"})):
-        packed(old, path)
-        with ZipStore(path, mode=mode) as store:  # type: ignore[arg-type]
-            store.set("a", b"first")
-            assert store._draft is not None
-            store._draft.end = 5 * 2**30
-            store.set("b", b"beyond")
-            store.set("c", b"last")
-        assert path.stat().st_size > 2**32
-        assert verified(path) == contents(ZipStore(path))
-        assert verified(path) == {**old, "a": b"first", "b": b"beyond", "c": b"last"}
 
 
 def test_member_beyond_four_gigabytes(path: Path) -> None:
@@ -714,6 +641,21 @@ def test_closed_store_is_read(path: Path) -> None:
     assert contents(reader) == {"a": b"x"}
 
 
+def test_with_traits_gives_stores_of_the_same_zip(path: Path) -> None:
+    store = ZipStore(path, mode="w")
+    reader, twin = store.with_traits(read_only=True), store.with_traits(conflict_deadline=1.0)
+    twin.set("a", b"1")
+    assert reader.get("a") == store.get("a") == b"1"
+    with pytest.raises(ReadOnlyError):
+        reader.set("b", b"2")
+    reader.close()
+    store.close()
+    with pytest.raises(ReadOnlyError, match="closed"):
+        twin.set("c", b"3")
+    twin.close()
+    assert verified(path) == contents(twin) == contents(reader) == {"a": b"1"}
+
+
 @pytest.mark.parametrize("mode", ["w", "a"])
 def test_readers_see_the_old_zip_until_it_is_closed(path: Path, mode: Any) -> None:
     packed({"a": b"old"}, path)
@@ -866,30 +808,6 @@ def test_killed_at_any_time(path: Path, mode: Any) -> None:
         store.erase("k/0")
     verified(path)
     assert os.listdir(path.parent) == [path.name]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["w", "a"])
-def test_opened_while_it_gets_its_place(path: Path, mode: Any) -> None:
-    """A reader that opens the zip at any time finds one generation, never a mixture and never an error."""
-    packed(generation(0), path)
-    done = threading.Event()
-    seen: set[int] = set()
-
-    def write() -> None:
-        number = 0
-        while (number < 30 or len(seen) < 5) and number < 3000:
-            number += 1
-            with ZipStore(path, mode=mode) as store:
-                store.set_values(generation(number).items())
-        done.set()
-
-    def read() -> None:
-        while not done.is_set():
-            seen.add(generation_of(path))
-
-    run_threads(write, read, read)
-    assert len(seen) >= 5
 
 
 @pytest.mark.slow
@@ -1346,22 +1264,6 @@ def test_names_that_are_no_keys_do_not_hide_the_others() -> None:
     run_unprivileged(work).checked()
 
 
-def test_names_with_backslashes_and_colons_are_keys() -> None:
-    names = ["C:\\windows\\x", "..\\up", "a\\b", "C:", "\\\\server\\share"]
-    data = built([Entry(name.encode(), name.encode()) for name in names])
-
-    def work(base: Path) -> None:
-        (base / "store" / "x.zip").write_bytes(data)
-        store = ZipStore(base / "store" / "x.zip")
-        assert contents(store) == {name: name.encode() for name in names}
-        copied = LocalStore(base / "store" / "tree")
-        for key in store.list():
-            copied.set(key, store.get(key) or b"")
-        assert sorted(os.listdir(base / "store" / "tree")) == sorted(names)
-
-    run_unprivileged(work).checked()
-
-
 def test_last_of_several_members_counts(path: Path) -> None:
     path.write_bytes(built([Entry(b"a", b"one"), Entry(b"b", b"x"), Entry(b"a", b"two")]))
     assert contents(ZipStore(path)) == {"a": b"two", "b": b"x"}
@@ -1424,23 +1326,6 @@ def garbled(whole: bytes, data: st.DataObject, least: int) -> bytes:
         at = data.draw(st.integers(0, len(found) - 1))
         found[at] = data.draw(st.sampled_from([0, 1, 0xFF, 0x50, 8]) | st.integers(0, 255))
     return bytes(found)
-
-
-@given(data=st.data())
-@settings(max_examples=150, deadline=None)
-def test_any_bytes_end_in_our_error_or_values(data: st.DataObject) -> None:
-    entries = [GOOD, Entry(b"a/b", VALUE, method=8), Entry(b"c", b"x" * 50)]
-    whole = garbled(built(entries, comment=b"hey"), data, 1)
-    memory = MemoryStore({"x": whole[: len(whole) - data.draw(st.integers(0, 3))]})
-    try:
-        store = ZipStore(memory, "x")
-        keys = list(store.list())
-    except StoreError:
-        return
-    for key in keys:
-        for byte_range in (None, (1, 3)):
-            with contextlib.suppress(StoreError):
-                store.get(key, byte_range)
 
 
 def test_key_that_a_zip_cannot_name(path: Path) -> None:

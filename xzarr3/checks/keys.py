@@ -24,7 +24,7 @@ from xzarr3.errors import shorten
 from xzarr3.formats import Format
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
-from xzarr3.stores.local.folders import STAGED, TEMPORARY
+from xzarr3.stores.local.names import STAGED
 
 _LARGEST_GRID = 2**63
 _MOST_PREFIXES = _MOST_LEASES = 10_000
@@ -33,15 +33,15 @@ _ELSEWHERE = "\0"  # No prefix; stands for those that are too many to keep.
 _UNKNOWN = -1  # Size of a value that the listing does not tell.
 _LIKE_CHUNK = re.compile(r"(?:^|/)(?:c(?:[./]?\d+(?:[./]\d+)*)|\d+(?:[./]\d+)*)$")
 _TEMPORARY = re.compile(
-    rf"^{re.escape(TEMPORARY)}"  # xzarr3
+    r"^\.xzarr3-partial-"  # xzarr3 before 0.2
     r"|\.partial$"  # zarr-python, rclone
-    r"|\.__lock$"  # tensorstore
+    r"|\.__lock$"  # xzarr3, tensorstore
     r"|^\.nfs[0-9a-f]{8,}$"  # NFS
     r"|^\.(?:[\d.]+|zarr\.json|\.z\w+)\.[A-Za-z0-9]{6}$"  # rsync
     r"|\.(?:tmp|temp|part|crdownload|swp)$|~$"
 )
 
-_SURELY_TEMPORARY = re.compile(rf"^{re.escape(TEMPORARY)}|\.[0-9a-f]{{32}}\.partial$")
+_SURELY_TEMPORARY = re.compile(r"^\.xzarr3-partial-|\.[0-9a-f]{{32}}\.partial$")
 
 
 def is_surely_temporary(key: str) -> bool:
@@ -147,8 +147,8 @@ class Listing:
         for prefix in self.prefixes():
             for key in self.scope.store.list(prefix):
                 self._see(key, getattr(key, "size", None))
-            for name, is_old in self.scope.store.leftovers(prefix):
-                self._temporary(name, "" if is_old else "it is not yet an hour old, so it may be in use")
+            for name in self.scope.store.leftovers(prefix):
+                self._temporary(name)
         self._report_orphans()
         for path, units in self.units.items():
             units.sort()
@@ -297,13 +297,8 @@ class Listing:
             first, number = self._orphans.get(prefix, (key, 0))
             self._orphans[prefix] = min(first, key), number + 1
 
-    def _temporary(self, key: str, why: str = "") -> None:
-        self.findings.add(
-            "key-temporary",
-            self._node_of(key),
-            key,
-            "is the temporary file of a writer" + (why and f"; {why}"),
-        )
+    def _temporary(self, key: str) -> None:
+        self.findings.add("key-temporary", self._node_of(key), key, "is the temporary file of a writer")
 
     def _report_orphans(self) -> None:
         """Note chunks without documents. Chunks of nodes that are noted as lost are not noted again."""

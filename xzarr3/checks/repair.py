@@ -10,6 +10,7 @@ to it, is a link: what it leads to may be data of another array.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -31,7 +32,8 @@ from xzarr3.nodes.case_folding import root_of
 from xzarr3.nodes.consolidated import write_consolidated
 from xzarr3.nodes.find import metadata_of
 from xzarr3.stores import Store
-from xzarr3.stores.local.folders import TEMPORARY, Folders
+from xzarr3.stores.local.files import discard
+from xzarr3.stores.local.names import is_lock
 
 _AT_ONCE = 1000  # Keys that are erased together.
 _NAMED = 5  # Keys that a step names.
@@ -129,16 +131,16 @@ def _end_writes(store: Store, path: str, keys: Sequence[str]) -> None:
 
 
 def _plan_temporary(scope: Scope, found: Sequence[Finding]) -> Iterator[Step]:
-    """Remove temporary files that are an hour old: the store's own by its sweep, others by their keys."""
-    store = scope.store
+    """Remove lock files that no writer holds, and other programs' temporary files that are an hour old."""
+    store, root = scope.store, root_of(scope.store)
     prefixes = scope.format.prefixes(scope.path) if scope.path and found else ("",) * bool(found)
-    old = {name for prefix in prefixes for name, is_old in store.leftovers(prefix) if is_old}
-    own = tuple(each for each in found if each.key in old)
-    if own:
+    there = {name for prefix in prefixes for name in store.leftovers(prefix)}
+    own = tuple(each for each in found if each.key in there)
+    if own and root is not None:
         what = "remove temporary files of writers that have ended"
-        yield Step(what, own, lambda: [*map(store.sweep, prefixes)])
+        yield Step(what, own, partial(_discard, store, root, [each.key for each in own]))
     left = [each for each in found if each not in own and is_surely_temporary(each.key)]
-    others = tuple(each for each in left if TEMPORARY not in each.key and _is_old(store, each.key))
+    others = tuple(each for each in left if not is_lock(each.key) and _is_old(store, each.key))
     if others:
         keys = [each.key for each in others]
         yield Step(
@@ -146,17 +148,34 @@ def _plan_temporary(scope: Scope, found: Sequence[Finding]) -> Iterator[Step]:
         )
 
 
+def _discard(store: Store, root: str, names: Iterable[str]) -> None:
+    """Remove lock files, unless a writer has taken one of them meanwhile."""
+    store.check_writable()
+    try:
+        for name in names:
+            discard(os.path.join(root, name))
+    except OSError as error:
+        raise StoreError(f"cannot remove '{name}' of {store}: {error.strerror or error}") from error
+
+
 def _is_old(store: Store, key: str) -> bool:
     """Whether a file is known not to have changed for an hour; without a directory that is not known."""
     root = root_of(store)
     if root is None or not key:
         return False
-    with Folders(root) as folders:
-        try:
-            info = folders.lstat(key)
-        except OSError:
-            return False
+    try:
+        info = os.lstat(_straight(root, key))
+    except OSError:
+        return False
     return time.time() - info.st_mtime > _HOUR
+
+
+def _straight(root: str, key: str) -> str:
+    """The path of a key; raises if a link is on the way."""
+    above, _, name = os.path.join(os.path.realpath(root), key).rpartition("/")
+    if os.path.realpath(above) != above:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), key)
+    return os.path.join(above, name)
 
 
 def _plan_outside(scope: Scope, found: Sequence[Finding], *, is_sure: bool) -> Iterator[Step]:
@@ -215,19 +234,14 @@ def _link_check(store: Store) -> Callable[[str], None]:
         return lambda key: None
 
     def check(key: str) -> None:
-        above, _, name = key.rpartition("/")
-        with Folders(root) as folders:
-            try:
-                folders.open(above)  # follows no link
-                is_file = stat.S_ISREG(folders.lstat(key).st_mode)
-            except FileNotFoundError:
-                return
-            except OSError as error:
-                raise StoreError(
-                    f"'{key}' of {store} is reached through a link; it was not erased"
-                ) from error
+        try:
+            is_file = stat.S_ISREG(os.lstat(_straight(root, key)).st_mode)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"'{key}' of {store} is reached through a link; it was not erased") from error
         if not is_file:
-            raise StoreError(f"'{key}' of {store} is a link ({os.path.join(root, name)}); it was not erased")
+            raise StoreError(f"'{key}' of {store} is a link ({os.path.join(root, key)}); it was not erased")
 
     return check
 

@@ -15,15 +15,14 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from xzarr3.stores.local import platform
-from xzarr3.stores.local.folders import OTHER_KIND, TEMPORARY, Folders
-from xzarr3.stores.local.platform import Folder
+from xzarr3.stores.local import system
+from xzarr3.stores.local.files import make
+from xzarr3.stores.local.names import LOCK
 
 _NO_SECOND_NAME = frozenset(
     {errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 )
-_READ = os.O_RDONLY | platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
-_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.NO_FOLLOW
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 @dataclass(frozen=True)
@@ -90,66 +89,73 @@ def carry(root: str, source: str, target: str, names: Iterable[str], *, replace:
     OSError
         If a file can be neither linked nor copied.
     """
-    with Folders(root) as folders:
-        for name in names:
-            above, _, last = name.rpartition("/")
-            try:
-                start = platform.same_folder(folders.open(_join(source, above)))
-            except OSError as error:
-                if error.errno == errno.ENOENT or error.errno in OTHER_KIND:
-                    continue
-                raise
-            try:
-                to = _join(target, above)
-                _give(start, folders.make(to), last, replace=replace, fsync=fsync)
-            finally:
-                platform.close_folder(start)
-            if fsync:
-                folders.sync(to)
+    for name in names:
+        above, _, last = name.rpartition("/")
+        start, end = _join(source, above), _join(target, above)
+        if not _is_straight(root, start):
+            continue
+        if not _is_straight(root, end):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), end)
+        place = os.path.join(root, end)
+        make(place, fsync=fsync)
+        _give(os.path.join(root, start, last), os.path.join(place, last), replace=replace, fsync=fsync)
+        if fsync:
+            system.sync_folder(place)
 
 
 def _join(folder: str, below: str) -> str:
     return f"{folder}/{below}" if folder and below else folder or below
 
 
-def _give(start: Folder, end: Folder, name: str, *, replace: bool, fsync: bool) -> None:
+def _is_straight(root: str, folder: str) -> bool:
+    """Whether no symbolic link is on the way from the root to a directory."""
+    real = os.path.realpath(root)
+    return os.path.realpath(os.path.join(real, folder)) == os.path.normpath(os.path.join(real, folder))
+
+
+def _give(old: str, new: str, *, replace: bool, fsync: bool) -> None:
     try:
-        info = platform.stat_at(start, name)
+        info = os.lstat(old)
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(info, platform.stat_at(end, name)) or not replace:
+            if os.path.samestat(info, os.lstat(new)) or not replace:
                 return
-            platform.unlink_at(end, name)
+            os.unlink(new)
         try:
-            platform.link_at(start, name, end)
+            _link(old, new)
         except OSError as error:
-            if error.errno not in _NO_SECOND_NAME or not _copy(start, end, name, info, fsync=fsync):
+            if error.errno not in _NO_SECOND_NAME or not _copy(old, new, info, fsync=fsync):
                 raise
-    except FileNotFoundError:  # another process removed the file
+    except (FileNotFoundError, NotADirectoryError):  # another process removed the file
         return
 
 
-def _copy(start: Folder, end: Folder, name: str, info: os.stat_result, *, fsync: bool) -> bool:
+def _link(old: str, new: str) -> None:
+    if os.link not in os.supports_follow_symlinks:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), new)
+    os.link(old, new, follow_symlinks=False)
+
+
+def _copy(old: str, new: str, info: os.stat_result, *, fsync: bool) -> bool:
     """Copy a regular file or a symbolic link; returns False for anything else."""
     if stat.S_ISLNK(info.st_mode):
-        platform.copy_link_at(start, name, end)
+        os.symlink(os.readlink(old), new, os.path.isdir(old))
         return True
     if not stat.S_ISREG(info.st_mode):
         return False
-    fresh = f"{TEMPORARY}{uuid.uuid4().hex}"
+    fresh = os.path.join(os.path.dirname(new), f"{uuid.uuid4().hex}{LOCK}")
     try:
-        with (
-            open(platform.open_at(start, name, _READ), "rb") as old,
-            open(platform.open_at(end, fresh, _MAKE, 0o600), "wb") as new,
-        ):
-            shutil.copyfileobj(old, new)
-            new.flush()
-            platform.copy_status(new.fileno(), end, fresh, info)
+        with open(os.open(old, system.OPEN | _NO_FOLLOW), "rb") as source, open(fresh, "xb") as target:
+            os.chmod(fresh, stat.S_IMODE(info.st_mode) & 0o700)
+            shutil.copyfileobj(source, target)
+            target.flush()
             if fsync:
-                platform.sync(new.fileno())
-        platform.replace_at(end, fresh, name)
+                system.sync(target.fileno())
+        os.chmod(fresh, stat.S_IMODE(info.st_mode))
+        os.utime(fresh, ns=(info.st_atime_ns, info.st_mtime_ns))
+        os.replace(fresh, new)
     except BaseException:
         with contextlib.suppress(OSError):  # keep the first error, which says more
-            platform.unlink_at(end, fresh)
+            os.unlink(fresh)
         raise
     return True
 

@@ -33,6 +33,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from xzarr3._types import Buffer
+from xzarr3.commit import machines
 from xzarr3.errors import (
     ConflictError,
     IncompleteWriteError,
@@ -44,8 +45,7 @@ from xzarr3.errors import (
 )
 from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import Store, versioned
-from xzarr3.stores.local import platform
-from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import ABSENT
 
@@ -94,12 +94,12 @@ class Whereabouts:
 @functools.cache
 def boot() -> tuple[str, str]:
     """This host, and an identifier of the current boot."""
-    return socket.gethostname(), platform.machine()
+    return socket.gethostname(), machines.machine()
 
 
 def here() -> Whereabouts:
     """The whereabouts of this process."""
-    return Whereabouts(*boot(), platform.name_space())
+    return Whereabouts(*boot(), machines.name_space())
 
 
 @dataclass(frozen=True)
@@ -180,10 +180,10 @@ class Holder:
         # Two hosts may share a name, so the boot is compared as well.
         if self.pid <= 0 or not self.boot or Whereabouts(self.host, self.boot, self.processes) != here():
             return None
-        started = platform.process_start(self.pid)
+        started = machines.process_start(self.pid)
         if self.pid == os.getpid() and self.started == started:
             return self.owner not in _live
-        if not platform.is_running(self.pid):
+        if not machines.is_running(self.pid):
             return True
         # The system may hide the start time of another user's process, or fail to tell it with too many open
         # files.
@@ -359,7 +359,7 @@ class Lease:
             boot=place.boot,
             processes=place.processes,
             pid=os.getpid(),
-            started=platform.process_start(os.getpid()),
+            started=machines.process_start(os.getpid()),
             purpose=self._purpose,
             plan=self.plan,
             term=uuid.uuid4().hex,

@@ -29,9 +29,8 @@ from xzarr3.errors import NodeExistsError, StoreError, printable
 from xzarr3.formats import Format
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.local import platform
-from xzarr3.stores.local.erase import is_busy
-from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders
+from xzarr3.stores.local.files import is_busy, make
+from xzarr3.stores.local.names import LOCK, STAGED, is_lock
 
 _ATTEMPTS = 10
 
@@ -39,7 +38,12 @@ _ATTEMPTS = 10
 def is_unit(name: str) -> bool:
     """Whether a string can name a unit, that is, something below the root that a write may rename."""
     names = name.split("/")
-    return not {"", ".", ".."} & set(names) and "\0" not in name and not name.startswith((STAGED, TEMPORARY))
+    return (
+        not {"", ".", ".."} & set(names)
+        and "\0" not in name
+        and not name.startswith(STAGED)
+        and not is_lock(name)
+    )
 
 
 def swap_units(
@@ -75,27 +79,27 @@ def swap_units(
     StoreError
         If a unit cannot be renamed. All units still exist, and the swap can be done again.
     """
-    with _moving(store), Folders(store.root) as folders:
-        left = [unit for unit in come if _is_there(folders, f"{top}{NEW}/{unit}")]
-        if again and any(_is_there(folders, each) and _is_aside(folders, top, each) for each in left):
+    with _moving(store):
+        left = [unit for unit in come if _is_there(store, f"{top}{NEW}/{unit}")]
+        if again and any(_is_there(store, each) and _is_aside(store, top, each) for each in left):
             return False
         if left:  # if nothing is left to come, others may have changed the new node
             for unit in away:
                 if unit in left or unit not in come:
-                    _check_staged(folders, top, unit if unit in left else left[-1])
-                    _put_aside(folders, top, unit)
+                    _check_staged(store, top, unit if unit in left else left[-1])
+                    _put_aside(store, top, unit)
         for unit in left:
-            _check_staged(folders, top, unit)
+            _check_staged(store, top, unit)
             if overwrite:
-                _put_aside(folders, top, unit)  # moves away what has appeared since
-            elif _is_there(folders, unit):
+                _put_aside(store, top, unit)  # moves away what has appeared since
+            elif _is_there(store, unit):
                 if not again:
-                    _take_back(folders, top, come)
+                    _take_back(store, top, come)
                 return False
-            _rename(folders, f"{top}{NEW}/{unit}", unit)
+            _rename(store, f"{top}{NEW}/{unit}", unit)
         if store.fsync:
             for above in dict.fromkeys(unit.rpartition("/")[0] for unit in come):
-                folders.sync(folders.real(above))
+                store.sync(os.path.join(store.root, above))
     return True
 
 
@@ -117,15 +121,15 @@ def has_begun(store: LocalStore, top: str, first: Sequence[str], come: Sequence[
     StoreError
         If a unit cannot be renamed back.
     """
-    with _moving(store), Folders(store.root) as folders:
-        if not all(_is_there(folders, f"{top}{NEW}/{unit}") for unit in come):
+    with _moving(store):
+        if not all(_is_there(store, f"{top}{NEW}/{unit}") for unit in come):
             return True
-        aside = [unit for unit in first if _is_aside(folders, top, unit)]
-        if first and all(unit in aside or not _is_there(folders, unit) for unit in first):
+        aside = [unit for unit in first if _is_aside(store, top, unit)]
+        if first and all(unit in aside or not _is_there(store, unit) for unit in first):
             return bool(aside)
         for unit in aside:
-            if not _is_there(folders, unit):
-                _rename(folders, f"{top}{OLD}/{unit}", unit)
+            if not _is_there(store, unit):
+                _rename(store, f"{top}{OLD}/{unit}", unit)
     return False
 
 
@@ -137,55 +141,63 @@ def _moving(store: LocalStore) -> Iterator[None]:
         raise StoreError(f"cannot rename the files of {store}: {error.strerror or error}") from error
 
 
-def _is_there(folders: Folders, name: str) -> bool:
+def _place(store: LocalStore, name: str) -> str:
+    """The path of a name, whose directory is not outside of the store."""
+    path = os.path.join(store.root, name)
+    store.check_inside(os.path.dirname(path), name)
+    return path
+
+
+def _is_there(store: LocalStore, name: str) -> bool:
     try:
-        folders.lstat(name)
+        os.lstat(_place(store, name))
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 
 
-def _check_staged(folders: Folders, top: str, unit: str) -> None:
+def _check_staged(store: LocalStore, top: str, unit: str) -> None:
     """Raise if a unit is no longer staged, as another process has put it in place."""
-    if not _is_there(folders, f"{top}{NEW}/{unit}"):
+    if not _is_there(store, f"{top}{NEW}/{unit}"):
         raise FileNotFoundError(errno.ENOENT, "another process has taken over", unit)
 
 
-def _is_aside(folders: Folders, top: str, unit: str) -> bool:
-    return _is_there(folders, f"{top}{OLD}/{unit}")
+def _is_aside(store: LocalStore, top: str, unit: str) -> bool:
+    return _is_there(store, f"{top}{OLD}/{unit}")
 
 
 def keep(store: LocalStore, top: str, part: str) -> str:
     """Move a part of the staging directory to a new name that is never removed; returns the name."""
     kept = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
-    with _moving(store), Folders(store.root) as folders:
-        _rename(folders, f"{top}{part}", kept)
+    with _moving(store):
+        _rename(store, f"{top}{part}", kept)
     return kept
 
 
-def _rename(folders: Folders, name: str, renamed: str) -> None:
-    above = renamed.rpartition("/")[0]
-    if folders.resolve(above) is None:
-        folders.make(folders.real(above))
-    folders.rename(name, renamed)
+def _rename(store: LocalStore, name: str, renamed: str) -> None:
+    source, target = _place(store, name), _place(store, renamed)
+    above = os.path.dirname(target)
+    if not os.path.isdir(above):
+        make(os.path.realpath(above), fsync=store.fsync)
+    os.rename(source, target)
 
 
-def _put_aside(folders: Folders, top: str, unit: str) -> None:
-    if not _is_there(folders, unit):
+def _put_aside(store: LocalStore, top: str, unit: str) -> None:
+    if not _is_there(store, unit):
         return
     for n in range(_ATTEMPTS):
         aside = f"{top}{OLD}{n or ''}/{unit}"
-        if not _is_there(folders, aside):
-            _rename(folders, unit, aside)
+        if not _is_there(store, aside):
+            _rename(store, unit, aside)
             return
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), unit)
 
 
-def _take_back(folders: Folders, top: str, come: Sequence[str]) -> None:
+def _take_back(store: LocalStore, top: str, come: Sequence[str]) -> None:
     """Rename units that have come back to the staging directory; another writer has written there."""
     for unit in reversed(come):
-        if _is_there(folders, unit) and not _is_there(folders, f"{top}{NEW}/{unit}"):
-            _rename(folders, unit, f"{top}{NEW}/{unit}")
+        if _is_there(store, unit) and not _is_there(store, f"{top}{NEW}/{unit}"):
+            _rename(store, unit, f"{top}{NEW}/{unit}")
 
 
 def bring_back(
@@ -305,7 +317,7 @@ def remove_at_once(store: Store, folder: str) -> None:
     """Rename a directory, then remove it, so that its writer never finds a part of it."""
     removed = os.path.join(str(store.folder), f"{STAGED}{uuid.uuid4().hex}")
     try:
-        platform.rename_at(*os.path.split(folder), *os.path.split(removed))
+        os.rename(folder, removed)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -342,9 +354,9 @@ def _is_abandoned(folder: str) -> bool:
 
 
 def remove_partial(folder: str) -> None:
-    """Remove temporary files that killed writers left beside values, however recent."""
+    """Remove lock files that killed writers left beside values."""
     for below, _, names in os.walk(folder):
         for name in names:
-            if name.startswith(TEMPORARY):
+            if name.endswith(LOCK):
                 with contextlib.suppress(OSError):  # it may just have been renamed to a value
                     os.unlink(os.path.join(below, name))

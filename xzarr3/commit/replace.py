@@ -253,7 +253,11 @@ class Replacement:
             self._staging.discard()
         except StoreError as another:
             error.add_note(f"chunks that were written already could not be removed: {another}")
-        if self._target.traits.visible == "at commit" and isinstance(self._staging, InPlace) and self._staging.replaces:
+        if (
+            self._target.traits.visible == "at commit"
+            and isinstance(self._staging, InPlace)
+            and self._staging.replaces
+        ):
             error.add_note(
                 f"the old node '/{self._path}' is erased in {self._target}; discard the changes of the "
                 "transaction, or write again, before you commit it"

@@ -40,8 +40,8 @@ from xzarr3.errors import StoreError
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.stores import LocalStore
-from xzarr3.stores.local import platform
-from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders
+from xzarr3.stores.local.files import make
+from xzarr3.stores.local.names import LOCK, STAGED
 
 
 class StagedFolder(LocalStore):
@@ -136,7 +136,7 @@ class Directories(Staged):
             names = [
                 name
                 for name in os.listdir(folder)
-                if not name.startswith((TEMPORARY, STAGED)) and name != NAME
+                if not name.startswith(STAGED) and not name.endswith(LOCK) and name != NAME
             ]
             return list(chain.from_iterable(self._places.stages(names)))
         documents = chain.from_iterable(self._places.stages(self._places.documents))
@@ -159,8 +159,7 @@ class Directories(Staged):
             remove_partial(self._new)
         self._staged.reopen()
         try:
-            with Folders(store.root) as folders:  # refuses symbolic links on the way
-                folders.make(f"{self._top}{NEW}")
+            make(store.check_inside(self._new, f"{self._top}{NEW}"), fsync=store.fsync)
         except OSError as error:
             raise StoreError(f"cannot write to {store}: {error.strerror or error}") from error
         self._note_begin(shared)
@@ -179,7 +178,7 @@ class Directories(Staged):
             return False
         formats = self._places.formats
         for below, _, names in os.walk(os.path.join(self._target.root, unit)):
-            relative = platform.relative(below, self._target.root)
+            relative = os.path.relpath(below, self._target.root).replace(os.sep, "/")
             if any(each.place(f"{relative}/{name}") is not None for name in names for each in formats):
                 return False  # another writer has created a node there since
         return True

@@ -30,7 +30,7 @@ from xzarr3.commit.leftovers import said_in
 from xzarr3.commit.stage import BEGUN, NodeKeys
 from xzarr3.errors import ConflictError, StoreCapabilityError, StoreError, printable
 from xzarr3.stores import Store, versioned
-from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.local.names import STAGED
 
 _ABOUT = "about"
 _LARGEST = 2**24  # largest note read, in bytes

@@ -24,7 +24,7 @@ from xzarr3.nodes.erase import formats_in, keys_at, leaving_stages
 from xzarr3.nodes.foreign_keys import documents_among, foreign_among
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Scratch, Store, Traits
-from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.values import joined
 
 NEW, OLD = "new", "old"
@@ -324,7 +324,12 @@ class StagedKeys(Store):
 
     def __init__(self, store: Store, prefix: str, format: Format | None = None) -> None:
         super().__init__()
-        able = {"get": store.readable, "put": store.writeable, "erase": store.erasable, "list": store.listable}
+        able = {
+            "get": store.readable,
+            "put": store.writeable,
+            "erase": store.erasable,
+            "list": store.listable,
+        }
         self.traits = Traits(
             read_only=store.read_only,
             operations=tuple(name for name, is_able in able.items() if is_able),

@@ -37,7 +37,7 @@ from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import Change, update
-from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.values import UNCHANGED, Unchanged, joined
 
 

@@ -25,7 +25,7 @@ from xzarr3.grid import RegularGrid
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.local.names import STAGED
 
 _OFTEN = 2  # Reads of each chunk of the source, on average, above which a temporary array pays.
 

@@ -292,7 +292,9 @@ class _TiledWrite:
         """Spill all values to the store until all sources that read the target have been read."""
         pieces, self.axes = spill_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
         # A transaction has one writing process, and holds no values beside those of arrays.
-        self.aside = Spill(self.target, pieces, self.axes, here=self.target.store.traits.visible == "at commit")
+        self.aside = Spill(
+            self.target, pieces, self.axes, here=self.target.store.traits.visible == "at commit"
+        )
         self.slabs = None
 
     def plan_spill(self, most: float, cluster: bool, threads: int) -> None:

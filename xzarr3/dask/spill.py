@@ -30,7 +30,7 @@ from xzarr3.dask.tasks import Attempts, Cuts, Region, Sink, attempts_of, write_t
 from xzarr3.dask.tiles import AxisTiles, block_edges, distinct
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.local.names import STAGED
 
 
 class Spill:

@@ -34,17 +34,21 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef F_OFD_SETLK /* Python writes where a lock does not belong to the open file. */
+#define F_OFD_SETLK (-1)
+#endif
 #ifndef O_PATH /* Searching a directory needs less permission than reading it, where a system knows that. */
 #define O_PATH O_RDONLY
 #endif
 
 typedef int64_t i64;
 
-enum { CONTRACT = 1, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
+enum { CONTRACT = 2, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
 enum { LEFT = 0, DONE = 1, ABSENT = 2, FAILED = -1, NONE = -2 };
 enum { ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE };
 enum { READS, BYTES_READ, READ_TIME, CHUNKS, BYTES, TIME, COUNTS };
 
+#define LOCK ".__lock" /* Ends the name of the file that becomes a value. */
 #define AHEAD ((i64)1 << 18) /* Neighbours that begin within so many bytes are read in one call. */
 #define INFLATE_STATE ((i64)1 << 18) /* Bytes of ISA-L's state, whose real size is less than half of that. */
 
@@ -118,8 +122,7 @@ typedef struct {
     const char *prefix;
     i64 prefix_size, separator, coordinates;
     const i64 *coords;
-    const char *before, *after; /* Start and end of the names of temporary files. */
-    i64 *serial;                /* The number between them. */
+    i64 late; /* Whether only the closing of a file tells that the disk is full. */
     const i64 *count, *place;
     const char *source;
     const i64 *strides;
@@ -412,10 +415,7 @@ static int open_file(const Read *job, i64 file, i64 *size, int *status) {
         if (errno == ENOENT && lstat(name, &info) != 0 && errno == ENOENT) *status = ABSENT;
         return -1;
     }
-    if (fstat(opened, &info) != 0 || !S_ISREG(info.st_mode)) {
-        close(opened);
-        return -1;
-    }
+    if (fstat(opened, &info) != 0 || !S_ISREG(info.st_mode)) return close(opened), -1;
     *size = (i64)info.st_size;
     return opened;
 }
@@ -690,27 +690,30 @@ static int folder_of(Thread *thread, const i64 *coords, char *name) {
 
 typedef struct {
     int folder, file;
-    char name[MOST_NAME], temporary[512];
+    char name[MOST_NAME], lock[MOST_NAME + sizeof LOCK];
 } Target;
 
+/* Creates and locks the file that becomes the value: the protocol is described in xzarr3/stores/local/files.py. */
 static int create(Thread *thread, const i64 *coords, Target *target) {
-    const Write *job = thread->job;
-    char digits[24];
-    i64 serial = __atomic_fetch_add(job->serial, 1, __ATOMIC_RELAXED);
-    target->folder = folder_of(thread, coords, target->name);
-    if (target->folder < 0 || !put_name(digits, "", 0, 0, &serial, 1)) return 0;
-    if (strlen(job->before) + strlen(job->after) + sizeof digits > sizeof target->temporary) return 0;
-    strcat(strcat(strcpy(target->temporary, job->before), digits), job->after);
-    target->file = openat(target->folder, target->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return target->file >= 0;
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct stat info;
+    if ((target->folder = folder_of(thread, coords, target->name)) < 0) return 0;
+    strcat(strcpy(target->lock, target->name), LOCK);
+    target->file = openat(target->folder, target->lock, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (target->file < 0) return 0;
+    int locked = fcntl(target->file, F_OFD_SETLK, &whole) == 0, none = !locked && errno != EAGAIN && errno != EACCES;
+    if (locked && fstat(target->file, &info) == 0 && info.st_nlink && !info.st_size) return 1;
+    if (none) unlinkat(target->folder, target->lock, 0); /* There are no locks, so nobody else has it. */
+    close(target->file);
+    return 0;
 }
 
-static int finish(Target *target, int complete) {
-    if (close(target->file) == 0 && complete &&
-        renameat(target->folder, target->temporary, target->folder, target->name) == 0)
-        return DONE;
-    unlinkat(target->folder, target->temporary, 0);
-    return LEFT;
+static int finish(const Write *job, Target *target, int complete) {
+    if (complete && job->late) complete = close(dup(target->file)) == 0;
+    complete = complete && renameat(target->folder, target->lock, target->folder, target->name) == 0;
+    if (!complete) unlinkat(target->folder, target->lock, 0);
+    close(target->file); /* Only now others get the lock. */
+    return complete ? DONE : LEFT;
 }
 
 /* What becomes of a unit that holds only the fill value: if it is stored, Python erases it. */
@@ -749,15 +752,14 @@ static i64 encoded(Thread *thread, const char *source, const i64 *count, int out
 
 static int write_chunk(Thread *thread, i64 row) {
     const Write *job = thread->job;
-    i64 ndim = job->work.chunk->ndim;
     const i64 *coords = job->coords + row * job->coordinates;
     const char *found;
     Target target;
-    i64 size = encoded(thread, job->source + job->place[row], job->count + row * ndim, 0, &found);
+    i64 size = encoded(thread, job->source + job->place[row], job->count + row * job->work.chunk->ndim, 0, &found);
     if (size == NONE) return write_nothing(job, coords);
     if (size < 0 || !create(thread, coords, &target)) return LEFT;
     i64 start = started(thread);
-    int status = finish(&target, write_all(target.file, found, size));
+    int status = finish(job, &target, write_all(target.file, found, size));
     counted(thread, READS, size, start);
     return status;
 }
@@ -791,10 +793,8 @@ static int write_inner(Thread *thread, i64 row, int file, i64 *entries, i64 *tot
             if (!write_all(file, ahead, filled)) return 0;
             filled = 0;
         }
-        if (size > AHEAD) {
-            if (!write_all(file, found, size)) return 0;
-            continue;
-        }
+        if (size > AHEAD && !write_all(file, found, size)) return 0;
+        if (size > AHEAD) continue;
         memcpy(ahead + filled, found, (size_t)size);
         filled += size;
     }
@@ -819,7 +819,7 @@ static int write_shard(Thread *thread, i64 row) {
         return write_nothing(job, coords);
     if (!create(thread, coords, &target)) return LEFT;
     i64 start = started(thread), before = thread->counts[TIME];
-    int status = finish(&target, write_inner(thread, row, target.file, (i64 *)thread->state, &total));
+    int status = finish(job, &target, write_inner(thread, row, target.file, (i64 *)thread->state, &total));
     counted(thread, READS, total, start);
     thread->counts[READ_TIME] -= thread->counts[TIME] - before;
     return status;

@@ -50,7 +50,7 @@ MOST_DIMENSIONS = 32
 LARGEST = 2**28
 """Most bytes of a chunk, and of a shard that is written. A call ends only after the chunks that it has begun,
 so that larger ones would delay Ctrl-C."""
-_CONTRACT = 1  # Changes with `_native.c`, so that a library of another version is not used.
+_CONTRACT = 2  # Changes with `_native.c`, so that a library of another version is not used.
 _COUNTS = 6  # What a call counts: requests and chunks, each with bytes and nanoseconds.
 _MOST_THREADS = 64
 _SLICE = 100  # Milliseconds after which a call returns, so that Python hears signals.

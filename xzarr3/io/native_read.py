@@ -20,7 +20,7 @@ from xzarr3.io.fetch import AHEAD, Row
 from xzarr3.io.native import ABSENT, LEFT, Call, Layout, Left, Numbers
 from xzarr3.io.plan import ReadPlan
 from xzarr3.parallel import is_wanted
-from xzarr3.stores.local import platform
+from xzarr3.stores.local import system
 from xzarr3.tracing.counters import process
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class NativeRead(msgspec.Struct, frozen=True):
     def _names(self, coords: Numbers) -> list[Any]:
         prefix = os.fsencode(os.path.join(self.engine.store.folder or "", self.engine.key_prefix))
         separator, gap = ord(self.engine.separator), self.plan.price.request
-        return [prefix, len(prefix), separator, coords.shape[1], platform.OPEN, gap, coords]
+        return [prefix, len(prefix), separator, coords.shape[1], system.OPEN, gap, coords]
 
     def _do(self, call: Call, places: Sequence[Any], batch: rows.Rows) -> None:
         call.read(places, batch.begin, batch.boxes, self.geometry[1:], self.out, self.engine.fill)

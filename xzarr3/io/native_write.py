@@ -34,7 +34,7 @@ from xzarr3.io.native import (
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import Slices
 from xzarr3.io.shards import forget_index
-from xzarr3.stores.local.files import FileWriter
+from xzarr3.stores.local.system import HAS_OFD, tells_late
 from xzarr3.stores.locks import free_key_locks
 from xzarr3.tracing.counters import process
 
@@ -68,11 +68,10 @@ class NativeWrite:
     def __init__(self, engine: Engine, plan: ReadPlan, source: AnyArray, *, keep_empty: bool) -> None:
         self._engine, self._plan, self._source = engine, plan, source
         self._keep_empty = keep_empty
-        self._above, _, name = engine.key_prefix.rpartition("/")
-        self._name = os.fsencode(name)
+        self._name = os.fsencode(engine.key_prefix.rpartition("/")[2])
+        self._store = cast("LocalStore", engine.store)
         self._sizes = np.array(engine.meta.shape, np.int64)
         self._stop = np.zeros(1, np.int64)
-        self._serial = np.zeros(1, np.int64)
         self._left = Left([], set())
 
     @classmethod
@@ -80,7 +79,10 @@ class NativeWrite:
         """The write, or None if native code has nothing to do, or does not know how."""
         store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
         spec = chain.spec
-        if loaded() is None or not store.traits.plain_files or store.traits.durable or spec.nbytes > LARGEST:
+        traits = store.traits
+        if loaded() is None or not HAS_OFD or not traits.plain_files or spec.nbytes > LARGEST:
+            return None
+        if traits.durable or traits.conditional != "processes":
             return None
         if plan.number * (1 if shard is None else shard.number) < FEW:
             return None
@@ -105,21 +107,15 @@ class NativeWrite:
 
     def run(self, threads: int) -> Left | None:
         """Write the units with at most so many threads; None if Python is to write all of them."""
-        store = cast("LocalStore", self._engine.store)
-        store.check_writable()
-        with FileWriter(store) as writer:
-            batches = rows.batches(self._plan, self._source)
-            if batches is None:
-                return None
-            try:  # The keys differ in their digits only.
-                writer.check(self._engine.key((0,) * len(self._sizes)))
-            except Xzarr3Error:  # The Python executor raises it.
-                return None
-            for shape, batch in batches:
-                self._batch(batch, self._engine.chain_of(shape), writer, threads)
+        self._store.check_writable()
+        batches = rows.batches(self._plan, self._source)
+        if batches is None:
+            return None
+        for shape, batch in batches:
+            self._batch(batch, self._engine.chain_of(shape), threads)
         return self._left
 
-    def _batch(self, batch: rows.Rows, chain: CodecChain, writer: FileWriter, threads: int) -> None:
+    def _batch(self, batch: rows.Rows, chain: CodecChain, threads: int) -> None:
         layout = writing.of(chain if chain.shard is None else chain.shard.inner)
         axes, count = self._plan.grid.axes, batch.boxes.extent
         whole = np.full(len(count), layout is not None)
@@ -138,7 +134,7 @@ class NativeWrite:
             if self._stop[0]:
                 break
             part = slice(at, at + _AT_ONCE)
-            self._some(coords[part], count[part], place[part], chain, layout, writer, threads)
+            self._some(coords[part], count[part], place[part], chain, layout, threads)
 
     def _some(
         self,
@@ -147,7 +143,6 @@ class NativeWrite:
         place: Numbers,
         chain: CodecChain,
         layout: Layout,
-        writer: FileWriter,
         threads: int,
     ) -> None:
         """Write units under their locks, except those whose lock is held by another thread."""
@@ -156,20 +151,19 @@ class NativeWrite:
         form = engine.key_prefix.replace("%", "%%") + engine.separator.join(["%d"] * coords.shape[1])
         keys = [form % unit for unit in each]  # `engine.key` takes three times as long.
         try:
-            folder = writer.folders.handle(self._above, lambda: self._is_stored(coords))
-        except OSError:  # The Python executor raises it.
+            folder = self._folder(coords)
+        except (OSError, Xzarr3Error):  # The Python executor raises it.
             self._left.coords.update(each)
             return
         if folder is None:
             self._left.absent.append(coords)
             return
         try:
-            writer.folders.forget()  # The handle stays open, and other writers need descriptors.
             with free_key_locks(engine.store_identity, keys) as held:
                 try:
                     call = self._call(coords, chain, layout, threads)
                     call.status[~np.array(held)] = _NOT_OURS
-                    self._write(call, coords, count, place, shard, folder, writer)
+                    self._write(call, coords, count, place, shard, folder)
                 finally:
                     if shard is not None:  # The kept indexes are out of date now.
                         for key in keys:
@@ -178,6 +172,12 @@ class NativeWrite:
             os.close(folder)
         self._left.coords.update(map(tuple, coords[np.isin(call.status, (LEFT, _NOT_OURS))].tolist()))
         self._left.absent.append(coords[call.status == ABSENT])
+
+    def _folder(self, coords: Numbers) -> int | None:
+        """The directory of the units, open; None if there is none and none is needed."""
+        key = f"{self._engine.key_prefix}0"
+        found = self._store.handle(key, make=False)
+        return self._store.handle(key, make=True) if found is None and self._is_stored(coords) else found
 
     def _is_stored(self, coords: Numbers) -> bool:
         """Whether one of these units is not empty, so that the directory is needed."""
@@ -207,16 +207,14 @@ class NativeWrite:
         place: Numbers,
         shard: Shard | None,
         folder: int,
-        writer: FileWriter,
     ) -> None:
         engine = self._engine
-        before, after = (part + b"\0" for part in writer.around)
         strides = np.array(self._source.strides, np.int64)
         size = 0 if shard is None else shard.index_size
         inner = None if shard is None else np.array(shard.counts, np.int64)
         job = [
             *(folder, address(self._name), len(self._name), ord(engine.separator), coords.shape[1]),
-            *(coords.ctypes.data, address(before), address(after), self._serial.ctypes.data),
+            *(coords.ctypes.data, int(tells_late(os.fstat(folder).st_dev))),
             *(count.ctypes.data, place.ctypes.data, self._source.ctypes.data, strides.ctypes.data),
             *(engine.fill.ctypes.data, int(self._keep_empty)),
             *(0 if inner is None else inner.ctypes.data, size),
@@ -226,7 +224,7 @@ class NativeWrite:
             call.do("xzarr3_write", job)
         finally:
             if (call.status == DONE).any():
-                writer.touch()
+                self._store.touch()
         call.tell("put")
 
 

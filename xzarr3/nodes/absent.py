@@ -23,7 +23,7 @@ from xzarr3.nodes.find import DocumentView, children, find_consolidated, find_no
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.local.folders import STAGED
+from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.local.near import missing_part
 
 _FIRST_BYTES = 4096

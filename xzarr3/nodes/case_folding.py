@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from xzarr3.errors import NodeExistsError
 from xzarr3.formats import Format
 from xzarr3.stores import Store
-from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.local.names import LOCK
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ def _folding_of(root: str) -> Folding:
         folder = root
         while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
             folder = os.path.dirname(folder)
-        begin = f"{TEMPORARY}{uuid.uuid4().hex}-"
+        begin = f".{uuid.uuid4().hex}-"
         _folding[root] = Folding(
-            case=_is_found(folder, f"{begin}a", f"{begin}A"),
-            forms=_is_found(folder, f"{begin}\u00e9", f"{begin}e\u0301"),
+            case=_is_found(folder, f"{begin}a{LOCK}", f"{begin}A{LOCK}"),
+            forms=_is_found(folder, f"{begin}\u00e9{LOCK}", f"{begin}e\u0301{LOCK}"),
         )
     return _folding[root]
 

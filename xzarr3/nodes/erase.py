@@ -84,8 +84,14 @@ def erase_node(
     erase_stages(store, leaving_stages(formats, path, found.difference(foreign - taken)))
     for each in formats:
         for prefix in each.prefixes(path):
-            store.sweep(prefix)
+            clear_leftovers(store, prefix)
     return True
+
+
+def clear_leftovers(store: Store, prefix: str) -> None:
+    """Remove what killed writers left below a prefix, if nothing else is there."""
+    if prefix and any(True for _ in store.leftovers(prefix)) and not any(store.list(prefix)):
+        store.erase_prefix(prefix)
 
 
 def erase_stages(store: Store, stages: Iterable[Sequence[str]]) -> None:

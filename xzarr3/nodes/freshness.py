@@ -353,7 +353,7 @@ def token(array: Array) -> object:
         looked_at = array.store.versions([array._key]), _stamps(array)
         # As one text, since dask would hash every number in it.
         stamps = hashlib.blake2b(repr(looked_at).encode(), digest_size=16).hexdigest(), None
-    place = array.store.identity
+    place = array.store.identity, array.store.told_apart
     options: list[str] = [] if array.missing == "fill" else [array.missing]
     if array._bounded is not None:
         options.append(repr(coding(array._bounded.metadata)))

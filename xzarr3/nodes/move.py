@@ -7,6 +7,7 @@ gets the documents first, as its commit makes all of them visible together. Valu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 
 from xzarr3.commit.lease import is_lease
@@ -17,12 +18,11 @@ from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.changes import note_documents
 from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated
 from xzarr3.nodes.create import make_groups_above
-from xzarr3.nodes.erase import erase_stages, formats_in, keys_at, leaving_stages
+from xzarr3.nodes.erase import clear_leftovers, erase_stages, formats_in, keys_at, leaving_stages
 from xzarr3.nodes.find import load_below
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import MOST_COPIED
-from xzarr3.stores.local.folders import Folders
 
 
 def move_node(store: Store, format: Format, source: str, target: str) -> None:
@@ -73,13 +73,12 @@ def move_node(store: Store, format: Format, source: str, target: str) -> None:
 
 def _rename(store: LocalStore, source: str, target: str) -> None:
     """Rename the directory of a node."""
-    above = target.rpartition("/")[0]
     try:
-        with Folders(store.root) as folders:
-            folders.rename(source, target)
-            if store.fsync:
-                for folder in {above, source.rpartition("/")[0]}:
-                    folders.sync(folders.real(folder))
+        old, new = (os.path.join(store.root, path) for path in (source, target))
+        folders = [store.check_inside(os.path.dirname(path), source) for path in (old, new)]
+        os.rename(old, new)
+        for folder in folders if store.fsync else ():
+            store.sync(folder)
     except OSError as error:
         raise StoreError(
             f"cannot rename '{source}' of {store} to '{target}': {error.strerror or error}"
@@ -103,7 +102,7 @@ def _copy_and_erase(store: Store, formats: tuple[Format, ...], source: str, targ
     erase_stages(store, leaving)
     for format in formats:
         for prefix in format.prefixes(source):
-            store.sweep(prefix)
+            clear_leftovers(store, prefix)
 
 
 def _renaming(formats: Iterable[Format], source: str, target: str) -> Callable[[str], str]:

@@ -136,6 +136,15 @@ class Traits(msgspec.Struct, frozen=True):
     tells_changes: bool = False
     """Whether :meth:`Store.versions` tells every change of a value."""
 
+    def __reduce__(self) -> tuple[object, ...]:  # Arrays travel to tasks with their store, by the thousand.
+        usual = msgspec.structs.asdict(Traits())
+        changed = {name: value for name, value in msgspec.structs.asdict(self).items() if value != usual[name]}
+        return _traits, (changed,)
+
+
+def _traits(changed: dict[str, Any]) -> Traits:
+    return Traits(**changed)
+
 
 class Store(Shown, Closing):
     """Keys and values.
@@ -196,9 +205,11 @@ class Store(Shown, Closing):
     traits: Traits = Traits()
     """What the store promises."""
     reports: bool = True
-    """Whether requests are reported around the methods. A store that sends requests may report those itself,
-    and a wrapper leaves reporting to the store that it wraps. A cache sets it to False on the store that holds
-    what it keeps."""
+    """Whether requests are reported around the methods.
+
+    A store that sends requests may report those itself, and a wrapper leaves reporting to the store that it
+    wraps. A cache sets it to False on the store that holds what it keeps.
+    """
     _own: ClassVar[frozenset[str]] = frozenset()
     """The methods of the contract that the class or one of its bases implements."""
 
@@ -208,8 +219,8 @@ class Store(Shown, Closing):
         made = _MADE & vars(cls).keys()
         if made:
             raise TypeError(
-                f"{cls.__name__} has {sorted(made)}, which xzarr3.Store makes of other methods; implement 'get', "
-                "'put', 'erase', 'list' or 'open'"
+                f"{cls.__name__} has {sorted(made)}, which xzarr3.Store makes of other methods; implement "
+                "'get', 'put', 'erase', 'list' or 'open'"
             )
         found = {name: vars(cls)[name] for name in GUARDS if name in vars(cls)}
         for name, method in found.items():
@@ -427,15 +438,17 @@ class Store(Shown, Closing):
         if self.read_only:
             raise ReadOnlyError(f"{self} is read-only")
 
-    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
-        """Files that killed writers left below ``prefix``, which are no keys; most stores have none.
+    def leftovers(self, prefix: str = "") -> Iterator[str]:
+        """Names, in the form of keys, of files that killed writers left below ``prefix``; they are no keys.
 
-        Each has a name in the form of a key, and whether :meth:`sweep` removes it.
+        Most stores have none. :meth:`erase_prefix` removes them.
         """
         return iter(())
 
-    def sweep(self, prefix: str = "") -> None:
-        """Remove leftovers of killed writers below ``prefix``."""
+    @property
+    def told_apart(self) -> object:
+        """Differs between stores of one location that may give different values, as caches do."""
+        return None
 
     def __dask_tokenize__(self) -> object:
         """The identity and a version of all values, or something new every time if the store has none."""

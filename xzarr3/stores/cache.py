@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from operator import index
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import quote
 
 import msgspec
@@ -38,8 +38,11 @@ from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.memory import MemoryStore
 from xzarr3.stores.open import StoreLike
-from xzarr3.stores.values import ANY, BytesValue, OversizedError, Scratch, Value, check_range, steady
+from xzarr3.stores.values import ANY, BytesValue, OversizedError, Value, check_range, steady
 from xzarr3.stores.wrappers import WrapperStore
+
+Part: TypeAlias = ByteRange | None
+Found: TypeAlias = Buffer | None
 
 clock = time.time
 
@@ -49,7 +52,6 @@ _MAGIC = b"xz3cach3"
 _FIELDS = struct.Struct("<8sIIqd")  # Magic, CRC-32, length of the version, size of the value or -1, time.
 _SUMMED = 12  # From here on.
 _OVERHEAD = 400  # About what an entry takes besides its bytes.
-_FAR = 2**60  # Bytes; no part that extends further is kept.
 _PATIENCE = 0.1  # Seconds that a reader waits in order to keep a value.
 _DEADLINE = 30.0  # Seconds that a writer waits in order to forget one.
 _SOME = 8  # Room is made each time that this part of the limit was written.
@@ -83,13 +85,14 @@ class _Kept:
         self.max_bytes, self.pid, self.hits, self.misses = max_bytes, os.getpid(), 0, 0
         self._store = store.with_traits(conflict_deadline=_DEADLINE)
         self._hasty = store.with_traits(conflict_deadline=_PATIENCE)
+        self._store.reports = self._hasty.reports = False  # Nobody asked for these requests.
         self._used: dict[str, int] = {}
         self._written = max_bytes  # Since room was made.
 
-    def count(self, hits: int, misses: int) -> None:
-        """Count requests that were served from the cache (hits) and others (misses)."""
-        self.hits += hits
-        self.misses += misses
+    def count(self, is_kept: bool) -> None:
+        """Count a request that was served from the cache, or one that was not."""
+        self.hits += is_kept
+        self.misses += not is_kept
 
     def sizes(self) -> dict[str, int]:
         """How many bytes each entry takes."""
@@ -305,9 +308,13 @@ class CacheStore(WrapperStore):
         """Discard every kept value of this store."""
         self._kept.forget((), self._base)
 
+    @property
+    def told_apart(self) -> object:
+        # Values kept by one cache may be older than those kept by another.
+        return super().told_apart if self.max_age == 0 else str(self.directory or self._token)
+
     def __dask_tokenize__(self) -> object:
         token = super().__dask_tokenize__()
-        # Values kept by one cache may be older than those kept by another.
         return token if self.max_age == 0 else (token, uuid.uuid4().hex)
 
     def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
@@ -324,7 +331,7 @@ class CacheStore(WrapperStore):
         return self._kept.find(self._named(key, part))
 
     def _keep(self, key: str, part: str, entry: _Entry, number: bytes | None) -> None:
-        if self.max_age != 0 or entry.version is not None:
+        if self.max_age != 0 or (entry.version is not None and part != _HEAD):
             self._kept.keep(self._named(key, part), entry, number)
 
     def _forget(self, *keys: str, prefix: str | None = None) -> None:
@@ -403,24 +410,15 @@ class CacheStore(WrapperStore):
 
     # The contract
 
-    def get(
-        self,
-        key: str,
-        byte_range: ByteRange | None = None,
-        *,
-        into: Scratch | None = None,
-        limit: int = sys.maxsize,
-    ) -> Buffer | None:
+    def get(self, key: str, byte_range: Part = None, *, into: Any = None, limit: int = sys.maxsize) -> Found:
         entry = self._find(key)
-        if byte_range is not None:
-            start, length = byte_range
-            is_far = length is None or abs(start) + length > _FAR
-            if not self._is_fresh(entry) and (is_far or not self._tells_versions):
-                self._kept.count(0, 1)
-                return self.inner.get(key, byte_range)
+        is_fresh = self._is_fresh(entry)
+        if byte_range is not None and (is_fresh or self._tells_versions):
             return steady(lambda: self._part(key, byte_range))
-        self._kept.count(self._is_fresh(entry), not self._is_fresh(entry))
-        if not self._is_fresh(entry):
+        self._kept.count(is_fresh)
+        if byte_range is not None:
+            return self.inner.get(key, byte_range)
+        if not is_fresh:
             # Of several threads that want the same value, only the first one reads it.
             with key_lock(self._token, key) if self.max_age != 0 else contextlib.nullcontext():
                 entry = self._asked(key, limit)
@@ -435,9 +433,7 @@ class CacheStore(WrapperStore):
         with value:
             return value.read(*byte_range)
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         began, number, entry = clock(), self._kept.number(), self._find(key)
         if first == (0, None):  # It is asked of the place itself.
             found = self._read(key, sys.maxsize, began)
@@ -447,7 +443,7 @@ class CacheStore(WrapperStore):
             self._keep(key, _WHOLE, found, number)
             return BytesValue(found.value, found.version)
         if self._is_fresh(entry):
-            self._kept.count(1, 0)
+            self._kept.count(True)
             return BytesValue(entry.value, entry.version)
         head = self._find(key, _HEAD) if self._waits else None
         if self._is_fresh(head):
@@ -460,13 +456,13 @@ class CacheStore(WrapperStore):
         if entry is not None and value.version is not None and value.version == entry.version:
             value.close()
             self._keep(key, _WHOLE, entry._replace(checked=began), number)
-            self._kept.count(1, 0)
+            self._kept.count(True)
             return BytesValue(entry.value, entry.version)
         if isinstance(value, BytesValue):  # It is in memory already.
-            self._kept.count(0, 1)
+            self._kept.count(False)
             return value
         head = _Entry(b"", value.version, value.size, began)
-        if self._waits and self.max_age != 0 and value.version is not None:
+        if self._waits and value.version is not None:
             self._keep(key, _HEAD, head, number)
         return _Parts(self, key, value, head, number)
 
@@ -526,8 +522,7 @@ class _Parts(Value):
     def _below(self, start: int, length: int | None) -> Value:
         """The open value in the inner store, of the version in the head."""
         if self._inner is None:
-            part = start, 1 if length is None or length > _FAR else length
-            value = self._store.inner.open(self._key, part, self.version)
+            value = self._store.inner.open(self._key, (start, 1 if length is None else length), self.version)
             if value is None or value.version != self.version:
                 if value is not None:
                     value.close()
@@ -551,7 +546,8 @@ class _Parts(Value):
     def _each(self, wanted: Sequence[tuple[int, int | None]]) -> Iterator[Buffer]:
         kept = [self._find(*each) for each in wanted]
         missing = [each for each, part in zip(wanted, kept, strict=True) if part is None]
-        self._store._kept.count(len(kept) - len(missing), len(missing))
+        for part in kept:
+            self._store._kept.count(part is not None)
         try:
             below = self._missing(missing)
             for each, part in zip(wanted, kept, strict=True):

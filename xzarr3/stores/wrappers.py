@@ -81,6 +81,10 @@ class WrapperStore(Store):
     def identity(self) -> object:
         return self.inner.identity
 
+    @property
+    def told_apart(self) -> object:
+        return self.inner.told_apart
+
     def check_writable(self) -> None:
         if self.read_only and self.inner.read_only:
             self.inner.check_writable()  # The wrapped store may give the reason.
@@ -128,11 +132,8 @@ class WrapperStore(Store):
     def close(self) -> None:
         self.inner.close()
 
-    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    def leftovers(self, prefix: str = "") -> Iterator[str]:
         return self.inner.leftovers(prefix)
-
-    def sweep(self, prefix: str = "") -> None:
-        self.inner.sweep(prefix)
 
 
 class ReadOnlyStore(WrapperStore):

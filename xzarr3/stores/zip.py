@@ -66,6 +66,7 @@ _MOST_DEFLATED = 1032  # The best compression factor of deflate.
 _FAR = 2**62  # Stands for the size of a value that does not tell its size.
 _NEW = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _BLOCK = 2**22
+_SLACK = 60  # Bytes of a header's extra fields that are read along with it.
 _OF_INNER = ("concurrency", "request_bytes", "over_read")
 _LONG = 200  # Bytes of a name; with the prefix, it would be too long for most file systems.
 _WHOLE = "copy the zip again, whole"
@@ -139,6 +140,7 @@ class _Zip:
         self.others = [info for info in infos if _name(info) is None]
         """Members that are no keys: folders, and members with unusable names."""
         self._offsets = sorted([*(info.header_offset for info in infos), self.start])
+        self.changes = 0
         self.data: dict[int, int] = {}
         """Offset of a member's data, by offset of the member, once it is known."""
 
@@ -155,18 +157,22 @@ class _Zip:
 
     def read(self, info: ZipInfo, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         """Parts of a member as it is stored. Its header is read along with the first ones."""
-        parts: list[Buffer] | None = None
-        offset = info.header_offset + self._shift
-        begin = self.data.get(info.header_offset, 0)
-        if not begin:
+        parts: list[Buffer] = []
+        begin = self.data.get(info.header_offset)
+        if begin is None:
             self._check(info)
-            begin = offset + _HEADER.size + len(_raw_name(info))
-            places = [offset, *(begin + start for start in starts)]
-            header, *parts = self.file.read_ranges(places, [begin - offset, *lengths])
+            offset, size = info.header_offset + self._shift, _HEADER.size + len(_raw_name(info))
+            is_first = list(starts) == [0]
+            if is_first:  # One request, with room for the extra fields that some programs add.
+                header = self.file.read(offset, size + lengths[0] + _SLACK)
+            else:
+                places = [offset, *(offset + size + start for start in starts)]
+                header, *parts = self.file.read_ranges(places, [size, *lengths])
             extra = self._checked(info, header)
-            self.data[info.header_offset] = begin = begin + extra
-            parts = None if extra else parts  # Extra fields are rare.
-        if parts is None:
+            self.data[info.header_offset] = begin = offset + size + extra
+            if is_first or extra:
+                parts = [memoryview(header)[size + extra :][: lengths[0]]] if is_first else []
+        if not parts or len(parts[0]) < lengths[0]:
             parts = self.file.read_ranges([begin + start for start in starts], lengths)
         if list(map(len, parts)) != list(lengths):
             raise self.error(info, "it is truncated")
@@ -190,7 +196,9 @@ class _Zip:
         if len(header) < _HEADER.size + len(name):
             raise self.error(info, "it is truncated")
         mark, _, _, method, *_, name_size, extra_size = _HEADER.unpack_from(header)
-        is_same = bytes(header[_HEADER.size :]) == name or not name.isascii()  # Other code pages.
+        is_same = (
+            bytes(header[_HEADER.size :][: len(name)]) == name or not name.isascii()
+        )  # Other code pages.
         if (mark, method, name_size) != (b"PK\3\4", info.compress_type, len(name)) or not is_same:
             raise self.error(info, "its header contradicts the directory")
         self._check(info, _HEADER.size + int(name_size) + int(extra_size))
@@ -476,7 +484,6 @@ class ZipStore(Store):
     traits = Traits(request_bytes=2**12, conditional="processes", visible="at close", tells_changes=True)
     _zip: _Zip | None = None
     _draft: _Draft | None = None
-    _changes = 0
 
     def __init__(
         self,
@@ -520,7 +527,7 @@ class ZipStore(Store):
     @property
     def read_only(self) -> bool:
         """Whether every write is refused, as once the zip is closed."""
-        return self.traits.read_only or self._draft is None
+        return self.traits.read_only or self._draft is None or not self._draft.forget.alive
 
     def check_writable(self) -> None:
         if self._is_elsewhere:
@@ -577,7 +584,8 @@ class ZipStore(Store):
             raise
         zipped.file.close()
         zipped.file, zipped.lineage = draft, uuid.uuid4().hex
-        self._zip, self._draft, self._changes = zipped, draft, int(is_new)
+        zipped.changes = int(is_new)
+        self._zip, self._draft = zipped, draft
 
     def _writing(self) -> tuple[_Draft, _Zip]:
         """The draft and its contents. The caller holds the lock, so that no other thread writes or closes."""
@@ -596,7 +604,7 @@ class ZipStore(Store):
         """
         with self._lock:
             draft, zipped = self._writing()
-            if self._changes:
+            if zipped.changes:
                 draft.commit(zipped, fsync=self.traits.durable)
                 self._begin("r+")
 
@@ -610,15 +618,16 @@ class ZipStore(Store):
             stays open, and the call can be repeated.
         """
         with self._lock:
-            if self._draft is not None and self._zip is not None and self._changes:
-                self._draft.commit(self._zip, fsync=self.traits.durable)
+            draft, zipped = self._draft, self._zip
+            if not self.read_only and draft is not None and zipped is not None and zipped.changes:
+                draft.commit(zipped, fsync=self.traits.durable)
             self.discard()
 
     def discard(self) -> None:
         """Discard all changes since the store was opened, and end writing."""
         with self._lock:
             if not self._is_elsewhere:
-                if self._draft is not None:
+                if self._draft is not None and not self.traits.read_only:
                     self._draft.release()
                 self._zip = self._draft = None
 
@@ -704,13 +713,13 @@ class ZipStore(Store):
             draft.append([header, *pieces])
             zipped.data[info.header_offset] = info.header_offset + len(header)
             zipped.members[key] = info
-            self._changes += 1
+            zipped.changes += 1
 
     def erase(self, *keys: str) -> None:
         with self._lock:
-            members = self._writing()[1].members
+            zipped = self._writing()[1]
             for key in keys:
-                self._changes += members.pop(key, None) is not None
+                zipped.changes += zipped.members.pop(key, None) is not None
 
     def list(self, prefix: str = "") -> Iterator[str]:
         with self._lock:
@@ -719,7 +728,7 @@ class ZipStore(Store):
 
     def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
         zipped = self._opened()
-        return [zipped.version(key) if key else (zipped.lineage, self._changes) for key in keys]
+        return [zipped.version(key) if key else (zipped.lineage, zipped.changes) for key in keys]
 
 
 _live: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()

@@ -556,7 +556,10 @@ class Commit:
             array = change.array
             try:
                 # In a transaction the array has grown before its values.
-                if stored_metadata(array).shape == (target if self.store.traits.visible == "at commit" else array).shape:
+                if (
+                    stored_metadata(array).shape
+                    == (target if self.store.traits.visible == "at commit" else array).shape
+                ):
                     behind = target.metadata.chunk_grid
                     erase_beyond(array._over(owner, array.metadata), target.shape, behind)
             except (LeaseLostError, ChangedError):

@@ -1,42 +1,52 @@
-"""Readers and writers of a :class:`~xzarr3.LocalStore`: they read and replace the files of values.
+"""Reads files, replaces them under a lock, and removes them.
 
-This module knows nothing of chunks or documents. Locks, directories and system calls are in other modules of
-this package.
+A new value is written into the lock file of its key, ``KEY.__lock``, which is then renamed to be the value.
+So a reader sees the old value or the new one, and a killed writer leaves one file at most. The protocol is
+that of tensorstore; the two exclude each other.
+
+- A writer creates the lock file, which must not exist, and locks it as an open file. Unless the file then has
+  no name any more or holds bytes, because another process took it first, the key is the writer's own.
+- If the lock file exists, the writer opens and locks it, so that no other process has it, checks by a second
+  opening that it still has its name, removes it, and begins anew.
+- Only the holder of the lock renames or removes a lock file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
+import hashlib
 import itertools
 import os
+import random
+import shutil
 import stat
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3._types import Buffer
-from xzarr3.errors import StoreError, contended
-from xzarr3.stores.local import platform
-from xzarr3.stores.local.erase import Eraser
-from xzarr3.stores.local.folders import NO_MORE, TEMPORARY
-from xzarr3.stores.local.locks import FileLock, LockingError, LockTimeoutError
-from xzarr3.stores.local.platform import Folder
-from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import Closing, OversizedError, Scratch, Value, flat
+from xzarr3.stores.local import system
+from xzarr3.stores.local.names import LOCK, STAGED
+from xzarr3.stores.values import Closing, OversizedError, Scratch, Value
 
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
 
 T = TypeVar("T")
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-_ATTEMPTS = 100
-_SHORT = 512  # Characters; the path limit of every system is higher.
+_CREATE = system.OPEN_LOCK | os.O_CREAT | (os.O_EXCL if system.POSIX else 0)
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+"""The errors of a file system that has no locks."""
+_MOST_NAME = 255  # Bytes.
 _SETTLED = 10**9  # Nanoseconds
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.025  # Seconds
+_SHARE = 8  # A pause is one part in this many of the time waited so far.
 
-_serial = itertools.count()
+
+# Reading
 
 
 def version_of(info: os.stat_result) -> object:
@@ -44,24 +54,20 @@ def version_of(info: os.stat_result) -> object:
     return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
 
 
-class FileReader(Value):
-    """Parts of an open file. They come from one version, even if the value is replaced meanwhile."""
+class FileValue(Value):
+    """An open file. All parts come from one version, even if the value is replaced meanwhile."""
 
     def __init__(self, store: LocalStore, key: str, descriptor: int, info: os.stat_result) -> None:
-        self._store = store
-        self._key = key
+        self._store, self._key = store, key
         self._descriptor = descriptor
-        self.info = info
+        self._info = info
         self.size: int = info.st_size
 
     @property
     def version(self) -> object | None:
-        info = self.info
-        changed = max(info.st_mtime_ns, info.st_ctime_ns)
+        changed = max(self._info.st_mtime_ns, self._info.st_ctime_ns)
         # A file changed just now may change again within the same tick of the file system's clock.
-        if time.time_ns() - changed < _SETTLED:
-            return None
-        return version_of(info)
+        return None if time.time_ns() - changed < _SETTLED else version_of(self._info)
 
     def _read(self, read: Callable[..., T], *what: object) -> T:
         try:
@@ -75,9 +81,6 @@ class FileReader(Value):
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         return self._read(_parts_of, starts, lengths)
 
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        return map(self.read, starts, lengths)
-
     def read_into(self, start: int, out: memoryview) -> int:
         return self._read(_part_into, start, out)
 
@@ -87,7 +90,7 @@ class FileReader(Value):
             os.close(descriptor)
 
 
-# Parts of an open file of known size. The system refuses some offsets beyond the end.
+# The system refuses some offsets beyond the end of a file.
 
 
 def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buffer:
@@ -96,13 +99,13 @@ def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buff
     wanted = max(size - start, 0)
     if length is not None:
         wanted = min(wanted, length)
-    return platform.read_at(descriptor, wanted, start) if wanted else b""
+    return system.read_at(descriptor, wanted, start) if wanted else b""
 
 
 def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
     parts: list[Buffer] = []
     with contextlib.suppress(OSError, OverflowError, ValueError):  # Handled below, part by part.
-        parts += map(platform.pread, itertools.repeat(descriptor), lengths, starts)
+        parts += map(system.pread, itertools.repeat(descriptor), lengths, starts)
     if len(parts) != len(starts) or sum(map(len, parts)) != sum(lengths):  # Short reads, or an error.
         each = zip(starts, lengths, strict=True)
         return [_part_of(descriptor, size, start, length) for start, length in each]
@@ -112,18 +115,16 @@ def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequen
 def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
     if start >= size:
         return 0
-    count = platform.preadv(descriptor, [out], start)
+    count = system.preadv(descriptor, [out], start)
     if count != len(out):
-        count += platform.read_into_at(descriptor, out[count:], start + count)
+        count += system.read_into_at(descriptor, out[count:], start + count)
     return count
 
 
-def read_whole(
-    store: LocalStore, key: str, path: str, scratch: Scratch | None, limit: int
-) -> Buffer | None:
+def read_whole(store: LocalStore, key: str, path: str, scratch: Scratch | None, limit: int) -> Buffer | None:
     """The bytes of a file; None if there is none. One function, for speed: it reads chunks."""
     try:
-        descriptor = store._open(path, platform.OPEN)
+        descriptor = os.open(path, system.OPEN)
     except OSError as error:
         store._nothing(key, error)
         return None
@@ -133,13 +134,10 @@ def read_whole(
             size = info.st_size
             if size > limit:
                 raise OversizedError(size, limit)
-            if scratch is None:
-                memory = memoryview(bytearray(size))
-            else:
-                memory = scratch.part(size)
-            count = platform.preadv(descriptor, [memory], 0)
+            memory = memoryview(bytearray(size)) if scratch is None else scratch.part(size)
+            count = system.preadv(descriptor, [memory], 0)
             if count != size:
-                count += platform.read_into_at(descriptor, memory[count:], count)
+                count += system.read_into_at(descriptor, memory[count:], count)
             return memory[:count]
     except OSError as error:
         store._fail("read", key, error)
@@ -149,185 +147,230 @@ def read_whole(
     return None
 
 
-@functools.lru_cache(maxsize=1)
-def _around(pid: int) -> tuple[str, str]:
-    """Start and end of the names of the temporary files of this process; a number is between them."""
-    return f"{TEMPORARY}{pid}-", f"-{os.urandom(4).hex()}"
+# Replacing
 
 
-class _RetryError(Exception):
-    """A failure that may not occur again once the directories are reopened."""
+def lock_of(path: str) -> str:
+    """The path of the lock file of a value; a name that would be too long is replaced by a hash."""
+    at = path.rfind(os.sep) + 1
+    if len(path) - at > _MOST_NAME // 4:
+        name = os.fsencode(path[at:])
+        if len(name) > _MOST_NAME - len(LOCK):
+            path = path[:at] + hashlib.sha256(name).hexdigest()
+    return path + LOCK
 
-    def __init__(self, doing: str, error: OSError) -> None:
-        super().__init__(doing)
-        self.doing = doing
-        self.error = error
 
+class Lock(Closing):
+    """The lock of a value, held from now on; it is the open file that becomes the next value.
 
-class FileWriter(Closing):
-    """Writes values to files and changes them, each under the lock of its key."""
+    Parameters
+    ----------
+    path : str
+        The file of the value.
+    end : float
+        Time of :func:`time.monotonic` at which waiting ends.
+    shared : bool
+        Whether other processes may be at the value. Otherwise nothing is locked, and the file has a name of
+        its own.
+    late : bool
+        Whether only the closing of the file tells that the disk is full.
 
-    def __init__(self, store: LocalStore) -> None:
-        self._store = store
-        self.folders = Eraser(store)
-        self._beginning, self._end = _around(os.getpid())
-        self._touched = False
-        self._changed = False  # Since the root was touched.
-        self._lock = FileLock() if store.locks else None
-        self._above: str | None = None
+    Raises
+    ------
+    TimeoutError
+        If the lock was not free in time.
+    OSError
+        If the file cannot be created; :class:`FileNotFoundError` if the directory is gone. One of
+        :data:`NO_LOCKS` if the file system has no locks.
+    """
+
+    def __init__(self, path: str, end: float, *, shared: bool, late: bool) -> None:
+        self._path, self._shared, self._late = path, shared, late
+        self.name = lock_of(path if shared else f"{path}.{uuid.uuid4().hex}")
+        self.descriptor = -1
+        began = time.monotonic()
+        while not self._take():
+            now = time.monotonic()
+            if now >= end:
+                raise TimeoutError
+            pause = max(_FIRST_PAUSE, min((now - began) / _SHARE, _LONGEST_PAUSE))
+            time.sleep(min(pause, end - now) * random.uniform(0.5, 1))
+
+    def _take(self) -> bool:
+        """Create and lock the file, or remove one that was left; returns whether the lock is held."""
+        try:
+            descriptor = os.open(self.name, _CREATE, 0o666)
+        except FileExistsError:
+            discard(self.name)
+            return False
+        try:
+            if not self._shared or system.lock(descriptor):
+                info = os.fstat(descriptor)
+                if info.st_nlink and not info.st_size:
+                    _open_ones.add(self)
+                    self.descriptor = descriptor
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                os.unlink(self.name)  # No other process can have it.
+            if error.errno != errno.ESTALE:
+                raise
+        finally:
+            if self.descriptor < 0:
+                os.close(descriptor)
+        return self.descriptor >= 0
+
+    def fill(self, pieces: Sequence[Buffer], *, fsync: bool) -> None:
+        """Write the value and rename the file to be it, which releases the lock."""
+        if system.POSIX:
+            system.write_all(self.descriptor, pieces)
+            if fsync:
+                system.sync(self.descriptor)
+            elif self._late:
+                os.close(os.dup(self.descriptor))
+            os.rename(self.name, self._path)
+            self.lose()
+        else:  # An open file cannot be renamed.
+            with open(self.name + LOCK, "wb") as file:
+                file.writelines(pieces)
+                file.flush()
+                if fsync:
+                    system.sync(file.fileno())
+            os.replace(self.name + LOCK, self._path)
+            self.close()
 
     def close(self) -> None:
-        self._leave()
+        """Release the lock; its file is removed unless it is the value now."""
+        if self.descriptor >= 0:
+            for act in (self._unlink, self.lose) if system.POSIX else (self.lose, self._unlink):
+                act()
+
+    def _unlink(self) -> None:
+        with contextlib.suppress(OSError):  # The next writer of the key does it.
+            os.unlink(self.name)
+
+    def lose(self) -> None:
+        """Close the file. A forked child does so, as the lock is its parent's."""
+        descriptor, self.descriptor = self.descriptor, -1
+        _open_ones.discard(self)
+        with contextlib.suppress(OSError):  # What is written has arrived.
+            os.close(descriptor)
+
+
+_open_ones: set[Lock] = set()
+_held = threading.local()
+
+
+def held() -> dict[str, Lock]:
+    """The locks that this thread holds while it changes values by what they were, by path."""
+    return vars(_held)
+
+
+def _in_child() -> None:
+    held().clear()
+    for each in list(_open_ones):
+        each.lose()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def is_left(name: str, at: int | None = None, *, remove: bool = False) -> bool:
+    """Whether a lock file is there and no process holds it; it is then removed on request."""
+    with contextlib.ExitStack() as stack:
+
+        def opened() -> int:
+            descriptor = os.open(name, system.OPEN_LOCK, dir_fd=at)
+            stack.callback(os.close, descriptor)
+            return descriptor
+
         try:
-            if self._changed:
-                self._store._touch()
-        finally:
-            self.folders.forget()
-
-    def check(self, key: str) -> None:
-        """Raise if no value can be stored under a key."""
-        path = self._store._path(key)
-        if len(path) > _SHORT:
-            self._store._check_length(path, key)
-
-    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
-        self.check(key)
-        contents = [flat(piece, key) for piece in pieces]
-        above, _, name = key.rpartition("/")
-        self._persistently(key, lambda: self._put(key, contents, self._enter(key, above), name))
-        if self._store.fsync:
-            self.sync(key, above)
-
-    def touch(self) -> None:
-        """Update the root's time of modification after the first change; `close` does so after later ones."""
-        if self._touched:
-            self._changed = True
-        else:  # Not at the end only: the writer may be killed.
-            self._store._touch()
-            self._touched = True
-
-    @property
-    def around(self) -> tuple[bytes, bytes]:
-        """Start and end of the names of temporary files; a number is between them."""
-        return self._beginning.encode(), self._end.encode()
-
-    def sync(self, key: str, above: str) -> None:
-        """Wait until the name of a value is on the disk."""
-        try:
-            self.folders.sync(self.folders.real(above))
-        except FileNotFoundError:  # Another writer has just erased it.
-            return
+            file = opened()
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise FileExistsError(errno.EEXIST, f"'{os.path.basename(name)}' is not a file")
+            # Network mounts look a name up anew when they open it.
+            is_free = system.lock(file) and os.path.sameopenfile(file, opened())
+            if is_free and remove and system.POSIX:
+                os.unlink(name, dir_fd=at)
         except OSError as error:
-            self._store._fail("write", key, error)
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise
+            return False
+        return is_free
 
-    def _persistently(self, key: str, act: Callable[[], T]) -> T:
-        """Call ``act``, and repeat it with reopened directories if one is gone or too many are open."""
-        failures = 0
-        while True:
-            try:
-                return act()
-            except _RetryError as again:
-                if failures >= (1 if again.error.errno in NO_MORE else _ATTEMPTS):
-                    self._store._fail(again.doing, key, again.error)
-            failures += 1
-            self._leave()
-            self.folders.forget()
 
-    @contextlib.contextmanager
-    def locked(self, key: str) -> Iterator[None]:
-        """Hold the lock of a key."""
-        self.check(key)
-        above, _, name = key.rpartition("/")
-        with key_lock(self._store.identity, key):
-            end = time.monotonic() + self._store.traits.conflict_deadline
-            self._persistently(key, lambda: self._acquire(key, self._enter(key, above), name, end))
-            try:
-                yield
-            finally:
-                self._release()
-                self._tidy(key, above)
+def discard(name: str, at: int | None = None) -> None:
+    """Remove a lock file that no process holds; one that another user alone may lock stays."""
+    with contextlib.suppress(PermissionError):
+        is_left(name, at, remove=True)
 
-    def _reach(self, key: str, above: str, reach: Callable[[str], T]) -> T:
-        """Go to a directory; if it is a new one, first close the lock file of the old one."""
-        if above != self._above:
-            self._leave()  # While the directory of the lock is still open.
-            self._above = above
-        try:
-            return reach(above)
-        except OSError as error:
-            raise self._retry("write", key, error) from error
 
-    def _enter(self, key: str, above: str) -> Folder:
-        """An open directory, created if needed."""
-        return self._reach(key, above, self.folders.make_real)
+# Directories
 
-    def _retry(self, doing: str, key: str, error: OSError) -> _RetryError:
-        if error.errno not in NO_MORE and error.errno != errno.ENOENT:
-            self._store._fail(doing, key, error)
-        return _RetryError(doing, error)
 
-    def _acquire(self, key: str, folder: Folder, name: str, end: float) -> None:
-        if self._lock is None:
-            return
-        try:
-            self._lock.acquire(folder, name, end)
-        except LockTimeoutError as error:
-            raise contended(
-                key, self._store, f"another writer held its lock for {self._store.traits.conflict_deadline:g} s"
-            ) from error
-        except LockingError as error:
-            raise StoreError(
-                f"cannot lock key '{key}' of {self._store}: {error.strerror}; use a file system with locks, "
-                "or LocalStore(..., locks=False) if no other process writes to it"
-            ) from error
-        except OSError as error:
-            raise self._retry("lock", key, error) from error
+def make(folder: str, *, fsync: bool) -> None:
+    """Make a directory and those above it, as far as they are missing."""
+    missing = [folder]
+    while not os.path.isdir(os.path.dirname(missing[-1])):
+        missing.append(os.path.dirname(missing[-1]))
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(each)
+        if fsync:
+            system.sync_folder(os.path.dirname(each))
 
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
 
-    def _leave(self) -> None:
-        self._above = None
-        if self._lock is not None:
-            self._lock.leave()
+def prune(folders: Iterable[str]) -> None:
+    """Remove directories, one above the other, while they are empty."""
+    with contextlib.suppress(OSError):  # Not empty, in use, or not ours: it stays.
+        for folder in folders:
+            os.rmdir(folder)
 
-    def _put(
-        self,
-        key: str,
-        contents: Sequence[memoryview],
-        folder: Folder,
-        name: str,
-    ) -> None:
-        """Write a new file and rename it."""
-        temporary = f"{self._beginning}{next(_serial)}{self._end}"
-        try:
-            descriptor = platform.open_at(folder, temporary, _CREATE)
-        except OSError as error:
-            raise self._retry("write", key, error) from error
-        try:
-            try:
-                platform.write_all(descriptor, contents)
-                if self._store.fsync:
-                    platform.sync(descriptor)
-            finally:
-                os.close(descriptor)
-            platform.replace_at(folder, temporary, name)
-        except BaseException as error:
-            with contextlib.suppress(OSError):  # The write has failed, and that error is reported.
-                platform.unlink_at(folder, temporary)
-            if isinstance(error, OSError):
-                self._store._fail("write", key, error)
+
+def is_busy(name: str, error: OSError) -> bool:
+    """Whether a file cannot be removed now but will be removed by its network file system.
+
+    NFS keeps an erased file that another process still reads, under a name like ``.nfs0001``.
+    """
+    return error.errno == errno.EBUSY and os.path.basename(name).startswith(".nfs")
+
+
+def remove(name: str, at: int | None = None) -> bool:
+    """Remove a file or a link if it is there; returns False for a directory, which stays."""
+    try:
+        os.unlink(name, dir_fd=at)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        if not is_busy(name, error):
+            if stat.S_ISDIR(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+                return False
             raise
-        self.touch()
+    return True
 
-    def _tidy(self, key: str, above: str) -> None:
-        """Remove the directory of a lock file if it is empty."""
-        self._leave()
-        try:
-            place = self.folders.real(above)
-        except OSError:  # Inaccessible or not ours: it stays.
-            return
-        self.folders.prune(place)
-        if self._store.fsync:
-            self.folders.sync_gone({place}, key)
+
+def erase_tree(top: str) -> None:
+    """Remove a directory and all in it, from the top down, except what others are writing.
+
+    No link is followed. A document goes before what it describes.
+    """
+    if not hasattr(os, "fwalk"):
+        shutil.rmtree(top)
+        return
+    folders = []
+    for above, below, names, at in os.fwalk(top, onerror=_failed, follow_symlinks=False):
+        links = [name for name in below if os.path.islink(os.path.join(above, name))]
+        for name in (*names, *links):
+            if name.endswith(LOCK):
+                discard(name, at)
+            else:
+                remove(name, at)
+        below[:] = [name for name in below if not name.startswith(STAGED)]
+        folders.append(above)
+    for folder in reversed(folders):
+        prune([folder])
+
+
+def _failed(error: OSError) -> None:
+    if error.errno != errno.ENOENT:
+        raise error

@@ -2,13 +2,12 @@
 
 Specification: Zarr v3, "File system store". A key is a path below the root, a value is a file.
 
-Reading follows links, unless the store is told to stay within the root. Writing and erasing follow links
-within the root only. A link below an erased prefix is itself erased, and nothing behind it.
+Reading follows links. Writing and erasing follow links within the root only. A link below an erased prefix is
+itself erased, and nothing behind it. That a directory is within the root is checked once, and again when it
+has become another one.
 
-This module maps keys to paths. :mod:`~xzarr3.stores.local.files` reads and writes files,
-:mod:`~xzarr3.stores.local.folders` walks directories, :mod:`~xzarr3.stores.local.erase` erases keys,
-:mod:`~xzarr3.stores.local.locks` holds locks, and :mod:`~xzarr3.stores.local.platform` hides the differences
-between operating systems.
+This module maps keys to paths and names errors. :mod:`~xzarr3.stores.local.files` reads, replaces and removes
+files, and :mod:`~xzarr3.stores.local.system` hides the differences between operating systems.
 """
 
 from __future__ import annotations
@@ -20,52 +19,48 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import cached_property, partial
-from typing import Any, NoReturn, TypeVar
+import time
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NoReturn
 
 import msgspec
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, printable, shorten
+from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, contended, printable, shorten
 from xzarr3.stores.base import Key, Names, Store, Traits
-from xzarr3.stores.keys import check_key
 from xzarr3.stores.interned import reduced
-from xzarr3.stores.local import platform
-from xzarr3.stores.local.erase import Eraser
-from xzarr3.stores.local.files import FileReader, FileWriter, read_whole, version_of
-from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders, LeadsOutError, is_taken
-from xzarr3.stores.local.platform import Folder
+from xzarr3.stores.keys import check_key
+from xzarr3.stores.local import files, system
+from xzarr3.stores.local.files import FileValue, Lock, version_of
+from xzarr3.stores.local.names import LOCK, STAGED, is_lock
+from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import Scratch, Value
 
-T = TypeVar("T")
-
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
-_IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})
-_ATTEMPTS = 100
+_ATTEMPTS = 100  # To make a directory that other processes remove.
+_MOST_KNOWN = 4096  # Directories.
 _ADVICE = {  # What to do if a file cannot be written.
     errno.ENOTDIR: "; write to another path, since a part of this one is a file",
+    errno.ENAMETOOLONG: "; use shorter names: the system must also be able to name the lock file",
     errno.ENOSPC: "; free some space, or write to another disk",
     errno.EDQUOT: "; free some space, or write to another disk",
     errno.EROFS: "; write to another path, since this file system is read-only",
 }
-_OF_EACH = frozenset(("_identity", "_name"))
+_OF_EACH = frozenset(("identity", "_name"))
 
 
 class LocalStore(Store):
     """Values are files below a directory.
 
-    A value is replaced atomically: it is written to a temporary file in the same directory, which is then
-    renamed. A failed or interrupted write leaves the old value. A temporary file that a killed writer leaves
-    is no key. Once it is an hour old, it is removed with the prefix above it, or by :meth:`sweep`.
+    A value is replaced atomically: it is written to a lock file beside it, ``KEY.__lock``, which is then
+    renamed. A failed or interrupted write leaves the old value. The lock file that a killed writer leaves is
+    no key; the next writer of the key removes it. Names that end with ``.__lock`` are reserved for this.
 
-    :meth:`update`, and every write to a part of a chunk or a shard, keeps the changes that other threads,
-    processes and hosts make in the same way. It holds a lock of the key from reading the old value to
-    replacing it. The lock is in a lock file beside the value, which is removed afterwards. A network mount
-    must support locks for that, and all hosts must run the same kind of system. A writer that replaces a
-    value whole takes no lock. If this happens while a part of the old value is being changed, the change is
-    made again, provided that the replacement comes before the changed value is renamed; otherwise the last
-    writer wins.
+    Writers of one key take turns: threads, processes and hosts, those that replace a value whole as well as
+    :func:`~xzarr3.stores.update` and every write to a part of a chunk or a shard, which hold the lock from
+    reading the old value to replacing it. So no change is lost. A network mount must support locks for that,
+    and all hosts must run the same kind of system. Where it does not, whole values can still be written.
 
     A store that is pickled while its directory exists does not create the directory elsewhere. A process on a
     machine that does not share the directory thus gets an error, and no directory of its own.
@@ -84,9 +79,6 @@ class LocalStore(Store):
     locks : bool
         Whether processes exclude each other while they change parts of values. Without it only the threads
         of one process do. Use False for file systems without locks; only one process may write then.
-    follow_links : bool
-        Whether reading and listing follow links out of the root. Otherwise keys behind such links are
-        refused, as writing always refuses them. Links within the root are always followed.
 
     Examples
     --------
@@ -100,9 +92,7 @@ class LocalStore(Store):
     xzarr3.errors.InvalidKeyError: invalid key '../escape'; accepted: ...
     """
 
-    traits = Traits(
-        request_bytes=2**12, over_read=math.inf, conditional="processes", tells_changes=True
-    )
+    traits = Traits(request_bytes=2**12, over_read=math.inf, conditional="processes", tells_changes=True)
 
     def __init__(
         self,
@@ -111,24 +101,23 @@ class LocalStore(Store):
         read_only: bool = False,
         fsync: bool = False,
         locks: bool = True,
-        follow_links: bool = True,
     ) -> None:
         super().__init__(read_only=read_only)
         self.fsync = fsync
         self.locks = locks
-        self.follow_links = follow_links
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
-        if not platform.is_name(self.root):
+        if not system.is_name(self.root):
             raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
         self.traits = msgspec.structs.replace(
             self.traits,
             folder=self.root,
             durable=fsync,
             conditional="processes" if locks else "threads",
-            plain_files=follow_links and platform.POSIX and type(self) is LocalStore,
+            plain_files=system.POSIX and type(self) is LocalStore,
         )
         self._base = os.path.join(self.root, "")
         self._was_there = False  # When pickled. A directory made elsewhere would not be shared.
+        self._known: dict[str, tuple[int, int]] = {}  # Directories within the root: device and number.
 
     def __repr__(self) -> str:
         return f"<LocalStore '{printable(self.root)}'>"
@@ -143,8 +132,12 @@ class LocalStore(Store):
         return reduced(self, LocalStore)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root)}
+        state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root), "_known": {}}
         return {name: value for name, value in state.items() if name not in _OF_EACH}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._known = {}
 
     def check_writable(self) -> None:
         super().check_writable()
@@ -155,44 +148,41 @@ class LocalStore(Store):
             )
 
     def _options(self) -> dict[str, bool]:
-        return {name: getattr(self, name) for name in ("read_only", "fsync", "locks", "follow_links")}
-
-    @property
-    def identity(self) -> object:
-        return self._identity
+        return {name: getattr(self, name) for name in ("read_only", "fsync", "locks")}
 
     @cached_property
-    def _identity(self) -> object:
+    def identity(self) -> object:  # type: ignore[override]
         return "LocalStore", os.path.realpath(self.root)
 
     def _path(self, key: str) -> str:
         """The path of a key's file. Every key gets here before its file is touched."""
-        check_key(key)
-        if TEMPORARY in key and is_taken(key):
-            raise InvalidKeyError(
-                f"invalid key {shorten(key)}: names that begin with '{TEMPORARY}' are reserved"
-            )
-        if not platform.is_key(key):
+        if LOCK in key and is_lock(key):
+            raise InvalidKeyError(f"invalid key {shorten(key)}: names that end with '{LOCK}' are reserved")
+        if not system.is_key(key):
             raise InvalidKeyError(f"invalid key {shorten(key)}; accepted: text that the file system can name")
         return self._base + key
 
-    def _check_prefix(self, prefix: str) -> None:
-        if prefix:
-            self._path(prefix[:-1])
+    def check_inside(self, path: str, key: str) -> str:
+        """The path without links, as it is at this moment.
 
-    def check_inside(self, folder: str, key: str) -> None:
-        """Raise if a directory is a link out of the root."""
-        with Folders(self.root) as folders:
-            self._resolve(folders, folder[len(self._base) :].replace(os.sep, "/"), key, "write")
+        Raises
+        ------
+        InvalidKeyError
+            If it is not below the root.
+        """
+        root, real = os.path.realpath(self.root), os.path.realpath(path)
+        if real != root and not real.startswith(os.path.join(root, "")):
+            raise InvalidKeyError(
+                f"key {shorten(key)} leads out of {self} through a link; keep links within the store"
+            )
+        return real
 
     def _nothing(self, key: str, error: OSError) -> None:
         """Raise unless a file could not be opened because the key has no value."""
         path = self._base + key
-        if platform.is_folder_error(error, path):
+        if isinstance(error, PermissionError) and not system.POSIX and os.path.isdir(path):
             return
-        if error.errno not in _ABSENT or (
-            error.errno == errno.ENOENT and (os.path.islink(path) or platform.is_hidden(path))
-        ):
+        if error.errno not in _ABSENT or (error.errno == errno.ENOENT and os.path.islink(path)):
             self._fail("read", key, error)
 
     def _not_a_file(self, key: str, mode: int) -> None:
@@ -202,10 +192,9 @@ class LocalStore(Store):
     def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
         if isinstance(error, StoreError):  # The message is complete already.
             raise error
-        if isinstance(error, LeadsOutError):
-            text = f"key '{key}' leads out of {self} through a link; keep links within the store"
-            raise InvalidKeyError(text) from error
         text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
+        if key.endswith("/") and error.filename:  # Anything below a prefix.
+            text += f": '{error.filename}'"
         if isinstance(error, PermissionError):
             raise StorePermissionError(f"{text}; use a path that this user may {doing}") from error
         advice = _ADVICE.get(error.errno or 0, "") if doing == "write" else ""
@@ -222,74 +211,25 @@ class LocalStore(Store):
         limit: int = sys.maxsize,
     ) -> Buffer | None:
         if byte_range is None:
-            return read_whole(self, key, self._path(key), into, limit)
-        reader = self._opened(key)
-        if reader is None:
+            return files.read_whole(self, key, self._path(key), into, limit)
+        value = self._opened(key)
+        if value is None:
             return None
-        with reader:
-            return reader.read(*byte_range)
+        with value:
+            return value.read(*byte_range)
 
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
     ) -> Value | None:
         return self._opened(key)
 
-    @property
-    def _open(self) -> Callable[[str, int], int]:
-        """The function that opens the file at a path."""
-        return os.open if self.follow_links else self._open_inside
-
-    @property
-    def _stat(self) -> Callable[[str], os.stat_result]:
-        return os.stat if self.follow_links else self._stat_inside
-
-    def _open_inside(self, path: str, flags: int) -> int:
-        """Open a file without following a link out of the root."""
-
-        def act(folder: Folder, name: str) -> int | None:
-            try:
-                return platform.open_at(folder, name, flags | platform.NO_FOLLOW)
-            except OSError as error:
-                if error.errno not in _IS_LINK:
-                    raise
-                return None
-
-        return self._inside(path[len(self._base) :], act)
-
-    def _stat_inside(self, path: str) -> os.stat_result:
-        def act(folder: Folder, name: str) -> os.stat_result | None:
-            info = platform.stat_at(folder, name)
-            return None if stat.S_ISLNK(info.st_mode) else info
-
-        return self._inside(path[len(self._base) :], act)
-
-    def _inside(self, key: str, act: Callable[[Folder, str], T | None]) -> T:
-        """Call ``act`` with an open directory and a name; it returns None if the name is that of a link."""
-        here = key
-        with Folders(self.root) as folders:
-            for _ in range(_ATTEMPTS):
-                above, _, name = here.rpartition("/")
-                place = folders.resolve(above)
-                if place is None:
-                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-                done = act(folders.open(place), name)
-                if done is not None:
-                    return done
-                here = folders.without_links(f"{place}/{name}" if place else name)
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-
-    def _opened(self, key: str) -> FileReader | None:
-        """The open file of a value, or None."""
+    def _opened(self, key: str) -> FileValue | None:
         path = self._path(key)
         try:
-            descriptor = self._open(path, platform.OPEN)
+            descriptor = os.open(path, system.OPEN)
         except OSError as error:
             self._nothing(key, error)
             return None
-        return self._reader_of(key, descriptor)
-
-    def _reader_of(self, key: str, descriptor: int) -> FileReader | None:
-        """The reader of an open file; None if it is a directory, which is closed."""
         try:
             info = os.fstat(descriptor)
         except OSError as error:
@@ -299,69 +239,161 @@ class LocalStore(Store):
             os.close(descriptor)
             self._not_a_file(key, info.st_mode)
             return None
-        return FileReader(self, key, descriptor, info)
+        return FileValue(self, key, descriptor, info)
 
     def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
         return [self._version(key) for key in keys]
 
     def _version(self, key: str) -> object | None:
-        path = self._path(key) if key else self._base
+        path = self._path(check_key(key)) if key else self._base
         try:
-            info = self._stat(path)
+            return version_of(os.stat(path))
         except OSError:  # Missing or inaccessible; reading it will tell which.
             return None
-        return version_of(info)
 
     # Writeable
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
         """Update the root's time of modification at every change: xarray derives task names from it."""
         with contextlib.suppress(OSError):  # The write itself is done. Some systems keep no such time.
             os.utime(self.root)
 
     def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
-        with FileWriter(self) as writer:
-            writer.set(key, pieces)
+        path = self._path(key)
+        try:
+            with files.held().pop(path, None) or self._lock(key, path, needed=False) as lock:
+                lock.fill(pieces, fsync=self.fsync)
+            if self.fsync:
+                system.sync_folder(os.path.dirname(path))
+        except OSError as error:
+            self._fail("write", key, error)
+        self.touch()
 
     @contextlib.contextmanager
     def exclusive(self, key: str) -> Iterator[None]:
-        with FileWriter(self) as writer, writer.locked(key):
+        if not self.locks:
             yield
-
-    def _check_length(self, path: str, key: str) -> None:
-        """Raise if the path is too long for the system to reach."""
+            return
+        path = self._path(key)
         try:
-            os.lstat(path)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                self._fail("write", key, error)
+            with self._lock(key, path, needed=True) as lock:
+                files.held()[path] = lock
+                yield
+        finally:
+            if files.held().pop(path, None) is not None:  # Nothing was stored.
+                self._prune(key, [os.path.dirname(path)])
+
+    def _lock(self, key: str, path: str, *, needed: bool) -> Lock:
+        """The lock of a value; one that locks nothing if the system has none and none is needed."""
+        seconds, shared = self.traits.conflict_deadline, self.locks
+        end, attempts = time.monotonic() + seconds, _ATTEMPTS
+        while True:
+            try:
+                device = self._enter(key, path, make=True)
+                return Lock(path, end, shared=shared, late=system.tells_late(device or 0))
+            except FileNotFoundError as error:  # Another process removes the directory, as it is empty.
+                attempts -= 1
+                if not attempts:
+                    self._fail("write", key, error)
+            except TimeoutError as error:
+                how = f"another writer held its lock, '{files.lock_of(path)}', for {seconds:g} s"
+                raise contended(key, self, how) from error
+            except OSError as error:
+                if error.errno in files.NO_LOCKS and needed:
+                    raise StoreError(
+                        f"cannot lock key '{key}' of {self}: {error.strerror}; use a file system with locks, "
+                        "or LocalStore(..., locks=False) if no other process writes to it"
+                    ) from error
+                if error.errno not in files.NO_LOCKS or not shared:
+                    self._fail("write", key, error)
+                shared = False
+
+    def _enter(self, key: str, path: str, *, make: bool) -> int | None:
+        """Check that the directory of a path is within the root; returns its device, None if it is absent."""
+        above = os.path.dirname(path)
+        try:
+            info = os.stat(above)
+        except (FileNotFoundError, NotADirectoryError):
+            real = self.check_inside(above, key)
+            if not make:
+                return None
+            files.make(real, fsync=self.fsync)
+            info = os.stat(above)
+        else:
+            if self._known.get(above) == (info.st_dev, info.st_ino):
+                return info.st_dev
+            self.check_inside(above, key)
+        if self.fsync and make:
+            self.sync(above)  # Another writer may have just made it.
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[above] = info.st_dev, info.st_ino
+        return info.st_dev
+
+    def handle(self, key: str, *, make: bool) -> int | None:
+        """A descriptor of the directory of a key, which the caller closes; None if it does not exist."""
+        path = self._path(key)
+        if self._enter(key, path, make=make) is None:
+            return None
+        return os.open(os.path.dirname(path), system.SEARCH)
+
+    def sync(self, folder: str) -> None:
+        """Wait until the names in a directory, and in those above it up to the root, are on the disk."""
+        for each in (*self._up(folder), self.root):
+            system.sync_folder(each)
+
+    def _up(self, folder: str) -> Iterator[str]:
+        """A directory and those above it, up to the root, which is left out."""
+        while len(folder) > len(self.root):
+            yield folder
+            folder = os.path.dirname(folder)
 
     def erase(self, *keys: str) -> None:
-        for key in keys:
-            self._path(key)
-        with Eraser(self) as folders:
-            folders.erase_values(keys)
+        paths = {key: self._path(key) for key in keys}
+        places = {os.path.dirname(path): key for key, path in paths.items()}
+        try:
+            for above, key in list(places.items()):
+                if self._enter(key, paths[key], make=False) is None:
+                    del places[above]
+            for key, path in paths.items():
+                if os.path.dirname(path) in places:
+                    self._erase(key, path)
+        except OSError as error:
+            self._fail("erase", key, error)
+        self.touch()
+        self._prune(key, places)
+
+    def _erase(self, key: str, path: str) -> None:
+        with key_lock(self.identity, key):
+            if not files.remove(path) or not self.locks or path in files.held():
+                return
+            if any(map(os.path.lexists, (files.lock_of(path), path))):
+                # Another writer may have read the value before, so the key is erased after its turn.
+                with self._lock(key, path, needed=False):
+                    files.remove(path)
 
     def erase_prefix(self, prefix: str) -> None:
-        self._path(prefix[:-1])
-        with Eraser(self) as folders:
-            folders.erase_prefix(prefix)
-
-    def _resolve(self, folders: Folders, above: str, key: str, doing: str) -> str | None:
+        path = self._path(prefix[:-1])
         try:
-            return folders.resolve(above)
+            if self._enter(prefix, path, make=False) is not None and os.path.isdir(path):
+                (files.remove if os.path.islink(path) else files.erase_tree)(path)
+        except FileNotFoundError:  # Another process has just erased it.
+            pass
         except OSError as error:
-            self._fail(doing, key, error)
+            self._fail("erase", prefix, error)
+        self.touch()
+        self._prune(prefix, [os.path.dirname(path)])
 
-    def sweep(self, prefix: str = "") -> None:
-        """Remove temporary files of killed writers below ``prefix`` that are at least an hour old.
-
-        Directories that contain nothing else are removed too. Links are not followed.
-        """
-        self.check_writable()
-        self._check_prefix(prefix)
-        with Eraser(self) as folders:
-            folders.sweep(prefix)
+    def _prune(self, key: str, folders: Collection[str]) -> None:
+        """Remove directories that are empty now, and wait until what was erased is gone from the disk."""
+        for folder in sorted(folders, key=len, reverse=True):
+            files.prune(self._up(folder))
+        try:
+            for folder in folders if self.fsync else ():
+                with contextlib.suppress(FileNotFoundError):  # Another writer has just erased it.
+                    system.sync_folder(next(filter(os.path.isdir, self._up(folder)), self.root))
+        except OSError as error:
+            self._fail("erase", key, error)
 
     # Listable
 
@@ -372,89 +404,49 @@ class LocalStore(Store):
             yield from keys
             waiting.extend(prefixes)
 
-    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
-        self._check_prefix(prefix)
-        with Eraser(self) as folders:
-            yield from folders.temporary_files(prefix)
+    def leftovers(self, prefix: str = "") -> Iterator[str]:
+        for above, folders, names in os.walk(self._path(prefix[:-1]) if prefix else self.root):
+            folders[:] = [name for name in folders if not name.startswith(STAGED)]
+            for path in (os.path.join(above, name) for name in names if name.endswith(LOCK)):
+                with contextlib.suppress(OSError):  # One that cannot be opened may be in use.
+                    if files.is_left(path):
+                        yield path[len(self._base) :].replace(os.sep, "/")
 
     def _is_circle(self, key: str, prefix: str) -> bool:
         """Whether a link in a directory leads to that directory or to a directory above it."""
-        try:
-            target = os.stat(self._base + key)
-            above = prefix
-            while not os.path.samestat(target, os.stat(self._base + above)):
-                if not above:
-                    return False
-                above = above[: above.rfind("/", 0, -1) + 1]
-        except FileNotFoundError:  # The link was just removed, so there is nothing to list.
-            return True
-        except OSError as error:
-            self._fail("list", key, error)
-        return True
+        target = os.stat(self._base + key)
+        above = (prefix[:at] for at in (0, *(at + 1 for at, each in enumerate(prefix) if each == "/")))
+        return any(os.path.samestat(target, os.stat(self._base + each)) for each in above)
 
     def list_dir(self, prefix: str) -> tuple[Names, Names]:
-        self._check_prefix(prefix)
-        if self.follow_links:
-            return self._names(prefix, platform.scan_at(self._base + prefix))
-        with Folders(self.root) as folders:
-            place = self._resolve(folders, prefix[:-1], prefix, "list")
-            if place is None:
-                return set(), set()
-            check = partial(self._check_link, folders, place)
-            return self._names(prefix, folders.scan(place), check)
-
-    @staticmethod
-    def _check_link(folders: Folders, place: str, name: str) -> object:
-        return folders.without_links(f"{place}/{name}".lstrip("/"))
-
-    def _names(
-        self,
-        prefix: str,
-        entries: Generator[os.DirEntry[str]],
-        check_link: Callable[[str], object] | None = None,
-    ) -> tuple[Names, Names]:
         keys: Names = set()
         prefixes: Names = set()
         try:
-            for entry in entries:
-                if _is_hidden(entry):
-                    continue
-                key, is_link = prefix + entry.name, entry.is_symlink()
-                if is_link and check_link is not None:
-                    check_link(entry.name)
-                if not self._is_folder(entry, prefix):
-                    keys.add(Key(key, _size_of(entry)))
-                elif not is_link or not self._is_circle(key, prefix):
-                    prefixes.add(f"{key}/")
-        except LeadsOutError as error:
-            self._fail("list", prefix + entry.name, error)
+            with os.scandir(self._path(prefix[:-1]) if prefix else self._base) as entries:
+                for entry in entries:
+                    key = prefix + entry.name
+                    if entry.name.endswith(LOCK) or (
+                        entry.name.startswith(STAGED) and entry.is_dir(follow_symlinks=False)
+                    ):
+                        continue
+                    if not _is_folder(entry):
+                        keys.add(Key(key, _size_of(entry)))
+                    elif not entry.is_symlink() or not self._is_circle(key, prefix):
+                        prefixes.add(f"{key}/")
         except OSError as error:
             if error.errno not in _ABSENT:
                 self._fail("list", prefix, error)
-        finally:
-            entries.close()
         return keys, prefixes
-
-    def _is_folder(self, entry: os.DirEntry[str], prefix: str) -> bool:
-        try:
-            return entry.is_dir()
-        except OSError as error:
-            if error.errno == errno.ELOOP:  # A link to itself; reading it raises the error.
-                return False
-            self._fail("list", prefix + entry.name, error)
 
 
 def _size_of(entry: os.DirEntry[str]) -> int | None:
-    """The size of a file in bytes; None for anything else, and for links, which may lead anywhere."""
-    try:
-        info = entry.stat(follow_symlinks=False)
-    except OSError:  # Just removed, or inaccessible; reading it tells which.
-        return None
-    return info.st_size if stat.S_ISREG(info.st_mode) else None
+    """The size of a file in bytes; None for links, which may lead anywhere, and for what is no file."""
+    with contextlib.suppress(OSError):  # Just removed, or inaccessible; reading it tells which.
+        return entry.stat().st_size if entry.is_file(follow_symlinks=False) else None
+    return None
 
 
-def _is_hidden(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a temporary file, or a stage directory."""
-    if entry.name.startswith(STAGED):
-        return entry.is_dir(follow_symlinks=False)
-    return entry.name.startswith(TEMPORARY)
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):  # A link to itself, for example; reading it raises the error.
+        return entry.is_dir()
+    return False
