@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from _strategies import index_codecs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from xzarr3.io.threads import to_read
 
 import xzarr3
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from xzarr3.io import executor as io_executor
 from xzarr3.io import fetch as io_fetch
-from xzarr3.io import threads as io_threads
 from xzarr3.io.explain import Explanation
 from xzarr3.io.shards import _indexes
 from xzarr3.stores.local import files
@@ -81,8 +79,8 @@ def shard_of(reader: Any) -> Any:
 @pytest.fixture
 def threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads also where there is little to read."""
-    monkeypatch.setattr(io_threads, "_SMALL", 1)
-    monkeypatch.setattr(io_threads, "_LOCKED", 1e-9)
+    monkeypatch.setattr(io_executor, "_SMALL", 1)
+    monkeypatch.setattr(io_executor, "_LOCKED", 1e-9)
 
 
 @st.composite
@@ -207,7 +205,7 @@ def test_shards_that_threads_share(threads: int, compressors: str | None, thread
     for selection in (..., (slice(3, 60), 5), (slice(None), [1, 40, 63]), (slice(0, 32), slice(0, 32))):
         one = check(store, array, selection)
         shared = check(store, array, selection, threads=threads)
-        assert to_read(array.engine, array.plan(selection), threads) == min(threads, one.units)
+        assert array.engine.threads(array.plan(selection), threads) == min(threads, one.units)
         assert shared.units == one.units
         assert shared.index_requests >= one.index_requests
         assert all(fetch.indexes <= 1 for fetch in shared)
@@ -233,10 +231,9 @@ def test_plain_chunks_are_read_in_parts_where_that_is_faster() -> None:
 
 
 @pytest.mark.parametrize("shards", [None, 320])
-def test_points_in_a_plain_chunk_are_one_range_unless_that_moves_too_much(
-    shards: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, data = recording(request_bytes=4), (np.arange(320) % 160).astype("u1")
+@pytest.mark.parametrize("traits", [{}, {"concurrency": 8, "over_read": 1}], ids=["near", "far"])
+def test_points_in_a_plain_chunk_are_one_range(shards: int | None, traits: dict[str, Any]) -> None:
+    store, data = recording(request_bytes=4, **traits), (np.arange(320) % 160).astype("u1")
     array = xzarr3.create_array(store, data=data, chunks=80, shards=shards, compressors=None)
 
     def ranges(*points: int) -> list[tuple[int, int]]:
@@ -248,13 +245,6 @@ def test_points_in_a_plain_chunk_are_one_range_unless_that_moves_too_much(
     assert ranges(3) == [(3, 1)]
     assert ranges(41, 3, 3, 20, 22) == [(3, 39)]
     assert ranges(0, 79) == [(0, 80)]
-    store.traits = replace(store.traits, concurrency=8)
-    monkeypatch.setattr(io_fetch, "_FREE", 16)
-    assert ranges(41, 3, 3, 20, 22) == [(3, 1), (20, 3), (41, 1)]
-    store.traits = replace(store.traits, over_read=1)
-    assert ranges(41, 3, 3, 20, 22) == [(3, 1), (20, 1), (22, 1), (41, 1)]
-    store.traits = replace(store.traits, concurrency=1)
-    assert ranges(41, 3, 3, 20, 22) == [(3, 1), (20, 1), (22, 1), (41, 1)]
 
 
 @pytest.mark.parametrize("selection", [5, (5, 7), (slice(None), 5), (slice(3, 40), 5, slice(7, 9))], ids=str)
@@ -446,8 +436,8 @@ def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: p
     assert len(second) == found.requests - found.index_requests
     index = {(request.key, request.length) for request in first} - {(r.key, r.length) for r in second}
     assert len(index) == 2
-    monkeypatch.setattr(io_threads, "_SMALL", 1)
-    monkeypatch.setattr(io_threads, "_LOCKED", 1e-9)
+    monkeypatch.setattr(io_executor, "_SMALL", 1)
+    monkeypatch.setattr(io_executor, "_LOCKED", 1e-9)
     shared = array.explain(slice(None, None, 7), threads=8)  # Each thread reads one shard.
     assert (shared.units, shared.index_requests) == (2, 2)
     assert shared.requests == 2 + shared.chunks
