@@ -1246,10 +1246,10 @@ def test_an_interrupted_write_to_a_file_leaves_the_old_one(
         raise KeyboardInterrupt
 
     for name, failure, kind in (
-        ("write", no_space, StoreError),
-        ("replace", no_space, StoreError),
-        ("write", interrupt, KeyboardInterrupt),
-        ("replace", interrupt, KeyboardInterrupt),
+        ("writev", no_space, StoreError),
+        ("rename", no_space, StoreError),
+        ("writev", interrupt, KeyboardInterrupt),
+        ("rename", interrupt, KeyboardInterrupt),
     ):
         for change in (
             lambda: array.__setitem__(..., -1),
