@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 import xzarr3
-from xzarr3.stores import Store, Value
+from xzarr3.stores import BytesValue, Store, Value
 from xzarr3.tracing import events
 
 
@@ -36,8 +36,9 @@ class Request(NamedTuple):
 class RecordingStore(Store):
     """Hands everything on to another store, and notes what is read.
 
-    Parts of a value are read one by one, even if the other store has all of it in memory. Documents are not
-    noted. Neither is a key that has no value, nor asking whether it has one.
+    Parts of a value are read one by one, even if the other store has all of it in memory; it then has no
+    version, so that the index of a shard is read each time. Documents are not noted. Neither is a key that
+    has no value, nor asking whether it has one.
     """
 
     def __init__(self, inner: Store, request_bytes: int = 64, **traits: Any) -> None:
@@ -98,7 +99,7 @@ class _Recorded(Value):
 
     @property
     def version(self) -> object | None:
-        return self._inner.version
+        return None if isinstance(self._inner, BytesValue) else self._inner.version
 
     def read(self, start: int, length: int | None = None) -> Any:
         assert self.size is not None

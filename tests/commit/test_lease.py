@@ -27,10 +27,9 @@ from _processes import Process, processes, run_processes
 
 import xzarr3
 from xzarr3 import ConflictError, LocalStore, MemoryStore, NodeExistsError, StoreError, to_zarr
-from xzarr3.commit import lease
+from xzarr3.commit import lease, machines
 from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, lease_key
 from xzarr3.commit.length import GuardedStore, Length
-from xzarr3.stores.local import platform
 from xzarr3.xarray.execute import Abandoning, Begun
 
 HOSTS = {name: Whereabouts(name, "boot", "processes") for name in ("one", "two", "three")}
@@ -202,7 +201,7 @@ def test_a_process_with_the_number_of_a_dead_one_is_not_taken_for_it() -> None:
     assert held_by(os.getppid(), "0").is_dead is True
     assert held_by(2**22 + 1).is_dead is True
     assert held_by(10**30).is_dead is True
-    assert held_by(os.getpid(), platform.process_start(os.getpid())).is_dead is True
+    assert held_by(os.getpid(), machines.process_start(os.getpid())).is_dead is True
 
 
 @pytest.mark.parametrize(
@@ -656,7 +655,7 @@ def test_a_writer_that_the_system_tells_nothing_of_is_not_taken_for_dead(
 ) -> None:
     """As of the processes of others, where too many files are open, or on systems without ``/proc``."""
     with monkeypatch.context() as patch:
-        patch.setattr(platform, "process_start", lambda pid: "")
+        patch.setattr(machines, "process_start", lambda pid: "")
         assert held_by(os.getppid(), "5").is_dead is None
     monkeypatch.setattr(lease, "here", lambda: Whereabouts("localhost", "", ""))
     assert held_by(2**22 + 1).is_dead is None

@@ -187,12 +187,12 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, n: int, act: Callable[[], object]
     """Whether the n-th changing request was the first of those that were not made any more."""
     real, guard, count = client.Client.once, threading.Lock(), itertools.count()
 
-    def once(self: Any, call: Any, operation: str, **options: Any) -> Any:
+    def once(self: Any, call: Any, operation: str, *more: Any, **options: Any) -> Any:
         if operation in ("put", "delete"):
             with guard:
                 if next(count) >= n:
                     raise KilledError
-        return real(self, call, operation, **options)
+        return real(self, call, operation, *more, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(client.Client, "once", once)

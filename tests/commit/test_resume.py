@@ -1113,7 +1113,7 @@ class Belated(MortalStore):
 def test_what_was_appended_while_it_was_taken_up_is_not_appended_again(
     tmp_path: Path, at_once: None, appended: MemoryStore
 ) -> None:
-    for number in itertools.count(28):
+    for number in itertools.count(8):
         store, log = Belated(), tmp_path / f"log-{number}"
         _begun(store)
         assert store.killed_at(number, lambda store=store, log=log: _append(store, log), gone=True)

@@ -32,7 +32,6 @@ from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreError, 
 from xzarr3.commit import recover, renames
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.nodes.documents import store_documents as store_documents_of_nodes
-from xzarr3.stores.local.folders import Folders
 
 DAY = 86400
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -257,16 +256,16 @@ def test_what_another_has_finished_in_a_directory_is_not_replaced(
 
 def when_renamed(monkeypatch: pytest.MonkeyPatch, end: str, act: Callable[[], object]) -> None:
     """Do something once, when something in a directory has got a name with this end."""
-    real = Folders.rename
+    real = renames._rename
     calls: list[Any] = []
 
-    def rename(folders: Folders, source: str, renamed: str) -> None:
-        real(folders, source, renamed)
+    def rename(store: LocalStore, source: str, renamed: str) -> None:
+        real(store, source, renamed)
         if renamed.endswith(end) and not calls:
             calls.append(renamed)
             act()
 
-    monkeypatch.setattr(Folders, "rename", rename)
+    monkeypatch.setattr(renames, "_rename", rename)
 
 
 def test_what_came_between_the_renames_is_not_replaced(
@@ -879,10 +878,10 @@ def half_swapped(root: Path, group: str, before: str | None = None, **options: A
     def replace() -> None:
         real, last = renames._rename, group if before is None else before
 
-        def mortal(folders: Folders, name: str, then: str) -> None:
+        def mortal(store: LocalStore, name: str, then: str) -> None:
             if last in (then, ""):
                 os._exit(9)
-            real(folders, name, then)
+            real(store, name, then)
 
         renames._rename = mortal
         to_zarr(filled(2), root, group=group, mode="w", **options)

@@ -34,7 +34,6 @@ from xzarr3.errors import (
     StorePermissionError,
 )
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import in_flight
 from xzarr3.stores.base import update, versioned
 from xzarr3.stores.object import client
 from xzarr3.stores.object import store as object_store
@@ -633,6 +632,17 @@ def test_conditions(fault_server: FaultServer, service: str) -> None:
 
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
+def test_conditions_are_tried_once(fault_server: FaultServer, service: str) -> None:
+    """The first of each kind is made twice, the second time under a condition that does not hold."""
+    store = make(service, fault_server, concurrency=5)
+    for version in (lambda key: "absent", lambda key: versioned(store, key)[1]):
+        fault_server.clear_log()
+        for at in range(3):
+            assert put_if(store, f"k{at}", version(f"k{at}"), b"1")
+        assert [entry["status"] for entry in fault_server.log("PUT")] == [200, 412, 200, 200]
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
 @pytest.mark.parametrize("kind", ["ignore-conditions", "no-conditions"])
 def test_services_without_conditions_are_found_out(
     fault_server: FaultServer, service: str, kind: str
@@ -821,17 +831,13 @@ def test_a_change_that_was_stored_is_not_reported_as_failed(
     assert fault_server.get(f"/b/x/{key}") == b"2"
 
 
-@pytest.mark.parametrize("service", ["s3", "gs"])
-@pytest.mark.parametrize("kind", ["html", "status"])
-def test_a_copy_that_was_not_made(fault_server: FaultServer, service: str, kind: str) -> None:
-    """A service may say that all is well before it fails: the value is then copied through this process."""
+def test_a_copy_that_was_not_made(fault_server: FaultServer) -> None:
+    """S3 may say that all is well before it fails: the value is then copied through this process."""
     headers = {"Content-Type": "application/xml", "ETag": '"x"'}
     error = {"status": 200, "body": "<Error><Code>InternalError</Code></Error>", "headers": headers}
-    store = make(service, fault_server, retries=0)
+    store = make("s3", fault_server, retries=0)
     store.set("a", b"value")
-    number = fault_server.fault(
-        kind, "/b/x/c", methods=["PUT"], times=1, **(error if kind == "status" else {})
-    )
+    number = fault_server.fault("status", "/b/x/c", methods=["PUT"], times=1, **error)
     store.copy("a", "c")
     assert fault_server.hits(number) == 1
     assert store.get("c") == b"value"
@@ -903,72 +909,6 @@ def test_requests_at_once_are_bounded(fault_server: FaultServer) -> None:
         assert len(connections) < 6 * 9 / 2, "copies share their connections"
 
 
-def test_bytes_under_way_are_bounded(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While bodies come slowly, not more of them come than there may be bytes."""
-    size, most = 200_000, 0
-    fault_server.put_all({f"/b/x/{at}": bytes(size) for at in range(8)})
-    fault_server.fault("slow", "/b/*", pieces=4, seconds=0.1)
-
-    @contextmanager
-    def watched(size: int) -> Iterator[None]:
-        nonlocal most
-        with in_flight.reserved(size):
-            most = max(most, in_flight._budget.used)
-            yield
-
-    monkeypatch.setattr(client, "reserved", watched)
-    before = in_flight.get_limit()
-    try:
-        for limit, expected in (
-            (3 * size, 3 * size),
-            (10, size),
-        ):  # Larger than all there is: it comes alone.
-            in_flight.set_limit(limit)
-            most = 0
-            values = make("s3", fault_server).get_values([str(at) for at in range(8)])
-            assert [len(value or b"") for value in values] == [size] * 8
-            assert most == expected
-    finally:
-        in_flight.set_limit(before)
-    assert in_flight._budget.used == 0
-
-
-def test_reservations() -> None:
-    budget = in_flight.Budget(10)
-    order: list[str] = []
-    begun, release = threading.Event(), threading.Event()
-
-    def take(name: str, size: int) -> None:
-        with budget.reserved(size):
-            order.append(name)
-            begun.set()
-            if name == "first":
-                assert release.wait(120)
-            with budget.reserved(100):
-                pass  # Nobody waits within.
-
-    asked = [("first", 8), ("large", 50), ("small", 1), ("smaller", 0)]
-    threads = [threading.Thread(target=take, args=each) for each in asked]
-    for number, thread in enumerate(threads):
-        thread.start()
-        assert begun.wait(120)
-        while len(budget._waiting) < number:
-            time.sleep(0.001)
-    assert order == ["first"], "who comes first is served first"
-    release.set()
-    for thread in threads:
-        thread.join(120)
-    assert order[:2] == ["first", "large"]
-    assert sorted(order) == ["first", "large", "small", "smaller"]
-    assert budget.used == 0
-    with pytest.raises(RuntimeError, match="within"), budget.reserved(5):
-        raise RuntimeError("within")
-    assert budget.used == 0
-    for limit in (0, -1, 1.5, "1", None):
-        with pytest.raises(ValueError, match="accepted"):
-            in_flight.set_limit(limit)  # type: ignore[arg-type]
-
-
 # Lists
 
 
@@ -987,6 +927,19 @@ def test_prefixes_and_what_stands_for_directories(fault_server: FaultServer, ser
     assert list(store.list_prefix("no/")) == []
     store.erase_prefix("a/")
     assert sorted(store.list()) == ["a", "ab/c"]
+
+
+def test_a_list_is_asked_for_once(fault_server: FaultServer) -> None:
+    fault_server.put_all({f"/b/x/d/{at:02}": b"v" for at in range(25)})
+    store = make("s3", fault_server)
+    for prefix in ("d/", "", "no/"):
+        for ask in (lambda prefix: list(store.list(prefix)), store.list_dir):
+            fault_server.clear_log()
+            ask(prefix)
+            assert len(fault_server.log()) == 1
+    fault_server.put("/b/x//b", b"v")  # No key, but it does not hide.
+    with pytest.raises(StoreError, match="cannot list"):
+        list(store.list())
 
 
 def test_a_list_comes_page_by_page_and_goes_on_where_it_failed(
@@ -1037,10 +990,7 @@ HIDDEN = {
 
 @pytest.mark.parametrize("service", sorted(SECRETS))
 def test_secrets_are_shown_nowhere(
-    fault_server: FaultServer,
-    service: str,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
+    fault_server: FaultServer, service: str, caplog: pytest.LogCaptureFixture, capfd: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
     url, options = f"{service}://b/x", {**SECRETS[service], "endpoint_url": fault_server.url}

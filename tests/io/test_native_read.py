@@ -383,7 +383,7 @@ class OwnGet(LocalStore):
         return found if found is None or not key.startswith("c/") else bytes(found)[::-1]
 
 
-@pytest.mark.parametrize("make", [OwnGet, lambda path: LocalStore(path, follow_links=False)])
+@pytest.mark.parametrize("make", [OwnGet, xzarr3.WrapperStore])
 def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any, seen: Seen) -> None:
     values = np.arange(16, dtype="int8")
     xzarr3.create_array(tmp_path / "a", data=values, chunks=16, compressors=None)

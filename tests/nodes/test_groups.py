@@ -912,12 +912,12 @@ def test_an_overwrite_that_fails_leaves_the_old_node_or_none(
     left = 10**6
     for owner in (xzarr3.MemoryStore, xzarr3.LocalStore):
 
-        def failing(self: Any, key: str, value: Any, real: Any = owner.put, **how: Any) -> None:
+        def failing(self: Any, key: str, value: Any, real: Any = owner.put, **how: Any) -> Any:
             nonlocal left
             left -= 1
             if left < 0:
                 raise StoreError("no space left")
-            real(self, key, value, **how)
+            return real(self, key, value, **how)
 
         monkeypatch.setattr(owner, "put", failing)
     for steps in range(60):

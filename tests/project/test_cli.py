@@ -413,7 +413,7 @@ def test_options_of_stores(text: str, found: tuple[str, object]) -> None:
 
 
 def test_options_reach_the_stores(folder: Path, call: Call) -> None:
-    assert call("info", "ocean.zarr", "--option", "follow_links=false")[0] == 0
+    assert call("info", "ocean.zarr", "--option", "locks=false")[0] == 0
     assert call("copy", "ocean.zarr", "c.zarr", "--quiet", "--target-option", "fsync=true") == (0, "", "")
     for command, option in (("copy", "--target-option"), ("copy", "--source-option"), ("diff", "--a-option"),
                             ("diff", "--b-option"), ("diff", "--option")):  # fmt: skip

@@ -140,7 +140,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "store options": (
         lambda: xzarr3.open_store("/data", storage_options={"fsnc": True}),
         "storage_options 'fsnc' have no meaning for '/data'; did you mean 'fsync'? accepted: 'read_only', "
-        "'fsync', 'locks', 'follow_links'",
+        "'fsync', 'locks'",
     ),
     "region": (
         lambda: to_zarr(region={"tmie": slice(2)}),

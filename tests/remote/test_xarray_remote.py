@@ -53,6 +53,9 @@ class FarStore(WaitingStore):
         if key in self.broken:
             raise StoreError(f"key '{key}' of {self}: status 503")
 
+    def __reduce__(self) -> Any:
+        return xzarr3.MemoryStore, (dict(self._values),)
+
     def take(self) -> list[str]:
         """The keys that were asked for since the last time."""
         found, self.count = self.count.requests, Count()

@@ -290,8 +290,8 @@ def test_fsspec_store_leaves_one_file_of_a_killed_writer(kind: type[LocalFileSys
         for key in ("a/b", "a/b", "c/d/e"):
             with pytest.raises(AssertionError, match="died without a result"):
                 run_child(functools.partial(store.set, key, VALUE))
-    assert sorted(store.leftovers()) == [("a/b.__lock", False), ("c/d/e.__lock", False)]
-    assert [*store.leftovers("a/")] == [("a/b.__lock", False)]
+    assert sorted(store.leftovers()) == ["a/b.__lock", "c/d/e.__lock"]
+    assert [*store.leftovers("a/")] == ["a/b.__lock"]
     assert [*store.list()] == ["zarr.json"]
     assert store.list_dir("c/d/") == (set(), set())
     for name in ("a/b.__lock", "x.__lock/y"):
@@ -300,7 +300,7 @@ def test_fsspec_store_leaves_one_file_of_a_killed_writer(kind: type[LocalFileSys
                 call(name)
     store.set("a/b", b"next")
     assert contents(store).keys() == {"zarr.json", "a/b"}
-    assert [*store.leftovers()] == [("c/d/e.__lock", False)]
+    assert [*store.leftovers()] == ["c/d/e.__lock"]
 
 
 def test_fsspec_store_does_not_take_a_locked_folder_for_an_empty_one(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from _fault_server import FaultServer
 
 from xzarr3 import InvalidKeyError, StoreError, StoreOptionError, open_store
-from xzarr3.errors import ReadOnlyError, StoreCapabilityError, StorePermissionError
+from xzarr3.errors import ReadOnlyError, StorePermissionError
 from xzarr3.stores.object.errors import describe, scrub
 from xzarr3.stores.object.options import OBJECT_SCHEMES, Settings, parse
 from xzarr3.stores.object.store import ObjectStore
@@ -264,6 +264,9 @@ def test_files_of_aws(
     store = ObjectStore("s3://b/x", storage_options={"endpoint_url": fault_server.url})
     assert store.get("a") == b"value"
     assert fault_server.log()[-1]["signed"]
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(StoreError, match=r"nobody.*correct AWS_PROFILE"):
+        ObjectStore("s3://b/x", storage_options={"endpoint_url": fault_server.url}).get("a")
 
 
 def test_no_credentials(fault_server: FaultServer) -> None:
@@ -446,8 +449,3 @@ def test_children(fault_server: FaultServer) -> None:
         f"{fault_server.url}/b/x",
     )
     assert out.split() == ["0", "3", "3", "0", "True"]
-
-
-def test_web_servers_have_no_lists() -> None:
-    with pytest.raises(StoreCapabilityError):
-        ObjectStore("https://example.org").list()

@@ -43,7 +43,7 @@ KINDS: dict[str, Callable[[Path], Store]] = {
     "wrapper": lambda base: WrapperStore(MemoryStore()),
     "cache": lambda base: stores.CacheStore(MemoryStore()),
     "zip": lambda base: stores.ZipStore(f"{base}.zip", mode="w"),
-    "fsspec": lambda base: stores.FsspecStore.from_url(f"memory://{base}"),
+    "fsspec": lambda base: stores.FsspecStore(f"memory://{base}"),
 }
 
 test_memory = every_check(KINDS["memory"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _conformance import INVALID_KEYS, VALUE, contents, fill, not_refused, plain, reads, run_numbered, writes
+from _conformance import INVALID_KEYS, VALUE, contents, fill, not_refused, reads, run_numbered, writes
 from _kinds import every_check
 from _unprivileged import run_child
 from zarr.core.sync import sync
@@ -18,7 +18,6 @@ from zarr.storage import LocalStore, LoggingStore, MemoryStore, WrapperStore
 
 import xzarr3
 from xzarr3 import ReadOnlyError, Store, StoreCapabilityError, StoreError, StorePermissionError, open_store
-from xzarr3.stores import cut
 from xzarr3.stores import foreign as module
 from xzarr3.stores.foreign import ForeignStore
 
@@ -60,30 +59,6 @@ def test_foreign_store_erases_no_directory(tmp_path: Path) -> None:
 
 
 # What a store answers
-
-
-def short(value: bytes, byte_range: Any) -> bytes:
-    return value if byte_range is None else value[:1]
-
-
-def whole(value: bytes, byte_range: Any) -> bytes:
-    return value
-
-
-def refused(value: bytes, byte_range: Any) -> bytes:
-    if byte_range is not None:
-        raise ValueError("no such range")
-    return value
-
-
-@pytest.mark.parametrize("answer", [short, whole, refused])
-@pytest.mark.parametrize("part", [(2, 3), (-4, None), (-4, 2), (8, 5), (12, 3), (0, 30), (5, 0)])
-def test_foreign_store_believes_no_odd_answers(answer: Any, part: tuple[int, int | None]) -> None:
-    class Odd(InMemory):
-        async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-            return prototype.buffer.from_bytes(answer(VALUE, byte_range))
-
-    assert plain([open_store(Odd()).get("a", part)]) == [bytes(cut(VALUE, part))]
 
 
 @pytest.mark.parametrize(
@@ -192,6 +167,16 @@ def test_foreign_store_shares_one_loop_among_threads() -> None:
     assert asyncio.run(call()) == VALUE, "another loop runs in this thread, as in Jupyter"
     with pytest.raises(StoreError, match=r"SyncError: .*within a running loop"):
         sync(call())
+
+
+def test_foreign_store_reads_no_value_to_find_it() -> None:
+    class Found(InMemory):
+        async def get(self, *args: Any, **options: Any) -> Any:
+            raise AssertionError("no value is needed")
+
+    foreign = Found()
+    open_store(foreign).set("a", VALUE)
+    assert [open_store(foreign).exists(key) for key in "ab"] == [True, False]
 
 
 # One store for one object, and other processes

@@ -239,15 +239,16 @@ def test_a_trace_misses_nothing_while_others_begin_and_end(monkeypatch: pytest.M
 
 
 def _calls(work: Callable[[], object]) -> int:
-    """How many Python functions are called, in this thread."""
-    work()
+    """How many functions of traces are called, in this thread."""
     calls: Counter[str] = Counter()
-    sys.setprofile(lambda frame, event, _: calls.update([event]))
+    sys.setprofile(
+        lambda frame, event, _: calls.update([f"{event} {Path(frame.f_code.co_filename).parent.name}"])
+    )
     try:
         work()
     finally:
         sys.setprofile(None)
-    return calls["call"]
+    return calls["call tracing"]
 
 
 def test_nothing_is_touched_when_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +256,7 @@ def test_nothing_is_touched_when_off(store: Store, monkeypatch: pytest.MonkeyPat
     before = {kind: dict(vars(kind)) for kind in COUNTED}
     array = xzarr3.create_array(store, "a", data=np.arange(10), chunks=5)
     number = _calls(lambda: array[:5])
-    assert number == _calls(lambda: array[:5]), "the number can be relied on"
+    assert number <= 3, "one asks whose the work is"
     with xzarr3.trace():
         assert _calls(lambda: array[:5]) > number
     assert _calls(lambda: array[:5]) == number

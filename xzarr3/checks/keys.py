@@ -24,7 +24,7 @@ from xzarr3.errors import shorten
 from xzarr3.formats import Format
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
-from xzarr3.stores.local.names import STAGED, TEMPORARY
+from xzarr3.stores.local.names import STAGED
 
 _LARGEST_GRID = 2**63
 _MOST_PREFIXES = _MOST_LEASES = 10_000
@@ -33,15 +33,15 @@ _ELSEWHERE = "\0"  # No prefix; stands for those that are too many to keep.
 _UNKNOWN = -1  # Size of a value that the listing does not tell.
 _LIKE_CHUNK = re.compile(r"(?:^|/)(?:c(?:[./]?\d+(?:[./]\d+)*)|\d+(?:[./]\d+)*)$")
 _TEMPORARY = re.compile(
-    rf"^{re.escape(TEMPORARY)}"  # xzarr3
+    r"^\.xzarr3-partial-"  # xzarr3 before 0.2
     r"|\.partial$"  # zarr-python, rclone
-    r"|\.__lock$"  # tensorstore
+    r"|\.__lock$"  # xzarr3, tensorstore
     r"|^\.nfs[0-9a-f]{8,}$"  # NFS
     r"|^\.(?:[\d.]+|zarr\.json|\.z\w+)\.[A-Za-z0-9]{6}$"  # rsync
     r"|\.(?:tmp|temp|part|crdownload|swp)$|~$"
 )
 
-_SURELY_TEMPORARY = re.compile(rf"^{re.escape(TEMPORARY)}|\.[0-9a-f]{{32}}\.partial$")
+_SURELY_TEMPORARY = re.compile(r"^\.xzarr3-partial-|\.[0-9a-f]{{32}}\.partial$")
 
 
 def is_surely_temporary(key: str) -> bool:

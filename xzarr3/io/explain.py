@@ -104,7 +104,7 @@ class Explanation(Shown):
     ``index_requests`` fewer requests. An absent unit counts as no request and no bytes. Requests that ask
     whether a unit exists, or that look at the document of the array, do not count. If the store cannot tell
     the size of a value, the explanation reads the whole value. A store that opens a value by reading it, as
-    a :class:`~xzarr3.MemoryStore` does, moves whole values.
+    a :class:`~xzarr3.MemoryStore` does, moves whole shards.
 
     Parameters
     ----------
@@ -259,13 +259,13 @@ def _fetch(
     with reader:
         size = len(reader.read(0)) if reader.size is None else reader.size
         everything, table, shard = ((0, size),), Table(plan, chain), chain.shard
-        in_memory = isinstance(reader, BytesValue)  # A store that opens a value by reading it has all of it.
         if shard is None:
-            asked = None if in_memory else table.requests(unit.inner)
+            asked = table.requests(unit.inner)
             parts = everything if asked is None else tuple(each[:2] for each in asked)
             return Fetch(key, coords, 1, parts, size, whole=asked is None)
         wanted, version = table.wanted(unit.inner), reader.version
-        whole = wanted.whole or in_memory
+        # A store that opens a value by reading it has all of it.
+        whole = wanted.whole or isinstance(reader, BytesValue)
         before, index = kept.get(coords, (None, None))
         is_kept = index is not None and version is not None and version == before
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import nullcontext
 
-from xzarr3.errors import NodeExistsError, NodeTypeError
+from xzarr3.errors import NodeExistsError, NodeTypeError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import refresh_consolidated
@@ -152,7 +152,15 @@ def make_node(
             if is_erased:
                 error.add_note(f"what was at '/{path}' in {store} is erased, and nothing is there now")
             raise
-        refresh_consolidated(store, format, [*made, path])
+        try:
+            refresh_consolidated(store, format, [*made, path])
+        except StoreError as error:
+            if is_erased:
+                error.add_note(
+                    f"'/{path}' in {store} may be replaced only in part: consolidated metadata do not show it "
+                    "yet; consolidate again"
+                )
+            raise
 
 
 def _has_no_lease(look: DocumentView) -> bool:

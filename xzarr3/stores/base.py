@@ -136,6 +136,15 @@ class Traits(msgspec.Struct, frozen=True):
     tells_changes: bool = False
     """Whether :meth:`Store.versions` tells every change of a value."""
 
+    def __reduce__(self) -> tuple[object, ...]:  # Arrays travel to tasks with their store, by the thousand.
+        usual = msgspec.structs.asdict(Traits())
+        changed = {name: value for name, value in msgspec.structs.asdict(self).items() if value != usual[name]}
+        return _traits, (changed,)
+
+
+def _traits(changed: dict[str, Any]) -> Traits:
+    return Traits(**changed)
+
 
 class Store(Shown, Closing):
     """Keys and values.

@@ -85,8 +85,7 @@ class _Kept:
         self.max_bytes, self.pid, self.hits, self.misses = max_bytes, os.getpid(), 0, 0
         self._store = store.with_traits(conflict_deadline=_DEADLINE)
         self._hasty = store.with_traits(conflict_deadline=_PATIENCE)
-        for each in (self._store, self._hasty):
-            vars(each)["reports"] = False  # What is kept is no request to the inner store.
+        self._store.reports = self._hasty.reports = False  # Nobody asked for these requests.
         self._used: dict[str, int] = {}
         self._written = max_bytes  # Since room was made.
 

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -48,10 +49,6 @@ _PROCESS = os.getpid()
 
 _live: weakref.WeakValueDictionary[str, ForeignStore] = weakref.WeakValueDictionary()
 _finding = fork_safe(threading.RLock())
-
-
-class _OddAnswerError(Exception):
-    """What a store answers does not fit the request."""
 
 
 class ForeignStore(Store):
@@ -155,14 +152,11 @@ class ForeignStore(Store):
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
         if not self._holds(key):
             return None
-        if byte_range is not None and byte_range != (0, None):
-            with suppress(_OddAnswerError):
-                return self._part(key, *byte_range)
         with reserved(self._usual.size):
             value = self._ask("get", key, self._get(key))
         if value is not None:
             self._usual.note(len(value))
-        return value if value is None or byte_range is None else cut(value, byte_range)
+        return value if byte_range is None else _cut(value, byte_range)
 
     async def _get(self, key: str, request: object = None) -> Buffer | None:
         from zarr.core.buffer.cpu import buffer_prototype
@@ -170,34 +164,15 @@ class ForeignStore(Store):
         found: Any = await self._found(self.foreign.get(key, buffer_prototype, request))
         return None if found is None else found.to_bytes()
 
-    def _part(self, key: str, start: int, length: int | None) -> Buffer | None:
-        """A part of a value, unless the store gives anything else, such as beyond the end of the value."""
-        from zarr.abc import store as asked
-
-        most = -start if start < 0 else length
-        if length == 0 or max(abs(start), most or 0) >= _LONGEST:
-            raise _OddAnswerError
-        request: object = asked.OffsetByteRequest(start)
-        if most is not None:
-            request = (
-                asked.SuffixByteRequest(most) if start < 0 else asked.RangeByteRequest(start, start + most)
-            )
-        try:
-            with reserved(self._usual.size if most is None else most):
-                part = self._ask("get_range", key, self._get(key, request))
-        except StoreError as error:
-            raise _OddAnswerError from error
-        if part is not None and most is not None and len(part) != most:
-            raise _OddAnswerError
-        return cut(part, (0, length)) if part is not None and start < 0 else part
-
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
     ) -> Value | None:
-        if first is None and not self._has(key):
-            return None
-        value = self.get(key)
-        return None if value is None else BytesValue(value)
+        if first is not None:
+            value = self.get(key)
+            return None if value is None else BytesValue(value)
+        whole = cache(partial(self.get, key))  # Once, if a part is wanted, as nothing tells versions apart.
+        name = f"key '{key}' of {self}"
+        return RangesValue(lambda part: _cut(whole(), part), name) if self._has(key) else None
 
     def _has(self, key: str) -> bool:
         return self._holds(key) and bool(self._ask("head", key, self._found(self.foreign.exists(key))))
@@ -319,10 +294,28 @@ class IcechunkStore(ForeignStore):
                 return None
             raise
 
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
+        part = None
+        # Icechunk returns wrong parts of documents.
+        if byte_range is not None and not key.endswith("zarr.json") and self._holds(key):
+            part = self._part(key, *byte_range)
+        return super().get(key, byte_range) if part is None else part
+
     def _part(self, key: str, start: int, length: int | None) -> Buffer | None:
-        if key.endswith("zarr.json"):  # Icechunk returns wrong parts of documents.
-            raise _OddAnswerError
-        return super()._part(key, start, length)
+        """A part of a value; None if the store gives anything else, such as beyond the end of the value."""
+        from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+
+        most = -start if start < 0 else length
+        if length == 0 or max(abs(start), most or 0) >= _LONGEST or (start, length) == (0, None):
+            return None
+        request: object = OffsetByteRequest(start)
+        if most is not None:
+            request = SuffixByteRequest(most) if start < 0 else RangeByteRequest(start, start + most)
+        with suppress(StoreError), reserved(self._usual.size if most is None else most):
+            part = self._ask("get_range", key, self._get(key, request))
+            if part is not None and most in (None, len(part)):
+                return cut(part, (0, length)) if start < 0 else part
+        return None
 
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
@@ -349,6 +342,10 @@ class _Parts(RangesValue):
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         return parallel_map(lambda part: self.read(*part), zip(starts, lengths, strict=True), _MANY)
+
+
+def _cut(value: Buffer | None, part: ByteRange) -> Buffer | None:
+    return None if value is None else cut(value, part)
 
 
 async def _all_of(names: AsyncIterator[str]) -> list[str]:

@@ -20,7 +20,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 from xzarr3 import errors
@@ -31,15 +31,15 @@ from xzarr3.quantities import positive
 from xzarr3.stores.base import Key, Names, Store, Traits
 from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.interned import reduced
+from xzarr3.stores.local.names import LOCK, is_lock
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import BytesValue, Value, cut, joined, steady
+from xzarr3.stores.values import BytesValue, RangesValue, Value, cut, joined, steady
 from xzarr3.tracing.events import sent
 
 FileSystem: TypeAlias = Any  # fsspec is imported when needed, and has no types.
 
 _MANY = 64  # Requests at a time for a file system that waits with an event loop.
 _ATTEMPTS = 100
-_UNFINISHED = ".__lock"  # Ends the name of a file that is not yet complete.
 _LOCAL = frozenset(("file", "local"))
 _NEAR = _LOCAL | {"memory"}  # Answers come without latency.
 _WEB = frozenset(("http", "https"))
@@ -170,7 +170,7 @@ class FsspecStore(Store):
             if self._lives != _process():
                 self._use(pickle.loads(pickle.dumps(self._fs, 5)))
             if what != "list" and self._is_unfinished(key):
-                raise errors.InvalidKeyError(f"key '{key}': names that end with '{_UNFINISHED}' are taken")
+                raise errors.InvalidKeyError(f"key '{key}': names that end with '{LOCK}' are taken")
             yield _joined(self._root, key.rstrip("/"))
         except errors.Xzarr3Error:
             raise
@@ -223,8 +223,12 @@ class FsspecStore(Store):
         with self._doing("read", key) as path:
             if first is None or (first != (0, None) and not self._names & _UNTAGGED):
                 look = self._look(path)
-                if look is None or look.tag is not None or first is None:
+                if look is None or look.tag is not None:
                     return None if look is None else _FileValue(self, key, look)
+                if first is None:
+                    whole = cache(partial(self.get, key))  # Once, if a part is wanted.
+                    name = f"key '{key}' of {self}"
+                    return RangesValue(lambda part: _cut(whole(), part), name, look.size)
             value = self._whole(path)  # As nothing tells whether parts are of one version.
         return None if value is None else BytesValue(value)
 
@@ -287,7 +291,7 @@ class FsspecStore(Store):
             if not self._names & _MOVES:
                 self._store(path, value)
                 return
-            unfinished = path + _UNFINISHED
+            unfinished = path + LOCK
             try:
                 self._store(unfinished, value)
                 if self._ask("head", self._fs.isdir, path):  # Moving would put the file into the directory.
@@ -343,7 +347,7 @@ class FsspecStore(Store):
         return (key for key in self._below(prefix) if self._is_unfinished(key))
 
     def _is_unfinished(self, key: str) -> bool:
-        return bool(self._names & _MOVES) and any(name.endswith(_UNFINISHED) for name in key.split("/"))
+        return bool(self._names & _MOVES) and is_lock(key)
 
     def _below(self, prefix: str) -> Sequence[Key]:
         """The files below a prefix, in any order."""
@@ -400,16 +404,15 @@ class _Look(NamedTuple):
 
 
 class _FileValue(Value):
-    """Parts of one version of a value; the whole value is read where nothing tells versions apart."""
+    """Parts of the version of a value that was looked at."""
 
     def __init__(self, store: FsspecStore, key: str, look: _Look) -> None:
         self._store, self._key, self._look = store, key, look
         self.size: int = look.size
-        self._whole: Buffer | None = None
 
     @property
     def version(self) -> object | None:
-        return None if self._look.tag is None else self._look
+        return self._look
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         return self._read([(start, length)])[0]
@@ -418,21 +421,17 @@ class _FileValue(Value):
         return iter(self._read([*zip(starts, lengths, strict=True)]))
 
     def _read(self, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        store, look, found = self._store, self._look, None
+        store, size = self._store, self._look.size
         with store._doing("read", self._key) as path:
-            if look.tag is None:
-                self._whole = store._whole(path) if self._whole is None else self._whole
-                found = None if self._whole is None else [cut(self._whole, part) for part in ranges]
+            try:
+                found = parallel_map(lambda part: store._part(path, part, size), ranges, store._most)
+            except Exception:
+                if store._look(path) == self._look:
+                    raise
             else:
-                try:
-                    found = parallel_map(lambda part: store._part(path, part, look.size), ranges, store._most)
-                except Exception:
-                    if store._look(path) == look:
-                        raise
-                found = found if store._look(path) == look else None
-        if found is None:
-            raise ChangedError(f"key '{self._key}' of {store} was replaced or removed while it was read")
-        return found
+                if store._look(path) == self._look:
+                    return found
+        raise ChangedError(f"key '{self._key}' of {store} was replaced or removed while it was read")
 
 
 def store_for(filesystem: Any, path: str = "", *, read_only: bool = False) -> Store:
@@ -497,6 +496,10 @@ def _without_secrets(text: str) -> str:
     return re.sub(r"(\w://)(?:[^/\s'\"@]+@)?([^\s'\"<>?]*)(?:\?[^\s'\"<>)\]]*)?", r"\1\2", text)
 
 
+def _cut(value: Buffer | None, part: ByteRange) -> Buffer | None:
+    return None if value is None else cut(value, part)
+
+
 def _tag(info: Mapping[str, Any]) -> object | None:
     """What tells versions of a value apart. A time does not: two versions may have the same."""
     tags = ((name, info.get(name)) for name in ("ETag", "etag", "e_tag", "generation"))
@@ -504,6 +507,16 @@ def _tag(info: Mapping[str, Any]) -> object | None:
 
 
 # File systems
+
+
+def _forget_loop() -> None:
+    """Have a forked child start an event loop of its own, which not every fsspec does by itself."""
+    if "fsspec.asyn" in sys.modules:
+        sys.modules["fsspec.asyn"].reset_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_loop)
 
 
 def _process() -> str:

@@ -16,6 +16,7 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ArgumentTypeError, ReadOnlyError, shorten
 from xzarr3.parallel import is_child
 from xzarr3.stores.base import Key, Store, Traits
+from xzarr3.stores.interned import is_plain
 from xzarr3.stores.keys import check_key
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.values import BytesValue, Value, cut, joined
@@ -81,7 +82,12 @@ class MemoryStore(Store):
         return f"<{type(self).__name__}, {len(self._values)} keys>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        own = {name: value for name, value in vars(self).items() if name not in _OF_EACH}
+        # Of a derived class also what it has beside this one, as far as it is plain data.
+        own = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in _OF_EACH and is_plain(value, Traits)
+        }
         with self._lock:
             values = {key: bytes(value) for key, value in self._values.items()}
             return _restored, (type(self), self._name, values, dict(self._numbers), own)

@@ -9,15 +9,8 @@ from types import NoneType
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from xzarr3.errors import (
-    ArgumentTypeError,
-    StoreError,
-    StoreOptionError,
-    listed,
-    one_of,
-    short_traceback,
-    shorten,
-)
+from xzarr3 import errors
+from xzarr3.errors import StoreError, listed, one_of, short_traceback, shorten
 from xzarr3.stores.base import Store
 
 StoreLike: TypeAlias = Any
@@ -78,7 +71,7 @@ def open_store(
     """
     opened, path = locate(store, storage_options, mode=mode)
     if path:
-        raise ArgumentTypeError(
+        raise errors.ArgumentTypeError(
             f"a {type(store).__name__} of '/{path}' in {opened} is no whole store; pass its store, or open "
             "the node with xzarr3.open"
         )
@@ -93,7 +86,7 @@ def locate(
     The arguments and errors are those of :func:`open_store`.
     """
     if not isinstance(storage_options, (Mapping, NoneType)):
-        raise ArgumentTypeError(
+        raise errors.ArgumentTypeError(
             f"not storage_options: {shorten(storage_options)}; accepted: a dictionary, such as "
             "{'anon': True}"
         )
@@ -125,9 +118,9 @@ def _open(store: StoreLike, options: dict[str, Any], mode: Mode) -> Store:
         return _open_location(os.fspath(store), options, mode)
     found = store if isinstance(store, Store) else _open_object(store, packages)
     if found is None:
-        raise ArgumentTypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+        raise errors.ArgumentTypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
     if options:
-        raise StoreOptionError(
+        raise errors.StoreOptionError(
             f"storage_options {listed(sorted(options))} have no meaning for a {type(store).__name__}, "
             "which has its own; leave them out"
         )
@@ -195,9 +188,7 @@ def _open_objects(url: str, options: dict[str, Any], mode: Mode) -> Store:
     from xzarr3.stores.zip import ZipStore
 
     if mode != "r":
-        raise StoreError(
-            f"a zip in object storage can only be read: {url!r}; write a local zip, and upload it"
-        )
+        raise StoreError(f"a zip in a service is only read: {url!r}; write a local zip, and upload it")
     return ZipStore(ObjectStore.from_url(above, storage_options=options), name)
 
 
@@ -234,7 +225,7 @@ def _keywords(options: dict[str, Any], path: str, *accepted: str) -> dict[str, A
     """Options of a store on the local file system; options with no meaning there are refused."""
     unknown = sorted(set(options) - set(accepted))
     if unknown:
-        raise StoreOptionError(
+        raise errors.StoreOptionError(
             f"storage_options {listed(unknown)} have no meaning for {shorten(path)}; "
             f"{one_of(unknown[0], accepted)}"
         )

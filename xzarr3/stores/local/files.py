@@ -152,10 +152,12 @@ def read_whole(store: LocalStore, key: str, path: str, scratch: Scratch | None, 
 
 def lock_of(path: str) -> str:
     """The path of the lock file of a value; a name that would be too long is replaced by a hash."""
-    above, name = os.path.split(path)
-    if len(name) > _MOST_NAME // 4 and len(os.fsencode(name)) > _MOST_NAME - len(LOCK):
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return os.path.join(above, name + LOCK)
+    at = path.rfind(os.sep) + 1
+    if len(path) - at > _MOST_NAME // 4:
+        name = os.fsencode(path[at:])
+        if len(name) > _MOST_NAME - len(LOCK):
+            path = path[:at] + hashlib.sha256(name).hexdigest()
+    return path + LOCK
 
 
 class Lock(Closing):

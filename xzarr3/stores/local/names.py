@@ -8,8 +8,6 @@ LOCK: Final = ".__lock"
 """Ends the name of a lock file, into which the next value of a key is written; tensorstore's name for it."""
 STAGED: Final = ".xzarr3-staged-"
 """Begins the names of stage directories at the root, whose values are not committed yet."""
-TEMPORARY: Final = ".xzarr3-partial-"
-"""Begins the names of temporary files that are no values, on file systems without lock files."""
 
 
 def is_lock(key: str) -> bool:

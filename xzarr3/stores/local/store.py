@@ -27,14 +27,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import (
-    InvalidKeyError,
-    StoreError,
-    StorePermissionError,
-    contended,
-    printable,
-    shorten,
-)
+from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, contended, printable, shorten
 from xzarr3.stores.base import Key, Names, Store, Traits
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.keys import check_key
@@ -54,7 +47,7 @@ _ADVICE = {  # What to do if a file cannot be written.
     errno.EDQUOT: "; free some space, or write to another disk",
     errno.EROFS: "; write to another path, since this file system is read-only",
 }
-_OF_EACH = frozenset(("_identity", "_name", "_known"))
+_OF_EACH = frozenset(("identity", "_name"))
 
 
 class LocalStore(Store):
@@ -139,8 +132,12 @@ class LocalStore(Store):
         return reduced(self, LocalStore)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root)}
+        state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root), "_known": {}}
         return {name: value for name, value in state.items() if name not in _OF_EACH}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._known = {}
 
     def check_writable(self) -> None:
         super().check_writable()
@@ -153,12 +150,8 @@ class LocalStore(Store):
     def _options(self) -> dict[str, bool]:
         return {name: getattr(self, name) for name in ("read_only", "fsync", "locks")}
 
-    @property
-    def identity(self) -> object:
-        return self._identity
-
     @cached_property
-    def _identity(self) -> object:
+    def identity(self) -> object:  # type: ignore[override]
         return "LocalStore", os.path.realpath(self.root)
 
     def _path(self, key: str) -> str:
@@ -432,9 +425,11 @@ class LocalStore(Store):
             with os.scandir(self._path(prefix[:-1]) if prefix else self._base) as entries:
                 for entry in entries:
                     key = prefix + entry.name
-                    if _is_hidden(entry):
+                    if entry.name.endswith(LOCK) or (
+                        entry.name.startswith(STAGED) and entry.is_dir(follow_symlinks=False)
+                    ):
                         continue
-                    if not self._is_folder(entry, prefix):
+                    if not _is_folder(entry):
                         keys.add(Key(key, _size_of(entry)))
                     elif not entry.is_symlink() or not self._is_circle(key, prefix):
                         prefixes.add(f"{key}/")
@@ -443,26 +438,15 @@ class LocalStore(Store):
                 self._fail("list", prefix, error)
         return keys, prefixes
 
-    def _is_folder(self, entry: os.DirEntry[str], prefix: str) -> bool:
-        try:
-            return entry.is_dir()
-        except OSError as error:
-            if error.errno == errno.ELOOP:  # A link to itself; reading it raises the error.
-                return False
-            self._fail("list", prefix + entry.name, error)
-
 
 def _size_of(entry: os.DirEntry[str]) -> int | None:
-    """The size of a file in bytes; None for anything else, and for links, which may lead anywhere."""
-    try:
-        info = entry.stat(follow_symlinks=False)
-    except OSError:  # Just removed, or inaccessible; reading it tells which.
-        return None
-    return info.st_size if stat.S_ISREG(info.st_mode) else None
+    """The size of a file in bytes; None for links, which may lead anywhere, and for what is no file."""
+    with contextlib.suppress(OSError):  # Just removed, or inaccessible; reading it tells which.
+        return entry.stat().st_size if entry.is_file(follow_symlinks=False) else None
+    return None
 
 
-def _is_hidden(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a lock file, or a stage directory."""
-    if entry.name.startswith(STAGED):
-        return entry.is_dir(follow_symlinks=False)
-    return entry.name.endswith(LOCK)
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):  # A link to itself, for example; reading it raises the error.
+        return entry.is_dir()
+    return False

@@ -26,7 +26,7 @@ from xzarr3.parallel import pause, undisturbed, waiters
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.interned import Interned
 from xzarr3.stores.object.errors import AnswerError, Failure, describe, scrub
-from xzarr3.stores.object.options import ACCEPTED, CLASSES, Recipe, Settings
+from xzarr3.stores.object.options import CLASSES, Recipe, Settings, accepted
 from xzarr3.stores.values import OversizedError
 from xzarr3.tracing.counters import add
 from xzarr3.tracing.events import sent
@@ -186,7 +186,7 @@ class Client:
             return getattr(obstore.store, CLASSES[recipe.kind])(**arguments)
         except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
             text = scrub(str(error).partition("\n\nDebug source")[0], recipe.secrets).rstrip(".")
-        raise StoreOptionError(f"no client for {recipe.address}: {text}; {ACCEPTED}")
+        raise StoreOptionError(f"no client for {recipe.address}: {text}; {accepted(text)}")
 
     def once(self, call: Call[Result], operation: str, size: int = 0, alone: bool = True) -> Result | Failure:
         """Make one request.
@@ -281,11 +281,16 @@ def _of_boto3(config: Mapping[str, Any]) -> Any:
         return None
     try:
         import boto3
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
-
-        return Boto3CredentialProvider(boto3.Session())
-    except (ImportError, ValueError):  # It is not installed, or the file has no credentials.
+    except ImportError:
         return None
+    try:
+        return Boto3CredentialProvider(boto3.Session())
+    except ValueError:  # The file has no credentials.
+        return None
+    except BotoCoreError as error:
+        raise StoreError(f"no credentials of AWS: {error}; correct AWS_PROFILE in the environment") from error
 
 
 def _interruptible(call: Callable[[], Result]) -> Result:

@@ -66,10 +66,7 @@ _SIGNS = (
     ("kind: Timeout", "no answer in time", "broken"),
     ("HTTP error", "the connection broke", "broken"),
 )
-_NO_ACCESS = (
-    "pass credentials in storage_options that permit it, anon=True for public data, or "
-    "absent_status=(404, 403) if it answers so for absent keys"
-)
+_NO_ACCESS = "pass credentials, anon=True for public data, or absent_status=(404, 403) if absent keys get it"
 _UNSUPPORTED = "use a service that can do this; disable_bulk_delete=True if it erases one key at a time only"
 _UNLISTED = "let the server list its folders, or use consolidated metadata, or keys by name"
 ADVICE: Final[dict[str, tuple[type[StoreError], str]]] = {

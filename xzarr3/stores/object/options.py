@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import Meta
 
-from xzarr3.errors import ArgumentError, ArgumentTypeError, StoreError, StoreOptionError, listed
+from xzarr3.errors import ArgumentError, ArgumentTypeError, StoreError, StoreOptionError, listed, one_of
 
 _KINDS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "http": "http", "https": "http"} | dict.fromkeys(
     ("az", "azure", "abfs", "abfss", "adl"), "az"
@@ -59,8 +59,6 @@ _NO_URL = (
     "none of them empty, '.' or '..'; 'https://' with a host, a port and a path, in which '?' is '%3F' and "
     f"'#' is '%23'; signatures of requests are given as {_HEADERS}"
 )
-ACCEPTED: Final = "accepted: those of obstore, anon, endpoint_url, key, secret, token, settings of the store"
-"""What options there are, for an error message."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -175,7 +173,8 @@ def _web(url: str, options: Mapping[str, Any]) -> Recipe:
     config = _named("http", options)
     client = {"allow_http": parts.scheme == "http", **config.pop("client_options", {})}
     if config:
-        raise StoreOptionError(f"unknown options of a web server: {listed(sorted(config))}; {ACCEPTED}")
+        names = listed(sorted(config))
+        raise StoreOptionError(f"unknown options of a web server: {names}; {accepted(names)}")
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         login = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
@@ -212,6 +211,13 @@ def _pieces(secrets: Iterable[object]) -> tuple[str, ...]:
     """Secrets and their words, each as it is and decoded."""
     words = [word for secret in secrets for word in (str(secret), *str(secret).split(" "))]
     return tuple(shown for word in words for shown in (word, unquote(word)) if shown)
+
+
+def accepted(refusal: str) -> str:
+    """The accepted options, for an error message; first the one nearest to the one that is refused."""
+    found = re.search("'([^']+)'", refusal)
+    names = ("anon", "client_options", "endpoint_url", "key", "region", "secret", "token")
+    return f"{one_of(found and found[1], names + Settings.__struct_fields__)}, and the names of obstore"
 
 
 def of_ready(store: Any, options: Mapping[str, Any]) -> Recipe:

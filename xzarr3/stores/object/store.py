@@ -442,9 +442,8 @@ class ObjectStore(Store):
 
     def _objects(self, within: str, found: Mapping[str, int]) -> Iterable[str]:
         """The objects that are keys. obstore lists a directory marker without its '/', as an empty object."""
-        keys = [
-            path[len(self._prefix) :] for path, size in found.items() if size == 0 and path.startswith(within)
-        ]
+        start = len(self._prefix)
+        keys = [path[start:] for path, size in found.items() if not size and path.startswith(within)]
         there = parallel_map(lambda key: self._ask(key, _HEAD) is not None, keys, self.concurrency)
         gone = {self._prefix + key for key, is_there in zip(keys, there, strict=True) if not is_there}
         return (path for path in found if path.startswith(within) and path not in gone)
@@ -454,9 +453,7 @@ class ObjectStore(Store):
         if self.traits.browsable:
             return self._list_page(prefix)
         within, start = self._prefix + prefix, len(self._prefix)
-        found = self._use().request(
-            lambda obstore, store: obstore.list_with_delimiter(store, within or None), "list"
-        )
+        found = self._use().request(lambda lib, store: lib.list_with_delimiter(store, within or None), "list")
         listed = self._sure("list", prefix, found)
         sizes = {entry["path"]: entry["size"] for entry in listed["objects"]}
         folders = {f"{path.rstrip('/')}/" for path in listed["common_prefixes"]} - {within}
