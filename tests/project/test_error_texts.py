@@ -134,8 +134,9 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "store": (
         lambda: xzarr3.open_store(5),
-        "not a store: int; accepted: a path, a URL, a Store, a dict of str to bytes, a store, group or array of "
-        "zarr-python, the store of an Icechunk session, a store of obstore, a mapper or file system of fsspec",
+        "not a store: int; accepted: a path, a URL, a Store, a dict of str to bytes, a store, group or array "
+        "of zarr-python, the store of an Icechunk session, a store of obstore, a mapper or file system of "
+        "fsspec",
     ),
     "store options": (
         lambda: xzarr3.open_store("/data", storage_options={"fsnc": True}),

@@ -157,8 +157,8 @@ def make_node(
         except StoreError as error:
             if is_erased:
                 error.add_note(
-                    f"'/{path}' in {store} may be replaced only in part: consolidated metadata do not show it "
-                    "yet; consolidate again"
+                    f"'/{path}' in {store} may be replaced only in part: consolidated metadata do not show "
+                    "it yet; consolidate again"
                 )
             raise
 

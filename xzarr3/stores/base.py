@@ -138,7 +138,9 @@ class Traits(msgspec.Struct, frozen=True):
 
     def __reduce__(self) -> tuple[object, ...]:  # Arrays travel to tasks with their store, by the thousand.
         usual = msgspec.structs.asdict(Traits())
-        changed = {name: value for name, value in msgspec.structs.asdict(self).items() if value != usual[name]}
+        changed = {
+            name: value for name, value in msgspec.structs.asdict(self).items() if value != usual[name]
+        }
         return _traits, (changed,)
 
 

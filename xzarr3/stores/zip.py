@@ -319,7 +319,9 @@ class _Draft(Value):
         info = os.fstat(self._descriptor)
         is_new = info.st_size == 0 and info.st_nlink == 1 and stat.S_ISREG(info.st_mode)
         if self._is_in_place() and not is_new:
+            self._let_go()
             os.unlink(self.path)  # Left by a killed writer.
+            return False
         return is_new and self._is_in_place()
 
     def _is_in_place(self) -> bool:
@@ -371,15 +373,22 @@ class _Draft(Value):
                 raise errors.ConflictError(f"cannot write {self.where}: another writer changed it meanwhile")
             if now is not None:
                 os.chmod(self.path, stat.S_IMODE(os.stat(self._target).st_mode))
+            self._let_go()
             os.replace(self.path, self._target)
             self.forget.detach()
-            if fsync:
+            if fsync and flock is not None:
                 _sync(self._folder)
 
     def release(self) -> None:
         """Remove the file, unless it was renamed."""
         if self.forget.detach() and self._is_in_place():
+            self._let_go()
             os.unlink(self.path)
+
+    def _let_go(self) -> None:
+        """Close the file on Windows, where an open file can be neither renamed nor removed."""
+        if flock is None:
+            self.close()
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
