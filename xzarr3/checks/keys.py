@@ -33,7 +33,7 @@ _ELSEWHERE = "\0"  # No prefix; stands for those that are too many to keep.
 _UNKNOWN = -1  # Size of a value that the listing does not tell.
 _LIKE_CHUNK = re.compile(r"(?:^|/)(?:c(?:[./]?\d+(?:[./]\d+)*)|\d+(?:[./]\d+)*)$")
 _TEMPORARY = re.compile(
-    r"^\.xzarr3-partial-"  # xzarr3 before 0.2
+    r"^\.xzarr3-partial-"  # xzarr3 before its first release
     r"|\.partial$"  # zarr-python, rclone
     r"|\.__lock$"  # xzarr3, tensorstore
     r"|^\.nfs[0-9a-f]{8,}$"  # NFS
@@ -41,7 +41,7 @@ _TEMPORARY = re.compile(
     r"|\.(?:tmp|temp|part|crdownload|swp)$|~$"
 )
 
-_SURELY_TEMPORARY = re.compile(r"^\.xzarr3-partial-|\.[0-9a-f]{{32}}\.partial$")
+_SURELY_TEMPORARY = re.compile(r"^\.xzarr3-partial-|\.[0-9a-f]{32}\.partial$")
 
 
 def is_surely_temporary(key: str) -> bool:

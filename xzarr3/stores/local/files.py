@@ -227,7 +227,7 @@ class Lock(Closing):
                 system.sync(self.descriptor)
             elif self._late:
                 os.close(os.dup(self.descriptor))
-            os.rename(self.name, self._path)
+            os.replace(self.name, self._path)
             self.lose()
         else:  # An open file cannot be renamed.
             with open(self.name + LOCK, "wb") as file:
