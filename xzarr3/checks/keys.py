@@ -41,7 +41,7 @@ _TEMPORARY = re.compile(
     r"|\.(?:tmp|temp|part|crdownload|swp)$|~$"
 )
 
-_SURELY_TEMPORARY = re.compile(r"^\.xzarr3-partial-|\.[0-9a-f]{{32}}\.partial$")
+_SURELY_TEMPORARY = re.compile(r"^\.xzarr3-partial-|\.[0-9a-f]{32}\.partial$")
 
 
 def is_surely_temporary(key: str) -> bool:
