@@ -147,7 +147,7 @@ class LocalStore(Store):
         return {name: getattr(self, name) for name in ("read_only", "fsync", "locks")}
 
     @cached_property
-    def identity(self) -> object:  # type: ignore[override]
+    def identity(self) -> object:
         return "LocalStore", os.path.realpath(self.root)
 
     def _path(self, key: str) -> str:
