@@ -59,7 +59,7 @@ def test_an_invalid_copy_is_written_again() -> None:
     assert {key for key in before if before[key] != after[key]} == {"zarr.json"}
 
 
-def test_temporary_files_go_once_they_are_old(tmp_path: Path) -> None:
+def test_repair_removes_leftovers_and_old_temporary_files(tmp_path: Path) -> None:
     healthy(3, LocalStore(tmp_path))
     names = {
         "t2m/c/0/.xzarr3-partial-1": 7200, "t2m/c/0/.xzarr3-partial-2": 10,
@@ -69,8 +69,12 @@ def test_temporary_files_go_once_they_are_old(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"1")
         now = (tmp_path / name).stat().st_mtime
         os.utime(tmp_path / name, (now - age, now - age))
+    lock = "t2m/c/0/1.__lock"
+    (tmp_path / lock).write_bytes(b"half a value")  # Whatever its age: no process holds it.
     report = xzarr3.check(tmp_path, repair=True)
     found = {finding.key: finding.repaired for finding in report.findings}
+    assert found.pop(lock)
+    assert not (tmp_path / lock).exists()
     assert found == {name: age > 3600 for name, age in names.items()}
     assert {name: (tmp_path / name).exists() for name in names} == {n: age < 3600 for n, age in names.items()}
 

@@ -241,7 +241,7 @@ def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: Any) -> None
                 _small(target, log, mode)
             except NodeExistsError:  # All was done but to tell others that the place is free again.
                 assert mode == "w-"
-                kept = (".xzarr3-lease", ".xzarr3-partial-lock")
+                kept = (".xzarr3-lease", ".__lock")
                 assert all(name.endswith(kept) or "/journal/" in name for name in left(target))
                 _small(target, log, "w")
         check(target, wanted)

@@ -113,12 +113,7 @@ def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequen
 
 
 def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
-    if start >= size:
-        return 0
-    count = system.preadv(descriptor, [out], start)
-    if count != len(out):
-        count += system.read_into_at(descriptor, out[count:], start + count)
-    return count
+    return system.read_into_at(descriptor, out, start) if start < size else 0
 
 
 def read_whole(store: LocalStore, key: str, path: str, scratch: Scratch | None, limit: int) -> Buffer | None:
@@ -135,10 +130,7 @@ def read_whole(store: LocalStore, key: str, path: str, scratch: Scratch | None, 
             if size > limit:
                 raise OversizedError(size, limit)
             memory = memoryview(bytearray(size)) if scratch is None else scratch.part(size)
-            count = system.preadv(descriptor, [memory], 0)
-            if count != size:
-                count += system.read_into_at(descriptor, memory[count:], count)
-            return memory[:count]
+            return memory[: system.read_into_at(descriptor, memory, 0)]
     except OSError as error:
         store._fail("read", key, error)
     finally:
