@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import LocalStore
+from xzarr3.codecs import Crc32cCodec
 from xzarr3.io import native
 
 pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
@@ -478,6 +479,36 @@ def test_what_finds_no_memory_is_left_to_the_python_executor(
     monkeypatch.setattr(native, "_lent", native._Lent())
     array[...] = np.arange(16)
     assert np.array_equal(array[...], np.arange(16))
+
+
+class OtherSum(Crc32cCodec):
+    """Adds another checksum than the real one."""
+
+    def encode(self, data: Any) -> bytes:
+        return bytes(super().encode(data))[:-4] + b"none"
+
+    def decode(self, data: Any, limit: int) -> bytes:
+        return bytes(data)[:-4]
+
+
+def test_a_library_that_does_not_agree_with_python_is_not_used() -> None:
+    found = native.loaded()
+    assert found is not None
+    for known in native._CODECS:
+        assert native._agrees(found, known, encodes=False)
+        assert known.encoder is None or native._agrees(found, known, encodes=True)
+    other = native._Known(OtherSum(), "crc32c", "crc32c")
+    assert not native._agrees(found, other, encodes=False)
+    assert not native._agrees(found, other, encodes=True)
+
+
+def test_the_result_may_be_a_mapped_file(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(4096, dtype="float32").reshape(64, 64)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(8, 8))
+    out, before = np.memmap(tmp_path / "out", dtype="float32", mode="w+", shape=(64, 64)), seen.rows
+    array.get(out=out)
+    assert np.array_equal(out, values)
+    assert seen.rows > before
 
 
 GUARDED = r"""
