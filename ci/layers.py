@@ -29,6 +29,7 @@ LAYERS: list[dict[str, str]] = [
         "xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit",
         "checks": "`check`: what is wrong with a store, and its repair",
         "inventory": "`stats`: how much is stored, by array",
+        "testing": "`check_store`: tests of a store of one's own",
         "advice": "`advise`: layouts compared for the ways in which data are read",
     },
     {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
