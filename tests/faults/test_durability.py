@@ -279,7 +279,7 @@ def test_a_writer_killed_at_each_call_of_the_system(tmp_path: Path) -> None:
     """In turn before and after each of them, so that no moment is left out."""
     root = tmp_path / "store"
     store = LocalStore(root)
-    calls = ("open", "close", "writev", "rename", "unlink", "rmdir", "mkdir", "fstat", "stat", "lstat")
+    calls = ("open", "close", "writev", "replace", "unlink", "rmdir", "mkdir", "fstat", "stat", "lstat")
     calls += ("utime", "preadv", "fsync")
     acts: dict[str, Callable[[LocalStore], object]] = {
         "set": lambda store: store.set("a/b/c", record(2)),
@@ -479,7 +479,7 @@ def test_files_that_may_not_grow(base: Path, limit: int) -> None:
     )
 
 
-FAULTS = ["open", "writev", "fsync", "rename", "unlink", "mkdir", "fstat", "stat", "preadv"]
+FAULTS = ["open", "writev", "fsync", "replace", "unlink", "mkdir", "fstat", "stat", "preadv"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)

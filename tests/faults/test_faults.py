@@ -599,9 +599,9 @@ def test_file_that_shrinks_while_it_is_read(local_store: LocalStore, monkeypatch
 
 WRITE_FAULTS: list[tuple[str, BaseException]] = [
     *(("writev", os_error(number)) for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT)),
-    *(("rename", os_error(number)) for number in (errno.EIO, errno.EXDEV)),
+    *(("replace", os_error(number)) for number in (errno.EIO, errno.EXDEV)),
     *(("open", os_error(number)) for number in (errno.EMFILE, errno.EROFS)),
-    *((name, KeyboardInterrupt()) for name in ("writev", "rename")),
+    *((name, KeyboardInterrupt()) for name in ("writev", "replace")),
 ]
 
 
@@ -637,7 +637,7 @@ def test_failing_write_whose_leftover_cannot_be_removed(
     local_store.set("a/b", b"old")
     with (
         failing(monkeypatch, "unlink", os_error(errno.EACCES)),
-        failing(monkeypatch, "rename", os_error(errno.EIO)),
+        failing(monkeypatch, "replace", os_error(errno.EIO)),
         pytest.raises(StoreError, match="Input/output error"),
     ):
         local_store.set("a/b", b"new")
@@ -681,7 +681,7 @@ def test_failing_append_changes_nothing_that_is_seen(
     array = _make(local_store, chunks=(3, 4))  # The last row of chunks is shared with what is appended.
     document = local_store.get("zarr.json")
     for after in itertools.count():
-        with failing(monkeypatch, "rename", os_error(errno.ENOSPC), after=after):
+        with failing(monkeypatch, "replace", os_error(errno.ENOSPC), after=after):
             try:
                 assert array.append(np.full((5, 16), 7.0)) == (21, 16)
                 break
@@ -702,7 +702,7 @@ def test_failing_writes_of_documents_change_nothing(
     root = xzarr3.create_group(local_store, attributes={"title": "old"})
     array = root.create_array("x", data=_values(), chunks=(4, 4), attributes={"units": "K"})
     before = contents(local_store)
-    with failing(monkeypatch, "rename", os_error(errno.ENOSPC)):
+    with failing(monkeypatch, "replace", os_error(errno.ENOSPC)):
         for write in (
             lambda: array.attrs.update(units="C"),
             lambda: array.attrs.__setitem__("units", "C"),

@@ -582,16 +582,16 @@ def test_erase_prefix_removes_leftovers_and_not_what_is_in_use(base: Path) -> No
 @unprivileged()
 def test_put_whose_directory_is_erased_meanwhile(base: Path) -> None:
     """Its lock file is in use, so the directory stays, and the value arrives."""
-    store, real = _plant(base), os.rename
+    store, real = _plant(base), os.replace
 
     def erase_first(*args: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(os, "rename", real)
+            inner.setattr(os, "replace", real)
             LocalStore(store.root).erase_prefix("a/")
         real(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "rename", erase_first)
+        patch.setattr(os, "replace", erase_first)
         store.set("a/c/new", b"value")
     assert sorted(store.list()) == ["a/c/new", "b"]
 

@@ -223,11 +223,11 @@ def test_put_calls_the_system_seldom(store: LocalStore, monkeypatch: pytest.Monk
 
         monkeypatch.setattr(os, name, call)
 
-    for name in ("open", "fstat", "stat", "lstat", "writev", "rename", "close", "mkdir", "unlink", "utime"):
+    for name in ("open", "fstat", "stat", "lstat", "writev", "replace", "close", "mkdir", "unlink", "utime"):
         watch(name, getattr(os, name))
     store.set("a/b/c", b"value")
     store.set("a/b/d", b"value")
-    once = ["stat", "open", "fstat", "writev", "rename", "close", "utime"]
+    once = ["stat", "open", "fstat", "writev", "replace", "close", "utime"]
     assert calls == once * 2
 
 
@@ -696,7 +696,7 @@ def test_lock_file_in_whose_place_something_else_lies(kind: str) -> None:
 def recorded(monkeypatch: pytest.MonkeyPatch, root: Path) -> Iterator[list[tuple[str, str]]]:
     """What is done to the disk, by name and path below ``root``."""
     done: list[tuple[str, str]] = []
-    real = {name: getattr(os, name) for name in ("fsync", "rename", "mkdir", "unlink", "rmdir", "writev")}
+    real = {name: getattr(os, name) for name in ("fsync", "replace", "mkdir", "unlink", "rmdir", "writev")}
 
     def place(what: Any, folder: int | None) -> str:
         if isinstance(what, int):
@@ -707,7 +707,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, root: Path) -> Iterator[list[tuple
 
     def noting(name: str) -> Any:
         def call(*args: Any, **options: Any) -> Any:
-            at = 1 if name == "rename" else 0
+            at = 1 if name == "replace" else 0
             folder = options.get("dst_dir_fd", options.get("dir_fd"))
             where = place(args[at], folder)
             result = real[name](*args, **options)
@@ -750,9 +750,9 @@ def test_put_is_on_the_disk(how: str, tmp_path: Path, monkeypatch: pytest.Monkey
         with recorded(monkeypatch, tmp_path) as done:
             SYNCED[how](store)
         file = done.index(("fsync", f"{folder}/c.__lock"))
-        assert file < done.index(("rename", f"{folder}/c"))
+        assert file < done.index(("replace", f"{folder}/c"))
         assert all(at < file for at, step in enumerate(done) if step == ("writev", f"{folder}/c.__lock"))
-        assert _synced_after(done, ("rename", f"{folder}/c"), folder)
+        assert _synced_after(done, ("replace", f"{folder}/c"), folder)
         made = [path for name, path in done if name == "mkdir"]
         assert (folder in made) is new
         for path in made:
