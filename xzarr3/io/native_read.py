@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.io import native, rows
-from xzarr3.io.fetch import AHEAD, Row
+from xzarr3.io.fetch import AHEAD, Row, Table
 from xzarr3.io.native import ABSENT, LEFT, Call, Layout, Left, Numbers
 from xzarr3.io.plan import ReadPlan
 from xzarr3.parallel import is_wanted
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 FEW, FEW_INNER = 8, 16
 """Chunks, and inner chunks of shards. Python reads fewer of them sooner."""
+MANY = 64
+"""Ranges of bytes in fewer uncompressed chunks. Native code reads so many of them sooner."""
 _LONGEST = 2**48  # Most elements along a dimension, so that no place exceeds 64 bits.
 _SHARDS = 64  # Most shards that are open at a time: a process has few descriptors.
 _INNER = 2**15  # Most inner chunks in a call.
@@ -180,10 +183,21 @@ def does(engine: Engine, plan: ReadPlan) -> bool:
     chain, shard = engine.meta.chain, engine.meta.chain.shard
     if not engine.store.traits.plain_files or max(engine.meta.shape, default=0) > _LONGEST:
         return False
-    if plan.chunks < (FEW if shard is None else FEW_INNER):
+    if plan.chunks < (FEW if shard is None else FEW_INNER) and not _has_many_ranges(plan):
         return False
     known = [chain] if shard is None else [shard.inner, shard.index_chain]
     return None not in map(native.reading.of, known)
+
+
+def _has_many_ranges(plan: ReadPlan) -> bool:
+    """Whether a part of few uncompressed chunks lies in many places, each of which is read by itself."""
+    if math.prod(plan.shape) < MANY:
+        return False
+    chain, units = next(plan.batches())
+    unit = next(iter(units))
+    if not chain.is_plain or all(unit.whole):
+        return False
+    return plan.chunks * len(Table(plan, chain).requests(unit.inner) or ()) >= MANY
 
 
 def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers:

@@ -10,7 +10,6 @@ empty prefix, which means every key. This module knows nothing of arrays, chunks
 
 from __future__ import annotations
 
-import hashlib
 import random
 import sys
 import time
@@ -45,6 +44,7 @@ from xzarr3.stores.values import (
     Scratch,
     Unchanged,
     Value,
+    digest,
     joined,
     merge,
 )
@@ -590,7 +590,7 @@ def versioned(store: Store, key: str, *, limit: int = sys.maxsize) -> tuple[Buff
             raise OversizedError(value.size, limit)
         data = value.read(0)
         is_served = store.traits.conditional == "service"
-        return data, value.version if is_served else hashlib.sha256(data).hexdigest()
+        return data, value.version if is_served else digest(data)
 
 
 def update(

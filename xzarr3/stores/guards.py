@@ -6,7 +6,6 @@ class holds only what is its own.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from xzarr3.stores.values import (
     Scratch,
     Value,
     check_range,
+    digest,
     flat,
 )
 from xzarr3.tracing.events import UNHEARD, Request, everywhere, here, told
@@ -122,7 +122,7 @@ def _compared(
     """Store a value if its bytes are still those of a version; the caller has locked out other threads."""
     with store.exclusive(key):
         stored = store.get(key)
-        if version != (ABSENT if stored is None else hashlib.sha256(stored).hexdigest()):
+        if version != (ABSENT if stored is None else digest(stored)):
             return False
         if contents is None:
             store.erase(key)

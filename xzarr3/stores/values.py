@@ -200,6 +200,13 @@ def flat(value: Buffer, key: str) -> Buffer:
     return memoryview(view.tobytes())
 
 
+def digest(data: Buffer) -> str:
+    """Stands for the content of a value, where a store tells no versions."""
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
 def joined(pieces: Sequence[Buffer]) -> bytes:
     """The joined pieces of a value, safe to keep: the memory of the pieces may be reused."""
     return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], bytes) else b"".join(pieces)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import itertools
 import os
 import random
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, TypeVar
 from xzarr3._types import Buffer
 from xzarr3.stores.local import system
 from xzarr3.stores.local.names import LOCK, STAGED
-from xzarr3.stores.values import Closing, OversizedError, Scratch, Value
+from xzarr3.stores.values import Closing, OversizedError, Scratch, Value, digest
 
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
@@ -148,7 +147,7 @@ def lock_of(path: str) -> str:
     if len(path) - at > _MOST_NAME // 4:
         name = os.fsencode(path[at:])
         if len(name) > _MOST_NAME - len(LOCK):
-            path = path[:at] + hashlib.sha256(name).hexdigest()
+            path = path[:at] + digest(name)
     return path + LOCK
 
 
