@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3.options import most_threads
@@ -158,12 +158,45 @@ def to_the_end(step: Callable[[], object]) -> None:
         raise
 
 
+def _help(pool: Pool, worker: Callable[[], Result], shares: list[Future[Result]]) -> None:
+    """Let a pool thread run ``worker``, unless its share is cancelled before it begins.
+
+    Raises
+    ------
+    RuntimeError
+        If no thread can be started, for instance because the interpreter is shutting down.
+    """
+    from concurrent.futures import Future
+
+    share: Future[Result] = Future()  # Not the pool's, which is unknown if Ctrl-C interrupts `submit`.
+    shares.append(share)
+    pool.get().submit(_run, share, worker)
+
+
+def _run(share: Future[Result], worker: Callable[[], Result]) -> None:
+    if share.set_running_or_notify_cancel():
+        try:
+            share.set_result(worker())
+        except BaseException as error:  # noqa: BLE001 - goes to who waits for the share
+            share.set_exception(error)
+
+
 def _wait(shares: list[Future[Result]], *, to_begin: bool = False) -> None:
     """Wait for pool threads; those that have not begun will not, unless ``to_begin``."""
     for share in shares:
         while not (share.done() or (not to_begin and share.cancel())):
             with contextlib.suppress(TimeoutError):  # A signal just before the wait does not end it.
                 share.exception(_GLANCE)
+
+
+@contextlib.contextmanager
+def _ended(work: Work, shares: list[Future[Result]]) -> Iterator[None]:
+    """End work, also after Ctrl-C. Entered twice, as that may come between two steps of the first end."""
+    try:
+        yield
+    finally:
+        work.is_over = True
+        to_the_end(lambda: _wait(shares))
 
 
 def run_on_threads(
@@ -193,20 +226,20 @@ def run_on_threads(
     """
     work, shares, results = Work(), list["Future[Result]"](), list[Result]()
     try:
-        with contextlib.suppress(RuntimeError):  # Without this help it takes longer.
-            for _ in range(threads - 1):
-                shares.append(pool.get().submit(work.run, worker))
-        results.append(work.run(worker))
-        _wait(shares)  # No items are left: the workers end with what they have.
-    except BaseException as error:
-        is_interrupted = not isinstance(error, Exception)
-        if is_interrupted and leaves:  # The caller does not wait for answers that may never come.
-            shares = [share for share in shares if share.cancel()]
-        if is_interrupted or work.first is None:
+        with _ended(work, shares), _ended(work, shares):
+            try:
+                with contextlib.suppress(RuntimeError):  # Without this help it takes longer.
+                    for _ in range(threads - 1):
+                        _help(pool, lambda: work.run(worker), shares)
+                results.append(work.run(worker))
+                _wait(shares)  # No items are left: the workers end with what they have.
+            except (KeyboardInterrupt, SystemExit):
+                if leaves:  # After Ctrl-C the caller does not wait for answers that may never come.
+                    shares[:] = [share for share in shares if share.cancel()]
+                raise
+    except Exception:
+        if work.first is None:
             raise
-    finally:
-        work.is_over = True
-        to_the_end(lambda: _wait(shares))
     if work.first is not None:
         raise work.first  # Not above, where a later error would become its context.
     return results + [share.result() for share in shares if not share.cancelled()]
@@ -220,12 +253,15 @@ def undisturbed(call: Callable[[], Result]) -> Result:
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
-    try:
-        share = waiters.get().submit(Work().run, call)
-    except RuntimeError:  # No thread can be started.
-        return call()
-    to_the_end(lambda: _wait([share], to_begin=True))
-    return share.result()
+    work, shares = Work(), list["Future[Result]"]()
+    with _ended(work, shares), _ended(work, shares):
+        try:
+            _help(waiters, lambda: work.run(call), shares)
+        except RuntimeError:  # No thread can be started.
+            if shares[0].cancel():
+                return call()
+        _wait(shares, to_begin=True)
+    return shares[0].result()
 
 
 def parallel_map(
