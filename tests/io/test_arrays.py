@@ -1247,9 +1247,9 @@ def test_an_interrupted_write_to_a_file_leaves_the_old_one(
 
     for name, failure, kind in (
         ("writev", no_space, StoreError),
-        ("rename", no_space, StoreError),
+        ("replace", no_space, StoreError),
         ("writev", interrupt, KeyboardInterrupt),
-        ("rename", interrupt, KeyboardInterrupt),
+        ("replace", interrupt, KeyboardInterrupt),
     ):
         for change in (
             lambda: array.__setitem__(..., -1),

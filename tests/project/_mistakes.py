@@ -60,9 +60,6 @@ WHAT_IS_THIS: dict[str, Mistake] = {
     "GRIB": (lambda t: xzarr3.open(t.path("file.grib")), NotFound, "GRIB", "cfgrib", NONE),
     "TIFF": (lambda t: xzarr3.from_zarr(t.path("file.tif")), NotFound, "TIFF", "open_rasterio", NONE),
     "text": (lambda t: xzarr3.open(t.path("notes.txt")), NotFound, "it is a file", "correct", NONE),
-    "netCDF-4 on a web server": (
-        lambda t: away(f"{t.web}/data/file.nc"), NotFound, "HDF5", "xr.open_dataset(path),", "zarr.json",
-    ),
     "folder of netCDF": (lambda t: xzarr3.open(t.path("many")), NotFound, "'a.nc'", "open_mfdataset", NONE),
     "kerchunk": (lambda t: ours(t.path("refs.json")), NotFound, "kerchunk", "'reference::/", NONE),
     "kerchunk in Parquet": (lambda t: ours(t.path("refs.parq")), NotFound, "kerchunk", "reference::", NONE),
@@ -137,7 +134,9 @@ PLACES: dict[str, Mistake] = {
         lambda t: away("s3://b/x", endpoint_url=t.closed, allow_http=True, annon=True),
         Store, "'annon'", "did you mean 'anon'?", "***",
     ),
-    "typed option of HTTP": (lambda t: away(t.closed, heders={}), Store, "'heders'", "'headers'?", "***"),
+    "typed option of HTTP": (
+        lambda t: away(t.closed, client_opts={}), Store, "'client_opts'", "'client_options'?", "***",
+    ),
     "options that are text": (
         lambda t: xzarr3.open(t.store, storage_options="anon"),
         WrongType, "'anon'", "{'anon': True}", "update",
@@ -146,7 +145,7 @@ PLACES: dict[str, Mistake] = {
         lambda t: ours(t.store, storage_options={"anon": True}), Option, "'anon'", "fsync", "s3",
     ),
     "cache of fsspec": (
-        lambda t: ours(f"simplecache::{t.web}/x.zarr"), Store, "open_store(...)", "CacheStore(...)", "denied",
+        lambda t: ours(f"simplecache::{t.web}/x.zarr"), Store, "open_store(...)", "CacheStore(", "denied",
     ),
     "no path": (lambda t: xzarr3.open(""), Store, "the empty path", "'.'", "zarr.json"),
     "None": (lambda t: xzarr3.from_zarr(None), WrongType, "NoneType", "a path", "NoneType'"),

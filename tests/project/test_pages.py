@@ -154,7 +154,7 @@ def test_every_public_name_and_its_members_have_an_entry() -> None:
 
     entries = reference.entries()
     assert {f"xzarr3.{name}" for name in xzarr3.__all__ if name[0] != "_"} <= entries.keys()
-    for name in ("Array.append", "Array.oindex", "Group.members", "Store.compare_and_set", "config.set"):
+    for name in ("Array.append", "Array.oindex", "Group.members", "Store.put", "config.set"):
         assert f"xzarr3.{name}" in entries
     described = [entry.name for entry in entries.values() if entry.owner is None and not entry.is_constant]
     assert [name for name in described if not entries[name].text and ".dtypes." not in name] == []

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, MutableMapping
 from types import NoneType
 from typing import Any, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit
 
 from xzarr3 import errors
 from xzarr3.errors import StoreError, listed, one_of, short_traceback, shorten
@@ -212,6 +211,8 @@ def _check_slips(location: str) -> None:
 
 def _path(location: str) -> str:
     """The path in a ``file://`` URL."""
+    from urllib.parse import unquote, urlsplit
+
     url = urlsplit(location)
     if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
         raise StoreError(

@@ -569,7 +569,7 @@ class ZipStore(Store):
         file = self._inner.open(self.key, (-TAIL, TAIL))
         if file is None:
             near = f"; {missing_part(self.path)}" if self.path else ""
-            raise errors.NodeNotFoundError(f"no zip at {self}; correct the path, or use mode 'w'{near}")
+            raise errors.NodeNotFoundError(f"{self} does not exist; correct the path, or use mode 'w'{near}")
         return _Zip(str(self), file)
 
     def _begin(self, mode: str) -> None:
