@@ -242,9 +242,10 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "bucket": (
         lambda: xzarr3.open_store("s3://"),
-        "not a URL of an object store; accepted: 's3://', 'gs://' or 'az://', a bucket or container and names, "
-        "none of them empty, '.' or '..'; 'https://' with a host, a port and a path, in which '?' is '%3F' and "
-        "'#' is '%23'; signatures of requests are given as client_options={'default_headers': {...}}",
+        "not a URL of an object store; accepted: 's3://', 'gs://' or 'az://', a bucket or container and "
+        "names, none of them empty, '.' or '..'; 'https://' with a host, a port and a path, in which '?' is "
+        "'%3F' and '#' is '%23'; signatures of requests are given as "
+        "client_options={'default_headers': {...}}",
     ),
 }
 
