@@ -565,8 +565,8 @@ def _ready(given: Any, options: dict[str, Any]) -> tuple[FileSystem, str]:
         fs = type(fs)(*fs.storage_args, **kept)
     if any(_protocols(layer) & _CACHES for each in (fs, *_targets(fs)) for layer in _layers(each)):
         raise StoreError(
-            "found a cache of fsspec, which may keep wrong values; use CacheStore(open_store(...)) around the "
-            "place itself"
+            "found a cache of fsspec, which may keep wrong values; use CacheStore(open_store(...)) around "
+            "the place itself"
         )
     return fs, root
 
