@@ -38,6 +38,7 @@ from xzarr3 import (
     Array,
     CacheStore,
     ChangedError,
+    ConflictError,
     FsspecStore,
     LocalStore,
     MemoryStore,
@@ -105,7 +106,7 @@ def _values(*shape: int) -> Values:
 def test_recipes_are_small_and_equal(kind: str, tmp_path: Path) -> None:
     array = _in(STORES[kind](tmp_path))
     recipe = pickle.dumps(array)
-    assert len(recipe) < 1500
+    assert len(recipe) < 2000
     twin = pickle.loads(recipe)
     assert pickle.dumps(twin) == pickle.dumps(array) == recipe
     assert pickle.dumps(copy.deepcopy(twin)) == recipe
@@ -131,7 +132,7 @@ def test_handles_share_what_does_not_change(kind: str, tmp_path: Path) -> None:
     assert other.engine is not first.engine
 
 
-@pytest.mark.parametrize("kind", ["local", "object", "fsspec", "cache", "log", "read-only"])
+@pytest.mark.parametrize("kind", ["local", "object", "fsspec", "cache", "wrapped", "read-only"])
 def test_what_was_used_last_is_kept_until_the_next_task(kind: str, tmp_path: Path) -> None:
     recipe = pickle.dumps(_in(STORES[kind](tmp_path)))
     engine = weakref.ref(pickle.loads(recipe).engine)
@@ -169,7 +170,7 @@ def test_only_so_much_is_kept(tmp_path: Path) -> None:
     gc.collect()
     assert len(interned._kept) <= 32
     assert len(interned._live) < 100
-    assert len(pickling._known._live) < 700
+    assert len(pickling._known) < 700
 
 
 def test_copies_of_memory_are_not_kept() -> None:
@@ -203,18 +204,6 @@ def test_a_handle_that_changes_changes_no_other(tmp_path: Path) -> None:
     first.resize((2,))
     with pytest.raises(StoreError, match="open it again"):
         second[...]
-
-
-def test_a_store_that_was_changed_is_not_shared_any_more(tmp_path: Path) -> None:
-    data = pickle.dumps(LocalStore(tmp_path))
-    first = pickle.loads(data)
-    assert pickle.loads(data) is first
-    first.read_only = True
-    second = pickle.loads(data)
-    assert second is not first
-    assert not second.read_only
-    assert pickle.loads(data) is second
-    assert pickle.loads(pickle.dumps(first)).read_only
 
 
 class Derived(LocalStore):
@@ -310,6 +299,7 @@ def test_the_document_is_parsed_and_checked_once(tmp_path: Path, monkeypatch: py
 
 _SILENT = """
 import base64, pickle, sys, threading
+import fsspec.core, fsspec.implementations.local
 import xzarr3, xzarr3.arrays, xzarr3.stores.cache, xzarr3.stores.zip
 import xzarr3.stores.object.store, xzarr3.stores.fsspec, xzarr3.dask
 recipes = [base64.b64decode(line) for line in sys.stdin]
@@ -459,7 +449,6 @@ UNSEEN: dict[str, Callable[[Path], Store]] = {
         fsspec.filesystem("dir", path=f"/w{path.name}", fs=fsspec.filesystem("memory"))
     ),
     "zip": lambda path: ZipStore(path / "x.zip", mode="w"),
-    "zip in memory": lambda path: ZipStore(MemoryStore(), "x.zip", mode="w"),
 }
 
 
@@ -468,10 +457,7 @@ def _write(array: Array) -> None:
 
 
 def _unlock(array: Array) -> None:
-    each: Any = array.store
-    while each is not None:
-        each.read_only = False
-        each = getattr(each, "inner", None)
+    array.store = array.store.with_traits(read_only=False)
     array.read_only = False
     array[:2] = 7
 
@@ -638,14 +624,18 @@ def test_a_task_that_was_given_up_and_still_runs_writes_the_same(tmp_path: Path)
         zombie.start()
         assert zombie.hear()
         assert not array[...].any()
-        assert run_child(lambda: pickle.loads(recipe).set(..., source)).error is None
-        np.testing.assert_array_equal(array[...], source)
-        stored = dict(contents(array.store))
+        # It holds the lock of the chunk; nobody else may take its place.
+        hasty = array.store.with_traits(conflict_deadline=0.2)
+        with pytest.raises(ConflictError, match=r"c/0/0\.__lock"):
+            hasty.set("c/0/0", b"other")
+        assert not array[...].any()
         while Path(f"/proc/{zombie.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.005)
         os.kill(zombie.pid, signal.SIGCONT)
         assert zombie.wait(120) == 0
     finally:
         zombie.close()
-    assert dict(contents(array.store)) == stored
+    np.testing.assert_array_equal(array[...], source)
+    assert run_child(lambda: pickle.loads(recipe).set(..., source)).error is None
+    np.testing.assert_array_equal(array[...], source)
     assert not _leftovers(tmp_path / "store")

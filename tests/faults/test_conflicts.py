@@ -8,7 +8,7 @@ import multiprocessing
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import dask
 import dask.array as da
+import msgspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -26,11 +27,14 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, StoreError
+from xzarr3._types import Buffer
 from xzarr3.commit import lease
 from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError
 from xzarr3.io.selection import basic_selection
 from xzarr3.nodes import revalidation
 from xzarr3.nodes.resize import resized
+from xzarr3.stores import ANY, BytesValue, Value
+from xzarr3.stores.values import ABSENT
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 FORMATS = (3, 2, "3-draft")
@@ -51,35 +55,38 @@ class RacingStore(MemoryStore):
             self._values, self._lock = shared._values, shared._lock
             self._generations = shared._generations
 
-    def version(self, key: str) -> object | None:
-        return None
+    traits = msgspec.structs.replace(MemoryStore.traits, conditional="service", tells_changes=False)
 
-    def get_versioned(self, key: str) -> tuple[Any, object]:
+    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
+        return [None] * len(keys)
+
+    def open(self, key: str, first: Any = None, version: object | None = None) -> Value | None:
         self.pauses("get", key)
         with self._lock:
-            return self._values.get(key), self._now(key)
+            value = self._values.get(key)
+            return None if value is None else BytesValue(value, self._now(key))
 
     def _now(self, key: str) -> object:
-        return self._generations.get(key, 0) if key in self._values else "absent"
+        return self._generations.get(key, 0) if key in self._values else ABSENT
 
-    def compare_and_set(self, key: str, version: object, value: Any) -> bool:
-        self._check_writable()
-        if self.lose(key):
-            return False
-        self.pauses("set", key)
+    def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
+        if if_version is not ANY:
+            if self.lose(key):
+                return False
+            self.pauses("set", key)
         with self._lock:
-            if self._now(key) != version:
+            if if_version not in (ANY, self._now(key)):
                 return False
             self._generations[key] = self._generations.get(key, 0) + 1
-            if value is None:
+            if pieces is None:
                 self._values.pop(key, None)
             else:
-                self._values[key] = bytes(value)
+                self._values[key] = b"".join(pieces)
             return True
 
-    def set(self, key: str, value: Any) -> None:
-        self._generations[key] = self._generations.get(key, 0) + 1
-        super().set(key, value)
+
+def wait_at_most(store: Any, seconds: float) -> None:
+    store.traits = msgspec.structs.replace(store.traits, conflict_deadline=seconds)
 
 
 def twins(store: RacingStore, number: int) -> list[RacingStore]:
@@ -152,7 +159,7 @@ def test_what_is_lost_is_tried_again_and_then_given_up() -> None:
     assert dict(xzarr3.open_array(store).attrs) == {"a": 1, "b": 2}
     store._values.clear()
     store._values.update(before)
-    store.conflict_deadline = 0.05
+    wait_at_most(store, 0.05)
     store.lose = lambda key: True
     array = xzarr3.open_array(store, mode="r+")
     for change in (
@@ -282,7 +289,7 @@ def test_a_copy_that_could_not_follow_is_repaired(zarr_format: Any) -> None:
     root.create_array("x", shape=4, dtype="int8", attributes={"a": 0})
     root.create_array("y", shape=4, dtype="int8")
     root.consolidate()
-    store.conflict_deadline = 0.05
+    wait_at_most(store, 0.05)
     key = "zarr.json" if zarr_format == 3 else ".zmetadata"
     for repair in (
         lambda: xzarr3.open_array(store, "x", mode="r+").attrs.update(b=1),
@@ -344,11 +351,11 @@ def test_others_wait_while_an_owner_lives() -> None:
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.append, np.array([10, 11]))
         assert reached.wait(120)
-        fast.store.conflict_deadline = 0.2
+        wait_at_most(fast.store, 0.2)
         with pytest.raises(ConflictError, match="length of the array"):
             fast.append(np.array([20]))
         refused.set()
-        fast.store.conflict_deadline = 60
+        wait_at_most(fast.store, 60)
         assert fast.append(np.array([20])) == (7,)
         assert late.result(timeout=120) == (6,)
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 10, 11, 20]
@@ -446,7 +453,7 @@ def test_appending_with_leases_that_are_taken_away_loses_nothing(
 
         def append(own: RacingStore, block: list[int], dice: random.Random = dice) -> None:
             own.pauses = lambda operation, key: time.sleep(dice.choice([0, 0, 0, 0.003, 0.01]))
-            own.conflict_deadline = 100
+            wait_at_most(own, 100)
             xzarr3.open_array(own, mode="r+").append(as_rows(block))
 
         others = twins(store, 4)
@@ -525,14 +532,15 @@ class Unheard(WaitingStore):
         self.late: Callable[[], bool] = lambda: False
         """Carries out the request that was not, if it still can be."""
 
-    def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+    def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
         then, before = self.then, self._values.get("zarr.json")
-        if then is None or key != "zarr.json" or before is None or not _is_of_another_length(before, value):
-            return super().compare_and_set(key, version, value)
+        store = partial(super().put, key, pieces, if_version=if_version)
+        if then is None or key != "zarr.json" or before is None or not _is_of_another_length(before, pieces):
+            return store()
         self.then = None
         if self._stores:
-            assert super().compare_and_set(key, version, value)
-        self.late = partial(super().compare_and_set, key, version, value)
+            assert store()
+        self.late = store
         found = then(self)
         if isinstance(found, Exception):
             raise found
@@ -542,7 +550,8 @@ class Unheard(WaitingStore):
         self.then = self._then
 
 
-def _is_of_another_length(one: bytes, other: bytes) -> bool:
+def _is_of_another_length(one: bytes, pieces: Sequence[Buffer] | None) -> bool:
+    other = b"".join(pieces or ())
     return bool(json.loads(one)["shape"] != json.loads(other)["shape"])
 
 
@@ -669,8 +678,8 @@ def test_a_lease_without_an_answer_is_known_again(answer: str, monkeypatch: pyte
     class Deaf(WaitingStore):
         answers: ClassVar[list[Any]] = []
 
-        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
-            done = super().compare_and_set(key, version, value)
+        def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
+            done = super().put(key, pieces, if_version=if_version)
             if key == lease.NAME and self.answers:
                 told = self.answers.pop()
                 if isinstance(told, Exception):

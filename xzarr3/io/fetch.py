@@ -309,8 +309,8 @@ def windows(rows: Sequence[Row], price: Price) -> Iterator[list[Request]]:
 
 def requests(rows: Sequence[Row], price: Price) -> list[Request]:
     """Request rows together while the gaps are small and no more bytes are moved than is allowed."""
-    if len(rows) == 1:
-        return [(*rows[0][:2], [*rows])]
+    if len(rows) <= 1:
+        return [(*row[:2], [row]) for row in rows]
     ordered = sorted(rows, key=itemgetter(0))
     gaps = [0, *(max(0, b[0] - a[0] - a[1]) for a, b in itertools.pairwise(ordered))]
     wanted, unwanted = sum(map(itemgetter(1), rows)), sum(gap for gap in gaps if gap <= price.request)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of
@@ -25,14 +26,13 @@ from xzarr3.model.storage_transformers import transformed
 from xzarr3.nodes.node import Node
 from xzarr3.options import Missing
 from xzarr3.stores import Store
-from xzarr3.stores.interned import Interned
+from xzarr3.stores.interned import interned
 from xzarr3.stores.locks import fork_safe
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
 
 _MOST_PARSED = 512
-_MOST_KNOWN = 512
 _LARGE = 2**16  # bytes of documents; larger ones are not cached
 _MOST_BELOW = 8  # groups whose consolidated metadata are cached
 _LARGE_BELOW = 2**20
@@ -126,13 +126,20 @@ class Known:
 
 
 _lock = fork_safe(threading.Lock())
-_known = Interned(_MOST_KNOWN)
+_known: WeakValueDictionary[object, Known] = WeakValueDictionary()
 
 
 def known(store: Store, path: str, format: Format, text: bytes) -> Known:
     """The shared state for an array whose documents are ``text``; the text is not parsed."""
     key = id(store), path, format, text  # the store lives as long as the shared state of its arrays
-    return _known(key, lambda: Known(store, path, format, text=text), keep=len(text) <= _LARGE)
+    found = _known.get(key)
+    if found is None:
+        made = Known(store, path, format, text=text)
+        with _lock:
+            found = _known.setdefault(key, made)
+    if len(text) <= _LARGE:
+        interned.keep_beside(store, key, found)
+    return found
 
 
 def state_of(array: Array) -> tuple[object, ...]:

@@ -66,6 +66,9 @@ class WrapperStore(Store):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__.copy()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return reduced(self, WrapperStore)
+
     def __dask_tokenize__(self) -> object:
         return type(self).__qualname__, self.identity, self.inner.__dask_tokenize__()
 

@@ -546,13 +546,13 @@ class ZipStore(Store):
 
     def __reduce__(self) -> tuple[object, ...]:
         state = {name: value for name, value in vars(self).items() if name not in ("_zip", "_draft", "_lock")}
-        return _restored, (self._name, state if self._draft is None else None, repr(self))
+        return _restored, (self._name, state, self._draft is not None)
 
     # Opening and closing
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether the zip is written by the process that this one was forked from."""
+        """Whether the zip is written by another process: this one has a copy, or was forked from it."""
         return self._draft is not None and self._zip is None
 
     def _opened(self) -> _Zip:
@@ -740,20 +740,22 @@ class ZipStore(Store):
         return [zipped.version(key) if key else (zipped.lineage, zipped.changes) for key in keys]
 
 
+_NOT_OURS: Any = object()
+"""Stands for the draft of another process."""
 _live: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
 
 
-def _restored(name: str, state: dict[str, Any] | None, shown: str) -> ZipStore:
-    """The store of a pickled form: the original in its own process, else one that reads."""
+def _restored(name: str, state: dict[str, Any], is_written: bool) -> ZipStore:
+    """The store of a pickled form: the original in its own process, else one that reads, if nobody writes."""
     store = _live.get(name)
     if store is not None:
         return store
-    if state is None:
-        raise StoreError(f"{shown} {_ELSEWHERE}")
 
     def make() -> ZipStore:
         made = ZipStore.__new__(ZipStore)
         vars(made).update(state, _lock=fork_safe(threading.RLock()))
+        if is_written:
+            vars(made).update(_draft=_NOT_OURS, _zip=None)
         return made
 
     return interned((ZipStore, name), make)

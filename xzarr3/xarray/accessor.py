@@ -60,8 +60,8 @@ class _Accessor:
         >>> found = xzarr3.open_dataset(store).isel(time=slice(5, 15)).xzarr3.explain()
         >>> found
         variable  array  reads  chunks  absent  requests     moved      used
-        t         /t         2       2       0         2  7.81 kiB  3.91 kiB
-        total                2       2       0         2  7.81 kiB  3.91 kiB
+        t         /t         2       2       0         2  3.91 kiB  3.91 kiB
+        total                2       2       0         2  3.91 kiB  3.91 kiB
         >>> found["t"]["bytes_moved"]
         8000
         """

@@ -232,8 +232,11 @@ class Lock(Closing):
     def close(self) -> None:
         """Release the lock; its file is removed unless it is the value now."""
         if self.descriptor >= 0:
-            for act in (self._unlink, self.lose) if system.POSIX else (self.lose, self._unlink):
-                act()
+            first, then = (self._unlink, self.lose) if system.POSIX else (self.lose, self._unlink)
+            try:
+                first()
+            finally:  # Also after Ctrl-C: nobody else could take the lock.
+                then()
 
     def _unlink(self) -> None:
         with contextlib.suppress(OSError):  # The next writer of the key does it.
