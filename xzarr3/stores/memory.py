@@ -97,6 +97,10 @@ class MemoryStore(Store):
         """The same as that of the copies in other processes."""
         return MemoryStore.__name__, self._name
 
+    @property
+    def read_only(self) -> bool:
+        return self._is_copy or super().read_only
+
     def check_writable(self) -> None:
         if self._is_copy or (self._pid != os.getpid() and is_child()):
             raise ReadOnlyError(
@@ -152,9 +156,8 @@ def _restored(
     # A forked child is another process. Copies may have been made at any time.
     if store is None or store._pid != os.getpid() or (store._is_copy and store._numbers != numbers):
         store = object.__new__(kind)
-        MemoryStore.__init__(store, values)
-        vars(store).update(own, _name=name, _numbers=numbers, _is_copy=True)
-        store.traits = msgspec.structs.replace(store.traits, read_only=True)
+        MemoryStore.__init__(store)
+        vars(store).update(own, _name=name, _values=values, _numbers=numbers, _is_copy=True)
         _live[name] = store
     same = store._is_copy or store.traits == own.get("traits", store.traits)
     return store if same else store.with_traits(**asdict(own["traits"]))

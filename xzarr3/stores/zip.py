@@ -536,7 +536,8 @@ class ZipStore(Store):
     @property
     def read_only(self) -> bool:
         """Whether every write is refused, as once the zip is closed."""
-        return self.traits.read_only or self._draft is None or not self._draft.forget.alive
+        is_closed = self._is_elsewhere or self._draft is None or not self._draft.forget.alive
+        return self.traits.read_only or is_closed
 
     def check_writable(self) -> None:
         if self._is_elsewhere:

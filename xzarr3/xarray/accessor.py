@@ -63,7 +63,7 @@ class _Accessor:
         t         /t         2       2       0         2  3.91 kiB  3.91 kiB
         total                2       2       0         2  3.91 kiB  3.91 kiB
         >>> found["t"]["bytes_moved"]
-        8000
+        4000
         """
         from xzarr3.xarray.explain import explain_lazy
 
