@@ -190,7 +190,8 @@ class CacheStore(WrapperStore):
     reading it again, or else read again. Writes through this cache take effect at once; with a directory, so
     do writes through any cache in that directory. Whatever changes a value by what it was, and
     :func:`~xzarr3.stores.versioned`, asks the inner store. Values that are read one after the other may be of
-    different ages, and so may parts of one value that several threads read.
+    different ages, and so may parts of one value that several threads read. What a writer was storing through
+    this cache when it was killed counts as the change of another writer.
 
     Threads that want the same value while it is not kept wait for the first one to read it. With a
     ``max_age`` of 0 each thread reads it itself. A value that is read while any value is written through the

@@ -532,7 +532,7 @@ def _advice(url: str, error: Exception) -> str:
         return "install the package that is named, with pip install"
     protocol = url.partition("::")[0].partition("://")[0]
     if protocol not in known_implementations:
-        return errors.one_of(protocol, sorted(known_implementations), "fsspec knows")
+        return f"correct the URL; {errors.one_of(protocol, sorted(known_implementations), 'fsspec knows')}"
     return "correct the URL or the options"
 
 
