@@ -169,3 +169,12 @@ def test_what_few_libraries_read_is_said() -> None:
     assert "does not know data type 'bfloat16'" in arrays["a"].not_readable_by["zarr-python 3"]
     assert "tensorstore" in arrays["a"].readable_by
     assert "does not read Zarr format 3" in arrays["a"].not_readable_by["zarr-python 2"]
+
+
+@pytest.mark.parametrize("name", ["zarr-python 3", "xarray", "tensorstore"])
+def test_raw_bits_are_not_read_by_others(name: str, tmp_path: Path) -> None:
+    """None of them reads the ``r16`` of the specification, whose fill value is a list of bytes."""
+    array = xzarr3.create_array(tmp_path / "s", "a", shape=4, dtype="r16", dimension_names=["x"])
+    array[...] = np.arange(4, dtype="<u2").view("V2")
+    assert not is_read(INSTALLED[name], tmp_path / "s", "a", tmp_path)
+    assert "'r16'" in xzarr3.check(tmp_path / "s").arrays["a"].not_readable_by[name]

@@ -534,3 +534,34 @@ def test_command_leaves_filters_out(tmp_path: Path) -> None:
         np.testing.assert_array_equal(xzarr3.open_array(target, "a")[...], data)
     assert json.loads((tmp_path / "b.zarr/a/.zarray").read_text())["filters"] == [{**DELTA, "astype": "<i4"}]
     assert main([*command, "--filter", "{"]) == 2
+
+
+@pytest.mark.parametrize("dtype", ["str", "U3"])
+@pytest.mark.parametrize(
+    ("attributes", "marks"),
+    [
+        ({}, "NA"),
+        ({"missing_value": "b"}, ["b", "NA"]),
+        ({"missing_value": ["b", "NA"]}, ["b", "NA"]),
+        ({"_FillValue": "b"}, "NA"),
+    ],
+)
+def test_copy_keeps_what_text_is_missing(
+    dtype: str, attributes: dict[str, Any], marks: object, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{at}" for at in range(3)]
+    root = xzarr3.create_group(paths[0], zarr_format=2)
+    settings = {"fill_value": "NA", "dimension_names": ["x"], "attributes": attributes}
+    root.create_array("s", shape=4, chunks=4, dtype=dtype, **settings)[:] = np.array(["a", "NA", "", "b"])
+    xzarr3.copy(paths[0], paths[1], zarr_format=3)
+    xzarr3.copy(paths[1], paths[2], zarr_format=2)
+    found = [
+        xr.open_dataset(str(path), engine=engine, consolidated=False)
+        for path in paths
+        for engine in ("zarr", "xzarr3")
+    ]
+    assert found[0].s.isnull().values[1]
+    for ds in found[1:]:
+        assert ds.s.values.tolist()[2] == ""
+        xr.testing.assert_equal(ds.load(), found[0].load())
+    assert dict(xzarr3.open_array(paths[1], path="s").attrs) == {"missing_value": marks}

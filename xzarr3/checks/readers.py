@@ -139,7 +139,7 @@ class Reader:
         data_types, codecs = self.data_types.get(version), self.codecs.get(version)
         if data_types is None or codecs is None:
             return f"does not read Zarr format {version}"
-        if array.data_type not in data_types and not ("r*" in data_types and _RAW(array.data_type)):
+        if array.data_type not in data_types:
             return f"does not know data type {array.data_type!r}"
         unknown = [name for name in dict.fromkeys(array.codecs) if name not in codecs]
         if unknown:
@@ -150,9 +150,6 @@ class Reader:
             return "does not know storage transformers"
         reasons = (check(array) for check in self.problems.get(version, ()))
         return next((reason for reason in reasons if reason is not None), None)
-
-
-_RAW = re.compile(r"r\d+").fullmatch
 
 
 def _set(text: str) -> frozenset[str]:
@@ -294,7 +291,7 @@ def _json_literals(array: Features) -> str | None:
 
 
 _IN_ZARR_PYTHON = {
-    3: _NUMBERS | _TIMES | _TEXTS | _RECORDS | {"r*"},
+    3: _NUMBERS | _TIMES | _TEXTS | _RECORDS,
     2: _set("b i u f c m M S U V O record"),
 }
 _CODECS_OF_ZARR_PYTHON = {
@@ -324,7 +321,7 @@ READERS: tuple[Reader, ...] = (
     Reader(
         "tensorstore",
         {
-            3: _NUMBERS | _SMALL_FLOATS | _set("int2 int4 raw_bytes") | {"r*"},
+            3: _NUMBERS | _SMALL_FLOATS | _set("int2 int4 raw_bytes"),
             2: _set("b i u f c S V record int4") | _SMALL_FLOATS,
         },
         {3: _CORE, 2: _set("blosc bz2 gzip zlib zstd")},

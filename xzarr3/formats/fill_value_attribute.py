@@ -24,6 +24,7 @@ from xzarr3.model.metadata import ArrayMetadata
 
 FILL_VALUE = "_FillValue"
 _SPELLED_KINDS = "biufc"  # Kinds of numpy for which xarray can read the attribute.
+_TEXT_KINDS = "UTO"
 _T = TypeVar("_T")
 _DECODED_BY = (
     *("units", "calendar", "scale_factor", "add_offset", FILL_VALUE, "missing_value", "_Unsigned"),
@@ -104,7 +105,11 @@ def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetad
         Whether the fill value was null in version 2. Then xarray masked the attribute there, too.
     """
     dtype = meta.data_type.to_native_dtype()
-    if _names(meta, to_version_2=False) is None or dtype.kind not in _SPELLED_KINDS:
+    if _names(meta, to_version_2=False) is None:
+        return meta
+    if dtype.kind in _TEXT_KINDS:
+        return _to_missing_value(meta, is_null=is_null)
+    if dtype.kind not in _SPELLED_KINDS:
         return meta
     value: Any = meta.fill_value
     if is_null:
@@ -115,6 +120,18 @@ def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetad
         except ValueError:  # A value that xarray does not mask.
             return meta
     return replace(meta, attributes={**meta.attributes, FILL_VALUE: encode_fill_value(value, dtype)})
+
+
+def _to_missing_value(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetadata:
+    """Mark missing text by ``missing_value``, as xarray reads no ``_FillValue`` of text there."""
+    attributes = dict(meta.attributes)
+    mark = attributes.pop(FILL_VALUE, None)
+    mark = mark if is_null else meta.fill_value
+    if not isinstance(mark, str):
+        return meta
+    known = attributes.get("missing_value", [])
+    marks = list(dict.fromkeys([*(known if isinstance(known, list) else [known]), str(mark)]))
+    return replace(meta, attributes={**attributes, "missing_value": marks if len(marks) > 1 else marks[0]})
 
 
 def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
