@@ -336,9 +336,8 @@ class Store(Shown, Closing):
         ----------
         key : str
         first : (int, int or None), optional
-            Start and length of the part that is read first; ``(0, None)`` if it is the whole value,
-            which a cache then asks for anew. A store
-                that needs a request to find the value fetches this part with the same request.
+            Start and length of the part that is read first; ``(0, None)`` is the whole value, for which a
+            cache then asks anew. A store that needs a request to find the value fetches this part with it.
         version : object, optional
             :attr:`Value.version` from an earlier opening. With it a store may return a value without a
             request, which raises :class:`~xzarr3.errors.ChangedError` once it finds another version.
