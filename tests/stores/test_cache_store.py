@@ -20,18 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import msgspec
 import numpy as np
 import pytest
 from _conformance import VALUE, contents, run_threads
 from _kinds import ARRAYS, Four, every_check, fork_beside
 from _servers import S3Server, WebServer
 from _unprivileged import run_child, run_unprivileged
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 import xzarr3
-from xzarr3 import LocalStore, MemoryStore, Store, StoreError
+from xzarr3 import FsspecStore, LocalStore, MemoryStore, Store, StoreError, ZipStore
 from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StorePermissionError
 from xzarr3.stores import CacheStore, Traits, Value, cut, update, versioned
@@ -1151,3 +1153,57 @@ def test_over_a_web_server(http_server: WebServer, way: str, place: dict[str, An
     for array in arrays:
         np.testing.assert_array_equal(array[3:60, 30:34], -values[3:60, 30:34])
         np.testing.assert_array_equal(array[:], -values)
+
+
+class Unsized(MemoryStore):
+    """Says the size of no value, but tells versions."""
+
+    traits = msgspec.structs.replace(MemoryStore.traits, request_bytes=1, concurrency=8)
+
+    def open(self, key: str, first: Any = None, version: object = None) -> Value | None:
+        value = super().open(key, first, version)
+        if value is not None:
+            value.size = None
+        return value
+
+
+def test_value_that_is_cut_at_a_limit_is_not_kept() -> None:
+    store = CacheStore(Unsized())
+    store.set("a", b"x" * 100)
+    for _ in range(2):
+        with pytest.raises(OversizedError):
+            store.get("a", limit=20)
+        assert len(store.get("a") or b"") == 100
+
+
+def test_parts_of_files_with_tags_are_kept(tmp_path: Path) -> None:
+    class Tagged(MemoryFileSystem):
+        protocol = "tagged"
+
+        def info(self, path: str, **kwargs: Any) -> Any:
+            return {**super().info(path, **kwargs), "ETag": "1"}
+
+    fs = Tagged()
+    fs.pipe("/cached/a", b"0123456789")
+    inner = FsspecStore(fs.get_mapper("/cached"))
+    for _ in range(2):  # The second one finds what the first has kept.
+        store = CacheStore(inner.with_traits(concurrency=8), directory=tmp_path / "kept")
+        for _ in range(2):
+            assert store.get("a", (3, 4)) == b"3456"
+            assert store.exists("a")
+            assert store.getsize("a") == 10
+
+
+@pytest.mark.parametrize("ends", ["discarded", "closed"])
+def test_zip_that_is_written_is_not_kept_before_it_is_closed(ends: str, tmp_path: Path) -> None:
+    path, kept = tmp_path / "a.zip", tmp_path / "kept"
+    with ZipStore(path, mode="w") as made:
+        made.set("k", b"old")
+    writer = CacheStore(ZipStore(path, mode="r+"), directory=kept)
+    reader = CacheStore(ZipStore(path), directory=kept)
+    writer.set("k", b"new")
+    assert writer.get("k") == b"new"
+    assert reader.get("k") == b"old"
+    writer.__exit__(*((OSError, OSError(), None) if ends == "discarded" else (None, None, None)))
+    assert CacheStore(ZipStore(path)).get("k") == (b"old" if ends == "discarded" else b"new")
+    assert writer.get("k") == (b"old" if ends == "discarded" else b"new")

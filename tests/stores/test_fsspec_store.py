@@ -712,9 +712,14 @@ def test_fsspec_store_shows_no_secrets(tmp_path: Path) -> None:
         assert SECRET not in "\n".join(shown)
         assert pickle.loads(pickle.dumps(store)).identity == store.identity
     Failing.answer = None
-    with pytest.raises(StoreError) as caught:
-        FsspecStore(f"nosuch://user:{SECRET}@a/b?token={SECRET}", storage_options={"password": SECRET})
-    assert SECRET not in str(caught.value)
+    for url in (
+        f"nosuch://user:{SECRET}@a/b?token={SECRET}",
+        f"nosuch://user:se@{SECRET}@a/b",
+        f"nosuch://::ftp://user:{SECRET}@a/b.tar",
+    ):
+        with pytest.raises(StoreError) as caught:
+            FsspecStore(url, storage_options={"password": SECRET})
+        assert SECRET not in str(caught.value)
 
 
 def test_fsspec_store_identities_are_those_of_places(tmp_path: Path) -> None:

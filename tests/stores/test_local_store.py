@@ -34,6 +34,7 @@ from xzarr3 import (
     StorePermissionError,
 )
 from xzarr3._types import Buffer
+from xzarr3.stores import guards
 from xzarr3.stores.base import update, versioned
 from xzarr3.stores.local import files as local_files
 from xzarr3.stores.local import system
@@ -554,7 +555,7 @@ def test_lock_leaves_no_descriptors_open(store: LocalStore) -> None:
         with pytest.raises(LookupError):
             update(store, "a/b", fail)
     assert len(os.listdir("/proc/self/fd")) == before
-    assert local_files._open_ones == set()
+    assert not list(local_files._open_ones)
     assert local_files.held() == {}
 
 
@@ -833,3 +834,103 @@ def test_zarr_python_finds_nothing_strange(store: LocalStore) -> None:
         warnings.simplefilter("error")
         assert dict(zarr.open_group(store.root, mode="r").members()).keys() == {"x"}
     assert sorted(files(store.root)) == ["x/c/0/0", "x/zarr.json", "zarr.json"]
+
+
+def test_put_that_is_interrupted_as_it_renames_leaves_the_lock_of_another(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[Lock] = []
+    rename = os.replace
+
+    def replace(source: str, target: str) -> None:
+        rename(source, target)
+        monkeypatch.setattr(os, "replace", rename)
+        others.append(Lock(target, time.monotonic() + 5, shared=True, late=False))
+        raise KeyboardInterrupt  # As Python does after a call during which the signal came.
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        store.set("k", b"mine")
+    with pytest.raises(TimeoutError):
+        Lock(others[0]._path, time.monotonic(), shared=True, late=False)
+    others[0].fill([b"of another"], fsync=False)
+    assert store.get("k") == b"of another"
+
+
+def test_lock_that_nobody_holds_in_a_variable_is_free(store: LocalStore) -> None:
+    store.set("k", b"1")
+    path = os.path.join(store.root, "k")
+    Lock(path, time.monotonic() + 5, shared=True, late=False)  # Ctrl-C may lose it so.
+    Lock(path, time.monotonic(), shared=True, late=False).close()
+
+
+def test_lock_of_a_network_mount_that_still_counts_the_link_of_a_removed_file(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.set("k", b"1")
+    path, calls = os.path.join(store.root, "k"), []
+    lock = system.lock
+
+    def first_is_stolen(descriptor: int) -> bool:
+        calls.append(descriptor)
+        if len(calls) == 1:  # As NFS does with a file that is open elsewhere.
+            os.rename(f"{path}{LOCK}", os.path.join(store.root, ".nfs0001"))
+        return lock(descriptor)
+
+    monkeypatch.setattr(system, "lock", first_is_stolen)
+    with Lock(path, time.monotonic() + 5, shared=True, late=True) as held:
+        assert len(calls) == 2
+        assert os.path.samestat(os.fstat(held.descriptor), os.stat(held.name))
+
+
+def test_exclusive_that_is_interrupted_keeps_no_place(store: LocalStore) -> None:
+    class Interrupted(set[object]):
+        def add(self, value: object) -> None:
+            super().add(value)
+            raise KeyboardInterrupt
+
+    guards._held.keys, before = Interrupted(), guards._held.keys
+    with pytest.raises(KeyboardInterrupt), store.exclusive("k"):
+        pass
+    found, guards._held.keys = guards._held.keys, before
+    assert not found
+
+
+def test_exclusive_of_a_forked_child_waits_for_its_parent(store: LocalStore) -> None:
+    with store.exclusive("k"):
+        child = os.fork()
+        if child == 0:
+            try:
+                with store.with_traits(conflict_deadline=0.1).exclusive("k"):
+                    os._exit(1)
+            except ConflictError:
+                os._exit(0)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_list_dir_goes_on_after_a_link_that_vanishes(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for at in range(8):
+        store.set(f"k{at}", b"1")
+    os.symlink(tmp_path, os.path.join(store.root, "link"))
+    stat = os.stat
+
+    def vanished(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if str(path).endswith("link"):
+            raise FileNotFoundError(errno.ENOENT, "vanished", path)
+        return stat(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", vanished)
+    assert store.list_dir("") == ({f"k{at}" for at in range(8)}, set())
+
+
+def test_put_says_what_a_network_mount_reports(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> bool:
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    monkeypatch.setattr(system, "lock", fails)
+    with pytest.raises(StoreError, match="Connection timed out"):
+        store.set("k", b"1")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections import UserDict
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from _conformance import VALUE, contents, run_threads
 from _things import Thing
 from _unprivileged import run_child
 
 import xzarr3
-from xzarr3 import InvalidKeyError, MemoryStore, ReadOnlyError
+from xzarr3 import InvalidKeyError, MemoryStore, ReadOnlyError, ZipStore
+from xzarr3.stores import update
 
 
 @pytest.mark.parametrize("kind", [dict, UserDict])
@@ -150,3 +154,51 @@ def test_get_does_not_copy_a_value() -> None:
     value = bytes(1000)
     store = MemoryStore({"a": value})
     assert store.get("a") is value
+
+
+def test_memory_stores_of_one_dictionary_take_no_version_of_another_one() -> None:
+    values: dict[str, bytes] = {}
+    for at in range(3):
+        packed = MemoryStore()
+        array = xzarr3.create_array(packed, shape=64, chunks=2, shards=16, dtype="f8", compressors="zstd")
+        array[:] = np.random.default_rng(at).random(64) * (np.arange(64) % (at + 2) > 0)
+        store = MemoryStore(values)
+        store.set_values((key, bytes(packed.get(key) or b"")) for key in packed.list())
+        assert np.array_equal(xzarr3.open_array(store)[20:22], array[20:22])
+        value = store.open("zarr.json")
+        assert value is not None
+        assert value.version is None
+
+
+def test_identity_of_a_dictionary_is_not_that_of_one_that_is_gone() -> None:
+    names = set()
+    for at in range(64):
+        values = {"a": bytes([at])}
+        names.add(MemoryStore(values).identity)
+        del values
+    assert len(names) == 64
+
+
+def test_with_traits_gives_a_memory_store_that_travels_without_the_first_one() -> None:
+    store = MemoryStore().with_traits(conflict_deadline=1.0)
+    data = pickle.dumps(store)
+    store.set("a", b"1")
+    assert pickle.loads(data).get("a") == b"1"
+    assert pickle.loads(data).writeable
+
+
+@pytest.mark.parametrize("kind", ["memory", "zip"])
+def test_erase_is_not_undone_by_an_update_under_way(kind: str, tmp_path: Path) -> None:
+    store = MemoryStore() if kind == "memory" else ZipStore(tmp_path / "a.zip", mode="w")
+    store.set("a", b"old")
+    thread = threading.Thread(target=store.erase, args=["a"])
+
+    def change(stored: Any) -> list[Any]:
+        thread.start()
+        thread.join(0.05)  # It waits for the lock of the key.
+        return [stored, b"+"]
+
+    update(store, "a", change)
+    thread.join(60)
+    assert store.get("a") is None
+    store.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import obstore
 import pytest
 from _fault_server import FaultServer
 
@@ -449,3 +450,9 @@ def test_children(fault_server: FaultServer) -> None:
         f"{fault_server.url}/b/x",
     )
     assert out.split() == ["0", "3", "3", "0", "True"]
+
+
+def test_a_ready_store_of_a_web_server_shows_no_password() -> None:
+    store = ObjectStore(obstore.store.HTTPStore("https://user:sesame@host/x"))
+    assert "sesame" not in f"{store!r} {store.identity} {store.__dask_tokenize__()}"
+    assert "https://host/x" in repr(store)

@@ -80,3 +80,9 @@ def test_open_store_takes_what_other_libraries_have(tmp_path: Path) -> None:
 def test_open_store_refuses_other_things(thing: object) -> None:
     with pytest.raises(TypeError, match="not a store"):
         open_store(thing)  # type: ignore[arg-type]
+
+
+def test_open_store_shows_no_password_of_a_zip_that_is_only_read() -> None:
+    with pytest.raises(StoreError, match="upload it") as caught:
+        open_store("https://user:sesame@host/a/b.zip", mode="a")
+    assert "sesame" not in str(caught.value)

@@ -1373,3 +1373,28 @@ def test_adding_to_any_bytes_ends_in_our_error_or_keeps_what_was_readable(
         assert path.read_bytes() == whole
         return
     assert readable(ZipStore(path)) == before | {"new": b"new"}
+
+
+def test_with_traits_travels_with_them(path: Path) -> None:
+    with ZipStore(path, mode="w") as store:
+        store.set("a", b"1")
+        other = pickle.loads(pickle.dumps(store.with_traits(read_only=True)))
+        assert not other.writeable
+        assert pickle.loads(pickle.dumps(store)).writeable
+
+
+def test_with_traits_alone_is_left_to_the_parent_of_a_forked_child(path: Path) -> None:
+    code = """
+import gc, os, sys
+from xzarr3 import ZipStore
+store = ZipStore(sys.argv[1], mode="w").with_traits(conflict_deadline=1.0)
+store.set("a", b"1")
+gc.collect()
+child = os.fork()
+if child == 0:
+    sys.exit()
+os.waitpid(child, 0)
+store.close()
+"""
+    subprocess.run([sys.executable, "-c", code, path], check=True, timeout=120)
+    assert ZipStore(path).get("a") == b"1"

@@ -1,8 +1,7 @@
 /* Native rows: reads and writes many chunks in one call that holds no lock of Python.
  *
- * xzarr3/io/native.py loads this file's library with ctypes and describes the work in the two structs at the
- * end of this comment. Every field has 8 bytes: a number, or the address of memory that the caller owns and
- * keeps alive during the call. Nothing is kept between calls but what the caller owns, descriptors included.
+ * xzarr3/io/native.py calls it through ctypes, with the structs Read and Write. Each field has 8 bytes: a number, or the
+ * address of memory that the caller owns. Nothing else is kept between calls; descriptors, too, are the caller's.
  *
  * The contract of a row
  * - A row of a read is one chunk: a whole file, a part of an open file, or a part of bytes in memory. `offset`
@@ -693,17 +692,18 @@ typedef struct {
     char name[MOST_NAME], lock[MOST_NAME + sizeof LOCK];
 } Target;
 
-/* Creates and locks the file that becomes the value: the protocol is described in xzarr3/stores/local/files.py. */
+/* Creates and locks the file that becomes the value, as xzarr3/stores/local/files.py does; removes it if nothing locks. */
 static int create(Thread *thread, const i64 *coords, Target *target) {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    struct stat info;
+    struct stat info, named;
     if ((target->folder = folder_of(thread, coords, target->name)) < 0) return 0;
     strcat(strcpy(target->lock, target->name), LOCK);
-    target->file = openat(target->folder, target->lock, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (target->file < 0) return 0;
-    int locked = fcntl(target->file, F_OFD_SETLK, &whole) == 0, none = !locked && errno != EAGAIN && errno != EACCES;
-    if (locked && fstat(target->file, &info) == 0 && info.st_nlink && !info.st_size) return 1;
-    if (none) unlinkat(target->folder, target->lock, 0); /* There are no locks, so nobody else has it. */
+    if ((target->file = openat(target->folder, target->lock, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) return 0;
+    int error = fcntl(target->file, F_OFD_SETLK, &whole) == 0 ? 0 : errno;
+    int mine = !error && fstat(target->file, &info) == 0 && info.st_nlink && !info.st_size;
+    if (mine && (!((const Write *)thread->job)->late || (fstatat(target->folder, target->lock, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+                                        named.st_ino == info.st_ino))) return 1;
+    if (error == EINVAL || error == ENOLCK || error == ENOSYS || error == ENOTSUP) unlinkat(target->folder, target->lock, 0);
     close(target->file);
     return 0;
 }

@@ -382,7 +382,8 @@ class Store(Shown, Closing):
     def exclusive(self, key: str) -> AbstractContextManager[object]:
         """A context in which no other process changes the value of a key, as far as the store can do that.
 
-        The thread that holds it may call :meth:`put` and :meth:`erase` for the key.
+        The thread that holds it may call :meth:`put` or :meth:`erase` for the key, once; a store may take
+        that for the end of the context.
         """
         return nullcontext()
 

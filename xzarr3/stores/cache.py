@@ -169,7 +169,10 @@ def _unpacked(name: str, data: Buffer) -> _Entry | None:
     if magic != _MAGIC or summed != isal_zlib.crc32(view[_SUMMED:], isal_zlib.crc32(name.encode())):
         return None
     value = view[_FIELDS.size + length :]
-    version = _version(bytes(view[_FIELDS.size : _FIELDS.size + length]))
+    try:
+        version = _version(bytes(view[_FIELDS.size : _FIELDS.size + length]))
+    except (ValueError, SyntaxError):
+        return None
     return _Entry(value, version, None if size < 0 else size, checked)
 
 
@@ -310,6 +313,23 @@ class CacheStore(WrapperStore):
         self._kept.forget((), self._base)
 
     @property
+    def _is_draft(self) -> bool:
+        """Whether what a zip or a transaction holds may still be discarded, unseen by others."""
+        return self.inner.writeable and self.inner.traits.visible != "at once"
+
+    def close(self) -> None:
+        was_draft = self._is_draft
+        super().close()
+        if was_draft:  # What others have kept meanwhile is old now.
+            self.clear()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        was_draft = self._is_draft
+        super().__exit__(kind, error, trace)
+        if was_draft:
+            self.clear()
+
+    @property
     def told_apart(self) -> object:
         # Values kept by one cache may be older than those kept by another.
         return super().told_apart if self.max_age == 0 else str(self.directory or self._token)
@@ -332,6 +352,8 @@ class CacheStore(WrapperStore):
         return self._kept.find(self._named(key, part))
 
     def _keep(self, key: str, part: str, entry: _Entry, number: bytes | None) -> None:
+        if self._is_draft:
+            return
         if self.max_age != 0 or (entry.version is not None and part != _HEAD):
             self._kept.keep(self._named(key, part), entry, number)
 
@@ -405,6 +427,8 @@ class CacheStore(WrapperStore):
                         raise OversizedError(value.size, limit)
                     length = limit + 1 if value.size is None and limit != sys.maxsize else value.size
                     data = bytes(value.read(0, length))
+                    if len(data) > limit:
+                        raise OversizedError(len(data), limit)
                     return _Entry(data, value.version, len(data), began)
         data = self.inner.get(key, limit=limit)  # Some servers cannot send parts.
         return None if data is None else _Entry(bytes(data), None, len(data), began)

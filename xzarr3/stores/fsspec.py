@@ -218,8 +218,8 @@ class FsspecStore(Store):
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
     ) -> Value | None:
-        if isinstance(version, _Look):
-            return _FileValue(self, key, version)
+        if isinstance(version, tuple):
+            return _FileValue(self, key, _Look(*version))
         with self._doing("read", key) as path:
             if first is None or (first != (0, None) and not self._names & _UNTAGGED):
                 look = self._look(path)
@@ -412,7 +412,7 @@ class _FileValue(Value):
 
     @property
     def version(self) -> object | None:
-        return self._look
+        return tuple(self._look)  # A plain one, which a cache can keep.
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         return self._read([(start, length)])[0]
@@ -493,7 +493,10 @@ def _status(error: BaseException) -> Any:
 
 def _without_secrets(text: str) -> str:
     """``text`` without the users, passwords and queries of URLs."""
-    return re.sub(r"(\w://)(?:[^/\s'\"@]+@)?([^\s'\"<>?]*)(?:\?[^\s'\"<>)\]]*)?", r"\1\2", text)
+    links = re.split(r"::(?=[\w+.-]+:)", text)  # Of a chain, as in "zip://::https://".
+    return "::".join(
+        re.sub(r"(\w://)(?:[^/\s'\"]+@)?([^\s'\"<>?]*)(?:\?[^\s'\"<>)\]]*)?", r"\1\2", link) for link in links
+    )
 
 
 def _cut(value: Buffer | None, part: ByteRange) -> Buffer | None:

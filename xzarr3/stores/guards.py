@@ -6,6 +6,7 @@ class holds only what is its own.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -281,6 +282,9 @@ class _Held(threading.local):
 
 _held = _Held()
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _held.keys.clear())
+
 
 def _exclusive(method: Method) -> Method:
     @wraps(method)
@@ -292,8 +296,8 @@ def _exclusive(method: Method) -> Method:
             yield
             return
         with key_lock(*place), method(store, key):
-            _held.keys.add(place)
             try:
+                _held.keys.add(place)
                 yield
             finally:
                 _held.keys.discard(place)

@@ -110,8 +110,8 @@ def is_plain(value: object, *kinds: type) -> bool:
     """Whether a value consists of plain types and ``kinds`` only, so that equal values pickle equally."""
     if type(value) in _PLAIN:
         return True
-    if isinstance(value, list | tuple | frozenset):
+    if isinstance(value, list | tuple | frozenset) and type(value) in (list, tuple, frozenset):
         return all(is_plain(item, *kinds) for item in value)
-    if isinstance(value, dict):
+    if type(value) is dict:
         return all(is_plain(item, *kinds) for pair in value.items() for item in pair)
     return isinstance(value, kinds)

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import asdict
@@ -18,10 +18,19 @@ from xzarr3.parallel import is_child
 from xzarr3.stores.base import Key, Store, Traits
 from xzarr3.stores.interned import is_plain
 from xzarr3.stores.keys import check_key
-from xzarr3.stores.locks import fork_safe
+from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.values import BytesValue, Value, cut, joined
 
+
+class _Given:
+    """A dictionary of a user, and the name of all stores of it, for as long as there is one of them."""
+
+    def __init__(self, values: object, name: str) -> None:
+        self.values, self.name = values, name
+
+
 _live: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
+_of_dicts: weakref.WeakValueDictionary[int, _Given] = weakref.WeakValueDictionary()
 
 
 class MemoryStore(Store):
@@ -57,6 +66,8 @@ class MemoryStore(Store):
     (b'1', True, (set(), {'a/'}))
     """
 
+    _original: MemoryStore | None = None
+    _given: _Given | None = None
     traits = Traits(request_bytes=2**10, over_read=math.inf, conditional="processes", tells_changes=True)
 
     def __init__(self, values: MutableMapping[str, Any] | None = None, *, read_only: bool = False) -> None:
@@ -71,12 +82,18 @@ class MemoryStore(Store):
             check_key(key)
         if values is not None:  # The user may change them, too, and make another store of them.
             self.traits = msgspec.structs.replace(self.traits, tells_changes=False)
-            self._name = f"{os.getpid()}-{id(values)}"
+            self._given = _of_dicts.setdefault(id(values), _Given(values, self._name))
+            self._name = self._given.name
         self._lock = fork_safe(threading.Lock())
         self._numbers: dict[str, int] = {"": 0}  # Of the last change of each key, and of all.
         self._is_copy = False
         self._pid = os.getpid()
         _live[self._name] = self
+
+    def with_traits(self, **changes: Any) -> Self:
+        made = super().with_traits(**changes)
+        made._original = self  # Which a pickled form of the new one names.
+        return made
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {len(self._values)} keys>"
@@ -122,11 +139,11 @@ class MemoryStore(Store):
             self._numbers[key] = self._numbers[""]
 
     def erase(self, *keys: str) -> None:
-        with self._lock:
-            for key in keys:
+        for key in keys:
+            with key_lock(self.identity, key), self._lock:  # Not while another thread changes the value.
                 self._values.pop(key, None)
                 self._numbers.pop(key, None)
-            self._numbers[""] += 1
+                self._numbers[""] += 1
 
     def list(self, prefix: str = "") -> Iterator[str]:
         with self._lock:
@@ -136,8 +153,9 @@ class MemoryStore(Store):
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
     ) -> Value | None:
+        number = self.versions([key])[0]  # First, as a value may be newer than its number, never older.
         value = self._values.get(key)
-        return None if value is None else BytesValue(value, self._numbers.get(key))
+        return None if value is None else BytesValue(value, number)
 
     def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
         if not self.traits.tells_changes:
@@ -145,7 +163,7 @@ class MemoryStore(Store):
         return [self._numbers.get(key) for key in keys]
 
 
-_OF_EACH = frozenset(("_name", "_values", "_lock", "_numbers", "_is_copy", "_pid"))
+_OF_EACH = frozenset(("_original", "_given", "_name", "_values", "_lock", "_numbers", "_is_copy", "_pid"))
 
 
 def _restored(

@@ -186,9 +186,12 @@ def _open_objects(url: str, options: dict[str, Any], mode: Mode) -> Store:
         return ObjectStore.from_url(url, storage_options=options)
     from xzarr3.stores.zip import ZipStore
 
+    inner = ObjectStore.from_url(above, storage_options=options)
     if mode != "r":
-        raise StoreError(f"a zip in a service is only read: {url!r}; write a local zip, and upload it")
-    return ZipStore(ObjectStore.from_url(above, storage_options=options), name)
+        raise StoreError(
+            f"{name!r} of {inner} is only read, as all zips there; write a local zip, and upload it"
+        )
+    return ZipStore(inner, name)
 
 
 def _check_slips(location: str) -> None:

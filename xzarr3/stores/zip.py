@@ -25,7 +25,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, get_args
 from zipfile import ZipInfo
 
 import msgspec
@@ -39,7 +39,7 @@ from xzarr3.stores.interned import interned
 from xzarr3.stores.keys import check_key
 from xzarr3.stores.local.near import missing_part
 from xzarr3.stores.local.store import LocalStore
-from xzarr3.stores.locks import fork_safe
+from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.values import BytesValue, OversizedError, Value, cut
 
 try:
@@ -493,6 +493,7 @@ class ZipStore(Store):
     traits = Traits(request_bytes=2**12, conditional="processes", visible="at close", tells_changes=True)
     _zip: _Zip | None = None
     _draft: _Draft | None = None
+    _original: ZipStore | None = None
 
     def __init__(
         self,
@@ -525,6 +526,11 @@ class ZipStore(Store):
             self._begin("x" if mode == "w-" else mode)
         _live[self._name] = self
 
+    def with_traits(self, **changes: Any) -> Self:
+        made = super().with_traits(**changes)
+        made._original = self  # Which a pickled form of the new one names, and a forked child looks for.
+        return made
+
     def __repr__(self) -> str:
         where = f"'{errors.printable(self.path or self.key)}'"
         return f"<ZipStore {where}>" if self.path else f"<ZipStore {where} of {self._inner}>"
@@ -546,7 +552,8 @@ class ZipStore(Store):
             raise errors.ReadOnlyError(f"{self} {_CLOSED}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        state = {name: value for name, value in vars(self).items() if name not in ("_zip", "_draft", "_lock")}
+        own = ("_original", "_zip", "_draft", "_lock")
+        state = {name: value for name, value in vars(self).items() if name not in own}
         return _restored, (self._name, state, self._draft is not None)
 
     # Opening and closing
@@ -726,9 +733,9 @@ class ZipStore(Store):
             zipped.changes += 1
 
     def erase(self, *keys: str) -> None:
-        with self._lock:
-            zipped = self._writing()[1]
-            for key in keys:
+        for key in keys:
+            with key_lock(self.identity, key), self._lock:  # Not while another thread changes the value.
+                zipped = self._writing()[1]
                 zipped.changes += zipped.members.pop(key, None) is not None
 
     def list(self, prefix: str = "") -> Iterator[str]:
@@ -748,9 +755,6 @@ _live: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary(
 
 def _restored(name: str, state: dict[str, Any], is_written: bool) -> ZipStore:
     """The store of a pickled form: the original in its own process, else one that reads, if nobody writes."""
-    store = _live.get(name)
-    if store is not None:
-        return store
 
     def make() -> ZipStore:
         made = ZipStore.__new__(ZipStore)
@@ -759,7 +763,9 @@ def _restored(name: str, state: dict[str, Any], is_written: bool) -> ZipStore:
             vars(made).update(_draft=_NOT_OURS, _zip=None)
         return made
 
-    return interned((ZipStore, name), make)
+    store = _live.get(name) or interned((ZipStore, name), make)
+    traits = state["traits"]
+    return store if store.traits == traits else store.with_traits(**msgspec.structs.asdict(traits))
 
 
 def _forked() -> None:

@@ -25,6 +25,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
 
 from xzarr3._types import Buffer
 from xzarr3.stores.local import system
@@ -164,7 +165,7 @@ class Lock(Closing):
         Whether other processes may be at the value. Otherwise nothing is locked, and the file has a name of
         its own.
     late : bool
-        Whether only the closing of the file tells that the disk is full.
+        Whether only the closing of the file tells that the disk is full, as on network mounts.
 
     Raises
     ------
@@ -175,10 +176,11 @@ class Lock(Closing):
         :data:`NO_LOCKS` if the file system has no locks.
     """
 
+    descriptor = -1
+
     def __init__(self, path: str, end: float, *, shared: bool, late: bool) -> None:
         self._path, self._shared, self._late = path, shared, late
         self.name = lock_of(path if shared else f"{path}.{uuid.uuid4().hex}")
-        self.descriptor = -1
         began = time.monotonic()
         while not self._take():
             now = time.monotonic()
@@ -197,7 +199,8 @@ class Lock(Closing):
         try:
             if not self._shared or system.lock(descriptor):
                 info = os.fstat(descriptor)
-                if info.st_nlink and not info.st_size:
+                # A network mount may still count the link of a file that another writer has removed.
+                if info.st_nlink and not info.st_size and (not self._late or self._names(info)):
                     _open_ones.add(self)
                     self.descriptor = descriptor
         except OSError as error:
@@ -229,6 +232,13 @@ class Lock(Closing):
             os.replace(self.name + LOCK, self._path)
             self.close()
 
+    def _names(self, info: os.stat_result) -> bool:
+        """Whether the name of the lock is that of a file."""
+        try:
+            return os.path.samestat(os.lstat(self.name), info)
+        except FileNotFoundError:
+            return False
+
     def close(self) -> None:
         """Release the lock; its file is removed unless it is the value now."""
         if self.descriptor >= 0:
@@ -240,7 +250,11 @@ class Lock(Closing):
 
     def _unlink(self) -> None:
         with contextlib.suppress(OSError):  # The next writer of the key does it.
-            os.unlink(self.name)
+            # Ctrl-C may come once the file was renamed; another writer may then have one of this name.
+            if self.descriptor < 0 or self._names(os.fstat(self.descriptor)):
+                os.unlink(self.name)
+
+    __del__ = close  # Ctrl-C may come before anybody holds the object.
 
     def lose(self) -> None:
         """Close the file. A forked child does so, as the lock is its parent's."""
@@ -250,7 +264,7 @@ class Lock(Closing):
             os.close(descriptor)
 
 
-_open_ones: set[Lock] = set()
+_open_ones: WeakSet[Lock] = WeakSet()
 _held = threading.local()
 
 

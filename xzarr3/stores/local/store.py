@@ -296,6 +296,8 @@ class LocalStore(Store):
                 if not attempts:
                     self._fail("write", key, error)
             except TimeoutError as error:
+                if error.errno is not None:  # Of the system, as from a network mount.
+                    self._fail("write", key, error)
                 how = f"another writer held its lock, '{files.lock_of(path)}', for {seconds:g} s"
                 raise contended(key, self, how) from error
             except OSError as error:
@@ -413,8 +415,11 @@ class LocalStore(Store):
                         yield path[len(self._base) :].replace(os.sep, "/")
 
     def _is_circle(self, key: str, prefix: str) -> bool:
-        """Whether a link in a directory leads to that directory or to a directory above it."""
-        target = os.stat(self._base + key)
+        """Whether a link in a directory leads to that directory or to one above it, or nowhere any more."""
+        try:
+            target = os.stat(self._base + key)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
         above = (prefix[:at] for at in (0, *(at + 1 for at, each in enumerate(prefix) if each == "/")))
         return any(os.path.samestat(target, os.stat(self._base + each)) for each in above)
 

@@ -232,6 +232,8 @@ def of_ready(store: Any, options: Mapping[str, Any]) -> Recipe:
         return Recipe(kind, {}, f"{address} {id(store)}")
     positional, arguments = store.__getnewargs_ex__()
     config = arguments.get("config") or {}
+    if kind == "http":
+        address = f"obstore.HTTPStore('{_public(positional[0])}')"
     address += "".join(f" at {_public(value)}" for name, value in config.items() if "endpoint" in name)
     first = {"url": positional[0]} if positional else {}
     return Recipe(kind, {"client_options": {}, **arguments, **first}, address)
