@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from xzarr3.stores.local import system
+from xzarr3.stores.local.names import LOCK
 
 
 def files(root: str | Path) -> dict[str, bytes]:
@@ -34,9 +35,18 @@ def module_of(call: str) -> Any:
 
 @contextmanager
 def failing(
-    monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, *, after: int = 0, root: str | Path = ""
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    error: BaseException,
+    *,
+    after: int = 0,
+    root: str | Path = "",
+    locks: bool = True,
 ) -> Iterator[list[object]]:
-    """Let ``os.name`` raise below ``root`` from its call number ``after`` on; yields the first arguments."""
+    """Let ``os.name`` raise below ``root`` from its call number ``after`` on; yields the first arguments.
+
+    Calls for lock files count only with ``locks``.
+    """
     module = module_of(name)
     real = getattr(module, name)
     numbers = itertools.count()
@@ -45,7 +55,8 @@ def failing(
     def fail(what: object, *args: object, **kwargs: object) -> object:
         folder = kwargs.get("dir_fd", kwargs.get("src_dir_fd"))
         path = _path(what) if folder is None else f"{_path(folder)}/{what}"
-        if not path.startswith(str(root)) or next(numbers) < after:
+        is_left_out = not path.startswith(str(root)) or (not locks and path.endswith(LOCK))
+        if is_left_out or next(numbers) < after:
             return real(what, *args, **kwargs)
         failed.append(what)
         raise error

@@ -744,7 +744,7 @@ def test_failing_erasure_is_told(
             local_store.set(key, b"value")
         error = os_error(number)
         with (
-            failing(monkeypatch, "unlink", error, after=after) as failed,
+            failing(monkeypatch, "unlink", error, after=after, locks=False) as failed,
             pytest.raises(StoreError, match=re.escape(os.strerror(number))) as caught,
         ):
             ERASING[name](local_store)

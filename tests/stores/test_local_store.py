@@ -934,3 +934,34 @@ def test_put_says_what_a_network_mount_reports(store: LocalStore, monkeypatch: p
     monkeypatch.setattr(system, "lock", fails)
     with pytest.raises(StoreError, match="Connection timed out"):
         store.set("k", b"1")
+
+
+def test_erase_by_another_process_waits_for_its_turn(store: LocalStore) -> None:
+    """What is erased at once and once more after the turn of another may be what that one has just made."""
+    store.set("k", b"1")
+    with store.exclusive("k"):
+        child = os.fork()
+        if child == 0:
+            try:
+                store.with_traits(conflict_deadline=0.1).erase("k")
+            except ConflictError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.get("k") == b"1"
+    store.erase("k")
+    assert store.get("k") is None
+
+
+def test_erase_works_on_a_full_disk(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.set("k", b"1")
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Lock, "_take", full)
+    with pytest.raises(StoreError, match="No space left"):
+        store.set("k", b"2")
+    store.erase("k")
+    assert store.get("k") is None

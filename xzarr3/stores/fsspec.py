@@ -33,7 +33,7 @@ from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.local.names import LOCK, is_lock
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import BytesValue, RangesValue, Value, cut, joined, steady
+from xzarr3.stores.values import BytesValue, OversizedError, RangesValue, Scratch, Value, cut, joined, steady
 from xzarr3.tracing.events import sent
 
 FileSystem: TypeAlias = Any  # fsspec is imported when needed, and has no types.
@@ -44,7 +44,8 @@ _LOCAL = frozenset(("file", "local"))
 _NEAR = _LOCAL | {"memory"}  # Answers come without latency.
 _WEB = frozenset(("http", "https"))
 _CACHES = frozenset(("simplecache", "filecache", "blockcache", "cached"))
-_FIXED = frozenset(("zip", "tar", "libarchive", "reference"))
+_ARCHIVES = frozenset(("zip", "tar", "libarchive"))  # They know sizes at once, and may inflate a value much.
+_FIXED = _ARCHIVES | {"reference"}
 _SERVICES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"))
 _MOVES = _LOCAL | {"sftp", "ssh"}
 _FOLDERS = _MOVES | {"ftp"}
@@ -204,10 +205,22 @@ class FsspecStore(Store):
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
+    def get(
+        self,
+        key: str,
+        byte_range: ByteRange | None = None,
+        *,
+        into: Scratch | None = None,
+        limit: int = sys.maxsize,
+    ) -> Buffer | None:
         if byte_range is None or byte_range == (0, None):
             with self._doing("read", key) as path:
-                return self._whole(path)
+                look = self._look(path) if limit < sys.maxsize and self._names & _ARCHIVES else None
+                found = self._whole(path) if look is None or look.size <= limit else None
+            size = len(found) if found is not None else 0 if look is None else look.size
+            if size > limit:
+                raise OversizedError(size, limit)
+            return found
 
         def part() -> Buffer | None:
             value = self.open(key, byte_range)

@@ -153,8 +153,8 @@ class MemoryStore(Store):
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
     ) -> Value | None:
-        number = self.versions([key])[0]  # First, as a value may be newer than its number, never older.
-        value = self._values.get(key)
+        with self._lock:
+            number, value = self.versions([key])[0], self._values.get(key)
         return None if value is None else BytesValue(value, number)
 
     def versions(self, keys: Sequence[str]) -> Sequence[object | None]:

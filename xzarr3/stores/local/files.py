@@ -357,6 +357,14 @@ def remove(name: str, at: int | None = None) -> bool:
     return True
 
 
+def is_value(path: str) -> bool:
+    """Whether a path is there and no directory."""
+    try:
+        return not stat.S_ISDIR(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def erase_tree(top: str) -> None:
     """Remove a directory and all in it, from the top down, except what others are writing.
 

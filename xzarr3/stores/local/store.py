@@ -21,6 +21,7 @@ import stat
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -283,7 +284,7 @@ class LocalStore(Store):
             if files.held().pop(path, None) is not None:  # Nothing was stored.
                 self._prune(key, [os.path.dirname(path)])
 
-    def _lock(self, key: str, path: str, *, needed: bool) -> Lock:
+    def _lock(self, key: str, path: str, *, needed: bool, doing: str = "write") -> Lock:
         """The lock of a value; one that locks nothing if the system has none and none is needed."""
         seconds, shared = self.traits.conflict_deadline, self.locks
         end, attempts = time.monotonic() + seconds, _ATTEMPTS
@@ -294,10 +295,10 @@ class LocalStore(Store):
             except FileNotFoundError as error:  # Another process removes the directory, as it is empty.
                 attempts -= 1
                 if not attempts:
-                    self._fail("write", key, error)
+                    self._fail(doing, key, error)
             except TimeoutError as error:
                 if error.errno is not None:  # Of the system, as from a network mount.
-                    self._fail("write", key, error)
+                    self._fail(doing, key, error)
                 how = f"another writer held its lock, '{files.lock_of(path)}', for {seconds:g} s"
                 raise contended(key, self, how) from error
             except OSError as error:
@@ -307,7 +308,7 @@ class LocalStore(Store):
                         "or LocalStore(..., locks=False) if no other process writes to it"
                     ) from error
                 if error.errno not in files.NO_LOCKS or not shared:
-                    self._fail("write", key, error)
+                    self._fail(doing, key, error)
                 shared = False
 
     def _enter(self, key: str, path: str, *, make: bool) -> int | None:
@@ -367,12 +368,20 @@ class LocalStore(Store):
 
     def _erase(self, key: str, path: str) -> None:
         with key_lock(self.identity, key):
-            if not files.remove(path) or not self.locks or path in files.held():
-                return
-            if any(map(os.path.lexists, (files.lock_of(path), path))):
-                # Another writer may have read the value before, so the key is erased after its turn.
-                with self._lock(key, path, needed=False):
+            if not self.locks or path in files.held():
+                files.remove(path)
+            elif files.is_value(path):
+                # In its turn, as another writer may have read the value, or have just created it.
+                with self._lock_to_erase(key, path):
                     files.remove(path)
+
+    def _lock_to_erase(self, key: str, path: str) -> AbstractContextManager[object]:
+        try:
+            return self._lock(key, path, needed=False, doing="erase")
+        except StoreError as error:
+            if getattr(error.__cause__, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return contextlib.nullcontext()  # A full disk can be emptied; nobody else gets a lock there.
 
     def erase_prefix(self, prefix: str) -> None:
         path = self._path(prefix[:-1])
