@@ -29,7 +29,7 @@ from xzarr3.errors import NodeExistsError, StoreError, printable
 from xzarr3.formats import Format
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.local.files import is_busy, make
+from xzarr3.stores.local.files import discard, is_busy, lock_of, make
 from xzarr3.stores.local.names import LOCK, STAGED, is_lock
 
 _ATTEMPTS = 10
@@ -333,6 +333,9 @@ def sweep_directory(store: Store) -> None:
     needed = {holder.top for holder in holders if holder.state or holder.is_dead is not True}
     for folder, holder in zip(folders, holders, strict=True):
         with contextlib.suppress(OSError):  # not empty
+            discard(
+                lock_of(os.path.join(folder, lease_key("")))
+            )  # of a writer killed as it released its lease
             os.rmdir(folder)
             continue
         is_needed = holder.state or f"{os.path.basename(folder)}/" in needed
