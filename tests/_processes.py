@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -9,6 +10,17 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+def be_child(seconds: int = 300) -> None:
+    """In a forked child: end it after so many seconds, and leave what earlier tests left to the parent.
+
+    A lock that another thread held as it forked is never released in the child: it would wait for ever, and
+    its parent for it; what is collected as garbage may ask for such a lock.
+    """
+    gc.freeze()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(seconds)
 
 
 class Process:
@@ -22,6 +34,7 @@ class Process:
             self.pid = os.fork()
         if self.pid == 0:
             status = 1
+            be_child()
             try:
                 os.close(self._go)
                 os.close(self._said)

@@ -23,7 +23,7 @@ import pytest
 import xarray as xr
 from _conformance import contents
 from _killed import KilledError, MortalStore, UnreadableStore, killed_everywhere, left, opened
-from _processes import processes, run_processes
+from _processes import be_child, processes, run_processes
 from _unprivileged import run_unprivileged
 
 import xzarr3
@@ -735,6 +735,7 @@ def killed_in_fork(n: int, act: Callable[[], object]) -> bool:
     """Whether a process that does this was killed at its ``n``-th change of a directory."""
     child = os.fork()
     if child == 0:
+        be_child()
         code = 1
         try:
             _end_at_change(n, lambda: os._exit(9))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from _conformance import contents
 from _killed import MortalStore, forget_process, holding, killed_everywhere, left
+from _processes import be_child
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, StoreCapabilityError
@@ -100,6 +101,7 @@ def _killed_at(call: int, act: Callable[[], object]) -> int:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
+        be_child()
         made = 0
 
         def count(frame: object, event: str, argument: object) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _native import LITTLE, Seen, grids, interrupt, python_executor, watching
+from _processes import be_child
 from _unprivileged import run_child, run_unprivileged, unprivileged
 from hypothesis import given
 from hypothesis import strategies as st
@@ -444,6 +445,7 @@ def test_a_killed_writer_leaves_old_or_new_chunks(tmp_path: Path, shards: Any) -
             warnings.simplefilter("ignore", DeprecationWarning)  # Other threads of the tests are idle now.
             child = os.fork()
         if child == 0:
+            be_child()
             try:
                 for value in range(2, 10**9):
                     array.set(..., value, threads=1)

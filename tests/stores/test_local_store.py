@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _conformance import contents, run_threads
-from _processes import Process, processes, run_processes
+from _processes import Process, be_child, processes, run_processes
 from _unprivileged import run_child, run_unprivileged
 
 import xzarr3
@@ -900,6 +900,7 @@ def test_exclusive_of_a_forked_child_waits_for_its_parent(store: LocalStore) -> 
     with store.exclusive("k"):
         child = os.fork()
         if child == 0:
+            be_child()
             try:
                 with store.with_traits(conflict_deadline=0.1).exclusive("k"):
                     os._exit(1)
@@ -942,6 +943,7 @@ def test_erase_by_another_process_waits_for_its_turn(store: LocalStore) -> None:
     with store.exclusive("k"):
         child = os.fork()
         if child == 0:
+            be_child()
             try:
                 store.with_traits(conflict_deadline=0.1).erase("k")
             except ConflictError:

@@ -33,6 +33,7 @@ import xarray as xr
 from _conformance import VALUE, contents, read_back, run_threads
 from _fault_server import FaultServer
 from _kinds import every_check
+from _processes import be_child
 from _unprivileged import run_child, run_unprivileged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -81,7 +82,10 @@ def draft_of(path: Path) -> Path:
 def fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Other threads of the tests are idle now.
-        return os.fork()
+        child = os.fork()
+    if child == 0:
+        be_child()
+    return child
 
 
 class Requests(Store):

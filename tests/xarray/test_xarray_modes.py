@@ -372,7 +372,7 @@ def test_processes_that_append_at_once(tmp_path: Path) -> None:
         )
         for k in (1, 2, 3)
     ]
-    added = [int(line) for process in running for line in process.communicate()[0].split()]
+    added = [int(line) for process in running for line in process.communicate(timeout=300)[0].split()]
     assert all(process.returncode == 0 for process in running)
     found = read(xzarr3.LocalStore(tmp_path), consolidated=False)
     assert sorted(found["a"].values[3:, 0].tolist()) == sorted(added)
@@ -721,7 +721,7 @@ def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code]
     running = [subprocess.Popen([*command, str(k), str(tmp_path)], env=IMPORTS) for k in range(3)]
-    assert [process.wait() for process in running] == [0, 0, 0]
+    assert [process.wait(300) for process in running] == [0, 0, 0]
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
 
 

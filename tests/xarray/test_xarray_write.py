@@ -1389,6 +1389,7 @@ def test_a_write_killed_anywhere_can_be_repeated(tmp_path: Path, group: str, zar
         capture_output=True,
         text=True,
         check=True,
+        timeout=500,
     )
     count = int(done.stdout)
     assert count > 15
