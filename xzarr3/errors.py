@@ -382,7 +382,7 @@ class MissingChunksWarning(UserWarning):
 
 
 class LargeWriteWarning(UserWarning):
-    """Blocks of a dask array would need more memory than allowed, so the write spills them to disk."""
+    """Blocks of a dask array would need more memory than allowed while they wait for other blocks."""
 
 
 class FallbackWarning(UserWarning):

@@ -84,10 +84,11 @@ class set_options:  # noqa: N801 - used as a function
         The most threads that a read, write or copy uses where it is not told ``threads=...``; None, the
         default, for all cores, or over a store with latency as many as its ``concurrency``.
     memory_limit : int or str, optional
-        Bytes that the blocks of :func:`xzarr3.store` and :func:`xzarr3.to_zarr` may take in memory, as a
-        number or as ``"4 GiB"``. None, the default, for ``xzarr3.memory-limit`` of dask's configuration, else
-        half of the memory. Also the bytes of values that :func:`xzarr3.copy`, :func:`xzarr3.check` and
-        :func:`xzarr3.diff` hold, but at least what one chunk takes; by default 512 MiB.
+        Bytes that the blocks of :func:`xzarr3.store` and :func:`xzarr3.to_zarr` may take in memory before a
+        :class:`LargeWriteWarning` tells of it, as a number or as ``"4 GiB"``. None, the default, for
+        ``xzarr3.memory-limit`` of dask's configuration, else half of the memory. Also the bytes of values
+        that :func:`xzarr3.copy`, :func:`xzarr3.check` and :func:`xzarr3.diff` hold, but at least what one
+        chunk takes; by default 512 MiB.
     missing : {"fill", "warn", "error"}, optional
         What reads do about absent chunks of arrays that are opened without ``missing=...``; see
         :func:`xzarr3.open`. ``"fill"`` by default.

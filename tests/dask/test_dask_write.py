@@ -9,9 +9,8 @@ import pickle
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Container, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import (
     AlignmentError,
+    ArgumentError,
     Array,
     LargeWriteWarning,
     LocalStore,
@@ -44,11 +44,8 @@ from xzarr3 import (
     from_zarr,
     store,
 )
-from xzarr3.dask import plan as planning
-from xzarr3.dask import tiles
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.plan import BlockWrite, plan_writes
-from xzarr3.dask.spill import Spill
 from xzarr3.dask.tiles import plan_axes
 from xzarr3.dask.write_layer import Tiles
 from xzarr3.grid import Steps
@@ -78,40 +75,6 @@ class LiveBlocks(Callback):
     def _posttask(self, key: object, result: object, dsk: object, state: Any, worker: object) -> None:
         held = sum(value.nbytes for value in [*state["cache"].values()] if isinstance(value, np.ndarray))
         self.most = max(self.most, held)
-
-
-class OneIsSlow(Executor):
-    """Runs the tasks of a dask graph in this thread, as if there were two of which one is slow once.
-
-    The first task that is ``slow`` does not end before ``most`` others that began after it.
-    """
-
-    _max_workers = 2
-
-    def __init__(self, slow: Callable[[object], bool], most: int) -> None:
-        self.most, self.passed = most, 0
-        self._slow = slow
-        self._held: Callable[[], None] | None = None
-
-    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(function(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
-                future.set_exception(error)
-
-        if self._held is None and not self.passed and self._slow(args[0][0][0]):
-            self._held = run
-            return future
-        run()
-        if self._held is not None:
-            self.passed += 1
-            if self.passed == self.most:
-                self._held()
-                self._held = None
-        return future
 
 
 def _made(values: Values, chunks: Any) -> da.Array:
@@ -463,51 +426,29 @@ def test_targets_that_cannot_be_written_to(tmp_path: Path) -> None:
         store(source, [np.zeros((30, 40))])
 
 
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
-def test_a_source_that_reads_the_target(scheduler: str) -> None:
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_source_that_reads_the_target_is_refused(compute: bool) -> None:
+    """Whatever its blocks are: some would be computed from values that the call has already replaced."""
     values = numbers(20, 20)
-    for change, start in (
-        (lambda x: x(chunks=7) + 1, 0),
-        (lambda x: x(chunks=8)[::-1], 0),
-        (lambda x: x(chunks=7).T, 0),
-        (lambda x: x(chunks=7), 0),
-        (lambda x: x(chunks=8) + 1, 0),
-        (lambda x: x(chunks=8)[8:] + 1, 8),
+    target = xzarr3.create_array(MemoryStore(), data=values, chunks=8)
+    before = contents(target.store)
+    for source, start in (
+        (from_zarr(target, chunks=8) + 1, 0),
+        (from_zarr(target, chunks=7).T, 0),
+        (from_zarr(target, chunks=8)[8:] + 1, 8),
     ):
-        target = xzarr3.create_array(MemoryStore(), data=values, chunks=8)
-        expected = values.copy()
-        expected[: 20 - start] = change(partial(da.from_array, values)).compute()
-        lazy = change(partial(from_zarr, target))
-        store(lazy, target, regions=(slice(0, 20 - start),), scheduler=scheduler)
-        np.testing.assert_array_equal(target[...], expected)
-        assert not [key for key in target.store.list() if "xzarr3" in key]
+        with pytest.raises(ArgumentError, match=r"reads array '/'.*store it in another array"):
+            store(source, target, regions=(slice(0, 20 - start),), compute=compute)
+    assert contents(target.store) == before
+    store(from_zarr(target).compute() + da.ones((20, 20), chunks=7), target)
+    np.testing.assert_array_equal(target[...], values + 1)
 
 
-def test_a_block_is_made_again_of_what_it_replaces() -> None:
-    """As on a cluster, where a worker is lost that has written it."""
-    target = xzarr3.create_array(MemoryStore(), data=np.arange(100.0), chunks=10)
-    delayed = store(from_zarr(target, chunks="units") + 1, target, compute=False)
-    left = tasks(delayed)
-    results: dict[Any, Any] = {}
-
-    def run(key: Any, *, again: bool) -> None:
-        for needed in left[key].dependencies:
-            if needed not in results:
-                run(needed, again=again)
-        for _ in range(1 + again):
-            results[key] = left[key]({each: results[each] for each in left[key].dependencies})
-
-    run(delayed.key, again=True)
-    np.testing.assert_array_equal(target[...], np.arange(100.0) + 1)
-
-
-def test_a_block_that_is_stored_alone_reads_nothing_that_is_replaced() -> None:
-    target = xzarr3.create_array(MemoryStore(), data=np.arange(100.0), chunks=10)
-    with pytest.raises(AlignmentError, match="reads what the same call writes"):
-        store(from_zarr(target) + 1, target, compute=False, return_stored=True)
-    stored = store(from_zarr(target) + 1, target, return_stored=True)
-    assert isinstance(stored, da.Array)
-    np.testing.assert_array_equal(stored.compute(), np.arange(100.0) + 1)
+def test_a_source_that_reads_another_target_of_the_call_is_refused() -> None:
+    one, other = (xzarr3.create_array(MemoryStore(), data=np.arange(20.0), chunks=8) for _ in range(2))
+    with pytest.raises(ArgumentError, match="the same call overwrites"):
+        store([da.ones(20, chunks=8), from_zarr(one) + 1], [one, other])
+    assert one[...].tolist() == other[...].tolist() == list(range(20))
 
 
 def _wrapped(target: Array) -> da.Array:
@@ -565,10 +506,9 @@ def test_a_source_that_reads_the_target_in_another_way(way: str, tmp_path: Path)
     target = xzarr3.create_array(
         LocalStore(path), data=np.arange(100.0), chunks=10, dimension_names=["t"], overwrite=True
     )
-    source = OTHER_WAYS[way](target, path)
-    expected = source.compute()
-    store(source, target)
-    np.testing.assert_array_equal(target[...], expected)
+    with pytest.raises(ArgumentError, match="the same call overwrites"):
+        store(OTHER_WAYS[way](target, path), target)
+    np.testing.assert_array_equal(target[...], np.arange(100.0))
 
 
 class _Pipeline:
@@ -581,19 +521,16 @@ class _Pipeline:
         def twice(block: Values) -> Values:
             return block * self._factor
 
-        source = da.ones(100, chunks=30)
-        store(source.map_blocks(self.same).map_blocks(twice, dtype="f8"), self.target)
+        store(da.ones(100, chunks=30).map_blocks(twice, dtype="f8"), self.target)
 
     _factor = 2
 
-    def same(self, block: Values) -> Values:
-        return block
 
-
-def test_a_target_at_hand() -> None:
+def test_a_target_that_a_function_holds_counts_as_read() -> None:
+    """Whether it reads it cannot be told; the error says what to do."""
     target = blank(100, 10)
-    _Pipeline(target).run()
-    assert np.all(target[...] == 2)
+    with pytest.raises(ArgumentError, match="or holds it in a function"):
+        _Pipeline(target).run()
 
 
 # The graph
@@ -789,100 +726,36 @@ def test_few_blocks_wait_for_others(shape: Any, blocks: Any, units: Any) -> None
     assert live.most <= 1.2 * (4 * elements + 2 * (tile + 4 * math.prod(map(max, chunks))))
 
 
-def _left(tmp_path: Path) -> list[Path]:
-    return list(tmp_path.glob("xzarr3-write-*"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("read", [False, True])
-def test_what_needs_too_much_memory_goes_through_a_directory(
-    read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tiles, "_LARGEST", 2**14)
-    monkeypatch.setattr(tiles, "_WORTH", 2**12)
-    values = numbers(300, 200)
-    target = blank((310, 200), (1, 200))
-    blocks = _made(values, (300, 1))
-    if read:
-        blocks = from_zarr(xzarr3.create_array(MemoryStore(), data=values, chunks=(300, 1)), chunks="units")
+def test_what_needs_too_much_memory_is_told_with_the_way() -> None:
+    target = xzarr3.create_array(MemoryStore(), "t", shape=(310, 200), chunks=(1, 200), dtype="f8")
+    source = da.ones((300, 200), chunks=(300, 1))
     region = (slice(10, 310),)
-    slow = OneIsSlow(lambda key: not str(key).startswith(("('block-", "('read-")), 40 if read else 120)
-    with dask.config.set({"temporary-directory": str(tmp_path)}):
-        with pytest.warns(LargeWriteWarning, match="a temporary directory") as warned, LiveBlocks() as live:
-            store(blocks, target, regions=region, memory_limit="100 kB", scheduler="threads", pool=slow)
-        assert [each.filename for each in warned] == [__file__]
-        np.testing.assert_array_equal(target[10:], values)
-        assert not target[:10].any()
-        assert slow.passed == slow.most, "one task took as long as many others"
-        assert live.most <= 50_000, "blocks go on being made while the directory is"
-        assert not _left(tmp_path)
-        target[...] = 0
-        with pytest.warns(LargeWriteWarning), dask.config.set({"xzarr3.memory-limit": 100_000}):
-            delayed = store(blocks, target, regions=region, compute=False)
-        for _ in range(2):
-            dask.compute(delayed)
-            np.testing.assert_array_equal(target[10:], values)
-            assert not _left(tmp_path)
-            target[...] = 0
-
-
-def test_no_directory_is_made_before_it_is_needed(tmp_path: Path) -> None:
-    target = blank((30, 200), (1, 200))
-    source = da.ones((30, 200), chunks=(30, 1))
-    with dask.config.set({"temporary-directory": str(tmp_path / "new")}), pytest.warns(LargeWriteWarning):
-        delayed = store(source, target, memory_limit=1000, compute=False)
-    assert not (tmp_path / "new").exists()
+    with pytest.warns(
+        LargeWriteWarning, match=r"468.75 kiB of memory.*limit is 97.66 kiB.*'p2p'.*xzarr3.copy\("
+    ) as warned:
+        store(source, target, regions=region, memory_limit="100 kB")
+    assert [each.filename for each in warned] == [__file__]
+    assert target[10:].all()
+    assert not target[:10].any()
+    with pytest.warns(LargeWriteWarning), dask.config.set({"xzarr3.memory-limit": 100_000}):
+        delayed = store(source, target, regions=region, compute=False)
     delayed.compute()
-    assert np.all(target[...] == 1)
-    assert (tmp_path / "new").exists()
-    assert not _left(tmp_path / "new")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store(source, target, regions=region, memory_limit="1 MB")
+        store(da.ones((310, 200), chunks=(1, 200)), target, memory_limit=1)
 
 
-def test_what_vanishes_from_the_directory_is_no_fill_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def copy(*given: Any) -> None:
-        for path in tmp_path.glob("xzarr3-write-*/c/*/*"):
-            path.unlink()
-        copied(*given)
-
-    copied = planning.copy_tile
-    monkeypatch.setattr(planning, "copy_tile", copy)
-    target = blank((30, 200), (1, 200))
-    options = {"temporary-directory": str(tmp_path)}
-    with dask.config.set(options), pytest.raises(StoreError), pytest.warns(LargeWriteWarning):
-        store(da.ones((30, 200), chunks=(30, 1)), target, memory_limit=1000, scheduler="sync")
-
-
-@pytest.mark.parametrize("how", ["dask.compute", "persist", "compute", "store", "store in threads"])
-def test_the_directory_goes_after_an_error(how: str, tmp_path: Path) -> None:
-    may_pass: list[bool] = []
-
-    def check(block: Any, block_info: Any = None) -> Any:
-        if block_info[0]["chunk-location"][1] == 150 and not may_pass:
-            raise ArithmeticError
-        return block
-
-    source = da.ones((30, 200), chunks=(30, 1)).map_blocks(check, dtype="f8")
-    target = blank((30, 200), (1, 200), LocalStore(tmp_path / "a.zarr"))
-    options: dict[str, Any] = {"memory_limit": 1000}
-    with dask.config.set({"temporary-directory": str(tmp_path)}), warnings.catch_warnings():
-        warnings.simplefilter("ignore", LargeWriteWarning)
-        delayed = store(source, target, compute=False, **options)
-        run: dict[str, Callable[[], object]] = {
-            "dask.compute": lambda: dask.compute(delayed, scheduler="sync"),
-            "persist": lambda: delayed.persist(scheduler="sync"),
-            "compute": lambda: delayed.compute(scheduler="sync"),
-            "store": lambda: store(source, target, scheduler="sync", **options),
-            "store in threads": lambda: store(source, target, scheduler="threads", **options),
-        }
-        with pytest.raises(ArithmeticError):
-            run[how]()
-        assert not _left(tmp_path)
-        may_pass.append(True)
-        run[how]()
-    assert np.all(target[...] == 1)
-    assert not _left(tmp_path)
+def test_an_array_of_the_shape_of_the_blocks_is_the_way_that_the_warning_names(tmp_path: Path) -> None:
+    values = numbers(60, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        blocks = xzarr3.create_array(tmp_path / "blocks", shape=(60, 40), chunks=(60, 1), dtype="f8")
+        store(da.from_array(values, chunks=(60, 1)), blocks, memory_limit=1)
+    xzarr3.copy(tmp_path / "blocks", tmp_path / "rows", chunks=(1, 40))
+    copied = xzarr3.open_array(tmp_path / "rows")
+    assert copied.chunks == (1, 40)
+    np.testing.assert_array_equal(copied[...], values)
 
 
 def test_the_memory_there_is() -> None:
@@ -891,37 +764,6 @@ def test_the_memory_there_is() -> None:
     with dask.config.set({"xzarr3.memory-limit": "1 MiB"}):
         assert memory_limit(None) == 2**20
         assert memory_limit(7) == 7
-
-
-# What is stored, again
-
-
-@pytest.mark.parametrize("compute", [True, False])
-def test_stored_arrays(compute: bool) -> None:
-    values = numbers(50, 40)
-    counting = CountingStore()
-    target = blank((60, 40), 16, counting)
-    source = da.from_array(values, chunks=(7, 9))
-    counting.written.clear()
-    found = store(source, target, regions=(slice(5, 55),), return_stored=True, compute=compute)
-    assert isinstance(found, da.Array)
-    assert bool(counting.written) is compute
-    np.testing.assert_array_equal(found.compute(), values)
-    np.testing.assert_array_equal(target[5:55], values)
-    assert found.dtype == target.dtype
-    one, two = store([source, source + 1], [blank((50, 40), 16), blank((50, 40), 9)], return_stored=True)
-    np.testing.assert_array_equal((two - one).compute(), (values + 1) - values)
-    assert store(source, target, regions=(slice(5, 55),)) is None
-
-
-def test_only_what_is_computed_of_stored_arrays_is_written() -> None:
-    counting = CountingStore()
-    target = blank((60, 40), 16, counting)
-    counting.written.clear()
-    found = store(da.ones((60, 40), chunks=7), target, return_stored=True, compute=False)
-    assert isinstance(found, da.Array)
-    np.testing.assert_array_equal(found[:5, :5].compute(), np.ones((5, 5)))
-    assert set(counting.written) == {"c/0/0"}
 
 
 # A journal
@@ -1005,14 +847,16 @@ def test_any_blocks_into_any_units_on_a_cluster(client: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_cluster_rechunks_what_needs_too_much_memory(client: Any, tmp_path: Path) -> None:
+def test_the_way_that_the_warning_names_on_a_cluster(client: Any, tmp_path: Path) -> None:
     values = numbers(300, 200)
     target = blank((300, 200), (3, 200), LocalStore(tmp_path))
-    with pytest.warns(LargeWriteWarning, match="the workers' disks"):
-        store(da.from_array(values, chunks=(300, 2)), target, memory_limit="100 kB")
+    source = da.from_array(values, chunks=(300, 2))
+    with pytest.warns(LargeWriteWarning, match="p2p"):
+        store(source, target, memory_limit="100 kB")
+    target[...] = 0
+    store(source.rechunk((3, 200), method="p2p"), target, memory_limit="100 kB")
     np.testing.assert_array_equal(target[...], values)
-    limit = memory_limit(None, client)
-    assert limit == pytest.approx(700 * 2**20)
+    assert memory_limit(None, client) == pytest.approx(700 * 2**20)
 
 
 @pytest.mark.slow
@@ -1026,20 +870,6 @@ def test_streaming_through_small_workers(client: Any, tmp_path: Path) -> None:
     store(from_zarr(source, chunks="units") + 1, target)
     for at in range(0, 64, 16):
         assert (target[at : at + 16] == np.arange(at + 1, at + 17, dtype="f4")[:, None, None]).all()
-
-
-def test_values_put_aside_stay_while_another_write_clears_up() -> None:
-    store = MemoryStore()
-    array = xzarr3.create_array(store, "a", data=np.arange(12), chunks=3)
-    xzarr3.to_zarr(xr.Dataset({"v": ("x", [1])}), store, group="g")
-    axes = [tiles.AxisTiles(np.array([0, 6, 12]), np.array([0, 6, 12]))]
-    aside = Spill(array, axes, axes, here=False)  # As on a cluster.
-    aside.make()
-    aside.array[...] = np.arange(12)
-    xzarr3.to_zarr(xr.Dataset({"v": ("x", [2])}), store, group="g", mode="w")
-    assert aside.array[...].tolist() == list(range(12))
-    aside.remove()
-    assert not [key for key in store.list() if "xzarr3" in key]
 
 
 def test_a_new_array_has_the_chunks_of_its_dask_array() -> None:

@@ -487,11 +487,51 @@ def test_many_dask_variables_are_each_looked_at_once(
         monkeypatch.setattr(os.path, "realpath", counted)
         to_zarr(new, path, **options)
         monkeypatch.undo()
-        # Once by the plan, and once as the store makes the directory.
-        assert max(n for place, n in looks.items() if os.path.basename(place).startswith("v")) <= 2
+        # By the plan, as the store makes the directory, and of one that reads itself as it is staged.
+        assert max(n for place, n in looks.items() if os.path.basename(place).startswith("v")) <= 3
         totals.append(looks.total())
         np.testing.assert_array_equal(open_dataset(path)[f"v{number - 1}"].values, number - 1 + bool(options))
     assert totals[1] <= 4.5 * totals[0]
+
+
+def _exchanged(store: Any) -> xr.Dataset:
+    """The two variables of a dataset, each computed from the other one, which is stored backwards."""
+    values = {"a": ("x", np.arange(12.0)), "b": ("x", np.arange(12.0) + 100), "c": ("x", np.zeros(12))}
+    to_zarr(xr.Dataset(values, {"x": np.arange(12)}), store, encoding={"a": {"chunks": (2,)}})
+    lazy = open_dataset(store, chunks={"x": 5}).drop_encoding()
+    return lazy[["c"]].assign(a=("x", lazy["b"].data[::-1]), b=("x", lazy["a"].data[::-1]))
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "r+"])
+@pytest.mark.parametrize("kind", ["directory", "memory"])
+def test_whole_variables_that_read_what_they_replace(kind: str, mode: Any, tmp_path: Path) -> None:
+    store: Any = tmp_path if kind == "directory" else MemoryStore()
+    given = _exchanged(store)
+
+    def fail(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"] == (2,):
+            raise ArithmeticError
+        return block
+
+    failing = given.assign(b=("x", given["b"].data.map_blocks(fail, dtype="f8")))
+    with pytest.raises(ArithmeticError):
+        to_zarr(failing, store, mode=mode)
+    after = open_dataset(store)
+    np.testing.assert_array_equal(after["a"], np.arange(12.0))
+    np.testing.assert_array_equal(after["b"], np.arange(12.0) + 100)
+    to_zarr(given, store, mode=mode)
+    after = open_dataset(store)
+    np.testing.assert_array_equal(after["a"], np.arange(12.0)[::-1] + 100)
+    np.testing.assert_array_equal(after["b"], np.arange(12.0)[::-1])
+    names = [key for key in xzarr3.open_store(store).list() if "xzarr3" in key]
+    assert not names
+
+
+def test_a_region_that_reads_itself_is_refused(tmp_path: Path) -> None:
+    part = _exchanged(tmp_path)[["a", "b"]].isel(x=slice(0, 6))
+    with pytest.raises(xzarr3.ArgumentError, match="the same call overwrites"):
+        to_zarr(part, tmp_path, region={"x": slice(0, 6)})
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"], np.arange(12.0))
 
 
 class _Reader:

@@ -13,10 +13,9 @@ import warnings
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import dask.array as da
-import numpy as np
 from dask._task_spec import TaskRef
 from dask.base import get_scheduler
 from dask.blockwise import blockwise
@@ -24,16 +23,14 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.arrays import Array
-from xzarr3.dask.array import read_block, read_in_chunks
-from xzarr3.dask.blocks import Regions, check_dask, label, writing_label
+from xzarr3.dask.blocks import Regions, check_dask, writing_label
 from xzarr3.dask.cleanup import Writing
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.journal import Journal
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.sources import Place, ReadLocations
-from xzarr3.dask.spill import Spill, copy_tile, spill_axes, workers, write_spill
-from xzarr3.dask.tasks import Sink, Tile, read_written, write_block, write_tile
-from xzarr3.dask.tiles import AxisTiles, chunks_of, plan_axes
+from xzarr3.dask.tasks import Sink, Tile, write_block, write_tile
+from xzarr3.dask.tiles import chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
 from xzarr3.display.units import size
 from xzarr3.errors import (
@@ -51,14 +48,12 @@ from xzarr3.nodes.freshness import note_values
 
 _Box = tuple[tuple[int, int], ...]
 
-_SHARE = 1 / 4  # Share of a thread's memory for one tile, of which it holds up to three copies.
-
 
 @dataclass(frozen=True, eq=False)
 class BlockWrite:
     """A dask array, and the array and the region that it is written to.
 
-    ``in_place`` tells that the write overwrites stored values, which a source of the same call may read.
+    ``in_place`` tells that the write overwrites stored values, which no source of the same call may read.
     """
 
     source: Any
@@ -73,72 +68,77 @@ def plan_writes(
     journal: Journal | None = None,
     memory_limit: int | str | None = None,
     scheduler: Any = None,
-    **kwargs: Any,
 ) -> Writes:
     """Check jobs and plan their writes; nothing is written yet.
 
     Parameters
     ----------
-    wanted : sequence of Job
+    wanted : sequence of BlockWrite
     journal : Journal, optional
         Tiles that it lists as written are left out, and each tile that is written is entered in it.
     memory_limit : int or str, optional
         See :func:`store`.
-    scheduler, **kwargs
-        The scheduler that will run the write, and its options.
+    scheduler : object, optional
+        The scheduler that will run the write.
+
+    Raises
+    ------
+    AlignmentError
+        If two jobs write the same elements.
+    ArgumentError
+        If a source reads an array whose values a job overwrites.
     """
     check_dask()
     places = ReadLocations()
     jobs = [_TiledWrite(number, job, journal, places) for number, job in enumerate(wanted)]
     _check_overlaps(jobs)
-    _put_in_turn(jobs, places)
-    _fit_memory(jobs, memory_limit, scheduler, kwargs)
+    _check_nothing_read(jobs, places)
+    _check_memory(jobs, memory_limit, scheduler)
     for job in jobs:  # Noted now, because other processes may do the writes.
         note_values(job.target)
     return Writes(jobs)
 
 
-def _put_in_turn(jobs: Sequence[_TiledWrite], places: ReadLocations) -> None:
-    """Order the jobs, and spill where needed, so that no value is overwritten before it is read.
-
-    Raises
-    ------
-    ValueError
-        If the write may be resumed but reads arrays that it changes: these may hold new values already.
-    """
-    overwritten = {job.place for job in jobs if job.in_place}
+def _check_nothing_read(jobs: Sequence[_TiledWrite], places: ReadLocations) -> None:
+    """Refuse sources that read what the same call overwrites: blocks would be computed from new values."""
+    overwritten = {job.place: job.target for job in jobs if job.in_place}
     for job in jobs if overwritten else ():
-        read = places.read_in(job.source.dask.layers)
-        job.goes_first = bool(job.source.size) and not overwritten.isdisjoint(read)
-        if job.goes_first and job.in_place:
-            job.set_aside()
-    early = [job for job in jobs if job.goes_first]
-    if any(job.journal is not None for job in early) and (
-        len(early) < len(jobs) or any(job.aside is not None for job in early)
-    ):
-        raise ArgumentError(
-            "resume=True cannot resume a write whose source reads the arrays that it changes, because their "
-            "values have changed; pass resume=False, or store the source elsewhere first"
-        )
+        read = places.read_in(job.source.dask.layers) if job.source.size else set()
+        for place in overwritten.keys() & read:
+            target = overwritten[place]
+            raise ArgumentError(
+                f"the source for array '{printable(job.target.name)}' reads array '{printable(target.name)}' "
+                f"of {target.store}, or holds it in a function, and the same call overwrites the values of "
+                "that, so some blocks would be computed from new values; store it in another array, load it "
+                "first with .compute(), or keep the array out of functions that do not read it; "
+                "xzarr3.to_zarr with mode='w', or mode='a' and whole variables, keeps the old values until "
+                "all new ones are stored"
+            )
 
 
-def _fit_memory(
-    jobs: Sequence[_TiledWrite], limit: int | str | None, scheduler: Any, kwargs: dict[str, Any]
-) -> None:
-    """Let jobs spill that would need too much memory."""
+def _check_memory(jobs: Sequence[_TiledWrite], limit: int | str | None, scheduler: Any) -> None:
+    """Warn of misaligned jobs whose blocks would take too much memory while they wait for others."""
     if limit is not None:
         memory_limit(limit)
-    large = [job for job in jobs if job.live and job.aside is None]
+    large = [job for job in jobs if job.live]
     if not large:
         return
-    get = get_scheduler(scheduler=scheduler)
-    client = getattr(get, "__self__", None)
-    if not hasattr(client, "scheduler_info"):
-        client = None
-    most = memory_limit(limit, client)
+    client = getattr(get_scheduler(scheduler=scheduler), "__self__", None)
+    most = memory_limit(limit, client if hasattr(client, "scheduler_info") else None)
     for job in large:
         if job.live > most:
-            job.plan_spill(most, client is not None, workers(kwargs))
+            source, target = job.source, job.target
+            warnings.warn(
+                f"blocks of {shorten(source.chunksize)} for array '{printable(target.name)}', which is "
+                f"stored in units of {shorten(target.write_chunks)}, will take up to {size(job.live)} of "
+                f"memory while they wait for others; the limit is {size(int(most))}. On a cluster, store "
+                f"source.rechunk({shorten(target.write_chunks)}, method='p2p'), which goes through the "
+                "workers' disks; on one machine, store the blocks in an array of chunks of their shape and "
+                f"then call xzarr3.copy(..., chunks={shorten(target.write_chunks)}), which takes little "
+                "memory; or raise memory_limit",
+                LargeWriteWarning,
+                stacklevel=levels_to_caller(),
+            )
 
 
 class Writes:
@@ -165,24 +165,11 @@ class Writes:
         done: dict[str, str] = {}
         first = [] if after is None else [after.key]
         begun = set() if after is None else graph.take(after)
-        early: dict[str, Written] = {}
         for job in self._jobs:
-            if job.goes_first and job.aside is None:
-                job.add_to(graph, first, begun)
-                early[job.name] = written[job.name] = job.written
-            elif job.goes_first:
-                early |= job.add_aside(graph, first, begun)
-        if early:
-            name = graph.add_done(early)
-            first, begun = [*first, name], {*begun, name}
-        for job in self._jobs:
-            if job.name in written:
-                continue
-            before = [name for name in job.follows if name not in early]
-            for name in before:
+            for name in job.follows:
                 if name not in done:
                     done[name] = graph.add_done({name: written[name]})
-            followed = [done[name] for name in before]
+            followed = [done[name] for name in job.follows]
             job.add_to(graph, [*first, *followed], begun.union(followed))
             written[job.name] = job.written
         return graph, written
@@ -190,24 +177,8 @@ class Writes:
     def delayed(self, after: Delayed | None = None) -> Writing:
         """A Delayed that writes everything when it is computed, after ``after`` is done."""
         graph, written = self._graph(after)
-        asides = [job.aside for job in self._jobs if job.aside is not None]
-        name = graph.add_done(written, asides)
+        name = graph.add_done(written)
         return Writing(name, HighLevelGraph(graph.layers, graph.dependencies))
-
-    def stored(self) -> list[da.Array]:
-        """Dask arrays of the written values, each block of which is written and then read."""
-        if any(job.goes_first for job in self._jobs):
-            raise AlignmentError(
-                "a source reads what the same call writes, so its blocks cannot be written one by one; "
-                "write to another target, or pass compute=True"
-            )
-        graph, _ = self._graph(None)
-        whole = HighLevelGraph(graph.layers, graph.dependencies)
-        return [job.stored(whole) for job in self._jobs]
-
-    def reading(self) -> list[da.Array]:
-        """Dask arrays that read the written values, without writing."""
-        return [job.reading() for job in self._jobs]
 
 
 class _Graph:
@@ -222,10 +193,10 @@ class _Graph:
         self.layers[name] = layer
         self.dependencies[name] = dependencies
 
-    def add_done(self, written: dict[str, Written], asides: Sequence[Spill] = ()) -> str:
-        """Add a layer that waits for writing layers and removes spilled values; returns its name."""
+    def add_done(self, written: dict[str, Written]) -> str:
+        """Add a layer that waits for writing layers; returns its name."""
         name = f"store-zarr-{uuid.uuid4().hex}"  # Unique: each call writes, so results are never shared.
-        self.add(name, Done(name, written, asides, self.gate), set(written))
+        self.add(name, Done(name, written, self.gate), set(written))
         return name
 
     def take(self, collection: Any) -> set[str]:
@@ -276,10 +247,6 @@ class _TiledWrite:
         self.follows: list[str] = []
         """Names of earlier jobs that share stored units with this one, which therefore runs after them."""
         self.in_place = wanted.in_place
-        self.goes_first = False
-        """Whether its source reads arrays that the same call overwrites."""
-        self._rechunks = False
-        self.aside: Spill | None = None
         slabs, live = (None, 0) if self.aligned else frontier(self.axes)
         self.slabs, self.live = slabs, live * source.dtype.itemsize
 
@@ -287,36 +254,6 @@ class _TiledWrite:
     def aligned(self) -> bool:
         """Whether each tile is one block."""
         return all(axis.aligned for axis in self.axes)
-
-    def set_aside(self) -> None:
-        """Spill all values to the store until all sources that read the target have been read."""
-        pieces, self.axes = spill_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
-        # A transaction has one writing process, and holds no values beside those of arrays.
-        self.aside = Spill(
-            self.target, pieces, self.axes, here=self.target.store.traits.visible == "at commit"
-        )
-        self.slabs = None
-
-    def plan_spill(self, most: float, cluster: bool, threads: int) -> None:
-        """Spill blocks to disk while they wait for others, instead of holding them in memory."""
-        source, target = self.source, self.target
-        way = "the workers' disks" if cluster else "a temporary directory"
-        if cluster:
-            self._rechunks = True
-            self.axes = [AxisTiles(axis.edges, axis.edges) for axis in self.axes]
-        else:
-            limit = most * _SHARE / threads
-            pieces, self.axes = spill_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
-            self.aside = Spill(target, pieces, self.axes, here=True)
-        self.slabs = None
-        warnings.warn(
-            f"blocks of {shorten(source.chunksize)} for array '{printable(target.name)}', which is stored in "
-            f"units of {shorten(target.write_chunks)}, would take up to {size(self.live)} of memory "
-            f"while they wait for others; the limit is {size(int(most))}; they go through {way}. "
-            "Raise memory_limit or rechunk the source to make the write faster",
-            LargeWriteWarning,
-            stacklevel=levels_to_caller(),
-        )
 
     def elements(self) -> _Box:
         """The range of elements that is written along each dimension."""
@@ -335,11 +272,6 @@ class _TiledWrite:
         return Regions(chunks_of(self.axes), self.starts)
 
     @property
-    def _stage(self) -> str:
-        """Name of the layer that spills values."""
-        return f"stage-zarr-{self.name}"
-
-    @property
     def written(self) -> Written:
         """The tiles that the layer of the job writes."""
         return Written(tuple(axis.count for axis in self.axes), self._finished, self.slabs)
@@ -354,15 +286,6 @@ class _TiledWrite:
         """Add the layer that writes the tiles after the keys ``after``, which the layers ``awaited`` make."""
         sink = Sink(self.target, self.number, self.journal, graph.gate)
         name, source = self.name, self.source
-        if self.aside is not None:
-            if self._stage not in graph.layers:
-                self.add_aside(graph, after, awaited)
-            last = partial(copy_tile, sink, self.aside, self.starts)
-            layer = Tiles(name, self._stage, self.axes, self.starts, last, self._finished, after)
-            graph.add(name, layer, awaited | {self._stage})
-            return
-        if self._rechunks:
-            source = source.rechunk(chunks_of(self.axes), method="p2p")
         needed = awaited | graph.take(source)
         if not self.aligned:
             write = partial(write_tile, sink)
@@ -370,15 +293,6 @@ class _TiledWrite:
             graph.add(name, layer, needed)
         else:
             graph.add(name, self._blockwise(source, sink, after), needed)
-
-    def add_aside(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> dict[str, Written]:
-        """Add the layer that spills values; returns the tiles that it writes, by its name."""
-        aside, name = cast("Spill", self.aside), self._stage
-        zeros = (0,) * len(self.starts)
-        keep = partial(write_spill, aside, graph.gate)
-        layer = Tiles(name, self.source.name, aside.pieces, zeros, keep, (), after)
-        graph.add(name, layer, awaited | graph.take(self.source))
-        return {name: Written(tuple(axis.count for axis in aside.pieces))}
 
     def _blockwise(self, source: da.Array, sink: Sink, after: Sequence[Any]) -> Any:
         """The layer that writes blocks if each is a tile."""
@@ -396,39 +310,6 @@ class _TiledWrite:
             *(each for key in after for each in (TaskRef(key), None)),
             numblocks={source.name: source.numblocks},
         )
-
-    def reading(self) -> da.Array:
-        """A dask array that reads the written values tile by tile, without writing."""
-        chunks, region = [], []
-        for chosen, length, along in zip(self.selected, self.target.shape, chunks_of(self.axes), strict=True):
-            ends = [(rest,) if rest else () for rest in (chosen.start, length - chosen.stop)]
-            chunks.append((*ends[0], *along, *ends[1]))
-            region.append(slice(chosen.start, chosen.stop))
-        target, prefix = self.target, f"read-zarr-{label(self.target)}"
-        found = read_in_chunks(read_block, target, target.dtype, chunks, prefix, target)[tuple(region)]
-        return cast("da.Array", found)
-
-    def stored(self, graph: HighLevelGraph) -> da.Array:
-        """A dask array whose tasks each read a tile once it is written."""
-        index = tuple(range(len(self.axes)))
-        counts = tuple(axis.count for axis in self.axes)
-        name = f"read-{self.name}"
-        layer = blockwise(
-            read_written,
-            name,
-            index,
-            self.name,
-            index,
-            self.target,
-            None,
-            self.regions,
-            index,
-            numblocks={self.name: counts},
-        )
-        layers = {**graph.layers, name: layer}
-        dependencies = {**graph.dependencies, name: {self.name}}
-        meta = np.empty((0,) * len(self.axes), self.target.dtype)
-        return da.Array(HighLevelGraph(layers, dependencies), name, chunks=chunks_of(self.axes), meta=meta)
 
 
 def _overlap(one: _Box, other: _Box) -> bool:

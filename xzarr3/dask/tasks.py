@@ -86,11 +86,6 @@ def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Attempts:
     return attempts_of(after)
 
 
-def read_written(written: object, target: Array, region: Region) -> AnyArray:
-    """Read a tile after it was written."""
-    return target.get(region, threads=threads_of(target))
-
-
 def _part(target: Array, block: AnyArray, cuts: tuple[Cut, ...]) -> AnyArray:
     """The part of a block that a tile takes."""
     _check_shape(target, block, tuple(length for length, *_ in cuts))

@@ -30,7 +30,6 @@ def store(
     *,
     regions: Any = ...,
     compute: Literal[True] = ...,
-    return_stored: Literal[False] = ...,
     lock: object = ...,
     memory_limit: int | str | None = ...,
     progress: Asked = ...,
@@ -45,42 +44,11 @@ def store(
     *,
     regions: Any = ...,
     compute: Literal[False],
-    return_stored: Literal[False] = ...,
     lock: object = ...,
     memory_limit: int | str | None = ...,
     progress: Asked = ...,
     **kwargs: Any,
 ) -> Delayed: ...
-
-
-@overload
-def store(
-    sources: da.Array,
-    targets: Array,
-    *,
-    regions: Any = ...,
-    compute: bool = ...,
-    return_stored: Literal[True],
-    lock: object = ...,
-    memory_limit: int | str | None = ...,
-    progress: Asked = ...,
-    **kwargs: Any,
-) -> da.Array: ...
-
-
-@overload
-def store(
-    sources: Sequence[da.Array],
-    targets: Sequence[Array],
-    *,
-    regions: Any = ...,
-    compute: bool = ...,
-    return_stored: Literal[True],
-    lock: object = ...,
-    memory_limit: int | str | None = ...,
-    progress: Asked = ...,
-    **kwargs: Any,
-) -> tuple[da.Array, ...]: ...
 
 
 @short_traceback
@@ -90,19 +58,16 @@ def store(
     *,
     regions: Any = None,
     compute: bool = True,
-    return_stored: bool = False,
     lock: object = None,
     memory_limit: int | str | None = None,
     progress: Asked = False,
     **kwargs: Any,
-) -> Delayed | da.Array | tuple[da.Array, ...] | None:
+) -> Delayed | None:
     """Write dask arrays to stored arrays.
 
     Blocks need not match the shards and chunks of the target. One task writes one or several stored units
     once all blocks that overlap them are computed. Blocks that consist of whole units are written as they
-    are. Elements outside a region keep their values, also in shards and chunks at its edges. Values that are
-    computed from arrays that the call overwrites are first spilled to the store. They are copied to their
-    places when all of them are spilled.
+    are. Elements outside a region keep their values, also in shards and chunks at its edges.
 
     Parameters
     ----------
@@ -113,16 +78,13 @@ def store(
         The part of each target to write, slices without steps; the whole target by default.
     compute : bool
         Write now. If False, return a Delayed that writes when it is computed.
-    return_stored : bool
-        Return dask arrays that read the written values. With ``compute=False``, computing a block of such an
-        array writes its elements and then reads them.
     lock : object
         Ignored, because no lock is needed; accepted as in :func:`dask.array.store`.
     memory_limit : int or str, optional
         Bytes that blocks may take while they wait for other blocks, such as ``"4 GiB"``. By default the
         option ``memory_limit``, or ``xzarr3.memory-limit`` of dask's configuration, or half of the memory of
-        this machine or of all workers. A write that would take more spills to the workers' disks or to a
-        temporary directory, with a :class:`LargeWriteWarning`.
+        this machine or of all workers. A :class:`LargeWriteWarning` tells of a write that would take more,
+        and what to do instead.
     progress : bool or callable
         Show a progress bar, or call ``progress(done, total)`` with numbers of bytes from time to time.
     **kwargs
@@ -130,7 +92,7 @@ def store(
 
     Returns
     -------
-    None, Delayed, dask array or tuple of these
+    None or Delayed
 
     Raises
     ------
@@ -138,6 +100,9 @@ def store(
         If two sources write the same elements. Nothing is written then.
     SelectionError
         If a region does not fit its target or source.
+    ArgumentError
+        If a source reads an array that the call overwrites: blocks would be computed from new values. Store
+        them in another array, or compute them first.
     ReadOnlyError
         If a target cannot be written.
     TypeError
@@ -157,18 +122,12 @@ def store(
     jobs = _paired(sources, targets, regions)
     for job in jobs if compute else ():
         check_scheduler(getattr(job.target, "store", None), kwargs.get("scheduler"))
-    writes = plan_writes(jobs, memory_limit=memory_limit, **kwargs)
-    if return_stored and not compute:
-        return _like(sources, writes.stored())
+    writes = plan_writes(jobs, memory_limit=memory_limit, scheduler=kwargs.get("scheduler"))
     delayed = writes.delayed()
     if not compute:
         return delayed
     shown(delayed, writes.sizes, f"writing {writes}", progress, **kwargs)
-    return _like(sources, writes.reading()) if return_stored else None
-
-
-def _like(sources: object, arrays: list[da.Array]) -> da.Array | tuple[da.Array, ...]:
-    return arrays[0] if isinstance(sources, da.Array) else tuple(arrays)
+    return None
 
 
 def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:

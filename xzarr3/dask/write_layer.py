@@ -9,15 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from dask._task_spec import Task, TaskRef
 
-from xzarr3.dask.cleanup import Cleanup
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.layers import LazyLayer
-from xzarr3.dask.spill import Spill
 from xzarr3.dask.tasks import Tile, attempts_of
 from xzarr3.dask.tiles import AxisTiles, Cut
 
@@ -125,8 +122,6 @@ class Done(LazyLayer):
     name : str
     written : mapping of str to Written
         What each layer writes, by the name of the layer.
-    asides : sequence of Aside
-        Temporary arrays that the root task removes.
     gate : Gate, optional
         The gate that all tasks of the write pass before they store anything.
     """
@@ -135,12 +130,11 @@ class Done(LazyLayer):
         self,
         name: str,
         written: Mapping[str, Written],
-        asides: Sequence[Spill] = (),
         gate: Gate | None = None,
     ) -> None:
         super().__init__(name)
         self.gate = Gate() if gate is None else gate
-        self._written, self._asides = dict(written), list(asides)
+        self._written = dict(written)
 
     def make(self) -> dict[Key, Task]:
         groups: list[tuple[bool, list[Key]]] = []
@@ -169,14 +163,8 @@ class Done(LazyLayer):
                 above.append((self.name, level, first // _ARITY))
                 tasks[above[-1]] = Task(above[-1], all_done, *map(TaskRef, keys[first : first + _ARITY]))
             keys, level = above, level + 1
-        last = partial(_finish, self._asides) if self._asides else all_done
-        tasks[self.name] = Task(self.name, last, *map(TaskRef, keys))
+        tasks[self.name] = Task(self.name, all_done, *map(TaskRef, keys))
         return tasks
-
-    @property
-    def cleanups(self) -> list[Cleanup]:
-        """Functions that remove the temporary arrays of a failed write."""
-        return list(self._asides)
 
     def _weights(self, tasks: dict[Key, Task], number: int) -> list[Key]:
         """Tasks that do nothing; each has twice the dependency paths of the one before, the first 2**32."""
@@ -194,12 +182,6 @@ class Done(LazyLayer):
 
 def all_done(*written: object) -> frozenset[str] | None:
     """Do nothing but depend on the writes given; returns the rooms that they stored in."""
-    return attempts_of(written)
-
-
-def _finish(asides: Sequence[Spill], *written: object) -> frozenset[str] | None:
-    for aside in asides:
-        aside.remove()
     return attempts_of(written)
 
 

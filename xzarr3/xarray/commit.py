@@ -28,6 +28,7 @@ from xzarr3.commit.resume import Settings
 from xzarr3.commit.stage import Attempt
 from xzarr3.dask.journal import Journal, WrittenArray, fingerprint
 from xzarr3.dask.plan import BlockWrite
+from xzarr3.dask.sources import ReadLocations
 from xzarr3.errors import (
     ArgumentError,
     ChangedError,
@@ -111,9 +112,10 @@ class Commit:
         """Existing groups by path, as last stored."""
         for path, groups in plan.new.items():
             self._create(path, groups, plan)
+        read = _read_by_itself(plan)
         for group in plan.changed:
             for change in group.changes:
-                self._plan(change)
+                self._plan(replace(change, rewritten=True) if change.array.path in read else change)
             for variable in group.added:
                 self._add(node_prefix(group.group.path) + variable.name, variable)
         if plan.asked.resume and self.journal is None:
@@ -577,6 +579,25 @@ class Commit:
             )
         options: Any = {"zarr_format": self.format.zarr_format}
         return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
+
+
+def _read_by_itself(plan: Plan) -> set[str]:
+    """Paths of arrays that get all new values while values of the same write are computed from the old ones.
+
+    They are staged, so that the old values stay until all new ones are stored.
+    """
+    changes = [change for group in plan.changed for change in group.changes if is_lazy(change.data)]
+    whole = [
+        each for each in changes
+        if not (each.compared or each.rewritten or each.grows) and each.data.shape == each.array.shape
+    ]  # fmt: skip
+    if not whole:
+        return set()
+    added = [each.data for group in plan.changed for each in group.added if is_lazy(each.data)]
+    places, read = ReadLocations(), set()
+    for data in (*added, *(change.data for change in changes)):
+        read |= places.read_in(data.dask.layers)
+    return {change.array.path for change in whole if places.of(change.array) in read}
 
 
 def _written(job: BlockWrite, grown: Change | None) -> WrittenArray:

@@ -316,8 +316,9 @@ def to_zarr(
     names the attributes and what was done to them. So every dataset that was read can be written, with the
     same decoded values.
 
-    *Reading from the target.* A dask array may be computed from data that the same call overwrites. It is
-    spilled to the store first, and copied to its place when all of it is spilled.
+    *Reading from the target.* A dask array may be computed from data that the same call replaces: with mode
+    "w", and with whole variables in the other modes, the old values stay until all new ones are stored. A
+    write into a region that it also reads is refused.
 
     Examples
     --------
