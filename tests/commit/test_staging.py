@@ -471,36 +471,6 @@ def test_what_others_changed_after_a_killed_swap_is_not_changed_back(zarr_format
     assert kept > 1
 
 
-@pytest.mark.parametrize("lazily", [False, True])
-def test_a_write_in_place_killed_anywhere_is_no_node_and_can_be_repeated(lazily: bool) -> None:
-    first, seen = to_zarr(filled(1, "t", "u"), MemoryStore()).store, []
-    first.set("notes.txt", b"mine")
-    new = filled(2, "t", "v").chunk() if lazily else filled(2, "t", "v")
-    for store, _ in killed_everywhere(first, lambda to: to_zarr(new, to, mode="w", replace="in place")):
-        found = as_it_is(store)
-        assert found in (OLD, NEW, "nothing") or "write all of it again" in found
-        seen.append("old" if found == OLD else "new" if found == NEW else "away")
-        to_zarr(filled(3, "t", "u", "v"), store, mode="w", replace="in place")
-        assert set(as_it_is(store)) == {"t", "u", "v"}
-        assert store.get("notes.txt") == b"mine"
-        assert not left(store)
-    assert seen == sorted(seen, key=["old", "away", "new"].index)
-
-
-def test_what_is_replaced_in_place_is_not_read_afterwards() -> None:
-    store = MemoryStore()
-    to_zarr(filled(1), store)
-    ds = xr.open_dataset(store, engine="xzarr3", chunks={})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="would be erased before they are read"):
-        to_zarr(ds + 1, store, mode="w", replace="in place")
-    to_zarr(ds + 1, store, mode="w")
-    assert values(store) == [2, 2, 2, 2]
-    with pytest.raises(ValueError, match="goes with mode='w'"):
-        to_zarr(filled(1), store, replace="in place")
-    with pytest.raises(ValueError, match="accepted: 'staged', 'in place'"):
-        to_zarr(filled(1), store, mode="w", replace="twice")  # type: ignore[call-overload]
-
-
 def test_who_opens_within_a_swap_is_told_who_is_at_it() -> None:
     seen: list[str] = []
 

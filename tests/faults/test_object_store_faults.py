@@ -670,17 +670,14 @@ def test_services_without_conditions_are_found_out(
     assert fault_server.get(PATH) == b"40"
 
 
-@pytest.mark.parametrize("replace", ["staged", "in place"])
 @pytest.mark.parametrize("kind", ["ignore-conditions", "no-conditions"])
-def test_a_dataset_is_replaced_in_a_service_without_conditions(
-    fault_server: FaultServer, kind: str, replace: Any
-) -> None:
+def test_a_dataset_is_replaced_in_a_service_without_conditions(fault_server: FaultServer, kind: str) -> None:
     """Also when that shows only after a request, which has stored what it was to store."""
     fault_server.fault(kind, "/b/*")
-    concurrency = 8 + 2 * (kind == "no-conditions") + (replace == "staged")  # It has a client of its own.
+    concurrency = 9 + 2 * (kind == "no-conditions")  # It has a client of its own.
     store = make("s3", fault_server, concurrency=concurrency)
     for at in range(3):
-        to_zarr(xr.Dataset({"t": ("x", np.full(4, float(at)))}), store, mode="w", replace=replace)
+        to_zarr(xr.Dataset({"t": ("x", np.full(4, float(at)))}), store, mode="w")
         assert xzarr3.open_array(store, "t")[:].tolist() == [at] * 4
     assert not [key for key in store.list() if "xzarr3" in key]
 

@@ -169,38 +169,35 @@ def _told(state: State) -> Any:
 class TestASwap:
     states: ClassVar[dict[Any, list[State]]] = {}
 
-    def states_of(self, zarr_format: Any, how: str) -> list[State]:
+    def states_of(self, zarr_format: Any) -> list[State]:
         """What there is before, and after each step of a swap."""
-        place = zarr_format, how
-        if place not in self.states:
+        if zarr_format not in self.states:
             store = Recording()
             to_zarr(dataset(10), store, zarr_format=zarr_format)
             del store.states[:-1]
-            to_zarr(dataset(20), store, zarr_format=zarr_format, mode="w", replace=how)
+            to_zarr(dataset(20), store, zarr_format=zarr_format, mode="w")
             # Of what is put aside no reader knows, and neither does it see how a lease is renewed.
             seen = [
                 {key: each for key, each in state.items() if "-staged-" not in key} for state in store.states
             ]
-            self.states[place] = [
+            self.states[zarr_format] = [
                 state for at, state in enumerate(seen) if at == 0 or _told(state) != _told(seen[at - 1])
             ]
-        return self.states[place]
+        return self.states[zarr_format]
 
     @pytest.mark.parametrize("read", READS)
     @pytest.mark.parametrize("kind", ["tells", "does not tell", "far", "s3"])
-    @pytest.mark.parametrize("how", ["staged", "in place"])
     @pytest.mark.parametrize("zarr_format", [3, 2])
     def test_what_is_read_during_a_swap(
         self,
         zarr_format: Any,
-        how: str,
         kind: str,
         read: str,
         fault_server: FaultServer,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Whenever it begins, and wherever a load is by then."""
-        states = self.states_of(zarr_format, how)
+        states = self.states_of(zarr_format)
         old, new = (values(READS[read](MemoryStore(dict(state))))[0] for state in (states[0], states[-1]))
         assert old != new
         wholes = {"old": old, "new": new}

@@ -204,7 +204,6 @@ def test_icechunk_store_chunks_beyond_the_end_do_not_come_back(
 MODES: dict[str, Callable[[Any], object]] = {
     "w": lambda store: xzarr3.to_zarr(dataset() * 2, store, mode="w"),
     "w, dask": lambda store: xzarr3.to_zarr((dataset() * 2).chunk({"time": 2}), store, mode="w"),
-    "w, in place": lambda store: xzarr3.to_zarr(dataset() * 2, store, mode="w", replace="in place"),
     "a": lambda store: xzarr3.to_zarr((dataset() + 1)[["t"]].rename(t="u").chunk(), store, mode="a"),
     "r+": lambda store: xzarr3.to_zarr(
         (dataset() - 1)[["t"]].drop_vars(["time", "x"])[{"time": slice(0, 2)}],

@@ -657,10 +657,7 @@ def test_regions_of_a_template(tmp_path: Path, mode: Any) -> None:
 
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
 @pytest.mark.parametrize("kind", ["memory", "local"])
-@pytest.mark.parametrize("options", [{}, {"replace": "in place"}], ids=str)
-def test_to_zarr_makes_no_template_of_existing_data(
-    kind: str, zarr_format: Any, options: Any, tmp_path: Path
-) -> None:
+def test_to_zarr_makes_no_template_of_existing_data(kind: str, zarr_format: Any, tmp_path: Path) -> None:
     store: Any = xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(tmp_path)
     to_zarr(base(), store, group="g", zarr_format=zarr_format)
     before, lazy = contents(store), timed(6, 0).chunk(time=1)
@@ -670,14 +667,14 @@ def test_to_zarr_makes_no_template_of_existing_data(
         (None, "is a group with 'g'"),
     ):
         with pytest.raises(ValueError, match=f"{there}.*compute=True.*new place.*region"):
-            to_zarr(lazy, store, group=group, mode="w", compute=False, **options)
+            to_zarr(lazy, store, group=group, mode="w", compute=False)
         assert contents(store) == before
     to_zarr(lazy, store, group="h", mode="w", compute=False).compute(scheduler="threads")
     later = to_zarr(base(2, 5)[["a"]].chunk(), store, group="g", append_dim="time", compute=False)
     xr.testing.assert_identical(open_dataset(store, group="g").load(), base())
     later.compute(scheduler="threads")
     assert open_dataset(store, group="g").sizes["time"] == 5
-    to_zarr(base() + 1, store, group="g", mode="w", compute=False, **options)  # Nothing is left for later.
+    to_zarr(base() + 1, store, group="g", mode="w", compute=False)  # Nothing is left for later.
     xr.testing.assert_identical(open_dataset(store, group="g").load(), base() + 1)
 
 

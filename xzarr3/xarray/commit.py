@@ -63,10 +63,6 @@ _decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
 """The metadata that a plan depends on; how values are stored is compared by each array itself."""
 
 
-class OutdatedPlanError(ConflictError):
-    """The documents of arrays that grow are not those that the write was planned from."""
-
-
 @dataclass(eq=False)
 class _OpenWrite:
     """State of a write that has begun and must be finished or discarded."""
@@ -122,7 +118,7 @@ class Commit:
             self._resume()
         is_done = self._resumed is not None and self._resumed.is_done
         if plan.asked.check_labels and plan.asked.append_dim is not None and not is_done:
-            self._check_labels(str(plan.asked.append_dim), plan.asked.from_copies)
+            self._check_labels(str(plan.asked.append_dim))
 
     def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
         """Plan new groups at ``path`` and below.
@@ -144,7 +140,6 @@ class Commit:
             consolidated=self._consolidated and alone,
             overwrite=plan.asked.mode == "w",
             resume=plan.asked.resume and alone,
-            in_place=plan.asked.in_place,
         )
         self._place(created)
         if created.resumed is not None:
@@ -208,19 +203,14 @@ class Commit:
         self._write(BlockWrite(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
-    def _check_labels(self, dim: str, from_copies: bool) -> None:
+    def _check_labels(self, dim: str) -> None:
         """Refuse labels along the dimension ``dim`` that repeat or precede those of the store."""
 
         def check(change: Change) -> None:
             array, labels = change.array, np.asarray(change.data)
             size = array.shape[0]
             if not change.rewritten:
-                try:
-                    labels = np.concatenate([array.get(), labels])
-                except StoreError as error:
-                    if from_copies:
-                        raise OutdatedPlanError(f"the labels of '{array.name}' cannot be read") from error
-                    raise
+                labels = np.concatenate([array.get(), labels])
             check_appended(Array(array.store, array.path, change.metadata, format=self.format), labels, size)
 
         parallel_map(
@@ -330,7 +320,7 @@ class Commit:
         array = change.array
         found = at_first(array, length)
         if _decisive(found) != _decisive(array.metadata):
-            raise OutdatedPlanError(
+            raise ConflictError(
                 f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
                 "when this write was planned, or other attributes: another writer appended to it; nothing "
                 "was appended; repeat the call"

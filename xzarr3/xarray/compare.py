@@ -8,7 +8,6 @@ The result is a :class:`Plan`. This module reads stores and never changes one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from xarray import Dataset, Variable
 
 from xzarr3.api import find_group, open_group
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.commit.recover import format_swapped
 from xzarr3.errors import (
     ArgumentError,
@@ -73,8 +71,6 @@ from xzarr3.xarray.recode import (
 )
 from xzarr3.xarray.region import find_region
 from xzarr3.xarray.variables import as_variable
-
-_PAUSES = (0.0, 0.02, 0.1, 0.3)  # Seconds before each attempt to find arrays of equal lengths.
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,49 +290,15 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
 
 
 def _found(node: DatasetNode, store: Store) -> tuple[Group, dict[str, Array], list[str]] | None:
-    """The group at a path, its arrays by name, and the names of other nodes; None if there is no group.
-
-    If arrays have several lengths along ``append_dim``, another append is just storing its documents, or was
-    killed while it did. So the group is read again, after the pauses in ``_PAUSES``, until the lengths agree.
-
-    Raises
-    ------
-    ConflictError
-        If another append is still under way then.
-    """
-    append_dim = node.asked.append_dim
-    seen: list[dict[str, int]] = []
-    for pause in _PAUSES:
-        time.sleep(pause)
-        group = _find_group(store, node.path, node.asked)
-        if group is None:
-            return None
-        arrays, others = _children(group, map(stored_name, node.dataset.variables), append_dim)
-        found = group, arrays, others
-        seen.append(_lengths(arrays).get(str(append_dim), {}))
-        if append_dim is None or len(set(seen[-1].values())) <= 1:
-            return found
-    grown = [arrays[name] for name in seen[-1]]
-    if not node.asked.from_copies and (
-        seen[-1] != seen[-2] or any(parallel_map(_grows, grown, store.concurrency))
-    ):
-        raise ConflictError(
-            f"another write appends to '/{node.path}' in {store} along {append_dim!r}: variables have the "
-            f"lengths {seen[-1]} now; nothing was appended; repeat the call"
-        )
-    return found
-
-
-def _grows(array: Array) -> bool:
-    """Whether a running process of this host changes the length of an array."""
-    key = lease_key(array.format.chunk_prefix(array.path) if array.path else "")
-    return Lease(array.store, key, "resize").there().is_dead is False
+    """The group at a path, its arrays by name, and the names of other nodes; None if there is no group."""
+    group = _find_group(store, node.path, node.asked)
+    return None if group is None else (group, *_children(group, map(stored_name, node.dataset.variables)))
 
 
 def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
     """The group to write to; None if there is none and one may be made.
 
-    It is opened from its documents, or from the consolidated copy if ``mode`` or ``from_copies`` permit that.
+    It is opened from its documents, or from the consolidated copy if only values change.
     """
     mode, zarr_format = asked.mode, asked.zarr_format
     if mode == "r+":  # Only values change, so the consolidated copy will do.
@@ -345,8 +307,7 @@ def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
         except NodeNotFoundError as error:
             error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
             raise
-    copies = None if asked.from_copies else False
-    group = find_group(store, path, zarr_format=zarr_format, use_consolidated=copies)
+    group = find_group(store, path, zarr_format=zarr_format, use_consolidated=False)
     if group is None and zarr_format is not None:
         other = find_format(store, path)
         if other is not None:
@@ -357,22 +318,17 @@ def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
     return group
 
 
-def _children(
-    group: Group, wanted: Iterable[str], append_dim: Hashable | None
-) -> tuple[dict[str, Array], list[str]]:
+def _children(group: Group, wanted: Iterable[str]) -> tuple[dict[str, Array], list[str]]:
     """The arrays directly below a group by name, and the names of other nodes.
 
-    If the store cannot list keys, only ``wanted`` nodes are found. If the group was opened with consolidated
-    metadata, arrays that grow have the metadata of the copy. Their documents are read and compared once their
-    leases are held.
+    If the store cannot list keys, only ``wanted`` nodes are found.
     """
     arrays, others = {}, []
-    copied = _growing_copies(group, append_dim)
-    nodes: list[tuple[str, object]] = [*copied.items()]
+    nodes: Iterable[tuple[str, object]]
     try:
-        nodes += group.load(leave_out=copied)
+        nodes = group.load()
     except StoreCapabilityError:
-        nodes += [(name, group.get(name)) for name in wanted if name not in copied]
+        nodes = [(name, group.get(name)) for name in wanted]
     for name, node in nodes:
         if isinstance(node, MetadataError):
             raise node
@@ -394,16 +350,6 @@ def _as_stored(arrays: Mapping[str, Array], wanted: Iterable[str], store: Store)
         name: Array(arrays[name].store, arrays[name].path, meta, format=arrays[name].format)
         for name, meta in zip(names, metas, strict=True)
     }
-
-
-def _growing_copies(group: Group, append_dim: Hashable | None) -> dict[str, Array]:
-    """The arrays with ``append_dim``, by name, from the consolidated copies that a group was opened with."""
-    found = {}
-    for name, held in (group.copies or {}).items():
-        node = group._bound(name, held) if append_dim is not None and "/" not in name else None
-        if isinstance(node, Array) and append_dim in (node.dimension_names or ()):
-            found[name] = node
-    return found
 
 
 def _stored_variable(arrays: Mapping[str, Array], mask: bool, name: Hashable) -> Variable | None:
@@ -434,10 +380,11 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     if len(set(along.values())) > 1:
         shortest = min(along.values())
         longer = [name for name, size in along.items() if size != shortest]
-        raise ArgumentError(
-            f"variables have different lengths along {append_dim!r}, {along}, as after an append that was "
-            f"interrupted while it stored documents; make them {shortest} long with "
-            f"xzarr3.open_array(store, name, mode='r+').resize(...) of {listed(longer)}"
+        raise ConflictError(
+            f"variables have different lengths along {append_dim!r}, {along}: another append is storing its "
+            "documents now, or was interrupted while it stored them; nothing was appended; repeat the call, "
+            f"and if that fails, make them {shortest} long with xzarr3.open_array(store, name, "
+            f"mode='r+').resize(...) of {listed(longer)}"
         )
     given = [stored_name(name) for name, var in dataset.variables.items() if append_dim in var.dims]
     absent = [name for name in along if name not in given]

@@ -46,8 +46,6 @@ class Placement:
         Replace what is there; otherwise the place must be empty.
     resume : bool
         Keep what was written if the write is interrupted, and resume an interrupted write.
-    in_place : bool
-        In a store that cannot rename, erase what is replaced before the first value is stored.
     lease : Lease, optional
         The lease of the place, if the caller holds it.
 
@@ -68,10 +66,9 @@ class Placement:
         consolidated: bool = False,
         overwrite: bool,
         resume: bool = False,
-        in_place: bool = False,
         lease: Lease | None = None,
     ) -> None:
-        if in_place or (overwrite and store.traits.visible == "at commit"):
+        if overwrite and store.traits.visible == "at commit":
             _check_not_erased(store, path, arrays.values())
         self.path = path
         self.consolidated = consolidated
@@ -106,7 +103,6 @@ class Placement:
             how="mode 'w'",
             resumed=self.resumed,
             lease=lease,
-            in_place=in_place,
             is_alone=bool(groups),
         )
         self.jobs = [
@@ -166,10 +162,7 @@ def _check_not_erased(store: Store, path: str, arrays: Iterable[PlannedArray]) -
     """Raise if values are computed from others below a path, which are erased first."""
     lazy = [array.data for array in arrays if is_lazy(array.data)]
     if any(reads_below(lazy, store, path)):
-        way = "pass replace='staged', which keeps them until all is written"
-        if store.traits.visible == "at commit":
-            way = "load them first, or write to another group"
         raise ArgumentError(
             f"the variables are computed from values in '/{path}' of {store}, which would be erased "
-            f"before they are read; {way}"
+            "before they are read; load them first, or write to another group"
         )

@@ -59,12 +59,9 @@ class WriteOptions:
     zarr_format: ZarrFormat | None
     widen_units: bool
     resume: bool
-    in_place: bool = False
     check_labels: bool = True
     others: Literal["write", "compare", "keep"] = "write"
     """What is done with existing variables that do not grow."""
-    from_copies: bool = False
-    """Plan appends from the consolidated metadata; these are checked once the leases are held."""
 
 
 @dataclass(frozen=True, eq=False)

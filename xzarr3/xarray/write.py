@@ -9,16 +9,15 @@ the group last.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Mapping
-from contextlib import ExitStack, suppress
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from contextlib import ExitStack
+from typing import Any, Literal, TypeAlias, overload
 
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.commit.resume import check_resumable
-from xzarr3.errors import ArgumentError, ChangedError, one_of, short_traceback
+from xzarr3.errors import ArgumentError, one_of, short_traceback
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.formats.nonfinite_attributes import Telling
 from xzarr3.groups import Group
@@ -26,37 +25,16 @@ from xzarr3.nodes.node import locate_node, normal_path
 from xzarr3.progress import Asked, check_asked
 from xzarr3.stores import MemoryStore, Store, StoreLike
 from xzarr3.stores.open import was_made
-from xzarr3.xarray.commit import Commit, OutdatedPlanError
+from xzarr3.xarray.commit import Commit
 from xzarr3.xarray.compare import compare
 from xzarr3.xarray.execute import Started, templated, written_later
 from xzarr3.xarray.plan import WriteOptions, check_group_path, nodes_of
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
-ReplaceHow: TypeAlias = Literal["staged", "in place"]
 Region: TypeAlias = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 """Type of ``region=``."""
 
 _MODES = ("w", "w-", "a", "a-", "r+")
-
-
-class _Options(TypedDict, total=False):
-    """Keyword arguments of :func:`to_zarr` that do not depend on ``compute``."""
-
-    consolidated: bool | None
-    append_dim: Hashable | None
-    region: Region | None
-    safe_chunks: bool
-    align_chunks: bool
-    storage_options: Mapping[str, Any] | None
-    zarr_format: ZarrFormat | None
-    write_empty_chunks: bool | None
-    chunkmanager_store_kwargs: Mapping[str, Any] | None
-    write_inherited_coords: bool
-    widen_units: bool
-    check_labels: bool
-    progress: Asked
-    resume: bool
-    replace: ReplaceHow
 
 
 @overload
@@ -68,7 +46,7 @@ def to_zarr(
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
     *,
     compute: Literal[True] = ...,
-    **options: Unpack[_Options],
+    **options: Any,
 ) -> Group: ...
 
 
@@ -81,11 +59,11 @@ def to_zarr(
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
     *,
     compute: Literal[False, "later"],
-    **options: Unpack[_Options],
+    **options: Any,
 ) -> Delayed: ...
 
 
-@short_traceback
+@short_traceback  # type: ignore[misc]  # The overloads do not name all options.
 def to_zarr(
     dataset: Dataset | DataArray | DataTree,
     store: StoreLike | None = None,
@@ -108,15 +86,13 @@ def to_zarr(
     check_labels: bool = True,
     progress: Asked = False,
     resume: bool = False,
-    replace: ReplaceHow = "staged",
 ) -> Group | Delayed:
     """Write a dataset, a data array or a tree of datasets to a Zarr store.
 
     The result reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``. The
     arguments are those of :meth:`xarray.Dataset.to_zarr` and :meth:`xarray.DataTree.to_zarr`. Everything is
     checked before anything is written. With ``mode="w"`` the old dataset stays in place until all new data
-    are stored, so ``dataset`` may even read from it. If the write fails before that, the old dataset stays;
-    ``replace="in place"`` is the exception.
+    are stored, so ``dataset`` may even read from it. If the write fails before that, the old dataset stays.
 
     Parameters
     ----------
@@ -189,11 +165,6 @@ def to_zarr(
     resume : bool
         Keep what is written if the write is interrupted, and write only the rest if a write with the same
         data and settings was interrupted; see below. Not for writes that add variables to an existing group.
-    replace : {"staged", "in place"}
-        How ``mode="w"`` replaces existing data in a store that cannot rename, such as an object store.
-        ``"staged"`` stores the new data beside the old data, which stay readable until then, and copies them
-        to their places within the store. ``"in place"`` erases the old data first and stores the new data
-        once; choose it if you can compute them again. In a directory new data are always renamed.
 
     Returns
     -------
@@ -342,12 +313,6 @@ def to_zarr(
         )
     if resume and compute is not True:
         raise ArgumentError("resume=True needs a write that is carried out now; pass compute=True")
-    if replace not in ("staged", "in place"):
-        raise ArgumentError(
-            f"replace={replace!r} is not supported by to_zarr; accepted: 'staged', 'in place'"
-        )
-    if replace == "in place" and mode != "w":
-        raise ArgumentError(f"replace='in place' goes with mode='w'; found mode={mode!r}")
     if zarr_format is not None:
         parse_format(zarr_format)
     path = normal_path(group or "")
@@ -362,7 +327,6 @@ def to_zarr(
         zarr_format=zarr_format,
         widen_units=widen_units,
         resume=resume,
-        in_place=replace == "in place",
         check_labels=check_labels,
         others=others,
     )
@@ -382,7 +346,7 @@ def to_zarr(
             later = templated(write, own) if is_template else written_later(write, own)
             ours.pop_all()
             return later
-        started = _started(dataset, opened, path, asked, chunkmanager_store_kwargs)
+        started = Started(_planned(dataset, opened, path, asked), chunkmanager_store_kwargs)
         started.write_blocks(progress)
         started.write.finish(started.begun)
     return started.write.group()
@@ -392,27 +356,6 @@ def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, aske
     with Telling():
         nodes = nodes_of(data, path, asked)
         return Commit(compare(nodes, store, path, asked))
-
-
-def _started(
-    data: Dataset | DataArray | DataTree,
-    store: Store,
-    path: str,
-    asked: WriteOptions,
-    options: Mapping[str, Any] | None,
-) -> Started:
-    """Plan a write, and begin it.
-
-    An append to a store with latency is planned from the consolidated metadata, which saves a request for
-    each variable. Other programs may have left the metadata out of date. The documents, which are read once
-    the leases are held, show that. Then nothing is written, and the write is planned again from the
-    documents. So an error that an outdated copy may have caused is raised only if the documents cause it too.
-    """
-    if asked.append_dim is not None and store.concurrency > 1 and not (asked.resume or asked.widen_units):
-        copied = dataclasses.replace(asked, from_copies=True)
-        with suppress(ValueError, TypeError, KeyError, ChangedError, OutdatedPlanError):
-            return Started(_planned(data, store, path, copied), options)
-    return Started(_planned(data, store, path, asked), options)
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
