@@ -27,7 +27,7 @@ LAYERS: list[dict[str, str]] = [
     {"__init__": "the public names", "_after_xarray": "the accessor, if xarray is imported later"},
     {
         "xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit",
-        "checks": "`check`: what is wrong with a store, and its repair",
+        "checks": "`check`: what is wrong with a store, and which command mends it",
         "inventory": "`stats`: how much is stored, by array",
         "testing": "`check_store`: tests of a store of one's own",
         "advice": "`advise`: layouts compared for the ways in which data are read",

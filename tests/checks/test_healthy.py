@@ -52,7 +52,7 @@ def test_kept_store_is_healthy(store: Path, top: str) -> None:
     bad = {finding.code for finding in report.findings if finding.severity != "note"}
     assert bad == FINDINGS.get(store.relative_to(DATA).as_posix(), set()), report
     notes = {finding.code for finding in report.findings} - bad
-    assert notes <= {"chunks-missing", "document-literals", "names-clash"}, report
+    assert notes <= {"chunks-missing", "document-literals"}, report
     for path, array in report.arrays.items():
         handle = xzarr3.open_array(store, path)
         assert (array.shape, array.read) == (handle.shape, array.stored)

@@ -1,4 +1,4 @@
-"""Writers that run, may run or were killed: what a check says of them, and what a repair does."""
+"""Writers that run, may run or were killed: what a check says of them, and what recover does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(store: Any, number: int) -> None:
 def codes(store: Any, path: str = "", **options: Any) -> list[str]:
     """The codes of what a check finds, leaving out missing chunks."""
     report = xzarr3.check(store, path, **options)
-    return [finding.code for finding in report.findings if not finding.repaired]
+    return [finding.code for finding in report.findings]
 
 
 def killed(number: int) -> tuple[Any, bool]:
@@ -46,23 +46,24 @@ def killed(number: int) -> tuple[Any, bool]:
     return MemoryStore(contents(store)), was_killed
 
 
-def test_every_killed_replacement_is_found_and_repaired() -> None:
-    """Whatever it left, a repair leaves the old or the new dataset and nothing else."""
+def test_every_killed_replacement_is_found_and_recovered() -> None:
+    """Whatever it left, recover leaves the old or the new dataset; only a dead lease may stay."""
     seen: set[str] = set()
     for number in range(200):
         store, was_killed = killed(number)
-        found = codes(store)
+        report = xzarr3.check(store)
+        found = {finding.code: finding.remedy for finding in report.findings}
         assert all(code.startswith(("write-", "node-", "chunks-")) for code in found), found
         seen.update(found)
         left = [key for key in contents(store) if "xzarr3-" in key]
         assert bool(left) == any(code.startswith("write-") for code in found)
-        planned = xzarr3.check(store, dry_run=True)
-        assert contents(store).keys() >= set(left)
-        xzarr3.check(store, repair=True)
-        assert codes(store) == [], (number, found, [str(step) for step in planned.repairs])
-        assert [key for key in contents(store) if "xzarr3-" in key] == []
+        xzarr3.recover(store)
+        after = xzarr3.check(store).findings
+        assert all((each.severity, each.remedy[:7]) == ("note", "nothing") for each in after), (number, after)
         values = xr.open_dataset(store, engine="xzarr3").load()
         assert any(values.identical(dataset(each)) for each in (0, 100))
+        write(store, 200)
+        assert codes(store) == []
         if not was_killed:
             break
     assert {"write-unfinished", "write-leftover"} <= seen
@@ -95,7 +96,7 @@ def test_living_writer_is_a_note(tmp_path: Path) -> None:
     xzarr3.create_array(store, "a", data=[1, 2])
     lease = Lease(store, lease_key("a/"), "resize")
     assert lease.take()
-    report = xzarr3.check(store, repair=True)
+    report = xzarr3.check(store)
     assert [(each.code, each.severity) for each in report.findings] == [("write-running", "note")]
     assert str(os.getpid()) in report.findings[0].meaning
     assert store.exists(lease.key)
@@ -103,7 +104,7 @@ def test_living_writer_is_a_note(tmp_path: Path) -> None:
     assert codes(store) == []
 
 
-def test_lease_of_a_dead_process_is_removed(tmp_path: Path) -> None:
+def test_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     xzarr3.create_array(store, "a", data=[1, 2])
     program = (
@@ -112,17 +113,15 @@ def test_lease_of_a_dead_process_is_removed(tmp_path: Path) -> None:
         "assert lease.take(); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
-    assert codes(store) == ["write-leftover"]
-    report = xzarr3.check(store, dry_run=True)
-    assert [step.outcome for step in report.repairs] == ["planned"]
-    assert store.exists("a/.xzarr3-lease")
-    report = xzarr3.check(store, repair=True)
-    assert [step.outcome for step in report.repairs] == ["done"]
+    (finding,) = xzarr3.check(store).findings
+    assert (finding.code, finding.severity) == ("write-leftover", "note")
+    assert finding.remedy == "nothing: the next writer of the node takes its lease over"
+    xzarr3.open_array(store, "a", mode="r+").append([3])
     assert (codes(store), store.exists("a/.xzarr3-lease")) == ([], False)
 
 
 def test_replacement_in_a_directory_that_was_killed(tmp_path: Path) -> None:
-    """The process ends in the middle of the renames: the check says so, changes nothing, and repairs it."""
+    """It ends in the middle of the renames: the check says so and changes nothing; recover ends it."""
     write(tmp_path / "s", 0)
     program = (
         "import os, sys, numpy as np, xarray as xr, xzarr3\n"
@@ -143,7 +142,9 @@ def test_replacement_in_a_directory_that_was_killed(tmp_path: Path) -> None:
     assert "write-unfinished" in [finding.code for finding in report.findings], report
     assert not report.ok
     assert tree(tmp_path) == before
-    assert not any(step.outcome != "done" for step in xzarr3.check(tmp_path / "s", repair=True).repairs)
+    (remedy,) = {each.remedy for each in report.findings if each.code == "write-unfinished"}
+    assert remedy == "run xzarr3 recover STORE"
+    xzarr3.recover(tmp_path / "s")
     assert codes(tmp_path / "s") == []
     assert xr.open_dataset(tmp_path / "s", engine="xzarr3").a[0] in (0, 100)
 

@@ -101,7 +101,7 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: xzarr3.copy("x", "y", storage_options={}),  # type: ignore[call-arg]
         "use source_options=... and target_options=...",
     ),
-    "check": (lambda: xzarr3.check("x", repare=True), "did you mean 'repair'"),  # type: ignore[call-arg]
+    "check": (lambda: xzarr3.check("x", decod="all"), "did you mean 'decode'"),  # type: ignore[call-arg]
     "members": (lambda: list(xzarr3.group().members(max_dept=1)), "did you mean 'max_depth'"),  # type: ignore[call-arg]
     "advise": (lambda: xzarr3.advise(acces={}), "did you mean 'access'"),  # type: ignore[call-arg]
     "shape of from_array": (lambda: xzarr3.from_array(None, data=[1], shape=3), "leave shape=... out"),

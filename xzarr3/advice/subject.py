@@ -19,7 +19,6 @@ from xzarr3.advice.patterns import Roles, roles
 from xzarr3.api import create_array
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
-from xzarr3.checks.conventions import NAMING
 from xzarr3.errors import ArgumentTypeError
 from xzarr3.formats import V3
 from xzarr3.formats.fill_value_attribute import fill_value_is_mask
@@ -31,6 +30,11 @@ if TYPE_CHECKING:
     from xarray import Variable
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+_NAMING = (
+    *("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables", "cell_measures"),
+    *("formula_terms", "geometry", "nodes", "node_coordinates"),
+)
+"""CF attributes that name variables, which describe the one that has the attribute."""
 _FEW = 2**12  # Bytes of a sample that only tells how values are encoded.
 _MONTH = 30  # Steps where nothing says how long a step is.
 
@@ -214,7 +218,7 @@ def of_data(variables: Mapping[str, Any]) -> dict[str, Any]:
     described = set()
     for each in variables.values():
         attributes = {**getattr(each, "encoding", {}), **each.attrs}
-        described |= {word for name in NAMING for word in str(attributes.get(name, "")).split()}
+        described |= {word for name in _NAMING for word in str(attributes.get(name, "")).split()}
     return {
         path: each
         for path, each in variables.items()

@@ -1,4 +1,4 @@
-"""Checks the values of coordinates: NaN, fill values, order and duplicates.
+"""Checks the values of coordinates: NaN and fill values.
 
 A coordinate is an array of one dimension that has the name of this dimension. It is read in parts, so that
 memory stays bounded.
@@ -22,7 +22,7 @@ from xzarr3.options import memory_for_values
 
 _PART, _LEAST = 2**20, 2**10  # Elements that are read at once, by the memory that there is.
 _LARGEST = 2**24  # Elements of a coordinate whose units may be absent.
-_NUMBERS = "iufM"  # Kinds of numpy whose order counts.
+_NUMBERS = "iufM"  # Kinds of numpy whose values are looked at.
 
 
 def check_coordinates(listing: Listing, findings: Findings) -> None:
@@ -48,55 +48,29 @@ def _is_known(findings: Findings, path: str, key: str) -> bool:
     return any(findings.has(code, path, key) for code in codes)
 
 
-class _Order:
-    """Follows the order of numbers across the parts of a coordinate."""
-
-    def __init__(self) -> None:
-        self.rises = self.falls = False
-        self.repeated: Any = None
-        self._last: AnyArray | None = None
-
-    def see(self, values: AnyArray) -> None:
-        joined = values if self._last is None else np.concatenate([self._last, values])
-        self._last = values[-1:]
-        before, after = joined[:-1], joined[1:]
-        equal = before == after
-        if self.repeated is None and equal.any():
-            self.repeated = after[int(equal.argmax())]
-        self.rises |= bool((after > before).any())
-        self.falls |= bool((after < before).any())
-
-
 def _check_values(path: str, handle: Array, findings: Findings) -> None:
+    """Note the first element that is NaN, and the first that is the fill value."""
     kind = handle.dtype.kind
     if kind not in _NUMBERS:
         return
     fill = masked_value(handle)
-    nan = filled = 0
-    order = _Order()
+    nan = filled = -1
     for start, values in _parts(handle):
-        invalid = np.isnat(values) if kind == "M" else np.isnan(values) if kind == "f" else None
-        if invalid is not None and invalid.any():
-            nan = nan or 1 + start + int(invalid.argmax())
-        masked = None if fill is None else values == fill
-        if masked is not None and masked.any():
-            filled = filled or 1 + start + int(masked.argmax())
-        order.see(values)
-    if nan:
-        findings.add("coordinate-nan", path, "", f"element {nan - 1} is NaN")
-    if filled:
+        if nan < 0 and kind in "fM":
+            nan = _first(np.isnan(values) if kind == "f" else np.isnat(values), start)
+        if filled < 0 and fill is not None:
+            filled = _first(values == fill, start)
+    if nan >= 0:
+        findings.add("coordinate-nan", path, "", f"element {nan} is NaN")
+    if filled >= 0:
         value = shorten(fill.item(), 40)
-        meaning = f"element {filled - 1} is the fill value {value}, which xarray reads as missing"
+        meaning = f"element {filled} is the fill value {value}, which xarray reads as missing"
         findings.add("coordinate-fill", path, "", meaning)
-    if not (nan or filled):
-        _note_order(path, order, findings)
 
 
-def _note_order(path: str, order: _Order, findings: Findings) -> None:
-    if order.rises and order.falls:
-        findings.add("coordinate-order", path, "", "its values neither only rise nor only fall")
-    if order.repeated is not None:
-        findings.add("coordinate-duplicates", path, "", f"the value {order.repeated} is there more than once")
+def _first(found: AnyArray, start: int) -> int:
+    """The index of the first element of a part that is true; -1 without any."""
+    return start + int(found.argmax()) if found.any() else -1
 
 
 def _parts(handle: Array) -> Iterator[tuple[int, AnyArray]]:
@@ -115,7 +89,7 @@ def masked_value(handle: Array) -> Any:
     elif "_FillValue" in meta.attributes:
         try:
             value = decode_fill_value(meta.attributes["_FillValue"], handle.dtype)
-        except ValueError:  # noted by the check of conventions
+        except ValueError:  # xarray cannot open it, and says so
             return None
     if value is None:
         return None

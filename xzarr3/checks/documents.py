@@ -6,9 +6,8 @@ Finds the nodes that the other checks look at. Reads documents only, each once.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +20,9 @@ from xzarr3.formats.base import Held, node_prefix
 from xzarr3.formats.v2 import DIMENSIONS, V2
 from xzarr3.formats.v3 import V3
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes.case_folding import folded
 from xzarr3.nodes.find import DocumentView, find_format, load_below, read_held
 from xzarr3.nodes.node import ancestors
 from xzarr3.stores import Store
-
-_UNPORTABLE = re.compile(r'[\x00-\x1f<>:"|?*\\]|[. ]$')
-_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?")
 
 
 @dataclass
@@ -251,49 +246,18 @@ def _flat(held: Held) -> dict[str, Any]:
 
 def check_names(scope: Scope, findings: Findings) -> None:
     """Check the names of nodes, and the names and lengths of dimensions."""
-    siblings: dict[str, list[str]] = {}
-    for path in sorted(scope.nodes()):
-        above, _, name = path.rpartition("/")
-        if path != scope.path:
-            siblings.setdefault(above, []).append(name)
-            _check_name(scope, path, name, findings)
-    for above, names in siblings.items():
-        _check_clashes(above, names, findings)
-    for path, meta in scope.arrays.items():
-        _check_dimension_names(path, meta, scope.format, findings)
-    for group, arrays in in_groups(scope):
-        _check_lengths(group, arrays, findings)
-
-
-def in_groups(scope: Scope) -> Iterator[tuple[str, dict[str, ArrayMetadata]]]:
-    """The groups that have arrays, each with its arrays by name."""
+    for path in sorted(scope.nodes() - {scope.path}):
+        try:
+            scope.format.check_name(path.rpartition("/")[2], path)
+        except InvalidKeyError as error:
+            findings.add("name-reserved", path, "", str(error))
     groups: dict[str, dict[str, ArrayMetadata]] = {}
     for path, meta in scope.arrays.items():
+        _check_dimension_names(path, meta, scope.format, findings)
         above, _, name = path.rpartition("/")
         groups.setdefault(above, {})[name] = meta
-    yield from groups.items()
-
-
-def _check_name(scope: Scope, path: str, name: str, findings: Findings) -> None:
-    try:
-        scope.format.check_name(name, path)
-    except InvalidKeyError as error:
-        findings.add("name-reserved", path, "", str(error))
-    if _UNPORTABLE.search(name) or _DEVICES.fullmatch(name):
-        findings.add("name-unportable", path, "", f"Windows cannot have a file with the name {shorten(name)}")
-
-
-def _check_clashes(above: str, names: list[str], findings: Findings) -> None:
-    alike: dict[str, list[str]] = {}
-    for name in names:
-        alike.setdefault(folded(name), []).append(name)
-    for same in alike.values():
-        if len(same) > 1:
-            findings.add(
-                "names-clash", above, "",
-                f"{listed(same)} are one name on file systems that ignore case or the form of letters, as "
-                "most on macOS and Windows do",
-            )  # fmt: skip
+    for group, arrays in groups.items():
+        _check_lengths(group, arrays, findings)
 
 
 def _check_dimension_names(path: str, meta: ArrayMetadata, format: Format, findings: Findings) -> None:

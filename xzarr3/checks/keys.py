@@ -41,19 +41,6 @@ _TEMPORARY = re.compile(
     r"|\.(?:tmp|temp|part|crdownload|swp)$|~$"
 )
 
-_SURELY_TEMPORARY = re.compile(r"^\.xzarr3-partial-|\.[0-9a-f]{32}\.partial$")
-
-
-def is_surely_temporary(key: str) -> bool:
-    """Whether no user gives a file such a name: that of a temporary file of xzarr3 or zarr-python.
-
-    Examples
-    --------
-    >>> is_surely_temporary("a/c/0.0123456789abcdef0123456789abcdef.partial"), is_surely_temporary("a.tmp")
-    (True, False)
-    """
-    return _SURELY_TEMPORARY.search(key.rpartition("/")[2]) is not None
-
 
 @dataclass
 class Units:

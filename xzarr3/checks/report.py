@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from xzarr3.checks.readers import DOCUMENTED, newest
 from xzarr3.display import html
 from xzarr3.display.shown import Description, Shown
 from xzarr3.display.text import cut
@@ -38,37 +39,40 @@ class Kind:
         ``warning``: some readers or tools will fail or be misled. ``note``: permitted, and worth knowing.
     remedy : str
         What to do about it.
-    repairable : bool
-        Whether ``repair=True`` mends it.
     """
 
     severity: Severity
     remedy: str
-    repairable: bool = False
 
 
-_AGAIN = "write the chunk again from its source, or erase its key to read the fill value there"
-_RECOVER = "run xzarr3 recover STORE, or check with repair=True"
+_ERASE = "xzarr3.open_store(STORE, mode='r+').erase(KEY)"
+_AGAIN = f"write the chunk again from its source, or erase it to read the fill value there: {_ERASE}"
+_RECOVER = "run xzarr3 recover STORE"
+_CONSOLIDATE = "run xzarr3 consolidate STORE PATH"
 
 CODES: dict[str, Kind] = {
     # Documents
     "document-invalid": Kind("error", "correct the field, or restore the document from a copy"),
     "document-literals": Kind(
-        "note", "write the attributes again with numbers or strings in place of NaN and infinity"
+        "note",
+        "set numbers or strings in place of NaN and infinity: xzarr3.open(STORE, PATH, mode='r+').attrs",
     ),
-    "extension-unknown": Kind("warning", "install the codec or data type; the array was not checked further"),
-    "document-double": Kind("warning", "remove the documents of the format that is not used"),
-    "document-orphan": Kind("warning", "remove the document, or restore the document of its node"),
-    "node-lost": Kind("error", "create the group above it, or move the node to where a listing finds it"),
-    "node-other-format": Kind("warning", "convert the node with xzarr3.copy(), or open it by its path"),
-    "consolidated-invalid": Kind("error", "run xzarr3.consolidate_metadata(store)", repairable=True),
-    "consolidated-differs": Kind("error", "run xzarr3.consolidate_metadata(store)", repairable=True),
-    "consolidated-stale": Kind("error", "run xzarr3.consolidate_metadata(store)", repairable=True),
-    "consolidated-lacks": Kind("error", "run xzarr3.consolidate_metadata(store)", repairable=True),
+    "extension-unknown": Kind(
+        "warning",
+        "install what it needs, as with pip install 'xzarr3[codecs]'; the array was not checked further",
+    ),
+    "document-double": Kind("warning", f"remove the documents of the format that is not used: {_ERASE}"),
+    "document-orphan": Kind("warning", f"restore the document of its node, or remove this one: {_ERASE}"),
+    "node-lost": Kind("error", "run xzarr3.create_group(STORE, PATH) for the group above it"),
+    "node-other-format": Kind(
+        "warning", "run xzarr3 copy STORE TARGET --source-path PATH --format FORMAT, or open it by its path"
+    ),
+    "consolidated-invalid": Kind("error", _CONSOLIDATE),
+    "consolidated-differs": Kind("error", _CONSOLIDATE),
+    "consolidated-stale": Kind("error", _CONSOLIDATE),
+    "consolidated-lacks": Kind("error", _CONSOLIDATE),
     # Names
     "name-reserved": Kind("note", "rename the node"),
-    "name-unportable": Kind("note", "rename the node before the store is copied to such a system"),
-    "names-clash": Kind("note", "rename one of the nodes before the store is copied to such a system"),
     "dimension-names-invalid": Kind("error", "give one name for each dimension"),
     "dimension-repeated": Kind("warning", "give each dimension a name of its own"),
     "dimension-lengths": Kind("note", "use other names, or groups of their own, for grids of other lengths"),
@@ -79,10 +83,10 @@ CODES: dict[str, Kind] = {
     ),
     "chunk-empty": Kind("error", _AGAIN),
     "chunk-size": Kind("error", _AGAIN),
-    "chunk-outside": Kind("warning", "erase the key: it would come back if the array grew", repairable=True),
-    "chunk-misnamed": Kind("warning", "rename the key to the key of a chunk, or erase it"),
-    "chunks-orphan": Kind("warning", "restore the document of the array, or erase the keys"),
-    "key-temporary": Kind("warning", "remove it once its writer has ended", repairable=True),
+    "chunk-outside": Kind("warning", f"it would come back if the array grew: {_ERASE}"),
+    "chunk-misnamed": Kind("warning", f"rename the key to that of a chunk, or erase it: {_ERASE}"),
+    "chunks-orphan": Kind("warning", f"restore the document of the array, or erase the keys: {_ERASE}"),
+    "key-temporary": Kind("warning", f"once its writer has ended: {_ERASE}, or remove the file"),
     "key-foreign": Kind("note", "nothing: xzarr3 neither reads nor erases it"),
     "keys-unlisted": Kind("note", "check the store where its keys can be listed"),
     # Shards
@@ -98,20 +102,14 @@ CODES: dict[str, Kind] = {
     # Coordinates
     "coordinate-nan": Kind("error", "write the coordinate again without NaN"),
     "coordinate-fill": Kind("error", "write the coordinate again, all of it"),
-    "coordinate-order": Kind("warning", "sort the data along the coordinate; slices by label need that"),
-    "coordinate-duplicates": Kind("warning", "remove the duplicates; selections by label are ambiguous"),
     "coordinate-length": Kind("error", "resize the coordinate or the data, so that their lengths are equal"),
-    # Conventions
-    "cf-undecodable": Kind("error", "correct the attribute, or open with decode_cf=False"),
-    "cf-reference": Kind("warning", "write the variable, or remove its name from the attribute"),
-    "cf-unchecked": Kind("note", "install xarray"),
     # Writers
     "write-running": Kind("note", "wait until the writer has ended"),
     "write-unknown": Kind("warning", f"make sure that the writer has ended, then {_RECOVER[4:]}"),
     "write-resumable": Kind("warning", "repeat the same call with resume=True; it is removed after a day"),
-    "write-unfinished": Kind("error", _RECOVER, repairable=True),
+    "write-unfinished": Kind("error", _RECOVER),
     "write-lost": Kind("error", "write all of it again with mode='w'"),
-    "write-leftover": Kind("warning", _RECOVER, repairable=True),
+    "write-leftover": Kind("warning", _RECOVER),
 }
 """Every code of a finding."""
 _OF_MANY = frozenset(("chunks-missing", "chunks-orphan"))
@@ -139,10 +137,6 @@ class Finding:
         What to do about it.
     count : int
         How many such findings this one stands for; or how many chunks, where one finding is about many.
-    repairable : bool
-        Whether ``repair=True`` mends it.
-    repaired : bool
-        Whether it was mended.
     """
 
     path: str
@@ -152,13 +146,10 @@ class Finding:
     severity: Severity
     remedy: str
     count: int = 1
-    repairable: bool = False
-    repaired: bool = False
 
     def __str__(self) -> str:
-        done = "repaired" if self.repaired else self.severity
         key = f"{self.key}: " if self.key else ""
-        return printable(f"{done:8} {self.code:{_WIDTH}} {key}{self.meaning}")
+        return printable(f"{self.severity:8} {self.code:{_WIDTH}} {key}{self.meaning}")
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON has them."""
@@ -183,8 +174,9 @@ class ArrayReport:
         Size in bytes of all stored units; None if the store does not tell sizes.
     read : int
         How many units were read and decoded.
-    readable_by : tuple of str
-        Libraries that read the array; see :mod:`xzarr3.checks.readers`.
+    readable_by : mapping of str to str
+        Libraries that read the array, with the oldest version that is known to; see
+        :mod:`xzarr3.checks.readers`. It is empty where the documentation of a library names none.
     not_readable_by : mapping of str to str
         The other libraries, with the reason.
     """
@@ -197,44 +189,13 @@ class ArrayReport:
     stored: int | None
     nbytes_stored: int | None
     read: int
-    readable_by: tuple[str, ...] = ()
+    readable_by: Mapping[str, str] = field(default_factory=dict)
     not_readable_by: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON has them."""
-        lists = {"shape": list(self.shape), "readable_by": list(self.readable_by)}
-        return {**vars(self), **lists, "not_readable_by": dict(self.not_readable_by)}
-
-
-@dataclass(frozen=True)
-class Repair:
-    """One step of a repair.
-
-    Parameters
-    ----------
-    what : str
-        What is done.
-    keys : tuple of str
-        The first keys that are erased or written.
-    count : int
-        Number of all keys.
-    outcome : str
-        ``planned``, ``done``, or why it was not done.
-    """
-
-    what: str
-    keys: tuple[str, ...]
-    count: int
-    outcome: str = "planned"
-
-    def __str__(self) -> str:
-        more = f" and {self.count - len(self.keys)} more" if self.count > len(self.keys) else ""
-        keys = f": {', '.join(self.keys)}{more}" if self.keys else ""
-        return printable(f"{self.outcome}: {self.what}{keys}")
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
-        return {**vars(self), "keys": list(self.keys)}
+        readers = {"readable_by": dict(self.readable_by), "not_readable_by": dict(self.not_readable_by)}
+        return {**vars(self), "shape": list(self.shape), **readers}
 
 
 class Findings:
@@ -254,18 +215,8 @@ class Findings:
             self._more[path, code] = self._more.get((path, code), 0) + count
             return
         kind = CODES[code]
-        kept.append(
-            Finding(
-                path,
-                key,
-                code,
-                meaning,
-                severity or kind.severity,
-                remedy or kind.remedy,
-                count,
-                kind.repairable,
-            )
-        )
+        said = severity or kind.severity, remedy or kind.remedy
+        kept.append(Finding(path, key, code, meaning, *said, count))
 
     def any(self, code: str, path: str) -> bool:
         """Whether there is a finding of this code at a node."""
@@ -300,8 +251,6 @@ class CheckReport(Shown):
         The arrays by path.
     decode : {"sample", "all", "none"}
         Which stored units were read and decoded.
-    repairs : tuple of Repair
-        What a repair did, or would do.
 
     Examples
     --------
@@ -319,21 +268,20 @@ class CheckReport(Shown):
     findings: tuple[Finding, ...]
     arrays: Mapping[str, ArrayReport]
     decode: str
-    repairs: tuple[Repair, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether no error was found, or all errors were repaired."""
+        """Whether no error was found."""
         return not self.errors
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings of severity ``error`` that were not repaired."""
-        return tuple(each for each in self.findings if each.severity == "error" and not each.repaired)
+        """The findings of severity ``error``."""
+        return tuple(each for each in self.findings if each.severity == "error")
 
     def count(self, severity: Severity) -> int:
-        """Number of findings of a severity that were not repaired."""
-        found = (each for each in self.findings if each.severity == severity and not each.repaired)
+        """Number of findings of a severity."""
+        found = (each for each in self.findings if each.severity == severity)
         return sum(1 if each.code in _OF_MANY else each.count for each in found)
 
     def to_json(self) -> dict[str, Any]:
@@ -345,7 +293,6 @@ class CheckReport(Shown):
             "decode": self.decode,
             "findings": [finding.to_json() for finding in self.findings],
             "arrays": {path: array.to_json() for path, array in self.arrays.items()},
-            "repairs": [repair.to_json() for repair in self.repairs],
         }
 
     def __str__(self) -> str:
@@ -357,11 +304,8 @@ class CheckReport(Shown):
             f"{_number(len(self.arrays), 'array')}, {read}{of} stored units decoded: "
             + ", ".join(_number(self.count(each), each) for each in SEVERITIES),
             *self._readers(),
-            *(f"repair {repair}" for repair in self.repairs),
         ]
-        remedies = dict.fromkeys(
-            f"  {each.code}: {each.remedy}" for each in self.findings if not each.repaired
-        )
+        remedies = dict.fromkeys(f"  {each.code}: {each.remedy}" for each in self.findings)
         advice = ["to do", *_cut(list(remedies), _SHOWN // 4)] if remedies else []
         return "\n".join([*_cut([*lines, *self._lines()], _SHOWN - len(advice)), *map(printable, advice)])
 
@@ -376,7 +320,6 @@ class CheckReport(Shown):
             ("Arrays", f"{len(self.arrays)}, of which {_number(read, 'stored unit')} decoded"),
             ("Found", counts),
             *(("Readers", text) for text in self._readers()),
-            *(("Repair", str(repair)) for repair in self.repairs),
         ]
         rows = [
             (each.severity, f"/{each.path}", each.code, each.key, each.meaning, each.remedy)
@@ -390,17 +333,21 @@ class CheckReport(Shown):
         return html.box(html.title("xzarr3.CheckReport", f"/{self.path}"), html.facts(facts), *parts)
 
     def _readers(self) -> Iterator[str]:
-        """How many of the arrays each library reads, and which it does not."""
-        others: dict[str, dict[str, str]] = {}
-        for path, array in self.arrays.items():
-            for name in (*array.readable_by, *array.not_readable_by):
-                unread = others.setdefault(name, {})
-                if name in array.not_readable_by:
-                    unread[path] = array.not_readable_by[name]
-        fewest_first = sorted(others.items(), key=lambda item: len(item[1]))
-        told = [f"{name}: {self._read(unread)}" for name, unread in fewest_first]
+        """How many of the arrays each library reads, from which version on, and which it does not."""
+        arrays = self.arrays.items()
+        names = dict.fromkeys(
+            name for _, each in arrays for name in (*each.readable_by, *each.not_readable_by)
+        )
+        told = []
+        for name in names:
+            unread = {
+                path: each.not_readable_by[name] for path, each in arrays if name in each.not_readable_by
+            }
+            since = newest(each.readable_by[name] for _, each in arrays if name in each.readable_by)
+            label = f"{name} {since}" if since or len(unread) == len(arrays) else f"{name} ({DOCUMENTED})"
+            told.append((len(unread), f"{label.rstrip()}: {self._read(unread)}"))
         if told:
-            yield f"arrays read by {', '.join(told)}"
+            yield f"arrays read by {', '.join(text for _, text in sorted(told, key=lambda each: each[0]))}"
 
     def _read(self, unread: Mapping[str, str]) -> str:
         """How many arrays a library reads, and why not the others, of which it names a few."""
@@ -429,7 +376,7 @@ class CheckReport(Shown):
 
 def _brief(reason: str) -> str:
     """Why a library does not read an array; of a data type or a codec that it does not know, the name."""
-    known = re.fullmatch(r"does not know (?:data type|codec) (.*)", reason)
+    known = re.fullmatch(r"does not know (?:data type|codec) ('[^']*')", reason)
     return printable(cut(reason if known is None else known[1].replace("'", ""), _LONGEST))
 
 

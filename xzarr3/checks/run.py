@@ -1,15 +1,12 @@
-"""Runs all checks of a store in turn, and the repair that is asked for."""
+"""Runs all checks of a store in turn."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, get_args
 
-from xzarr3.checks import repair as repairing
 from xzarr3.checks.chunks import Decode, check_chunks
-from xzarr3.checks.conventions import check_conventions
 from xzarr3.checks.coordinates import check_coordinates
 from xzarr3.checks.documents import Scope, check_copies, check_names, find_nodes
 from xzarr3.checks.keys import Listing
@@ -34,8 +31,6 @@ def check(
     path: str = "",
     *,
     decode: Decode = "sample",
-    repair: bool = False,
-    dry_run: bool = False,
     threads: int | None = None,
     progress: Asked | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -43,9 +38,10 @@ def check(
     """Check an array, or a group with all that is below it, for damage and for what misleads readers.
 
     Looks at documents and their consolidated copies, names, keys and sizes of values, indexes of shards,
-    chunks, coordinates, attributes of the CF conventions, and writes that have not ended. The keys are
-    listed once, whatever their number; memory is about 16 bytes for each stored unit. Each finding has a
-    code, a key, a meaning, a severity and a remedy; :data:`xzarr3.checks.report.CODES` lists all of them.
+    chunks, coordinates, and writes that have not ended. Nothing is changed. The keys are listed once,
+    whatever their number; memory is about 16 bytes for each stored unit. Each finding has a code, a key, a
+    meaning, a severity and a remedy, which names the command that mends it;
+    :data:`xzarr3.checks.report.CODES` lists all of them.
 
     Parameters
     ----------
@@ -55,12 +51,6 @@ def check(
     decode : {"sample", "all", "none"}
         Which stored units are read, checked and decoded: of each array 8 that are spread evenly, with 8
         inner chunks of a shard; all; or none, and then no values of coordinates either.
-    repair : bool
-        Repair what is safe to repair: finish or remove writes of dead writers, remove temporary files that
-        are at least an hour old, erase chunks outside of the grid, write consolidated metadata again. Chunks
-        within the grid are not touched, and no link is followed.
-    dry_run : bool
-        Only tell what a repair would do.
     threads : int, optional
         Most chunks that are decoded at a time; by default as many as there are cores, and as the store has
         requests in flight. Fewer, if their chunks would take more than 512 MiB, or than the
@@ -79,8 +69,6 @@ def check(
     ------
     NodeNotFoundError
         If there is no array or group at the path, and no trace of one.
-    ReadOnlyError
-        If a repair is asked for and the store cannot be written.
     StoreError
         If the store cannot be read or listed.
     ValueError
@@ -95,33 +83,23 @@ def check(
     >>> report = xzarr3.check(store)
     >>> report.ok, report.findings[0].code, report.findings[0].key
     (True, 'chunk-outside', 'sst/c/7/0')
-    >>> repaired = xzarr3.check(store, repair=True)
-    >>> store.exists("sst/c/7/0"), repaired.findings[0].repaired, xzarr3.check(store).findings
-    (False, True, ())
+    >>> store.erase("sst/c/7/0")
+    >>> xzarr3.check(store).findings
+    ()
     """
     if decode not in get_args(Decode):
         raise ValueError(f"decode={decode!r}; {one_of(decode, get_args(Decode))}")
     check_asked(progress or False)
     path = normal_path(path)
-    changes = repair and not dry_run
-    opened = open_store(store, storage_options, mode="r+" if changes else "r")
+    opened = open_store(store, storage_options, mode="r")
     with contextlib.nullcontext() if opened is store else opened:
-        if changes:
-            opened.check_writable()
-        report, scope = _look(opened, path, decode, threads, progress)
-        if not repair and not dry_run:
-            return report
-        steps = repairing.plan(opened, scope, report.findings)
-        if dry_run:
-            return replace(report, repairs=tuple(step.described("planned") for step in steps))
-        repairs, findings = repairing.carry_out(steps, report.findings)
-        return replace(report, repairs=tuple(repairs), findings=tuple(findings))
+        return _look(opened, path, decode, threads, progress)
 
 
 def _look(
     store: Store, path: str, decode: Decode, threads: int | None, progress: Asked | None
-) -> tuple[CheckReport, Scope | None]:
-    """The report without repairs, and the nodes it is about."""
+) -> CheckReport:
+    """What all checks of an open store find."""
     findings = Findings()
     scope = find_nodes(store, path, findings)
     if scope is None:
@@ -129,7 +107,7 @@ def _look(
             check_writes(store, path, (), findings)
         if not findings.all():
             raise _nothing_at(store, path)
-        return CheckReport(str(store), path, findings.all(), {}, decode), None
+        return CheckReport(str(store), path, findings.all(), {}, decode)
     check_copies(scope, findings)
     check_names(scope, findings)
     listing = Listing(scope, findings)
@@ -141,9 +119,8 @@ def _look(
     read = check_chunks(listing, decode, findings, threads, progress)
     if decode != "none":
         check_coordinates(listing, findings)
-    check_conventions(listing, findings, values=decode != "none")
     arrays = {each: _summary(scope, listing, each, read[each]) for each in scope.arrays}
-    return CheckReport(str(store), path, findings.all(), arrays, decode), scope
+    return CheckReport(str(store), path, findings.all(), arrays, decode)
 
 
 def _nothing_at(store: Store, path: str) -> NodeNotFoundError:

@@ -18,6 +18,8 @@ from xzarr3.commit.stage import BEGUN, SWAP, staged_prefixes, staging_folders
 from xzarr3.errors import printable
 from xzarr3.stores import Store
 
+_TAKEN_OVER = "nothing: the next writer of the node takes its lease over"
+
 
 @dataclass(frozen=True)
 class Write:
@@ -47,7 +49,11 @@ class Write:
 def check_writes(store: Store, path: str, leases: Iterable[str], findings: Findings) -> None:
     """Note all writes at a node and below it that have not ended."""
     for write in find_writes(store, path, leases):
-        findings.add(code_of(write), write.path, write.key, meaning_of(write))
+        code = code_of(write)
+        if code == "write-leftover" and not write.top:  # the lease of a dead writer keeps nobody away
+            findings.add(code, write.path, write.key, meaning_of(write), remedy=_TAKEN_OVER, severity="note")
+        else:
+            findings.add(code, write.path, write.key, meaning_of(write))
 
 
 def find_writes(store: Store, path: str, leases: Iterable[str]) -> Iterator[Write]:
@@ -71,7 +77,7 @@ def find_writes(store: Store, path: str, leases: Iterable[str]) -> Iterator[Writ
     for key, holder in holders.items():
         owns = [top for top in tops if holder.top == top or key == lease_key(top) or named[top] == key]
         seen.update(owns)
-        top = holder.top or next(iter(owns), "")
+        top = holder.top if holder.top in tops else next(iter(owns), "")
         has_steps = bool(holder.state in SWAPS and is_top(top) and store.exists(f"{top}{SWAP}"))
         yield Write(key, holder, top, _path_of(key, named), has_steps)
     if not path:

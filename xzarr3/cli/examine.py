@@ -18,7 +18,6 @@ from xzarr3.errors import SelectionError
     examples=[
         "xzarr3 check ocean.zarr",
         "xzarr3 check ocean.zarr sst --decode all --json",
-        "xzarr3 check ocean.zarr --repair --dry-run",
     ],
     status="0 without errors, 1 with errors, 2 if the store cannot be checked.",
     failure=UNCHECKED,
@@ -31,31 +30,22 @@ from xzarr3.errors import SelectionError
     default="sample",
     help="Which chunks are read and decoded: some of each array (default), all or none.",
 )
-@click.option(
-    "--repair",
-    is_flag=True,
-    help="Repair what is safe: writes of dead writers, temporary files, chunks outside of the grid, "
-    "consolidated metadata; never chunks of the grid.",
-)
-@click.option("--dry-run", is_flag=True, help="Only tell what a repair would do.")
 @arguments.threads_option
 @arguments.json_option
 @arguments.store_option()
 def check(
-    store: str, path: str, decode: Any, repair: bool, dry_run: bool, threads: int | None, as_json: bool,
-    option: dict[str, Any],
+    store: str, path: str, decode: Any, threads: int | None, as_json: bool, option: dict[str, Any],
 ) -> int:  # fmt: skip
     """Look for damage and for what misleads readers.
 
     Looks, in a node and all that is below it, at documents and their consolidated copies, names, keys and
-    sizes of values, indexes of shards, chunks, coordinates, CF attributes, and writes that have not ended.
+    sizes of values, indexes of shards, chunks, coordinates, and writes that have not ended. It changes
+    nothing, and names the command that mends what it finds.
     """
     found = xzarr3.check(
         store,
         path,
         decode=decode,
-        repair=repair,
-        dry_run=dry_run,
         threads=threads,
         progress=output.is_terminal(sys.stderr),
         storage_options=option,

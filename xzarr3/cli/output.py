@@ -27,7 +27,6 @@ _WORDS = {
     "bold red": r"(?m)^  error\b|^only in .*|\bcannot be read\b",
     "yellow": r"(?m)^  warning\b",
     "dim": r"(?m)^  note\b",
-    "green": r"(?m)^  repaired\b",
     "bold": r"(?m)^/\S*$|^to do$",
 }
 """What stands out in a text, by style."""
