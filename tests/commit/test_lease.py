@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
-import pickle
 import signal
 import threading
 import time
@@ -30,7 +28,6 @@ from xzarr3 import ConflictError, LocalStore, MemoryStore, NodeExistsError, Stor
 from xzarr3.commit import lease, machines
 from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, lease_key
 from xzarr3.commit.length import GuardedStore, Length
-from xzarr3.xarray.execute import Abandoning, Begun
 
 HOSTS = {name: Whereabouts(name, "boot", "processes") for name in ("one", "two", "three")}
 
@@ -374,118 +371,6 @@ def test_a_lease_that_could_not_be_taken_away_is_taken_away_later(monkeypatch: p
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4]
 
 
-class Write:
-    """What refers to a lease."""
-
-
-def _copy(mine: Lease) -> Lease:
-    """As it arrives in another process."""
-    copy: Lease = pickle.loads(pickle.dumps(mine))
-    copy._store = mine._store
-    return copy
-
-
-@pytest.mark.slow
-def test_a_write_that_goes_on_elsewhere_keeps_its_lease(world: World) -> None:
-    """As tasks of dask do, of which the first one may have run in another process than the last one."""
-    begun, copied, mine = Write(), Write(), leased(MemoryStore())
-    assert mine.take()
-    mine.ends_with(begun)
-    copy = _copy(mine)
-    copy.go_on(copied)
-    del begun
-    gc.collect()
-    lease._tend(mine)
-    assert copy.holds()
-    world.renews.add(copy)
-    with world.on("two"):
-        assert not leased(mine._store).take()
-    world.renews.clear()
-    copy.release()
-    assert not contents(mine._store)
-
-
-def test_a_late_end_of_a_write_does_not_end_the_same_write_begun_again(world: World) -> None:
-    plan = leased(MemoryStore())
-    first = _copy(plan)
-    assert first.take()
-    late, later = _copy(first), _copy(first)
-    assert plan.holds(), "a task that was planned before goes by what all copies have in common"
-    first.release()
-    assert not plan.holds()
-    second = _copy(plan)
-    assert second.take()
-    late.take_anew()
-    late.release()
-    later.abandon()
-    assert second.holds()
-    assert plan.holds()
-    assert not late.holds()
-    assert not later.holds()
-    second.release()
-    assert list(plan._store.list()) == []
-
-
-def test_a_task_that_is_repeated_elsewhere_gets_the_lease_of_the_one_that_was_lost(world: World) -> None:
-    plan = leased(MemoryStore())
-    lost, repeated = _copy(plan), _copy(plan)
-    assert lost.take()
-    world.renews.add(lost)
-    with world.on("two"):
-        assert repeated.take()
-        assert repeated.displaced is None
-        lost.release()
-        assert repeated.holds()
-        assert not leased(plan._store).take()
-
-
-@pytest.mark.slow
-def test_a_lease_that_is_taken_again_does_not_end_with_what_it_ended_with_before(world: World) -> None:
-    mine, begun = leased(MemoryStore()), Write()
-    assert mine.take()
-    mine.ends_with(begun)
-    mine.release()
-    del begun
-    gc.collect()
-    assert mine.take()
-    lease._tend(mine)
-    assert mine.holds()
-
-
-def test_of_two_attempts_at_one_write_that_is_given_up_which_has_failed() -> None:
-    """Where both were begun in one process, by a task of one name."""
-    given_up: list[object] = []
-
-    class Write:
-        def begin(self, *, shared: bool) -> object:
-            return object()
-
-        def room(self, begun: object) -> str:
-            return ""
-
-        def finish(self, begun: object) -> None:
-            """It is not reached."""
-
-        def discard(self, begun: object, error: BaseException) -> None:
-            given_up.append(begun)
-
-    first, second = Begun("begin", Write()), Begun("begin", Write())
-    cleanup = Abandoning("plan", "begin").held([first])
-    assert cleanup is not None
-    cleanup(ValueError())
-    assert given_up == [first._begun] != [second._begun]
-
-
-@pytest.mark.slow
-def test_a_write_that_nothing_refers_to_any_more_is_in_nobodys_way() -> None:
-    begun, mine = Write(), leased(MemoryStore())
-    assert mine.take()
-    mine.ends_with(begun)
-    del begun
-    gc.collect()
-    wait_until(lambda: mine.key not in contents(mine._store))
-
-
 # What users see
 
 
@@ -681,13 +566,3 @@ def test_a_lease_that_is_being_taken_away_is_nobody_elses_yet(conditional: bool)
     mine.release()
     assert not others
     assert not contents(store)
-
-
-def test_the_release_of_a_lease_that_was_never_taken_leaves_that_of_a_copy(world: World) -> None:
-    mine = leased(MemoryStore())
-    copy = _copy(mine)
-    assert copy.take()
-    mine.release()
-    assert copy.holds()
-    copy.release()
-    assert list(mine._store.list()) == []

@@ -6,7 +6,6 @@ import errno
 import itertools
 import json
 import os
-import pickle
 import shutil
 import threading
 import time
@@ -31,6 +30,7 @@ import xzarr3.xarray.placement
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreError, to_zarr
 from xzarr3.commit import recover, renames
 from xzarr3.commit.lease import Lease, lease_key
+from xzarr3.commit.replace import Replacement
 from xzarr3.nodes.documents import store_documents as store_documents_of_nodes
 
 DAY = 86400
@@ -149,16 +149,6 @@ def test_a_long_write_tells_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
     assert values(store, "b") == [3, 3, 3, 3]
 
 
-def test_a_write_computed_later_begins_when_it_is_computed(tmp_path: Path) -> None:
-    later = to_zarr(filled(7).chunk(x=1), tmp_path / "a", compute="later")
-    assert not (tmp_path / "a").exists()
-    for scheduler in ("synchronous", "threads"):
-        with dask.config.set(scheduler=scheduler):
-            pickle.loads(pickle.dumps(later)).compute()
-        assert values(tmp_path / "a") == [7, 7, 7, 7]
-        later = to_zarr(filled(7).chunk(x=1), tmp_path / "a", compute="later", mode="w")
-
-
 # Two writers
 
 
@@ -188,19 +178,20 @@ def test_one_of_two_writers_gets_an_empty_place() -> None:
     assert not left(store)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_what_another_has_finished_is_not_touched(fails: bool) -> None:
-    def make(block: Any) -> Any:
-        if fails:
-            raise UnluckyError
-        return block
-
+def test_what_another_has_finished_since_the_plan_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    first = to_zarr(lazy(make), store, compute="later")
-    to_zarr(filled(7, "t", "u"), store)
-    keys = sorted(store.list())
+    keys: list[str] = []
+    begin = Replacement.begin
+
+    def late(self: Replacement) -> None:
+        monkeypatch.undo()
+        to_zarr(filled(7, "t", "u"), store)
+        keys.extend(sorted(store.list()))
+        begin(self)
+
+    monkeypatch.setattr(Replacement, "begin", late)
     with pytest.raises(NodeExistsError, match="another writer has written there since"):
-        first.compute()
+        to_zarr(filled(5).chunk(), store)
     assert values(store) == [7, 7, 7, 7]
     assert sorted(store.list()) == keys
 
@@ -629,9 +620,7 @@ LIKE_CHUNKS = ("t/c/0.bak", "t/c/00", "t/c/-1", "u/c/notes", "u/extra/file", "u/
 T_ALONE = {"t/zarr.json", "t/c/0"}
 OVERWRITING: dict[str, tuple[Callable[[Any], object], set[str]]] = {
     "to_zarr": (lambda store: to_zarr(filled(1), store, mode="w"), T_ALONE),
-    "to_zarr later": (
-        lambda store: to_zarr(filled(1).chunk(), store, mode="w", compute="later").compute(), T_ALONE
-    ),
+    "to_zarr dask": (lambda store: to_zarr(filled(1).chunk(), store, mode="w"), T_ALONE),
     "create_array": (
         lambda store: xzarr3.create_array(store, "t", data=np.ones(4), overwrite=True),
         T_ALONE | {"u/zarr.json", "u/c/0"},

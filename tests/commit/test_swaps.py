@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import msgspec
 import numpy as np
@@ -23,7 +23,6 @@ import xzarr3
 from xzarr3 import IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
 from xzarr3.commit import lease
 from xzarr3.commit.lease import Lease
-from xzarr3.commit.stage import Attempt, NodeKeys, lease_at
 from xzarr3.commit.staged import Beside
 from xzarr3.errors import StoreCapabilityError
 from xzarr3.stores import ANY
@@ -234,11 +233,11 @@ def test_what_is_computed_twice_keeps_nothing_of_the_first_time(first: str, seco
     to_zarr(dataset(0), store)
     blocks = [da.from_delayed(delayed(block, pure=False)(n), (2,), "f8") for n in range(4)]
     source = xr.Dataset({"a": ("x", da.concatenate(blocks))})
-    later = to_zarr(source, store, mode="w", compute="later", encoding={"a": {"chunks": (2,)}})
+    options: Any = {"mode": "w", "encoding": {"a": {"chunks": (2,)}}}
     for now in (first, second):
         store.fails = now == "copies fail"
-        with suppress(RuntimeError, StoreError, NodeExistsError):
-            later.compute(scheduler="sync")
+        with suppress(RuntimeError, StoreError, NodeExistsError), dask.config.set(scheduler="sync"):
+            to_zarr(source, store, **options)
     store.fails = False
     with suppress(NodeExistsError):
         xzarr3.recover(store)
@@ -250,54 +249,24 @@ def test_what_is_computed_twice_keeps_nothing_of_the_first_time(first: str, seco
     assert [key for key in left(store) if "staged" in key] == []
 
 
-def test_a_swap_whose_lease_was_taken_by_a_copy_of_it_keeps_that() -> None:
-    """As the process that begins a write, and renews its lease, need not be the one that ends it."""
-    store = MemoryStore()
-    xzarr3.create_array(store, "a", data=np.arange(4), chunks=2)
-    format = xzarr3.open_array(store, "a").format
-    places = NodeKeys.of(store, format, "a")
-    metadata = xzarr3.open_array(store, "a").metadata
-    planned = lease_at(store, places)
-    staging = Beside(store, places, {"a": metadata}, lease=planned)
-    copy = pickle.loads(pickle.dumps(planned))
-    copy.reserve("a")
-    staging.begin()
-    staging.enter(Attempt(staging.room.id, copy, copy.owner))
-    staging.store.set("a/c/0", store.get("a/c/1") or b"")
-    staging.store.set("a/c/1", store.get("a/c/0") or b"")
-    staging.store.set("a/zarr.json", store.get("a/zarr.json") or b"")
-    staging.swap([""], consolidate=False)
-    assert copy.there().state == "closing"
-    assert copy.holds()
-    staging.clean()
-    assert copy.holds(), "who gave it is the one who ends it"
-    assert copy.there().state == ""
-    copy.release()
-    assert xzarr3.open_array(store, "a")[...].tolist() == [2, 3, 0, 1]
-    assert not left(store)
-
-
-def test_of_two_delayed_writes_to_one_zip_none_removes_what_the_other_has_stored(
+def test_of_two_writes_to_one_zip_none_removes_what_the_other_has_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lease tells there that the other one is still going on."""
-    begin, others = Beside.begin, []
+    begin = Beside.begin
+    others: list[Callable[[], object]] = []
 
-    def begun(self: Beside, shared: bool = False) -> None:
-        begin(self, shared)
+    def begun(self: Beside) -> None:
+        begin(self)
         while others:  # From its begin to its end between two steps of the first one.
-            others.pop().compute(scheduler="sync")
+            others.pop()()
 
     with xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as store:
         for group in ("one", "two"):
             to_zarr(dataset(0), store, group=group)
-        later = {
-            group: to_zarr(dataset(at).chunk(x=2), store, group=group, mode="w", compute="later")
-            for at, group in enumerate(("one", "two"), 1)
-        }
         monkeypatch.setattr(Beside, "begin", begun)
-        others.append(later["two"])
-        later["one"].compute(scheduler="sync")
+        others.append(lambda: to_zarr(dataset(2), store, group="two", mode="w"))
+        to_zarr(dataset(1), store, group="one", mode="w")
         assert not left(store)
     for at, group in enumerate(("one", "two"), 1):
         assert opened(tmp_path / "a.zip", group).identical(dataset(at))

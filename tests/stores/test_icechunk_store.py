@@ -215,7 +215,7 @@ MODES: dict[str, Callable[[Any], object]] = {
         xr.DataTree(dataset(), children={"k": xr.DataTree(dataset())}), store, mode="w"
     ),
     "later": lambda store: xzarr3.to_zarr(
-        dataset().chunk({"time": 2}), store, mode="w", compute="later"
+        dataset().chunk({"time": 2}), store, group="below", compute=False
     ).compute(scheduler="threads"),
     "copy": lambda store: xzarr3.copy(store, store, source_path="t", path="copied/t"),
     "overwrite": lambda store: xzarr3.create_array(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -45,27 +44,19 @@ def failing(dataset: xr.Dataset) -> xr.Dataset:
 # Variables without the dimension of the append
 
 
-@pytest.mark.parametrize("compute", [True, False])
 @pytest.mark.parametrize("lazily", [False, True])
-def test_to_zarr_append_refuses_other_values_of_what_does_not_grow(
-    tmp_path: Path, lazily: bool, compute: Any
-) -> None:
+def test_to_zarr_append_refuses_other_values_of_what_does_not_grow(tmp_path: Path, lazily: bool) -> None:
     to_zarr(steps(0), tmp_path, encoding={"area": {"chunks": (2,)}})
     before = contents(tmp_path)
     more = steps(2, lazily=lazily)
     more["area"] = more["area"] * xr.DataArray([1.0, 1.0, 9.0], dims="x")
 
-    def append() -> None:
-        later = to_zarr(more, tmp_path, append_dim="time", compute=compute)
-        if not compute:
-            pickle.loads(pickle.dumps(later)).compute(scheduler="sync")
-
     with pytest.raises(ValueError, match=r"'area' at \[2\] is 9\.0 here and 1\.0 in the store") as caught:
-        append()
+        to_zarr(more, tmp_path, append_dim="time")
     assert ".drop_vars(['area'])" in str(caught.value)
     assert contents(tmp_path) == before
     more["area"] = more["area"] * 0 + 1
-    append()
+    to_zarr(more, tmp_path, append_dim="time")
     np.testing.assert_array_equal(open_dataset(tmp_path)["v"][:, 0], [0, 0, 2, 2])
 
 

@@ -432,9 +432,11 @@ def test_made_of_what_is_written_later(tmp_path: Path) -> None:
     values = np.arange(12.0)
     to_zarr(xr.Dataset({"a": ("x", values)}), tmp_path / "data", encoding={"a": {"chunks": (2,)}})
     there = open_dataset(tmp_path / "data", chunks={})
-    later = to_zarr(there.isel(x=slice(None, None, -1)), tmp_path / "data", mode="r+", compute=False)
+    turned = there.isel(x=slice(None, None, -1))
+    with pytest.raises(ValueError, match="compute=True"):
+        to_zarr(turned, tmp_path / "data", mode="r+", compute=False)
     np.testing.assert_array_equal(open_dataset(tmp_path / "data")["a"].values, values)
-    later.compute(scheduler="threads")
+    to_zarr(turned, tmp_path / "data", mode="r+")
     np.testing.assert_array_equal(open_dataset(tmp_path / "data")["a"].values, values[::-1])
     assert sorted(os.listdir(tmp_path / "data")) == ["a", "zarr.json"]
 

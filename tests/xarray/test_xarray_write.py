@@ -692,9 +692,9 @@ def test_blocks_of_uneven_size_choose_chunks_that_hold_them(tmp_path: Path) -> N
 def test_compute_later(tmp_path: Path, scheduler: str, zarr_format: Any) -> None:
     dataset = CORPUS["packed"]().chunk(time=7)
     path = tmp_path / "a"
-    later = to_zarr(dataset, path, compute="later", zarr_format=zarr_format)
+    later = to_zarr(dataset, path, compute=False, zarr_format=zarr_format)
     assert hasattr(later, "dask")
-    assert not [file for file in path.rglob("*") if file.name.endswith(DOCUMENTS)]
+    assert [file for file in path.rglob("*") if file.name.endswith(DOCUMENTS)]
     with dask.config.set(scheduler=scheduler):
         later.compute()
     to_zarr(dataset, tmp_path / "b")
@@ -704,44 +704,12 @@ def test_compute_later(tmp_path: Path, scheduler: str, zarr_format: Any) -> None
     assert sorted(os.listdir(path)) == sorted([*names, *(name for name in top if name not in "ax")])
 
 
-def test_compute_later_keeps_the_old_dataset_until_then(tmp_path: Path) -> None:
-    to_zarr(small(), tmp_path)
-    later = to_zarr(open_dataset(tmp_path, chunks={}) + 1, tmp_path, mode="w", compute="later")
-    xr.testing.assert_identical(open_dataset(tmp_path), small())
-    later.compute()
-    np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"] + 1)
-
-
-def test_compute_later_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    to_zarr(CORPUS["bare"](), tmp_path)
-    later = to_zarr(small().chunk(x=2), tmp_path, mode="w", compute="later")
-
-    with monkeypatch.context() as patch:
-        _fail_renames(patch, 0, "not now")
-        with pytest.raises(xzarr3.StoreError, match=r"cannot rename the files of .*: not now"):
-            later.compute()
-    xr.testing.assert_identical(open_dataset(tmp_path), CORPUS["bare"]())
-    for _ in range(2):
-        later.compute()
-        xr.testing.assert_identical(open_dataset(tmp_path), small())
-        assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
-
-
 @pytest.mark.parametrize("zarr_format", FORMATS)
 def test_compute_in_other_processes(tmp_path: Path, zarr_format: Any) -> None:
     for group in (None, "below"):
-        later = to_zarr(small().chunk(x=2), tmp_path, group=group, compute="later", zarr_format=zarr_format)
+        later = to_zarr(small().chunk(x=2), tmp_path, group=group, compute=False, zarr_format=zarr_format)
         pickle.loads(pickle.dumps(later)).compute(scheduler="synchronous")
         xr.testing.assert_identical(open_dataset(tmp_path, group=group), small())
-
-
-def test_the_last_task_does_not_carry_the_graph(tmp_path: Path) -> None:
-    sizes = []
-    for blocks in (2, 200):
-        source = da.zeros(1000, chunks=1000 // blocks)
-        later = to_zarr(xr.Dataset({"a": ("x", source)}), tmp_path / str(blocks), compute="later")
-        sizes.append(len(pickle.dumps(later.dask[later.key])))
-    assert sizes[1] < sizes[0] + 1000
 
 
 # Data arrays
@@ -1408,27 +1376,24 @@ def test_a_write_killed_anywhere_can_be_repeated(tmp_path: Path, group: str, zar
     assert [name for name, _ in itertools.groupby(seen)] == ["old", "new"]
 
 
-@pytest.mark.parametrize("forget", [False, True])
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_swap_that_fails_is_ended_by_who_comes_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None, forget: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None
 ) -> None:
     to_zarr(CORPUS["bare"](), tmp_path, group=group)
     (tmp_path / (group or "") / "notes.txt").write_text("mine")
-    later = to_zarr(small().chunk(x=2), tmp_path, mode="w", group=group, compute="later")
-    with monkeypatch.context() as patch, dask.config.set(scheduler="synchronous"):
+    with monkeypatch.context() as patch:
         _fail_renames(patch, 1 if group else 3, "not now")
         for _ in range(2):
             with pytest.raises(xzarr3.StoreError, match="not now"):
-                (pickle.loads(pickle.dumps(later)) if forget else later).compute()
+                to_zarr(small().chunk(x=2), tmp_path, mode="w", group=group)
         with pytest.raises(xzarr3.IncompleteWriteError, match=r"xzarr3.recover\(store\)") as info:
             xzarr3.open_group(tmp_path, group or "")
         assert "not now" in str(info.value.__context__)
     xr.testing.assert_identical(open_dataset(tmp_path, group=group), small())
     assert (tmp_path / (group or "") / "notes.txt").read_text() == "mine"
     assert not list(tmp_path.glob(".xzarr3-*"))
-    with dask.config.set(scheduler="synchronous"):
-        (pickle.loads(pickle.dumps(later)) if forget else later).compute()
+    to_zarr(small().chunk(x=2), tmp_path, mode="w", group=group)
     xr.testing.assert_identical(open_dataset(tmp_path, group=group), small())
     assert not list(tmp_path.glob(".xzarr3-*"))
 
@@ -1503,7 +1468,7 @@ def test_what_cannot_be_replaced_is_seen_before_anything_is_computed(tmp_path: P
     (tmp_path / "b" / "c" / "0").write_text("mine")
     dataset = small().chunk(x=2)
     dataset["a"].data = dataset["a"].data.map_blocks(never, dtype="f8", meta=np.empty((0, 0)))
-    for compute in (True, False, "later"):
+    for compute in (True, False):
         with pytest.raises(xzarr3.NodeExistsError, match=r"cannot be read.*b/c/0.*nothing was written"):
             to_zarr(dataset, tmp_path, mode="w", compute=compute)
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "x", "zarr.json"]

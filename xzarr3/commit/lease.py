@@ -20,13 +20,11 @@ import functools
 import hashlib
 import json
 import os
-import queue
 import random
 import socket
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -289,11 +287,10 @@ class Lease:
         self._proven = -2 * PATIENCE  # start of the last request that showed the lease to be held
         self._shared = False  # copies may exist in other processes
         self._renewing = threading.Lock()
-        self._owned_by: weakref.ref[object] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         self._shared = True
-        return {**self.__dict__, "_renewing": None, "_owned_by": None}
+        return {**self.__dict__, "_renewing": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _renewing=threading.Lock(), _pid=os.getpid(), _proven=-2 * PATIENCE)
@@ -370,7 +367,6 @@ class Lease:
         self._pid = 0
         self.continues = False
         self.displaced = None
-        self._owned_by = None  # belonged to an earlier taking
         _live.add(said.owner)  # before other threads can see the lease
         self.said = said
         _live.discard(before)
@@ -591,50 +587,7 @@ class Lease:
         """Whether this process holds the lease, as far as it knows."""
         return self._pid == os.getpid()
 
-    def take_anew(self) -> None:
-        """Hold the lease under a new name, so that a copy in another process no longer holds it.
-
-        Raises
-        ------
-        StoreError
-        """
-        with self._renewing:
-            if not self._pid:
-                return
-            before, said = self.owner, replace(self.said, owner=uuid.uuid4().hex)
-            _live.add(said.owner)
-            try:
-                if self._change(said):
-                    self._shared = False
-            finally:
-                _live.discard(before if self.owner == said.owner else said.owner)
-
-    def go_on(self, holder: object) -> None:
-        """Renew the lease from now on in this process, which received a copy of it; see :meth:`ends_with`."""
-        _live.add(self.owner)
-        _keep(self)
-        self.ends_with(holder)
-
-    def ends_with(self, holder: object) -> None:
-        """Give the lease up when ``holder`` is garbage-collected."""
-        self._owned_by = weakref.ref(holder)
-        weakref.finalize(holder, _look_again, self._store.identity).atexit = False
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether the object given to :meth:`ends_with` is gone."""
-        return self._owned_by is not None and self._owned_by() is None
-
     # Ending
-
-    def abandon(self) -> None:
-        """Give up a write in this process that was neither ended nor discarded."""
-        if self._shared:  # another process may go on with the write and renews the lease
-            self._stop(pid=0)
-        elif self.plan is not None:
-            self.leave()
-        else:
-            self.release()
 
     def leave(self) -> None:
         """Mark the write as cut off: other writers need not wait, and the write can be resumed."""
@@ -802,7 +755,6 @@ class _Keeper:
 
     def __init__(self, identity: object) -> None:
         self.leases: set[Lease] = set()
-        self.wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._identity = identity
 
     def start(self) -> None:
@@ -810,8 +762,7 @@ class _Keeper:
 
     def _run(self) -> None:
         while True:
-            with contextlib.suppress(queue.Empty):
-                self.wake.get(timeout=PATIENCE / 4)
+            time.sleep(PATIENCE / 4)
             with _guard:
                 leases = list(self.leases)
                 if not leases:
@@ -827,8 +778,6 @@ def _tend(lease: Lease) -> None:
     with contextlib.suppress(StoreError):
         if lease.has_ended:
             lease.release()
-        elif lease.is_given_up:
-            lease.abandon()
         else:
             lease.renew()
 
@@ -854,13 +803,6 @@ def _drop(lease: Lease) -> None:
         keeper = _keepers.get(lease._store.identity)
         if keeper is not None:
             keeper.leases.discard(lease)
-
-
-def _look_again(identity: object) -> None:
-    """Wake the renewing thread. Runs inside garbage collection, so it must not wait for a lock."""
-    keeper = _keepers.get(identity)
-    if keeper is not None:
-        keeper.wake.put(None)
 
 
 def _forked() -> None:

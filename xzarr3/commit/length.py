@@ -296,11 +296,6 @@ class Length:
         if self.lease.there().plan == self.lease.plan and self.lease.take():
             self.lease.release()
 
-    def take_anew(self) -> None:
-        """Make sure that a copy of this object in another process no longer holds the lease."""
-        if self.is_exclusive:
-            self.lease.take_anew()
-
 
 class GuardedStore(WrapperStore):
     """Wraps a store: its owner changes values, apart from the document, only as long as its lease holds."""

@@ -27,11 +27,9 @@ from xzarr3.commit.replace_directory import Directories
 from xzarr3.commit.resume import Resumption, forget_settings
 from xzarr3.commit.stage import (
     BEGUN,
-    Attempt,
     NodeKeys,
     Staging,
     foreign_keys,
-    gone,
     is_occupied,
     lease_at,
     occupied,
@@ -201,17 +199,12 @@ class Replacement:
                 f"{self._how} to replace what is stored there"
             )
 
-    def begin(self, *, shared: bool = False) -> Attempt:
-        """Prepare the place, as :meth:`Staging.begin` does; returns the argument for :meth:`enter`."""
+    def begin(self) -> None:
+        """Prepare the place, as :meth:`Staging.begin` does."""
         with self.discarding():
-            self._staging.begin(shared)
+            self._staging.begin()
         if self._resumed is not None:
             self._resumed.has_begun = True
-        return self._staging.room
-
-    def enter(self, room: Attempt) -> None:
-        """Take on a write that began in ``room``, maybe in another process, to end or discard it."""
-        self._staging.enter(room)
 
     def check_again(self) -> None:
         """Raise if another writer has written to the place since; called before documents are stored."""
@@ -239,17 +232,12 @@ class Replacement:
             self.discard(error)
             raise
 
-    def discard(self, error: BaseException, *, close: bool = False) -> None:
-        """Remove the values written before ``error``; with ``close``, also refuse further values.
-
-        Values of a resumable write stay.
-        """
+    def discard(self, error: BaseException) -> None:
+        """Remove the values written before ``error``; those of a resumable write stay."""
         if self._resumed is not None:
             self._resumed.leave(error)
             return
         try:
-            if close:
-                self._staging.close()
             self._staging.discard()
         except StoreError as another:
             error.add_note(f"chunks that were written already could not be removed: {another}")
@@ -338,16 +326,12 @@ class InPlace(Staging):
         """Whether existing keys are to be erased."""
         return self._seen is not None and not self._seen[0] <= self._seen[1]
 
-    def begin(self, shared: bool = False) -> None:
+    def begin(self) -> None:
         self._is_mixed = self._whole = False
         if self._lease is None:
             self._make_room(DocumentView(self.store))
             return
         goes_on = take(self._lease, self.store, self._places, self._resumed, staged=False)
-        self.room = Attempt(self._lease.term, self._lease, self._lease.owner)
-        has_room = self._lease.said.state == IN_PLACE or not self.replaces
-        if self._resumed is None and self._lease.continues and has_room:
-            return
         look = DocumentView(self.store)
         try:
             if not goes_on:
@@ -399,8 +383,6 @@ class InPlace(Staging):
         there: list[Callable[[], bool]] = [partial(self._is_there, key) for key in keys]
         if self._lease is not None:
             there.append(partial(verified, self._lease, path))
-            if not self.room.is_held:
-                raise gone(self.store)
         found = parallel_map(lambda ask: ask(), there, self.store.concurrency)
         if any(found):
             self._is_mixed = True
@@ -439,20 +421,10 @@ class InPlace(Staging):
             self._given.say(self._places.path, "")
 
     def discard(self) -> None:
-        if self._lease is not None:
-            if not self.room.is_held:
-                return
-            try:
-                # keeps another attempt at this write from beginning during the removal
-                self._lease.take_anew()
-            except BaseException:
-                self._lease.release()
-                raise
-            if not self._lease.holds():  # the values belong to another writer, or none were written
-                self._lease.release()
-                return
         try:
-            if not self._whole and not self._is_mixed:
+            # Without the lease, the values belong to another writer, or none were written.
+            is_ours = self._lease is None or self._lease.holds()
+            if is_ours and not self._whole and not self._is_mixed:
                 self._erase()
         finally:
             if self._lease is not None:

@@ -9,7 +9,6 @@ version.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -20,10 +19,9 @@ from xzarr3._types import Buffer
 from xzarr3.commit.carry_files import ForeignFiles, carry
 from xzarr3.commit.lease import NAME
 from xzarr3.commit.recover import finish_swap, take
-from xzarr3.commit.renames import remove, remove_at_once, remove_partial
+from xzarr3.commit.renames import remove_at_once, remove_partial
 from xzarr3.commit.resume import Resumption
 from xzarr3.commit.stage import (
-    BEGUN,
     NEW,
     SWAP,
     NodeKeys,
@@ -50,7 +48,6 @@ class StagedFolder(LocalStore):
     def __init__(self, root: str, shown: str, /, **options: bool) -> None:
         super().__init__(root, **options)
         self._shown = shown
-        self._closed = False
 
     def __repr__(self) -> str:
         return self._shown
@@ -59,22 +56,9 @@ class StagedFolder(LocalStore):
         return partial(StagedFolder, **self._options()), (self.root, self._shown)
 
     def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
-        # Dask's threads finish their current task when another task has failed.
-        if self._closed:
-            raise StoreError(f"cannot write key '{key}' of {self}: the write has failed and was abandoned")
         if not os.path.isdir(self.root):  # the directory is made once: if it is gone, so are earlier values
             raise gone(self)
         super().put(key, pieces)
-        if self._closed:
-            remove(os.path.dirname(self.root))
-
-    def close(self) -> None:
-        """Refuse further values."""
-        self._closed = True
-
-    def reopen(self) -> None:
-        """Accept values again: a later computation may run the same tasks again."""
-        self._closed = False
 
 
 class Directories(Staged):
@@ -116,7 +100,7 @@ class Directories(Staged):
             self._lease = lease_at(store, places, resumed.plan, self._top)
         self._folder = os.path.join(store.root, self._top[:-1])
         self._new = os.path.join(self._folder, NEW)
-        self._staged = self.store = StagedFolder(self._new, repr(store), **store._options())
+        self.store = StagedFolder(self._new, repr(store), **store._options())
 
     def _look(self) -> None:
         """List the existing keys and the files that stay; raises if a file may not be replaced."""
@@ -148,7 +132,7 @@ class Directories(Staged):
         formats, path = self._places.formats, self._places.path
         return any(each.listing_prefix(path) == f"{folder}/" for each in formats)
 
-    def begin(self, shared: bool = False) -> None:
+    def begin(self) -> None:
         store, path = self._target, self._places.path
         if os.path.lexists(os.path.join(self._folder, SWAP)):  # an earlier attempt had begun its swap
             finish_swap(store, lease_at(store, self._places).key, path)
@@ -157,12 +141,11 @@ class Directories(Staged):
         elif self._lease is not None:
             take(self._lease, store, self._places, self._resumed)
             remove_partial(self._new)
-        self._staged.reopen()
         try:
             make(store.check_inside(self._new, f"{self._top}{NEW}"), fsync=store.fsync)
         except OSError as error:
             raise StoreError(f"cannot write to {store}: {error.strerror or error}") from error
-        self._note_begin(shared)
+        self._note_begin()
 
     def _failed(self, error: OSError) -> StoreError:
         place = f"'/{self._places.path}' in {self._target}"
@@ -196,7 +179,6 @@ class Directories(Staged):
 
     def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
         store, format, path = self._target, self._places.formats[0], self._places.path
-        self._claim()
         self.check()
         self._reserve()
         self.check()
@@ -209,8 +191,7 @@ class Directories(Staged):
         except OSError as error:
             raise self._failed(error) from error
         # checked only now: the staging directory may have been removed while it was listed
-        if not store.exists(f"{self._top}{BEGUN}"):
-            raise gone(store)
+        self._check_kept()
         for unit in (*away, *come) if path else ():
             store.check_inside(os.path.dirname(os.path.join(store.root, unit)), path)
         paths: dict[str, dict[str, str]] = {f"{node_prefix(path)}{each}".rstrip("/"): {} for each in nodes}
@@ -242,16 +223,5 @@ class Directories(Staged):
             take(lease, store, self._places, until=time.monotonic() + store.traits.conflict_deadline)
         self._lease = lease
 
-    def close(self) -> None:
-        self._staged.close()
-
     def _remove(self) -> None:
-        # a later attempt makes a new directory, which is not removed
         remove_at_once(self._target, self._folder)
-
-    def discard(self) -> None:
-        super().discard()
-        # Once this attempt was noted, an empty directory is one that a later attempt has just made.
-        for folder in (self._new, self._folder) if not self.room.id else ():
-            with contextlib.suppress(OSError):  # not empty: in use by another attempt, or by a swap
-                os.rmdir(folder)

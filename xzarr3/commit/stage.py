@@ -176,31 +176,6 @@ def staging_folders(store: Store) -> list[str]:
         raise StoreError(f"cannot list {store}: {error.strerror or error}") from error
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One begun attempt at a write; picklable.
-
-    Parameters
-    ----------
-    id : str
-        Tells this attempt from a later one that begins after this one was removed. An attempt that resumes it
-        has the same id.
-    lease : Lease, optional
-        The lease of the place.
-    owner : str
-        Owner of the lease when the attempt began; the lease may have been taken again since.
-    """
-
-    id: str = ""
-    lease: Lease | None = None
-    owner: str = ""
-
-    @property
-    def is_held(self) -> bool:
-        """Whether no other attempt in this process has taken the lease again."""
-        return self.lease is None or self.lease.owner == self.owner
-
-
 class Staging(ABC):
     """The values of one write, from its first chunk until they are in place.
 
@@ -209,31 +184,18 @@ class Staging(ABC):
 
     store: Store
     _lease: Lease | None = None
-    room = Attempt()
-    """The attempt that is ended or discarded."""
     is_alone = True
     """Whether this write brings the documents above up to date; otherwise its caller does."""
 
     @abstractmethod
-    def begin(self, shared: bool = False) -> None:
-        """Prepare the place before the first value is stored, or resume; sets ``room``.
-
-        Parameters
-        ----------
-        shared : bool
-            Other attempts may begin the same write at the same time, as tasks of dask can run twice.
+    def begin(self) -> None:
+        """Prepare the place before the first value is stored, or resume.
 
         Raises
         ------
         NodeExistsError
             If another writer has written to the place since the write was planned.
         """
-
-    def enter(self, room: Attempt) -> None:
-        """Take on an attempt that began in ``room``, maybe in another process, to end or discard it."""
-        self.room = room
-        if room.lease is not None:
-            self._lease = room.lease
 
     def check(self) -> None:  # noqa: B027 - others check in swap()
         """Raise, before documents are stored, if another writer has written to the place since."""
@@ -262,9 +224,6 @@ class Staging(ABC):
     @abstractmethod
     def clean(self) -> None:
         """Remove the old values once the new ones are in place, and leftovers of killed writes."""
-
-    def close(self) -> None:  # noqa: B027 - optional
-        """Refuse further values: the write has failed, but some of its tasks may still run."""
 
     @abstractmethod
     def discard(self) -> None:
@@ -304,8 +263,7 @@ def gone(store: Store, how: str = "because another writer has removed them") -> 
     """The error for staged values that are gone."""
     return StoreError(
         f"cannot write to {store}: values that this write stored before are gone, {how}; another write "
-        f"removes them if nothing was stored for {ABANDONED / 3600:g} hours, and so does the late cleanup "
-        "of an earlier attempt at this one; repeat the write"
+        f"removes them if nothing was stored for {ABANDONED / 3600:g} hours; repeat the write"
     )
 
 

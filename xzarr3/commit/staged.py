@@ -10,16 +10,14 @@ import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Set
 
-from xzarr3._types import Buffer
 from xzarr3.commit.lease import SWAPPING, Lease, keeps_leases
-from xzarr3.commit.leftovers import now, said_in
+from xzarr3.commit.leftovers import now
 from xzarr3.commit.recover import remove_staged, say_state, sweep, take
 from xzarr3.commit.resume import Resumption, forget_settings
 from xzarr3.commit.stage import (
     BEGUN,
     NEW,
     SWAP,
-    Attempt,
     NodeKeys,
     StagedKeys,
     Staging,
@@ -31,22 +29,19 @@ from xzarr3.commit.stage import (
     without,
 )
 from xzarr3.commit.swap import Swap
-from xzarr3.errors import ConflictError, StoreCapabilityError, StoreError
+from xzarr3.errors import StoreError
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.stores.base import Change, update
 from xzarr3.stores.local.names import STAGED
-from xzarr3.stores.values import UNCHANGED, Unchanged, joined
 
 
 class Staged(Staging):
     """Values that are staged beside their place until all are stored, and then swapped in.
 
-    A note beside the values identifies this attempt at the write: the tasks of a write can be computed again,
-    so another attempt may use the same keys. An attempt that is about to put the values in place, or to
-    remove them, says so in the note first, so that no other attempt does either.
+    A note beside the values tells when they were begun, and which lease keeps other writers away. Who removes
+    the values removes it last.
 
     Parameters
     ----------
@@ -75,55 +70,16 @@ class Staged(Staging):
         self._top = f"{STAGED}{uuid.uuid4().hex}/" if resumed is None else resumed.top
         self._given = self._lease = lease
         self._swapping = False
-        self._is_ending = False
-        self._is_shared = False
         self._others: list[str] = []
         self._copied: list[str] | None = None  # keys to remove at the end; None for all
         self._hidden: tuple[str, ...] = (
             self._top,
         )  # removed from messages, so that keys have their final names
 
-    def _note_begin(self, shared: bool) -> None:
-        """Note the beginning of the write; of a shared write, join the attempt noted before."""
-        self._is_ending = self._swapping = False
-        self._is_shared = shared
-        if self._resumed is not None:
-            self._note(BEGUN, now(staged=True, lease=self._key))
-            return
-        room = uuid.uuid4().hex
-        if not shared:
-            self._note(BEGUN, self._begun(room))
-            self.room = Attempt(room, self._lease)
-            return
-
-        def change(stored: Buffer | None) -> list[Buffer]:
-            nonlocal room
-            found = said_in(stored)
-            if found.get("ending") is True and self._target.folder is not None:
-                found = {}  # a directory is removed as a whole, so the end of this attempt will notice
-            elif found.get("ending") is True:
-                raise ConflictError(
-                    f"cannot write to {self._target}: an earlier attempt at this write is being cleaned up; "
-                    "try again in a moment"
-                )
-            room = str(found.get("room") or room)
-            return [self._begun(room)]
-
-        self._update_begun(change)
-        self.room = Attempt(room, self._lease)
-
-    def _begun(self, room: str, *, ending: bool = False) -> bytes:
-        return now(staged=True, lease=self._key, room=room, ending=ending)
-
-    def _update_begun(self, change: Change) -> None:
-        key = f"{self._top}{BEGUN}"
-        with self._hiding():
-            try:
-                update(self._target, key, change)
-            except StoreCapabilityError:  # the store cannot tell simultaneous attempts apart
-                pieces = change(self._target.get(key))
-                if pieces is not None and pieces is not UNCHANGED:
-                    self._target.set(key, joined(pieces))
+    def _note_begin(self) -> None:
+        """Note the beginning of the write."""
+        self._swapping = False
+        self._note(BEGUN, now(staged=True, lease=self._key))
 
     @contextlib.contextmanager
     def _hiding(self) -> Iterator[None]:
@@ -133,40 +89,10 @@ class Staged(Staging):
         except StoreError as error:
             raise without(error, *self._hidden) from error.__cause__
 
-    def _end(self, *, is_lost: bool = False) -> bool:
-        """Note that this attempt is ending; returns False if another attempt has ended or removed the write.
-
-        With ``is_lost``, also returns True if the note is gone.
-        """
-        ends = False
-        mine = self._begun(self.room.id, ending=True)
-
-        def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
-            nonlocal ends
-            found = said_in(stored)
-            is_ours = found.get("room") == self.room.id and not found.get("ending")
-            # an earlier request may have stored this note and failed afterwards
-            ends = is_lost if stored is None else is_ours or found == said_in(mine)
-            return [mine] if ends else UNCHANGED
-
-        self._update_begun(change)
-        return ends
-
-    def _claim(self) -> None:
-        """Make sure that no other attempt puts the values in place or removes them.
-
-        A write in a directory that shares its values with no other attempt needs no claim: the directory is
-        removed as a whole, so the swap would notice.
-        """
-        if self._resumed is None and (self._is_shared or self._target.folder is None):
-            self._is_ending = self._end()
-            if not self._is_ending:
-                raise gone(self._target)
-
-    def enter(self, room: Attempt) -> None:
-        super().enter(room)
-        if room.lease is not None and self._given is not None:
-            self._given = room.lease
+    def _check_kept(self) -> None:
+        """Raise if another writer has removed the values."""
+        if not self._target.exists(f"{self._top}{BEGUN}"):
+            raise gone(self._target)
 
     def _carry_out(
         self, swap: Swap, nodes: Mapping[str, NodeMetadata], known: Set[str] = frozenset()
@@ -222,9 +148,8 @@ class Staged(Staging):
             if own is not None:
                 own.leave()
             return
-        try:  # a directory without a note may belong to an attempt that is just beginning
-            if self._is_ending or self._end(is_lost=self._target.folder is None):
-                self._remove()
+        try:
+            self._remove()
         finally:
             if own is not None:
                 own.release()
@@ -262,13 +187,10 @@ class Beside(Staged):
             self._lease = lease_at(store, places, None if resumed is None else resumed.plan, self._top)
         self.store: StagedKeys = StagedKeys(store, f"{self._top}{NEW}/", places.formats[0])
 
-    def begin(self, shared: bool = False) -> None:
+    def begin(self) -> None:
         if self._lease is not None and self._given is None:
             take(self._lease, self._target, self._places, self._resumed, staged=True)
-        before = self.room.id
-        self._note_begin(shared)
-        if self.room.id != before:
-            self.store.forget()
+        self._note_begin()
 
     def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
         format, path, store = self._places.formats[0], self._places.path, self._target
@@ -283,7 +205,7 @@ class Beside(Staged):
                 f"cannot replace '/{path}' in {store}: its new document is not among the "
                 f"{len(self.store.documents)} that were written; write it again"
             )
-        self._claim()  # any attempt that removes values notes that first, so the list of values is complete
+        self._check_kept()
         there = self._places.keys(store)
         self._check_listed(there)
         kept = self._kept(there)

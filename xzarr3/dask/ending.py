@@ -1,4 +1,4 @@
-"""Gates: after a write has failed, none of its tasks in this process stores anything.
+"""The end of a write: after it has failed, none of its tasks in this process stores anything.
 
 Dask raises the error of the first failed task while other tasks still run. A gate waits for the tasks of this
 process. It does not wait for workers in other processes.
@@ -10,7 +10,14 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from weakref import WeakValueDictionary
+
+from dask.array.optimization import optimize
+from dask.base import dont_optimize
+from dask.context import globalmethod
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.errors import StoreError
 from xzarr3.parallel import to_the_end
@@ -103,3 +110,32 @@ _gates: WeakValueDictionary[str, Gate] = WeakValueDictionary()
 def _restored(name: str) -> Gate:
     found = _gates.get(name)
     return Gate(name) if found is None else found
+
+
+class Writing(Delayed):
+    """A Delayed that is optimized as dask arrays are, so that making a block and writing it are fused.
+
+    After an error or an interrupt of :meth:`compute`, no task of this process stores anything more.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, key: str, graph: HighLevelGraph) -> None:
+        super().__init__(key, graph, layer=key)  # type: ignore[no-untyped-call]
+
+    __dask_optimize__ = globalmethod(optimize, key="array_optimize", falsey=dont_optimize)
+
+    def __dask_graph__(self) -> Any:
+        """The graph. Dask asks for it just before it runs it, so gates that a failure has closed reopen."""
+        for gate in gates_of(self.dask.layers):
+            gate.open()
+        return self.dask
+
+    def compute(self, **kwargs: Any) -> Any:
+        """Write the values."""
+        try:
+            return super().compute(**kwargs)  # type: ignore[no-untyped-call]
+        except BaseException:
+            for gate in gates_of(self.dask.layers):
+                gate.close()
+            raise

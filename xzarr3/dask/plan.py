@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -19,13 +19,11 @@ import dask.array as da
 from dask._task_spec import TaskRef
 from dask.base import get_scheduler
 from dask.blockwise import blockwise
-from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.arrays import Array
 from xzarr3.dask.blocks import Regions, check_dask, writing_label
-from xzarr3.dask.cleanup import Writing
-from xzarr3.dask.ending import Gate
+from xzarr3.dask.ending import Gate, Writing
 from xzarr3.dask.journal import Journal
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.sources import Place, ReadLocations
@@ -158,26 +156,23 @@ class Writes:
         """Number of bytes that each job writes, by the name of its tasks."""
         return {job.name: int(job.source.nbytes) for job in self._jobs}
 
-    def _graph(self, after: Delayed | None) -> tuple[_Graph, dict[str, Written]]:
+    def _graph(self) -> tuple[_Graph, dict[str, Written]]:
         """The graph of all writing layers, and the tiles that each layer writes, by name."""
         graph = _Graph()
         written: dict[str, Written] = {}
         done: dict[str, str] = {}
-        first = [] if after is None else [after.key]
-        begun = set() if after is None else graph.take(after)
         for job in self._jobs:
             for name in job.follows:
                 if name not in done:
                     done[name] = graph.add_done({name: written[name]})
-            followed = [done[name] for name in job.follows]
-            job.add_to(graph, [*first, *followed], begun.union(followed))
+            job.add_to(graph, [done[name] for name in job.follows])
             written[job.name] = job.written
         return graph, written
 
-    def delayed(self, after: Delayed | None = None) -> Writing:
-        """A Delayed that writes everything when it is computed, after ``after`` is done."""
-        graph, written = self._graph(after)
-        name = graph.add_done(written)
+    def delayed(self, then: Callable[[], None] | None = None) -> Writing:
+        """A Delayed that writes everything when it is computed, and calls ``then`` at the end."""
+        graph, written = self._graph()
+        name = graph.add_done(written, then)
         return Writing(name, HighLevelGraph(graph.layers, graph.dependencies))
 
 
@@ -193,10 +188,10 @@ class _Graph:
         self.layers[name] = layer
         self.dependencies[name] = dependencies
 
-    def add_done(self, written: dict[str, Written]) -> str:
-        """Add a layer that waits for writing layers; returns its name."""
+    def add_done(self, written: dict[str, Written], then: Callable[[], None] | None = None) -> str:
+        """Add a layer that waits for writing layers and then calls ``then``; returns its name."""
         name = f"store-zarr-{uuid.uuid4().hex}"  # Unique: each call writes, so results are never shared.
-        self.add(name, Done(name, written, self.gate), set(written))
+        self.add(name, Done(name, written, self.gate, then), set(written))
         return name
 
     def take(self, collection: Any) -> set[str]:
@@ -282,11 +277,11 @@ class _TiledWrite:
             return ()
         return self.journal.finished(self.number, self.target, self.regions)
 
-    def add_to(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> None:
-        """Add the layer that writes the tiles after the keys ``after``, which the layers ``awaited`` make."""
+    def add_to(self, graph: _Graph, after: Sequence[str]) -> None:
+        """Add the layer that writes the tiles after the tasks ``after``, each the last of its layer."""
         sink = Sink(self.target, self.number, self.journal, graph.gate)
         name, source = self.name, self.source
-        needed = awaited | graph.take(source)
+        needed = {*after, *graph.take(source)}
         if not self.aligned:
             write = partial(write_tile, sink)
             layer = Tiles(name, source.name, self.axes, self.starts, write, self._finished, after)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -40,38 +39,22 @@ class Sink:
                 self.journal.write(self.job, self.target, region, values, threads)
 
 
-Attempts: TypeAlias = frozenset[str] | None
-"""Ids of the rooms in which values were stored. A room may have been removed and made again since."""
-
-
-def attempts_of(after: Iterable[object]) -> Attempts:
-    """The rooms that the results of earlier tasks name; None if they name none."""
-    found: set[str] = set()
-    for each in after:
-        if isinstance(each, frozenset):
-            found |= each
-        elif (room := getattr(each, "room", None)) is not None:
-            found.add(room)
-    return frozenset(found) if found else None
-
-
-def write_block(block: AnyArray, sink: Sink, region: Region, *after: object) -> Attempts:
-    """Write a block that is a tile; returns the rooms that ``after`` name."""
+def write_block(block: AnyArray, sink: Sink, region: Region, *after: object) -> None:
+    """Write a block that is a tile, after the tasks ``after``."""
     _check_shape(sink.target, block, tuple(part.stop - part.start for part in region))
     sink.write(region, block)
-    return attempts_of(after)
 
 
-def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Attempts:
+def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> None:
     """Write a tile made of parts of blocks.
 
     ``given`` are the blocks, and after them the results of tasks that had to be done before.
     """
     parts = list(itertools.product(*cuts))
-    target, blocks, after = sink.target, given[: len(parts)], given[len(parts) :]
+    target, blocks = sink.target, given[: len(parts)]
     if len(parts) == 1:
         sink.write(region, _part(target, blocks[0], parts[0]))
-        return attempts_of(after)
+        return
     dtypes = {block.dtype if type(block) is np.ndarray else None for block in blocks}
     common = dtypes.pop() if len(dtypes) == 1 else None
     whole = np.empty(
@@ -83,7 +66,6 @@ def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Attempts:
             values = target.fitted(values, values.shape)
         whole[tuple(slice(to, to + end - begin) for _, begin, end, to in part)] = values
     sink.write(region, whole)
-    return attempts_of(after)
 
 
 def _part(target: Array, block: AnyArray, cuts: tuple[Cut, ...]) -> AnyArray:

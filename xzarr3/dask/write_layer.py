@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dask._task_spec import Task, TaskRef
 
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.layers import LazyLayer
-from xzarr3.dask.tasks import Tile, attempts_of
+from xzarr3.dask.tasks import Tile
 from xzarr3.dask.tiles import AxisTiles, Cut
 
 Key = Any
@@ -124,6 +125,8 @@ class Done(LazyLayer):
         What each layer writes, by the name of the layer.
     gate : Gate, optional
         The gate that all tasks of the write pass before they store anything.
+    then : callable, optional
+        Called by the root task once all is written.
     """
 
     def __init__(
@@ -131,10 +134,11 @@ class Done(LazyLayer):
         name: str,
         written: Mapping[str, Written],
         gate: Gate | None = None,
+        then: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(name)
         self.gate = Gate() if gate is None else gate
-        self._written = dict(written)
+        self._written, self._then = dict(written), then
 
     def make(self) -> dict[Key, Task]:
         groups: list[tuple[bool, list[Key]]] = []
@@ -163,7 +167,8 @@ class Done(LazyLayer):
                 above.append((self.name, level, first // _ARITY))
                 tasks[above[-1]] = Task(above[-1], all_done, *map(TaskRef, keys[first : first + _ARITY]))
             keys, level = above, level + 1
-        tasks[self.name] = Task(self.name, all_done, *map(TaskRef, keys))
+        last = all_done if self._then is None else partial(_then, self._then)
+        tasks[self.name] = Task(self.name, last, *map(TaskRef, keys))
         return tasks
 
     def _weights(self, tasks: dict[Key, Task], number: int) -> list[Key]:
@@ -180,9 +185,12 @@ class Done(LazyLayer):
         return weights
 
 
-def all_done(*written: object) -> frozenset[str] | None:
-    """Do nothing but depend on the writes given; returns the rooms that they stored in."""
-    return attempts_of(written)
+def all_done(*written: object) -> None:
+    """Do nothing but depend on the writes given."""
+
+
+def _then(end: Callable[[], None], *written: object) -> None:
+    end()
 
 
 def _described(axis: AxisTiles, start: int) -> list[tuple[slice, tuple[Cut, ...], tuple[int, ...]]]:

@@ -7,7 +7,7 @@ xarray, because that takes long; :mod:`xzarr3._after_xarray` imports this module
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from xarray import (
     DataArray,
@@ -124,7 +124,7 @@ class DataTreeAccessor(_Accessor):
         consolidated: bool | None = None,
         group: str | None = None,
         write_inherited_coords: bool = False,
-        compute: bool | Literal["later"] = True,
+        compute: bool = True,
         **options: Any,
     ) -> Group | Delayed:
         """Write a tree with :func:`xzarr3.to_zarr`; arguments are in the order of ``DataTree.to_zarr``.

@@ -9,7 +9,6 @@ updated last, once. Values of dask arrays are written by :mod:`xzarr3.xarray.exe
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +24,6 @@ from xzarr3.arrays import Array
 from xzarr3.commit.lease import LeaseLostError, release_together
 from xzarr3.commit.recover import sweep
 from xzarr3.commit.resume import Settings
-from xzarr3.commit.stage import Attempt
 from xzarr3.dask.journal import Journal, WrittenArray, fingerprint
 from xzarr3.dask.plan import BlockWrite
 from xzarr3.dask.sources import ReadLocations
@@ -38,6 +36,8 @@ from xzarr3.errors import (
     OutcomeUnknownError,
     StoreError,
     levels_to_caller,
+    listed,
+    some,
 )
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
@@ -46,7 +46,7 @@ from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import revalidation
 from xzarr3.nodes.consolidated import copies_to_follow, nodes_now, refresh_consolidated
 from xzarr3.nodes.documents import Before, change_document
-from xzarr3.nodes.find import depth_first, find_consolidated, read_held
+from xzarr3.nodes.find import children, depth_first, find_consolidated, find_node, read_held
 from xzarr3.nodes.freshness import same, stored_metadata
 from xzarr3.nodes.resize import at_first, erase_beyond, resized
 from xzarr3.parallel import parallel_map
@@ -58,7 +58,6 @@ from xzarr3.xarray.past_end import Growing, SharedLength
 from xzarr3.xarray.placement import Placement
 from xzarr3.xarray.plan import PlannedArray, PlannedGroup, stored_documents
 
-_STRAGGLING = 0.25  # Seconds that tasks in other processes get to finish storing a value.
 _decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
 """The metadata that a plan depends on; how values are stored is compared by each array itself."""
 
@@ -72,14 +71,6 @@ class _OpenWrite:
     """Whether all values past the end of the arrays are from this write."""
     unplaced: set[str] = field(default_factory=set)
     """Paths of staged nodes that are not in place yet, and are removed if the write fails."""
-    rooms: list[Attempt] = field(default_factory=list)
-    """The rooms of the staged nodes."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        for length in self.lengths.values():  # The process that began the write may have ended.
-            if length.is_exclusive:
-                length.lease.go_on(self)
 
 
 class Commit:
@@ -257,18 +248,39 @@ class Commit:
         """Whether the write changes no existing group: it creates groups, or replaces one as a whole."""
         return not self._groups
 
-    def begin(self, *, shared: bool = False) -> _OpenWrite:
+    def take_jobs(self) -> list[BlockWrite]:
+        """Take the values of dask arrays out of the write; returns the jobs that write them after it.
+
+        Raises
+        ------
+        ValueError
+            If stored values would be gone before the new ones are there, or the labels would be there before
+            their values.
+        """
+        jobs, self.jobs = self.jobs, []
+        if jobs and self._lengths:
+            raise ArgumentError(
+                f"compute=False writes documents now and values later, so {listed(sorted(self._lengths))} in "
+                f"{self.store} would have fill values where values are due; pass compute=True, which also "
+                "computes on the cluster of a client, or write the blocks into a region of what is there"
+            )
+        if jobs and self.only_creates:
+            _check_nothing_lost(self.store, self.path)
+        return [
+            job if job.target.store is self.store else replace(job, target=_in(self.store, job.target))
+            for job in jobs
+        ]
+
+    def begin(self) -> _OpenWrite:
         """Take leases and make stages, before any value is stored.
 
-        ``shared`` says that other attempts may begin the same write, as tasks of dask can run twice.
-        The result is passed to :meth:`room`, :meth:`finish` and :meth:`discard`.
+        The result is passed to :meth:`finish` and :meth:`discard`.
         """
         begun = _OpenWrite()
 
-        def begin(placement: Placement) -> Attempt:
-            room = placement.replacement.begin(shared=shared)
+        def begin(placement: Placement) -> None:
             begun.unplaced.add(placement.path)
-            return room
+            placement.replacement.begin()
 
         resumed = self._resumed
         try:
@@ -278,7 +290,7 @@ class Commit:
                 self._take(begun)
             if resumed is not None and not resumed.is_done:
                 resumed.begin(length.lease for length in begun.lengths.values())
-            begun.rooms = parallel_map(begin, self._placed, self.store.concurrency)
+            parallel_map(begin, self._placed, self.store.concurrency)
             parallel_map(partial(Placement.store_documents, first=True), self._placed, self.store.concurrency)
         except BaseException as error:
             self.discard(begun, error)
@@ -298,8 +310,6 @@ class Commit:
             mine = self._lengths[path]
             mine.begin(self.store.traits.conflict_deadline)
             begun.lengths[path] = mine
-            if mine.is_exclusive:
-                mine.lease.ends_with(begun)
 
         for paths in (wanted[:1], wanted[1:]):
             parallel_map(take, paths, self.store.concurrency)
@@ -326,18 +336,8 @@ class Commit:
                 "was appended; repeat the call"
             )
 
-    def room(self, begun: _OpenWrite) -> str:
-        """Identifies the stages and leases of this attempt; later ones at the same place have other ids."""
-        terms = [length.lease.term for _, length in sorted(begun.lengths.items())]
-        return " ".join([*(room.id for room in begun.rooms), *terms])
-
-    def _enter(self, begun: _OpenWrite) -> None:
-        for placement, room in zip(self._placed, begun.rooms, strict=False):  # Fewer rooms if begin() failed.
-            placement.replacement.enter(room)
-
     def finish(self, begun: _OpenWrite) -> None:
         """Write the values that are not in dask arrays, and then all documents."""
-        self._enter(begun)
         try:
             if self.journal is not None:
                 self.journal.flush()
@@ -505,7 +505,6 @@ class Commit:
 
     def discard(self, begun: _OpenWrite, error: BaseException) -> None:
         """Remove what was written before ``error``; a write that can be resumed keeps it instead."""
-        self._enter(begun)
         if self.journal is not None:
             self.journal.close(error)
         held = dict(begun.lengths)
@@ -517,7 +516,7 @@ class Commit:
         for placement in self._placed:
             if placement.path in begun.unplaced:
                 begun.unplaced.discard(placement.path)
-                placement.replacement.discard(error, close=True)
+                placement.replacement.discard(error)
         if begun.is_ours and not isinstance(error, OutcomeUnknownError):
             self._erase_behind(held, error)
         if self.store.traits.visible == "at commit":
@@ -525,22 +524,10 @@ class Commit:
         _end_all(lambda each: each.__exit__(type(error), error, None), held, error)
 
     def _erase_behind(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
-        """Erase the values past the end of arrays, once no task of this write can store more of them.
+        """Erase the values past the end of arrays; tasks of this process store no more of them.
 
-        Tasks in other processes check the lease before they store a value. A task that has already checked
-        the old lease gets ``_STRAGGLING`` seconds to end; then the values are erased again.
+        Tasks in other processes store none once the lease is released.
         """
-        for length in held.values():
-            try:
-                length.take_anew()
-            except StoreError as another:
-                error.add_note(f"tasks that have not ended may write behind the array: {another}")
-        self._erase_behind_once(held, error)
-        if any(length.shared for length in held.values()):
-            time.sleep(_STRAGGLING)
-            self._erase_behind_once(held, error)
-
-    def _erase_behind_once(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
         for change, target in self.settings:
             owner = held.get(change.array.path)
             if owner is None:
@@ -588,6 +575,36 @@ def _read_by_itself(plan: Plan) -> set[str]:
     for data in (*added, *(change.data for change in changes)):
         read |= places.read_in(data.dask.layers)
     return {change.array.path for change in whole if places.of(change.array) in read}
+
+
+def _in(store: Store, array: Array) -> Array:
+    """The array in a store, where it is once the write is finished."""
+    return Array(
+        store,
+        array.path,
+        array.metadata,
+        format=array.format,
+        write_empty_chunks=array.write_empty_chunks,
+    )
+
+
+def _check_nothing_lost(store: Store, path: str) -> None:
+    """Raise if a new dataset without values would replace a node."""
+    found = find_node(store, path)
+    if found is None:
+        return
+    format, meta = found
+    there = "an array"
+    if not isinstance(meta, ArrayMetadata):
+        names = children(store, format, path)
+        if not names and not meta.attributes:
+            return
+        there = f"a group with {some(names)}" if names else "a group with attributes"
+    raise ArgumentError(
+        f"'/{path}' in {store} is {there}, which would be gone before the new values are there, as "
+        "compute=False stores these later; pass compute=True, which keeps the old data until then, write to "
+        "a new place, or write the blocks into a region of what is there"
+    )
 
 
 def _written(job: BlockWrite, grown: Change | None) -> WrittenArray:

@@ -68,11 +68,8 @@ class SharedLength(Length):
         super().__init__(store, prefix, key, deadline)
         self.store = PastEndStore(store, self)
         self._is_copy = False
-        self.shared = False
-        """Whether it was pickled, so that other processes may have copies."""
 
     def __getstate__(self) -> dict[str, Any]:
-        self.shared = True
         return {**self.__dict__, "_is_copy": True}
 
     def begin(self, conflict_deadline: float) -> None:

@@ -27,7 +27,7 @@ from xzarr3.stores import MemoryStore, Store, StoreLike
 from xzarr3.stores.open import was_made
 from xzarr3.xarray.commit import Commit
 from xzarr3.xarray.compare import compare
-from xzarr3.xarray.execute import Started, templated, written_later
+from xzarr3.xarray.execute import Started, values_later
 from xzarr3.xarray.plan import WriteOptions, check_group_path, nodes_of
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
@@ -58,7 +58,7 @@ def to_zarr(
     group: str | None = ...,
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
     *,
-    compute: Literal[False, "later"],
+    compute: Literal[False],
     **options: Any,
 ) -> Delayed: ...
 
@@ -71,7 +71,7 @@ def to_zarr(
     group: str | None = None,
     encoding: Mapping[Any, Mapping[str, Any]] | None = None,
     *,
-    compute: bool | Literal["later"] = True,
+    compute: bool = True,
     consolidated: bool | None = None,
     append_dim: Hashable | None = None,
     region: Region | None = None,
@@ -119,14 +119,13 @@ def to_zarr(
         supports that. Existing variables that are not replaced accept no ``encoding``: they keep their own,
         and new values are stored with it. For a tree, a mapping of such mappings by the path of the node, as
         in ``tree.groups``.
-    compute : bool or "later"
-        True writes now. With False, a new dataset is created at once with all values that are in memory. The
-        returned Delayed writes the dask arrays when it is computed. Until then their arrays read as the fill
-        value, and other calls may write regions of them. So with ``mode="w"`` and dask arrays, False is
-        refused where data exist. With other modes an existing dataset stays as it is until the Delayed is
-        computed, which then writes all values and documents. With ``"later"`` the Delayed does so for a new
-        dataset, too, and for one that ``mode="w"`` replaces. A zip that this call opened by its path is
-        closed by the last task, and contains the values of dask arrays only after that.
+    compute : bool
+        True writes now. False writes all documents and all values that are in memory now, as xarray does, and
+        returns a Delayed that writes the values of dask arrays when it is computed. Until then new arrays
+        read as the fill value, and other calls may write regions of them; a region of existing arrays keeps
+        its old values. So with dask arrays, False is refused where stored data would be gone before the new
+        values are there: with ``mode="w"`` over existing data, and in an append. A zip that this call opened
+        by its path is closed by the last task, and contains the values of dask arrays only after that.
     consolidated : bool, optional
         Whether the root shall contain the documents of all nodes. True by default, if the format supports
         that. Existing consolidated copies are updated in any case.
@@ -180,7 +179,7 @@ def to_zarr(
         If ``mode`` is ``r+`` and nothing exists.
     ValueError, TypeError
         If the dataset cannot be stored with these settings, or does not match the stored one. If
-        ``compute=False`` would replace existing data by fill values.
+        ``compute=False`` would replace existing data by fill values, or append them.
         :class:`MetadataError` is one of these and names the variable and the attribute or setting.
     ConflictError
         If another writer has changed the length of a variable since the write was planned. Nothing is
@@ -193,10 +192,7 @@ def to_zarr(
     Notes
     -----
     *Dask arrays.* They need not be chunked as they are stored: no two tasks write the same stored unit. If a
-    task of a Delayed fails, the write is cleaned up, too, whether it was computed by ``.compute()``,
-    ``dask.compute`` or the client of a cluster (there once the task is not retried). Then the Delayed may be
-    computed again. Four cases are not cleaned up at once: a Delayed that another Delayed depends on, what a
-    killed worker leaves, a cancelled computation, and a cluster whose scheduler refuses to run functions.
+    task of a Delayed fails, what other tasks have stored stays, and the Delayed may be computed again.
 
     *Checks.* Values are checked while they are encoded: values in memory before anything is written, values
     of dask arrays in the task that writes them. If a check fails, the call fails and removes what it stored.
@@ -307,11 +303,9 @@ def to_zarr(
     others: Any = "write" if append_dim is None else {None: "compare", "a-": "keep"}.get(mode, "write")
     mode = chosen_mode(mode, append_dim, region)
     check_asked(progress)
-    if isinstance(compute, str) and compute != "later":
-        raise ArgumentError(
-            f"compute={compute!r} is not supported by to_zarr; accepted: True, False, 'later'"
-        )
-    if resume and compute is not True:
+    if compute not in (True, False):
+        raise ArgumentError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False")
+    if resume and not compute:
         raise ArgumentError("resume=True needs a write that is carried out now; pass compute=True")
     if zarr_format is not None:
         parse_format(zarr_format)
@@ -339,11 +333,9 @@ def to_zarr(
         check_group_path(path)
         if resume:
             check_resumable(opened)
-        if compute is not True:
+        if not compute:
             write = _planned(dataset, opened, path, asked)
-            own = opened if was_made(opened, store) else None
-            is_template = not compute and write.only_creates
-            later = templated(write, own) if is_template else written_later(write, own)
+            later = values_later(write, opened if was_made(opened, store) else None)
             ours.pop_all()
             return later
         started = Started(_planned(dataset, opened, path, asked), chunkmanager_store_kwargs)
