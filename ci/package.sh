@@ -37,7 +37,7 @@ echo "== installing the wheel of this machine in a new environment, binaries onl
 "$work/venv/bin/python" "${pip[@]}" --no-index --no-deps --find-links "$work/built" xzarr3
 "$work/venv/bin/python" "${pip[@]}" "xzarr3[demo]"  # It is there: adds what it needs.
 cd "$work"
-versions="$(PATH="$work/venv/bin" xzarr3 versions)"  # No compiler is in this PATH.
+versions="$(PATH="$work/venv/bin" python -c "import xzarr3; xzarr3.show_versions()")"  # No compiler is in this PATH.
 echo "$versions"
 grep -qx "native rows: in use" <<<"$versions" || { echo "native code is not in use" >&2; exit 1; }
-PATH="$work/venv/bin" xzarr3 demo --keep "$work/kept"
+PATH="$work/venv/bin" python "$OLDPWD/notebooks/demo.py" --keep "$work/kept"

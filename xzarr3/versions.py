@@ -12,7 +12,7 @@ from xzarr3.io import native
 
 _PACKAGES = (
     *("xzarr3", "numpy", "dask", "distributed", "xarray", "fsspec", "numcodecs", "zstandard", "isal"),
-    *("zlib-ng", "google-crc32c", "msgspec", "click", "rich", "obstore", "ml_dtypes", "zarr"),
+    *("zlib-ng", "google-crc32c", "msgspec", "click", "obstore", "ml_dtypes", "zarr"),
 )
 
 
@@ -40,8 +40,6 @@ def versions() -> dict[str, str]:
 
 def show_versions(file: TextIO | None = None) -> None:
     """Print the versions of Python, of xzarr3 and of the packages that it uses, and what of them is in use.
-
-    The command ``xzarr3 versions`` prints the same.
 
     Parameters
     ----------

@@ -527,7 +527,7 @@ def test_command_leaves_filters_out(tmp_path: Path) -> None:
     xzarr3.create_array(source, "a", data=data, filters=[DELTA])
     command = ["copy", source, target, "--quiet", "--overwrite"]
     for options in (
-        ["--no-filters", "--compressor", "gzip", "--format", "3-draft"],
+        ["--filter", "none", "--compressor", "gzip", "--format", "3-draft"],
         ["--filter", json.dumps(DELTA), "--serializer", "bytes", "--format", "2"],
     ):
         assert main([*command, *options]) == 0

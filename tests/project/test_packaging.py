@@ -25,7 +25,6 @@ from packaging.requirements import Requirement
 from packaging.tags import Tag, sys_tags
 
 import xzarr3
-from xzarr3.cli import about
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -137,17 +136,6 @@ def test_floors_are_those_that_are_tested() -> None:
     for requirement in PROJECT["dependencies"]:
         name, floor = re.split(r"(?:\[.*\])?>=", requirement)
         assert re.fullmatch(rf"{re.escape(floor)}(\.0)*", tested[name]), requirement
-
-
-def test_the_wheel_has_the_demonstration() -> None:
-    """With all modules that it imports from its own folder."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    beside = {path.stem for path in (ROOT / "notebooks").glob("*.py")}
-    assert (ROOT / "notebooks" / "demo.py", ROOT / included["notebooks/demo.py"]) == about.DEMOS
-    for source, target in included.items():
-        assert about.DEMOS[1].with_name(Path(source).name) == ROOT / target
-        assert {f"notebooks/{name}.py" for name in imported(ROOT / source) & beside} <= included.keys()
 
 
 COMPILER = """

@@ -368,7 +368,6 @@ class _Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("stream", "options", "expected"), [
     (_Terminal, [], True),
-    (_Terminal, ["--no-progress"], False),
     (_Terminal, ["--quiet"], False),
     (io.StringIO, [], False),
 ])  # fmt: skip

@@ -1,8 +1,7 @@
 """The command ``xzarr3``: parses arguments, calls the public interface, prints results and errors.
 
-Each family of commands has a module: :mod:`~xzarr3.cli.look`, :mod:`~xzarr3.cli.examine`,
-:mod:`~xzarr3.cli.change` and :mod:`~xzarr3.cli.about`. They have no other logic than that, and import
-neither dask nor xarray.
+Each family of commands has a module: :mod:`~xzarr3.cli.look`, :mod:`~xzarr3.cli.examine` and
+:mod:`~xzarr3.cli.change`. They have no other logic than that, and import neither dask nor xarray.
 """
 
 from __future__ import annotations
@@ -12,22 +11,14 @@ from collections.abc import Sequence
 import click
 
 import xzarr3
-from xzarr3.cli import about, change, examine, look
+from xzarr3.cli import change, examine, look
 from xzarr3.cli.arguments import parse_selection
-from xzarr3.cli.running import Commands, debug_option, run_reporting
+from xzarr3.cli.running import debug_option, run_reporting
 
 __all__ = ["commands", "main", "parse_selection", "run_reporting"]
 
-_FAMILIES: dict[str, tuple[click.Command, ...]] = {
-    "Look at a store": (look.info, look.ls, look.tree, look.read, look.stats, look.explain),
-    "Judge it": (examine.check, examine.diff, examine.advise),
-    "Write": (change.copy, change.rechunk, change.consolidate, change.recover),
-    "About xzarr3": (about.versions, about.demo, about.completion),
-}
-
 
 @click.group(
-    cls=Commands,
     invoke_without_command=True,
     epilog="Arguments come in the order STORE [PATH] [SELECTION] everywhere. Exit status: 0 after success, 1 "
     "after an error (and if check or diff have found something), 2 if the command line has no meaning (or if "
@@ -43,10 +34,9 @@ def commands(ctx: click.Context) -> None:
 
 
 commands.params.append(debug_option())
-for _family in _FAMILIES.values():
-    for _each in _family:
-        commands.add_command(_each)
-commands.families = {heading: [each.name or "" for each in family] for heading, family in _FAMILIES.items()}
+for _each in (look.info, look.tree, look.stats, look.read, look.explain, examine.check, examine.diff,
+              examine.advise, change.copy, change.consolidate, change.recover):  # fmt: skip
+    commands.add_command(_each)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 import xzarr3
-from xzarr3.errors import SelectionError, Xzarr3Error, printable, shorten
+from xzarr3.errors import SelectionError, shorten
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,49 +41,28 @@ def parse_selection(text: str) -> Any:
         found = ast.parse(f"_[{text}]", mode="eval").body
         if isinstance(found, ast.Subscript) and isinstance(found.value, ast.Name):
             return _parsed(found.slice)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _no_selection(text) from error
-    raise _no_selection(text)
+        raise ValueError("more than a selection")
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        raise SelectionError(
+            f"not a selection: {shorten(text)}; accepted: integers, slices such as '1:5' and '::2', one "
+            "'...', lists of integers, and quoted names of fields, separated by commas"
+        ) from error
 
 
-def is_selection(text: str) -> bool:
-    """Whether a text is a selection, and not likely a path."""
-    try:
-        parse_selection(text)
-    except SelectionError:
-        return False
-    return True
-
-
-def _no_selection(text: str) -> SelectionError:
-    return SelectionError(
-        f"not a selection: {shorten(text)}; accepted: integers, slices such as '1:5' and '::2', one '...', "
-        "lists of integers, and quoted names of fields, separated by commas"
-    )
-
-
-def _parsed(node: ast.expr) -> Any:
+def _parsed(node: ast.expr | None) -> Any:
     """The value of a part of a selection. Raises ValueError for anything else."""
-    if isinstance(node, ast.Tuple):
-        return tuple(map(_parsed, node.elts))
-    if isinstance(node, ast.List):
-        return [*map(_parsed, node.elts)]
-    if isinstance(node, ast.Slice):
-        return slice(
-            *(None if part is None else _integer(part) for part in (node.lower, node.upper, node.step))
-        )
-    if isinstance(node, ast.Constant) and (node.value is ... or isinstance(node.value, str)):
-        return node.value
-    return _integer(node)
-
-
-def _integer(node: ast.expr) -> int:
-    sign = 1
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        node, sign = node.operand, -1
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return sign * node.value
-    raise ValueError(f"not an integer: {ast.dump(node)}")
+    match node:
+        case ast.Tuple(elts=parts):
+            return tuple(map(_parsed, parts))
+        case ast.List(elts=parts):
+            return [*map(_parsed, parts)]
+        case ast.Slice(lower=start, upper=stop, step=step):
+            return slice(*(None if part is None else int(_parsed(part)) for part in (start, stop, step)))
+        case ast.Constant(value=value) if value is ... or type(value) in (int, str):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if type(value) is int:
+            return -value
+    raise ValueError(f"not in a selection: {node}")
 
 
 # Types of parameters
@@ -124,13 +103,15 @@ def pattern_of(text: str) -> tuple[str, float]:
 
 
 def codec_of(text: str) -> Any:
-    """A codec: its name, or JSON with a configuration.
+    """A codec: its name, or JSON with a configuration; None for none.
 
     Examples
     --------
-    >>> codec_of("zstd"), codec_of('{"name": "gzip", "configuration": {"level": 1}}')
-    ('zstd', {'name': 'gzip', 'configuration': {'level': 1}})
+    >>> codec_of("zstd"), codec_of("none"), codec_of('{"name": "gzip", "configuration": {"level": 1}}')
+    ('zstd', None, {'name': 'gzip', 'configuration': {'level': 1}})
     """
+    if text == "none":
+        return None
     if not text.startswith("{"):
         return text
     try:
@@ -144,10 +125,12 @@ def lengths_of(text: str) -> Any:
 
     Examples
     --------
-    >>> [lengths_of(text) for text in ("auto", "4MiB", "100", "100,90", "time=100,lat=-1")]
-    ['auto', '4MiB', 100, (100, 90), {'time': 100, 'lat': -1}]
+    >>> [lengths_of(text) for text in ("auto", "4MiB", "100", "100,90", "time=100,lat=-1", "none")]
+    ['auto', '4MiB', 100, (100, 90), {'time': 100, 'lat': -1}, None]
     """
-    if text == "auto" or re.fullmatch(r"\d+(\.\d+)? ?[kMGT]i?B", text):
+    if text == "none":
+        return None
+    if text in ("auto", "keep") or re.fullmatch(r"\d+(\.\d+)? ?[kMGT]i?B", text):
         return text
     named = [part.strip().rpartition("=") for part in text.split(",")]
     names = [name.strip() for name, _, _ in named]
@@ -163,34 +146,6 @@ def lengths_of(text: str) -> Any:
     )
 
 
-# Decorators
-
-
-def together(*decorators: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """One decorator from several; the first one is the outermost."""
-
-    def decorate(function: Function) -> Function:
-        for each in reversed(decorators):
-            function = each(function)
-        return function
-
-    return decorate
-
-
-def _complete_path(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Paths of nodes that a shell proposes, without names that a terminal would execute."""
-    above, _, begun = incomplete.rpartition("/")
-    store = ctx.params.get("store") or ctx.params.get("a") or ""
-    if "://" in store:
-        return []  # A shell waits for the answer.
-    try:
-        group = xzarr3.open_group(store, above, storage_options=dict(ctx.params.get("option") or ()))
-        names = [name for name in group if name.startswith(begun) and name == printable(name)]
-    except (Xzarr3Error, OSError):
-        return []  # A shell has no place for an error.
-    return [f"{above}/{name}".lstrip("/") for name in names]
-
-
 def store_option(name: str = "--option", of: str = "the store") -> Callable[[Function], Function]:
     """An option that takes options of a store; may be repeated."""
     return click.option(
@@ -203,67 +158,35 @@ def store_option(name: str = "--option", of: str = "the store") -> Callable[[Fun
     )
 
 
-path_argument = click.argument("path", metavar="[PATH]", default="", shell_complete=_complete_path)
-"""The path of a node; by default the root."""
-
-selection_argument = click.argument("selection", metavar="[SELECTION]", default="...")
-"""What stands between the brackets in Python; by default everything."""
-
-
 def store_argument(name: str = "store") -> Callable[[Function], Function]:
     """The path or URL of a store."""
     return click.argument(name, metavar=name.upper(), type=click.Path(path_type=str))
 
 
-def json_option(function: Function) -> Function:
-    """``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")(function)
+path_argument = click.argument("path", metavar="[PATH]", default="")
+"""The path of a node; by default the root."""
 
+selection_argument = click.argument("selection", metavar="[SELECTION]", default="...")
+"""What stands between the brackets in Python; by default everything."""
 
-def threads_option(function: Function) -> Function:
-    """``--threads``."""
-    return click.option(
-        "--threads",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="Most threads that read (default: all cores, or more for remote stores).",
-    )(function)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 
+threads_option = click.option(
+    "--threads",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Most threads that read (default: all cores, or more for remote stores).",
+)
 
-def way_options(function: Function) -> Function:
-    """The options that say how a selection is meant: ``--orthogonal``, ``--vectorized`` and ``--blocks``."""
-    ways = (
-        ("--orthogonal", "oindex", "Each list stands for itself, as array.oindex has it."),
-        ("--vectorized", "vindex", "Lists select points together, which come first, as array.vindex has it."),
-        ("--blocks", "blocks", "Coordinates of chunks, or shards, as array.blocks has them."),
-    )
-    return together(
-        *(click.option(name, "ways", flag_value=way, multiple=True, help=text) for name, way, text in ways)
-    )(function)
+access_option = click.option(
+    "--access",
+    type=pattern_of,
+    metavar="NAME=WEIGHT",
+    multiple=True,
+    callback=lambda ctx, param, value: dict(value),
+    help="A pattern, map, series, region, scan, sample or append, and how often it happens; may be "
+    "repeated (default: maps, series and scans equally often).",
+)
 
-
-def indexer(array: xzarr3.Array, ways: Iterable[str]) -> Any:
-    """The array, or its ``oindex``, ``vindex`` or ``blocks``.
-
-    Raises
-    ------
-    click.UsageError
-        If several ways are asked for.
-    """
-    chosen = [*dict.fromkeys(ways)]
-    if len(chosen) > 1:
-        raise click.UsageError("give only one of --orthogonal, --vectorized and --blocks")
-    return getattr(array, chosen[0]) if chosen else array
-
-
-def access_option(function: Function) -> Function:
-    """``--access``."""
-    return click.option(
-        "--access",
-        type=pattern_of,
-        metavar="NAME=WEIGHT",
-        multiple=True,
-        callback=lambda ctx, param, value: dict(value),
-        help="A pattern, map, series, region, scan, sample or append, and how often it happens; may be "
-        "repeated (default: maps, series and scans equally often).",
-    )(function)
+NODE = (store_argument(), path_argument, store_option())
+"""What names a node."""

@@ -9,50 +9,40 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.checks.coordinates import masked_value
-from xzarr3.cli.running import HintedError
-from xzarr3.errors import listed, printable
+from xzarr3.errors import MetadataError
 
-_CODING = ("scale_factor", "add_offset", "missing_value", "_Unsigned", "dtype")
-
-
-def attributes_of(array: Array) -> list[str]:
-    """What of the metadata of an array says how its values are decoded, as xarray does; mostly nothing."""
-    meta = array.metadata
-    if array.dtype.kind not in "biufc" or (meta.shape and meta.dimension_names is None):
-        return []
-    found = [name for name in _CODING if name in meta.attributes]
-    if "since" in str(meta.attributes.get("units")):
-        found.append("units")
-    if masked_value(array) is not None:
-        found.append("fill_value" if array.format.fill_value_is_mask else "_FillValue")
-    return found
+_CODING = frozenset(("scale_factor", "add_offset", "missing_value", "_Unsigned", "dtype"))
 
 
 def decoded(array: Array, values: AnyArray) -> AnyArray:
-    """Values of an array, decoded; dates and durations as text.
+    """Values of an array, decoded as xarray does; dates and durations as text.
 
     Raises
     ------
-    HintedError
+    MetadataError
         If xarray cannot decode them.
     """
-    from xarray import Variable, conventions
-    from xarray.coders import CFTimedeltaCoder
-
     attributes = {name: value for name, value in array.metadata.attributes.items() if name != "_FillValue"}
     masked = masked_value(array)
     if masked is not None:
         attributes["_FillValue"] = masked[()]
+    is_coded = masked is not None or "since" in str(attributes.get("units")) or _CODING & attributes.keys()
+    if array.dtype.kind not in "biufc" or not is_coded or (array.shape and array.dimension_names is None):
+        return values
+
+    from xarray import Variable, conventions
+    from xarray.coders import CFTimedeltaCoder
+
     variable = Variable([f"dim_{axis}" for axis in range(values.ndim)], values, attributes)
     durations = CFTimedeltaCoder(decode_via_units=False)  # A number of days is no date.
     try:
         found: Any = conventions.decode_cf_variable(array.basename, variable, decode_timedelta=durations)
         return _times_as_text(found.values)
     except (ValueError, TypeError, OverflowError, AttributeError) as error:
-        raise HintedError(
-            f"xarray cannot decode '{printable(array.name)}' by {listed(attributes_of(array))}: {error}",
-            "--raw prints the values as they are stored",
-        ) from error
+        raise MetadataError(
+            f"xarray cannot decode the values: {error}", path=array.path,
+            advice=f"correct the attributes {sorted(attributes)}, or print them as they are with --raw",
+        ) from error  # fmt: skip
 
 
 def _times_as_text(values: AnyArray) -> AnyArray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,76 +9,54 @@ import click
 
 import xzarr3
 from xzarr3.cli import arguments, output
-from xzarr3.cli.running import FAILURE, UNCHECKED, command, path_before_selection
-from xzarr3.errors import SelectionError
+from xzarr3.cli.arguments import NODE
+from xzarr3.cli.running import FAILURE, UNCHECKED, command
 
 
 @command(
-    examples=[
-        "xzarr3 check ocean.zarr",
-        "xzarr3 check ocean.zarr sst --decode all --json",
-    ],
-    status="0 without errors, 1 with errors, 2 if the store cannot be checked.",
+    *NODE,
+    click.option(
+        "--decode", type=click.Choice(("sample", "all", "none")), default="sample",
+        help="Which chunks are read and decoded: some of each array (default), all or none.",
+    ),
+    arguments.threads_option,
+    examples=["xzarr3 check ocean.zarr", "xzarr3 check ocean.zarr sst --decode all --json"],
     failure=UNCHECKED,
-)
-@arguments.store_argument()
-@arguments.path_argument
-@click.option(
-    "--decode",
-    type=click.Choice(("sample", "all", "none")),
-    default="sample",
-    help="Which chunks are read and decoded: some of each array (default), all or none.",
-)
-@arguments.threads_option
-@arguments.json_option
-@arguments.store_option()
+)  # fmt: skip
 def check(
-    store: str, path: str, decode: Any, threads: int | None, as_json: bool, option: dict[str, Any],
-) -> int:  # fmt: skip
+    store: str, path: str, decode: Any, threads: int | None, as_json: bool, option: dict[str, Any]
+) -> int:
     """Look for damage and for what misleads readers.
 
     Looks, in a node and all that is below it, at documents and their consolidated copies, names, keys and
     sizes of values, indexes of shards, chunks, coordinates, and writes that have not ended. It changes
     nothing, and names the command that mends what it finds.
+
+    Exit status: 0 without errors, 1 with errors, 2 if the store cannot be checked.
     """
-    found = xzarr3.check(
-        store,
-        path,
-        decode=decode,
-        threads=threads,
-        progress=output.is_terminal(sys.stderr),
-        storage_options=option,
-    )
-    if as_json:
-        output.echo_json(found.to_json())
-    else:
-        output.echo(str(found))
+    shown = output.shows_progress()
+    found = xzarr3.check(store, path, decode=decode, threads=threads, progress=shown, storage_options=option)
+    output.echo_found(found, as_json)
     return 0 if found.ok else FAILURE
 
 
 @command(
+    *NODE,
+    arguments.access_option,
+    click.option(
+        "--target",
+        type=click.Choice(("s3", "disk")),
+        help="Where the data are kept (default: where they are).",
+    ),
     examples=[
         "xzarr3 advise ocean.zarr sst --access map=0.6 --access series=0.4",
         "xzarr3 advise ocean.zarr --target disk --json",
     ],
-    hints=[(SelectionError, "xzarr3 advise --help tells what patterns of access there are")],
 )
-@arguments.store_argument()
-@arguments.path_argument
-@arguments.access_option
-@click.option(
-    "--target", type=click.Choice(("s3", "disk")), help="Where the data are kept (default: where they are)."
-)
-@arguments.json_option
-@arguments.store_option()
 def advise(
-    store: str,
-    path: str,
-    access: Mapping[str, float],
-    target: str | None,
-    as_json: bool,
+    store: str, path: str, access: Mapping[str, float], target: str | None, as_json: bool,
     option: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     """Compare layouts for the ways in which an array is read.
 
     Layouts are chunks, shards and compressors. Of a group, the largest array counts that describes no other
@@ -97,69 +74,49 @@ def advise(
               is longer
     """
     node = xzarr3.open(store, path, storage_options=option)
-    found = xzarr3.advise(node, access=dict(access) or None, target=target)
-    if as_json:
-        output.echo_json(found.to_json())
-    else:
-        output.echo(str(found))
+    output.echo_found(xzarr3.advise(node, access=dict(access) or None, target=target), as_json)
 
 
 @command(
+    arguments.store_argument("a"),
+    arguments.store_argument("b"),
+    arguments.path_argument,
+    arguments.selection_argument,
+    click.option("--b-path", metavar="PATH", help="Path in B, if it is another one."),
+    click.option("--no-encoding", is_flag=True, help="Leave out formats, chunks, shards and codecs."),
+    click.option("--no-attributes", is_flag=True, help="Leave out attributes."),
+    click.option("--no-values", is_flag=True, help="Compare documents only."),
+    click.option(
+        "--first", metavar="N", type=click.IntRange(min=1), default=5,
+        help="How many differences of each array are shown (default: 5).",
+    ),
+    arguments.threads_option,
+    arguments.store_option(of="both stores"),
+    arguments.store_option("--a-option", "A"),
+    arguments.store_option("--b-option", "B"),
     examples=[
         "xzarr3 diff ocean.zarr copy.zarr",
         "xzarr3 diff ocean.zarr v2.zarr --no-encoding",
         "xzarr3 diff ocean.zarr copy.zarr sst '0, :4' --first 10 --json",
     ],
-    status="0 if nothing differs, 1 if something does, 2 if a store or a part of one cannot be read.",
     failure=UNCHECKED,
-)
-@arguments.store_argument("a")
-@arguments.store_argument("b")
-@arguments.path_argument
-@arguments.selection_argument
-@click.option("--b-path", metavar="PATH", help="Path in B, if it is another one.")
-@click.option("--no-encoding", is_flag=True, help="Leave out formats, chunks, shards and codecs.")
-@click.option("--no-attributes", is_flag=True, help="Leave out attributes.")
-@click.option("--no-values", is_flag=True, help="Compare documents only.")
-@click.option(
-    "--first", metavar="N", type=click.IntRange(min=1), default=5,
-    help="How many differences of each array are shown (default: 5).",
 )  # fmt: skip
-@arguments.threads_option
-@arguments.json_option
-@arguments.store_option(of="both stores")
-@arguments.store_option("--a-option", "A")
-@arguments.store_option("--b-option", "B")
 def diff(
-    a: str, b: str, path: str, selection: str, b_path: str | None, no_encoding: bool, no_attributes: bool,
-    no_values: bool, first: int, threads: int | None, as_json: bool, option: dict[str, Any],
-    a_option: dict[str, Any], b_option: dict[str, Any],
+    a: str, b: str, path: str, selection: str, *, no_encoding: bool, no_attributes: bool, no_values: bool,
+    as_json: bool, option: dict[str, Any], a_option: dict[str, Any], b_option: dict[str, Any],
+    **given: Any,
 ) -> int:  # fmt: skip
     """Compare two stores: documents, then values.
 
     The stores may have any formats, chunks and codecs. Values are compared exactly, as they are stored; NaN
     equals NaN, and -0.0 equals 0.0. Memory is bounded.
+
+    Exit status: 0 if nothing differs, 1 if something does, 2 if a store or a part of one cannot be read.
     """
-    with path_before_selection(path, f"{a} {b}"):
-        found = xzarr3.diff(
-            a,
-            b,
-            path,
-            b_path=b_path,
-            selection=arguments.parse_selection(selection),
-            encoding=not no_encoding,
-            attributes=not no_attributes,
-            values=not no_values,
-            first=first,
-            threads=threads,
-            progress=output.is_terminal(sys.stderr),
-            a_options={**option, **a_option},
-            b_options={**option, **b_option},
-        )
-    if as_json:
-        output.echo_json(found.to_json())
-    else:
-        output.echo(str(found))
-    if found.problems:
-        return UNCHECKED
-    return 0 if found.ok else FAILURE
+    found = xzarr3.diff(
+        a, b, path, selection=arguments.parse_selection(selection), encoding=not no_encoding,
+        attributes=not no_attributes, values=not no_values, progress=output.shows_progress(),
+        a_options=option | a_option, b_options=option | b_option, **given,
+    )  # fmt: skip
+    output.echo_found(found, as_json)
+    return UNCHECKED if found.problems else 0 if found.ok else FAILURE

@@ -6,14 +6,14 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO
 
 import click
 
 from xzarr3 import errors
-from xzarr3.cli.arguments import is_selection
+from xzarr3.cli.arguments import Function, json_option
 from xzarr3.cli.output import is_colored
 from xzarr3.errors import FULL_TRACEBACK, Xzarr3Error, printable
 
@@ -25,58 +25,28 @@ INTERRUPTED = 128 + 2
 """After Ctrl-C."""
 
 _DEBUG = "xzarr3.debug"
-
-Hints: TypeAlias = Sequence[tuple[type[Xzarr3Error], str]]
-"""Hints by the class of an error; the first one that fits is given."""
-
-_HINTS: Hints = (
+_HINTS: tuple[tuple[type[Xzarr3Error], str], ...] = (
     (errors.IncompleteWriteError, "xzarr3 recover STORE finishes or removes it"),
-    (errors.NodeNotFoundError, "check the spelling; xzarr3 tree STORE shows what a store holds"),
-    (errors.NodeExistsError, "--overwrite replaces what is there"),
+    (errors.NodeNotFoundError, "xzarr3 tree STORE shows what a store holds; / is the path of its root"),
+    (errors.NodeExistsError, "--overwrite replaces what is there; --resume goes on with an interrupted copy"),
     (errors.NodeTypeError, "xzarr3 tree STORE shows which nodes are arrays"),
     (errors.SelectionError, "write it as between the brackets in Python, in quotes: '0, 10:20, ...'"),
     (errors.ChunkError, "xzarr3 check STORE PATH --decode all names every damaged chunk"),
-    (errors.UnknownExtensionError, "xzarr3 versions shows which packages with codecs are installed"),
+    (errors.UnknownExtensionError, "xzarr3.show_versions() shows which packages with codecs are installed"),
     (errors.MetadataError, "xzarr3 check STORE tells what is wrong with its documents"),
     (errors.StoreOptionError, "options of a store are given as --option NAME=VALUE"),
     (errors.StorePermissionError, "give credentials with --option NAME=VALUE, or anon=true for public data"),
 )
+"""Hints by the class of an error; the first one that fits is given."""
 _OTHERWISE = "--debug shows where it was raised"
 
 EXPECTED = (Xzarr3Error, OSError, ValueError, TypeError, ImportError, MemoryError)
 """Errors of what a user gave. Others are defects, and keep their traceback."""
 
 
-def hint_for(error: BaseException, hints: Hints = ()) -> str:
-    """What to try after an error: its own hint, one of these, or the usual one."""
-    if isinstance(error, HintedError):
-        return error.hint
-    return next((hint for kind, hint in (*hints, *_HINTS) if isinstance(error, kind)), _OTHERWISE)
-
-
-class HintedError(Xzarr3Error):
-    """An error of a command, with its hint.
-
-    Parameters
-    ----------
-    message, hint : str
-    """
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-@contextmanager
-def path_before_selection(path: str, stores: str) -> Iterator[None]:
-    """Give a hint if a missing node has a selection as its path, because the path was forgotten."""
-    try:
-        yield
-    except errors.NodeNotFoundError as error:
-        if not path or not is_selection(path):
-            raise
-        hint = f"the path comes before the selection; / is the root: {stores} / '{path}'"
-        raise HintedError(str(error), hint) from error
+def hint_for(error: BaseException) -> str:
+    """What to try after an error."""
+    return next((hint for kind, hint in _HINTS if isinstance(error, kind)), _OTHERWISE)
 
 
 def report(error: BaseException, hint: str = "") -> None:
@@ -98,7 +68,7 @@ def _tell(label: str, text: str, color: str) -> None:
 def run_reporting(
     command: Callable[[], object],
     *,
-    hint: Callable[[BaseException], str] | None = None,
+    expected: tuple[type[BaseException], ...] = (Xzarr3Error,),
     debug: Callable[[], bool] = bool,
     failure: int = FAILURE,
 ) -> int:
@@ -108,15 +78,14 @@ def run_reporting(
     ----------
     command : callable
         Returns the exit status if that is not 0.
-    hint : callable, optional
-        Returns a hint for an error, to be printed on a second line. With it, errors of other packages are one
-        line, too.
+    expected : tuple of type
+        Errors that are printed as one line, with a hint if there are more than the first one of these.
     debug : callable
         Tells after an error whether its traceback is printed.
     failure : int
         The exit status after an error.
     """
-    expected = (Xzarr3Error,) if hint is None else EXPECTED
+    caught: tuple[type[BaseException], ...] = (*expected, click.ClickException)
     try:
         with warnings_as_lines():
             status = command()
@@ -131,10 +100,10 @@ def run_reporting(
         # The reader of the output has gone. Without this, the interpreter would print an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
-    except (*expected, click.ClickException) as error:
+    except caught as error:
         if debug():
             traceback.print_exception(error)
-        report(error, "" if hint is None else hint(error))
+        report(error, hint_for(error) if len(expected) > 1 else "")
         return failure
     except KeyboardInterrupt:
         _tell("xzarr3:", "interrupted", "red")
@@ -164,111 +133,52 @@ def warnings_as_lines() -> Iterator[None]:
         yield
 
 
-# Commands
-
-
 class Command(click.Command):
-    """A command with examples, which its help shows, and with ``--debug``.
+    """A command that reports its errors, with ``--json`` and ``--debug``, and with examples in its help.
 
     Parameters
     ----------
     examples : sequence of str
         Command lines.
-    status : str
-        What the exit status means, if it can be 1 without an error.
     failure : int
         The exit status after an error.
-    hints : sequence
-        Hints that come before the usual ones.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        examples: Sequence[str] = (),
-        status: str = "",
-        failure: int = FAILURE,
-        hints: Hints = (),
-        **options: Any,
-    ) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *args: Any, examples: Sequence[str], failure: int, **options: Any) -> None:
+        lines = ["\b", "Examples:", *(f"  {each}" for each in examples)]
+        super().__init__(*args, **{**options, "epilog": "\n".join(lines)})
         self.examples = tuple(examples)
-        self.status = status
         self.failure = failure
-        self.hints = tuple(hints)
         self.params.append(debug_option())
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; its exit status is that of the process."""
         run = super().invoke
-        ctx.exit(
-            run_reporting(
-                lambda: run(ctx),
-                hint=lambda error: hint_for(error, self.hints),
-                debug=lambda: bool(ctx.meta.get(_DEBUG)),
-                failure=self.failure,
-            )
-        )
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples as they are."""
-        if self.examples:
-            with formatter.section("Examples"):
-                formatter.write("".join(f"  {line}\n" for line in self.examples))
-        if self.status:
-            formatter.write_paragraph()
-            formatter.write_text(f"Exit status: {self.status}")
+        debug = lambda: bool(ctx.meta.get(_DEBUG))  # noqa: E731
+        ctx.exit(run_reporting(lambda: run(ctx), expected=EXPECTED, debug=debug, failure=self.failure))
 
 
-def command(**options: Any) -> Callable[[Callable[..., Any]], Command]:
-    """Decorate the function of a command; takes the options of :class:`Command`."""
-    return click.command(cls=Command, **options)
+def command(
+    *parameters: Callable[[Function], Function], examples: Sequence[str], failure: int = FAILURE
+) -> Callable[[Callable[..., Any]], Command]:
+    """Make a command of a function, with these arguments and options and with ``--json``."""
 
+    def decorate(function: Callable[..., Any]) -> Command:
+        for each in (json_option, *reversed(parameters)):
+            function = each(function)
+        return click.command(cls=Command, examples=examples, failure=failure)(function)
 
-class Commands(click.Group):
-    """The command ``xzarr3``, which lists its commands by family."""
-
-    command_class = Command
-
-    families: Mapping[str, Sequence[str]] = {}
-    """The names of the commands, by the heading above them."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of this name; the error for an unknown one proposes the nearest name."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            near = errors.did_you_mean(args[0], self.list_commands(ctx))
-            message = error.format_message().partition(" Did you mean")[0]  # As newer versions of click say.
-            raise click.UsageError(f"{message} {near}".rstrip(), ctx) from error
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by family."""
-        for heading, names in self.families.items():
-            with formatter.section(heading):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(90)) for name in names])
+    return decorate
 
 
 def debug_option() -> click.Option:
     """``--debug``, which every command takes."""
-    return click.Option(
-        ["--debug"], is_flag=True, expose_value=False, callback=_debug,
-        help="Print the traceback of an error.",
-    )  # fmt: skip
+    text = "Print the traceback of an error."
+    return click.Option(["--debug"], is_flag=True, expose_value=False, callback=_debug, help=text)
 
 
 def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
         ctx.meta[_DEBUG] = True
-        before = os.environ.get(FULL_TRACEBACK)
         os.environ[FULL_TRACEBACK] = "1"
-        ctx.call_on_close(lambda: _restore(before))
-
-
-def _restore(before: str | None) -> None:
-    if before is None:
-        os.environ.pop(FULL_TRACEBACK, None)
-    else:
-        os.environ[FULL_TRACEBACK] = before
+        ctx.call_on_close(lambda: os.environ.pop(FULL_TRACEBACK, None))
