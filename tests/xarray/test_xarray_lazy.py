@@ -50,8 +50,8 @@ def is_ours(array: xr.DataArray | xr.Variable) -> bool:
     layer = layers[array.data.name]
     if isinstance(layer, SelectLayer):
         layer = layers[layer.source]
-    task = getattr(layer, "task", None)
-    return task is not None and task.func.__module__ == "xzarr3.xarray.chunked"
+    read = getattr(layer.indices[0][0], "read", None) if hasattr(layer, "indices") else None
+    return read is not None and read.__module__ == "xzarr3.xarray.chunked"
 
 
 def is_made(array: xr.DataArray) -> bool:

@@ -3,8 +3,9 @@
 Of many opened variables only a few are computed, and mostly in part. So only the blocks of a source are
 worked out until a graph is asked for. Indexing such an array with integers and slices gives another array of
 this kind. Dask would make a task for each block, of which there may be a million; here a few numbers describe
-the selection. What is read is decided when the graph is optimized: see :mod:`xzarr3.dask.layers`. All other
-operations are dask's own and give plain dask arrays.
+the selection. A selection of less than a quarter of its blocks gets a reading layer of its own. All others
+share that of the whole source: see :mod:`xzarr3.dask.layers`. All other operations are dask's own and give
+plain dask arrays.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ import numpy as np
 from dask import config
 from dask.array.slicing import normalize_index
 from dask.base import tokenize
-from dask.blockwise import blockwise
+from dask.blockwise import Blockwise, blockwise
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.dask.blocks import BlockChunks, Regions, check_dask, threads_of
-from xzarr3.dask.layers import Read, ReadLayer, SelectLayer, read_layer
-from xzarr3.dask.slicing import Along, Part, as_blocks, every, extent
+from xzarr3.dask.layers import Read, Reader, SelectLayer, read_layer
+from xzarr3.dask.slicing import Along, Part, as_blocks, every, extent, to_read
 from xzarr3.errors import StoreError
+from xzarr3.grid import Edges, Steps
 from xzarr3.io.selection import basic_selection
 
 _WORKED_OUT = ("dask", "_chunks", "_name")  # Attributes of a dask array that are computed on demand.
+_GRAIN = 2**20  # Bytes of the rows of a chunk that are read together.
 _FEW = 200  # Most blocks along a dimension for which a layer lists their lengths in its repr.
 
 
@@ -84,9 +87,32 @@ class Source:
         return self._name if isinstance(self._name, str) else self._name()
 
     @cached_property
-    def layer(self) -> ReadLayer:
+    def layer(self) -> Blockwise:
         """The layer that reads the whole source."""
-        return read_layer(self.read, self.source, self.name, self.view)
+        return self.reading(self.name, self.view)
+
+    def reading(self, name: str, view: tuple[Along, ...]) -> Blockwise:
+        """The layer that reads a selection."""
+        return read_layer(Reader(self.read, self.source), name, view)
+
+    @cached_property
+    def grains(self) -> list[Steps | Edges] | None:
+        """What can be read by itself along each dimension: chunks, or rows of a chunk that is not compressed.
+
+        None if the source is neither an array nor has one as its attribute ``array``.
+        """
+        array = self.source if isinstance(self.source, Array) else getattr(self.source, "array", None)
+        if not isinstance(array, Array) or array.ndim != len(self.view):
+            return None
+        shard = array.metadata.chain.shard
+        chain = array.metadata.chain if shard is None else shard.inner
+        axes: list[Steps | Edges] = list(array.chunk_grid.axes)
+        longer = [at for at, axis in enumerate(axes) if axis.longest > 1]
+        if chain.is_plain and longer:
+            at = max(longer, key=chain.strides.__getitem__)
+            rows = max(_GRAIN // chain.strides[at], 1)
+            axes[at] = axes[at] if rows >= axes[at].longest else Steps(rows)
+        return axes
 
 
 def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Array:
@@ -118,13 +144,14 @@ def _lengths(source: Source, view: tuple[Along, ...]) -> BlockChunks:
 
 
 def _graph(source: Source, view: tuple[Along, ...]) -> HighLevelGraph:
-    """The layer that reads the whole source and the one that selects, annotated for dask's reprs."""
-    name = _name(source, view)
-    layers: dict[str, Any] = {source.name: source.layer}
-    dependencies: dict[str, set[str]] = {source.name: set()}
-    if name != source.name:
-        layers[name] = SelectLayer(name, source.layer, source.view, view)
-        dependencies[name] = {source.name}
+    """The layer that reads and the one that selects, annotated for dask's reprs."""
+    read = view if view == source.view else to_read(view, source.view, source.grains)
+    name, reading = _name(source, view), _name(source, read)
+    layers: dict[str, Any] = {reading: source.layer if read == source.view else source.reading(reading, read)}
+    dependencies: dict[str, set[str]] = {reading: set()}
+    if name != reading:
+        layers[name] = SelectLayer(name, reading, read, view)
+        dependencies[name] = {reading}
     left = [along for along in view if not along.drop]
     shape = tuple([along.count for along in left])
     told: dict[str, Any] = {"shape": shape, "dtype": source.dtype, "type": "dask.array.core.Array"}

@@ -2,8 +2,8 @@
 
 A read is one Blockwise layer. It is built in constant time, whatever the number of chunks, and dask fuses and
 culls it together with the layers that use it. A task reads in its own thread. A selection with integers and
-slices adds one small layer. When the graph is optimized, a block that several results need is read once, and
-a block that one result needs a part of is read in part.
+slices adds one small layer. When dask optimizes the graph, it joins a selection and the read of a block that
+nobody else needs, so only the selected elements are read.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def from_zarr(
     -------
     dask.array.Array
         A selection with integers and slices reads only the selected elements. If several results of one
-        computation need parts of the same block, these are read together if that costs less. A selection has
-        the blocks that dask would make, without empty ones.
+        computation need parts of the same block, the block is read once; selections whose chunks are less
+        than a quarter of their blocks are read by themselves. A selection has the blocks that dask would
+        make, without empty ones.
 
     Raises
     ------

@@ -23,6 +23,8 @@ from xzarr3.grid import Edges, Steps
 Part: TypeAlias = "int | slice"
 """The elements that a block reads along one dimension."""
 
+_SHARED = 1 / 4  # Share of its blocks from which a selection reads them whole, as other selections do.
+
 
 @dataclass(frozen=True)
 class Along:
@@ -81,10 +83,11 @@ class Along:
             return len(self._bounds) - 1
         if self._single:
             return self.count
-        return abs(self._last - self._first) + 1
+        return abs(self._last - self.first) + 1
 
     @cached_property
-    def _first(self) -> int:
+    def first(self) -> int:
+        """The block of the whole dimension that contains the first selected element."""
         return self.blocks.index(self.start)
 
     @cached_property
@@ -121,7 +124,7 @@ class Along:
             return self._bounds[at], self._bounds[at + 1]
         if self._single:
             return at, at + 1
-        block, before = (self._first + at, 0) if self.step > 0 else (self._first - at, 1)
+        block, before = (self.first + at, 0) if self.step > 0 else (self.first - at, 1)
         begin = self._position(self.blocks.start(block + before))
         end = self._position(self.blocks.start(block + 1 - before))
         return max(begin, 0), min(end, self.count)
@@ -161,9 +164,50 @@ class Along:
             return (self.count,)
         if abs(self.step) == 1:
             return (first,) + (length,) * (number - 2) + (self.count - last,)
-        edges = np.arange(min(self._first, self._last), max(self._first, self._last) + 2) * length
+        edges = np.arange(min(self.first, self._last), max(self.first, self._last) + 2) * length
         found: npt.NDArray[np.int64] = self._position(edges if self.step > 0 else edges[::-1])
         return tuple(np.diff(np.clip(found, 0, self.count)).tolist())
+
+
+def to_read(
+    view: tuple[Along, ...], whole: tuple[Along, ...], grains: Sequence[Steps | Edges] | None
+) -> tuple[Along, ...]:
+    """What is read for a selection: its grains if they are less than a quarter of its blocks, else ``whole``.
+
+    Selections in the same grains share a read, and so do all selections of more than a quarter.
+
+    Parameters
+    ----------
+    view, whole : tuple of Along
+        The selection, and all elements of the source.
+    grains : sequence of Steps or Edges, optional
+        What can be read along each dimension for the price of an element, such as chunks.
+
+    Examples
+    --------
+    >>> whole = (every(Steps(100), 400),)
+    >>> day, quarter = ((whole[0].selected(each),) for each in (slice(115, 117), slice(100, 130)))
+    >>> (read,) = to_read(day, whole, [Steps(10)])
+    >>> read.start, read.count
+    (110, 10)
+    >>> to_read(quarter, whole, [Steps(10)]) == to_read(day, whole, None) == whole
+    True
+    """
+    if not all(along.count for along in view):
+        return view  # Which reads nothing.
+    share, found = 1.0, []
+    for along, every_one, grain in zip(view, whole, grains or (None,) * len(view), strict=True):
+        blocks, size = along.blocks, every_one.count
+        last = along.start + (along.count - 1) * along.step
+        low, high = min(along.start, last), max(along.start, last)
+        first, stop = blocks.start(blocks.index(low)), min(blocks.start(blocks.index(high) + 1), size)
+        start, end = first, stop
+        if grain is not None:
+            start = max(first, grain.start(grain.index(low)))
+            end = min(stop, grain.start(grain.index(high) + 1))
+        share *= (end - start) / (stop - first)
+        found.append(Along(blocks, start, 1, end - start))
+    return tuple(found) if share < _SHARED else whole
 
 
 def every(blocks: Steps | Edges, size: int) -> Along:
@@ -185,20 +229,6 @@ def extent(part: Part) -> tuple[int, int, int]:
         return part.start, part.stop, part.step or 1
     last: range = range(part.start, -1 if part.stop is None else part.stop, part.step)
     return last[-1], part.start + 1, -part.step
-
-
-def within(part: Part, start: int) -> Part:
-    """The index that selects ``part`` from an array whose first element is ``start``.
-
-    Examples
-    --------
-    >>> within(7, 5), within(slice(7, 9, 1), 5), within(slice(7, 4, -1), 5), within(slice(9, None, -3), 0)
-    (2, slice(2, 4, 1), slice(2, None, -1), slice(9, None, -3))
-    """
-    if isinstance(part, int):
-        return part - start
-    stop = None if part.stop is None or part.stop < start else part.stop - start
-    return slice(part.start - start, stop, part.step)
 
 
 class Selections(BlockwiseDep):

@@ -376,10 +376,22 @@ def _readers() -> tuple[tuple[object, Callable[[Any, Any], Read | None]], ...]:
     """The functions of tasks that read, and what each reads."""
     from dask.array.core import getter, getter_inline, getter_nofancy
 
-    from xzarr3.dask.array import read_block
+    return tuple((function, _of_indexed) for function in (getter, getter_nofancy, getter_inline))
 
-    own = ((read_block, _of_array), (chunked._read, _of_lazy), (chunked._read_decoded, _of_decoded))
-    return (*own, *((function, _of_adapted) for function in (getter, getter_nofancy, getter_inline)))
+
+def _of_indexed(indexed: Any, parts: Any) -> Read | None:
+    """The read of what a task of dask indexes."""
+    from xzarr3.dask.array import read_block
+    from xzarr3.dask.layers import Reader
+
+    if not isinstance(indexed, Reader):
+        return _of_adapted(indexed, parts)
+    own: dict[Any, Callable[[Any, Any], Read | None]] = {
+        read_block: _of_array,
+        chunked._read: _of_lazy,
+        chunked._read_decoded: _of_decoded,
+    }
+    return own[indexed.read](indexed.source, parts)
 
 
 def _of_array(array: Array, parts: Any) -> Read:
