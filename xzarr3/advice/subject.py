@@ -155,7 +155,7 @@ def _planned(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArra
     from xarray import Variable
 
     from xzarr3.xarray.encode import array_settings, stored_dtype
-    from xzarr3.xarray.encode_values import encode_values
+    from xzarr3.xarray.exact import encode_values
     from xzarr3.xarray.kept_codecs import make_from_kept
 
     sample = variable[_middle(variable.shape, variable.dtype.itemsize, nbytes)].load()

@@ -52,7 +52,7 @@ from xzarr3.nodes.resize import at_first, erase_beyond, resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.compare import Change, ChangedGroup, Plan
-from xzarr3.xarray.encode_values import is_lazy
+from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import Compared, check_appended, is_index
 from xzarr3.xarray.past_end import Growing, SharedLength
 from xzarr3.xarray.placement import Placement

@@ -45,7 +45,7 @@ from xzarr3.nodes.resize import resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.encode_attributes import encode_attributes
-from xzarr3.xarray.encode_values import is_lazy
+from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import differing, first_of, is_index, is_near, other_labels, other_values, unwritten
 from xzarr3.xarray.plan import (
     DatasetNode,
@@ -513,7 +513,7 @@ class _Encoder:
                 try:
                     found[name] = self._change(variable, name)
                 except InexactTimesError as error:
-                    if not self._widens or error.units is None or name in self._compared:
+                    if not self._widens or name in self._compared:
                         raise
                     owner = self._owner(name)
                     units[owner] = finer(units.get(owner), error.units)

@@ -23,7 +23,7 @@ from xzarr3.model.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.find import depth_first
 from xzarr3.stores import Store
-from xzarr3.xarray.encode_values import is_lazy
+from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.plan import PlannedArray, PlannedGroup
 
 

@@ -38,7 +38,7 @@ from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
 from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, stored_dtype
 from xzarr3.xarray.encode_attributes import encode_attributes
-from xzarr3.xarray.encode_values import encode_values, is_lazy
+from xzarr3.xarray.exact import encode_values, is_lazy
 from xzarr3.xarray.kept_codecs import make_from_kept
 
 _RESERVED = ("__zarr", ".xzarr3-")

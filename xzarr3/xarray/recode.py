@@ -13,28 +13,26 @@ from typing import Any
 
 import numpy as np
 from xarray import Variable, conventions
-from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.core.common import contains_cftime_datetimes
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError, shorten
-from xzarr3.xarray.encode_values import encode_values, is_lazy
+from xzarr3.xarray.exact import MARKS, encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
 _STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
 _UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
-_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
-_TOLERANCE = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.
+_PACKING = (*MARKS, "scale_factor", "add_offset", "_Unsigned")
 
 
 class InexactTimesError(DataTypeValidationError):
     """Times that cannot be represented exactly in the stored units.
 
-    ``units`` are finer units that can represent them, or None.
+    ``units`` are finer units that can represent them.
     """
 
-    units: str | None = None
+    units: str = ""
 
 
 def decoded_as_stored(arrays: Mapping[str, Array], mask: bool) -> dict[Hashable, Variable]:
@@ -111,8 +109,9 @@ def encode_as_stored(
         warnings.filterwarnings("ignore", "Times can't be serialized faithfully")
         warnings.filterwarnings("ignore", "Timedeltas can't be serialized faithfully")
         encoded = encode_values(given, name, explicit=False, exact=True)
-    if is_time:
-        _check_times(variable, encoded, name, encoding)
+    found, wanted = encoded.attrs.get("units"), encoding.get("units")
+    if is_time and _word(found) != _word(wanted):  # The reference date may be spelled differently.
+        raise _inexact(name, wanted, np.dtype(encoding.get("dtype", encoded.dtype)), str(found))
     return encoded
 
 
@@ -217,63 +216,16 @@ def _check_packing(variable: Variable, name: str, stored: Variable) -> None:
             )
 
 
-def _check_times(variable: Variable, encoded: Variable, name: str, encoding: Mapping[str, Any]) -> None:
-    """Refuse times that are not represented exactly in the wanted units."""
-    wanted, found = encoding.get("units"), encoded.attrs.get("units")
-    dtype = np.dtype(encoding.get("dtype", encoded.dtype))
-    if _word(found) != _word(wanted):  # Only the unit: the reference date may be spelled differently.
-        raise _inexact(name, wanted, dtype, found)
-    if not is_lazy(encoded.data) and encoded.size:
-        places = _differing(variable, encoded, tolerant=dtype.kind == "f")
-        if places is not None and places.any():
-            raise _inexact(name, wanted, dtype, None, np.asarray(variable.data)[places].flat[0])
-
-
-def _inexact(
-    name: str, units: Any, dtype: np.dtype[Any], needed: str | None, first: Any = None
-) -> InexactTimesError:
-    advice = "give times that can"
-    if needed is not None:
-        advice = (
-            f"pass widen_units=True, which stores all of the variable anew in {needed!r}; or use such units "
-            f"from the first write on, encoding={{{name!r}: {{'units': {needed!r}}}}}"
-        )
+def _inexact(name: str, units: Any, dtype: np.dtype[Any], needed: str) -> InexactTimesError:
     error = InexactTimesError(
         f"times of variable {name!r} cannot be expressed exactly in the units {units!r} and the data type "
         f"{dtype} in which it is stored",
-        found=needed if first is None else str(first),
-        advice=advice,
+        found=needed,
+        advice=f"pass widen_units=True, which stores all of the variable anew in {needed!r}; or use such "
+        f"units from the first write on, encoding={{{name!r}: {{'units': {needed!r}}}}}",
     )
     error.units = needed
     return error
-
-
-def _differing(variable: Variable, encoded: Variable, *, tolerant: bool) -> AnyArray | None:
-    """Mask of the times that change when they are encoded and decoded; None if they cannot be compared."""
-    values = np.asarray(variable.data)
-    unit = np.datetime_data(values.dtype)[0] if values.dtype.kind in "mM" else "ns"
-    time_unit: Any = unit if unit in ("s", "ms", "us", "ns") else "ns"
-    stored = Variable(encoded.dims, np.asarray(encoded.data), encoded.attrs, fastpath=True)
-    coder: Any
-    if variable.dtype.kind == "m":
-        coder = {"decode_timedelta": CFTimedeltaCoder(time_unit=time_unit)}
-    else:
-        coder = {"decode_times": CFDatetimeCoder(use_cftime=values.dtype.kind == "O", time_unit=time_unit)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        back = np.asarray(conventions.decode_cf_variable("", stored, **coder).data)
-    if back.dtype.kind != values.dtype.kind:
-        return None
-    if values.dtype.kind == "O":
-        if not tolerant:
-            return np.array(back != values, bool)
-        limit = _TOLERANCE.astype(object)
-        flat = zip(back.flat, values.flat, strict=True)
-        return np.array([abs(a - b) > limit for a, b in flat], bool).reshape(values.shape)
-    differs = np.abs(back - values) > _TOLERANCE if tolerant else np.not_equal(back, values)
-    differs |= np.isnat(back) != np.isnat(values)
-    both: AnyArray = differs & ~(np.isnat(back) & np.isnat(values))
-    return both
 
 
 def finer(one: str | None, other: str) -> str:

@@ -1,0 +1,489 @@
+"""Encodes values by xarray's own coders, and proves that they read back as they were: decodes and compares.
+
+Values in memory are proved before anything is written, those of dask arrays in the task that writes them. A
+value that would be read as another one raises an error, which names the first such value, its place, what it
+would be read as and the encoding at fault. A warning tells of fractions that are rounded to integers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from xarray import Variable, conventions
+from xarray.backends.common import ensure_dtype_not_object
+from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
+from xarray.coding import strings, variables
+from xarray.coding.common import VariableCoder, pop_to
+
+from xzarr3._types import AnyArray
+from xzarr3.errors import ArgumentTypeError, DataTypeValidationError, levels_to_caller, one_of, shorten
+
+_TEXT = np.dtypes.StringDType()
+MARKS = ("_FillValue", "missing_value")
+_CODING = (*MARKS, "scale_factor", "add_offset", "_Unsigned", "units", "calendar", "dtype")
+"""Attributes by which stored values are decoded."""
+_PIECE = 2**18  # Elements that are decoded and compared at a time: few enough for the cache.
+_MICROSECOND = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.
+
+# The coders that xarray applies to values for Zarr, in this order. Booleans stay booleans.
+_CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
+    CFDatetimeCoder(),
+    CFTimedeltaCoder(),
+    variables.CFScaleOffsetCoder(),
+    variables.CFMaskCoder(),
+    variables.NativeEnumCoder(),
+    variables.NonStringCoder(),
+    variables.DefaultFillvalueCoder(),
+)
+
+_DTYPES = (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "bool", "str", "complex64", "complex128",
+)  # fmt: skip
+
+
+def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact: bool = False) -> Variable:
+    """Encode the values of a variable by the CF conventions, as xarray does for Zarr, and prove them.
+
+    Dates become numbers, packed variables integers, missing values ``_FillValue``. Dask arrays stay lazy.
+    Decoded values may differ from the given ones by half a step if they are packed, by the precision of a
+    floating point type, and times in such a type by a microsecond.
+
+    Parameters
+    ----------
+    variable : xarray.Variable
+    name : str
+    explicit : bool
+        Whether its encoding was passed to ``to_zarr``. If not, a ``_FillValue`` that does not fit the data
+        type is left out instead of refused.
+    exact : bool
+        Refuse fractions if unpacked integers are stored; otherwise fractions are rounded, with a warning.
+
+    Raises
+    ------
+    DataTypeValidationError
+        If a value would be read as another one, or as missing; for a dask array when it is computed.
+    ValueError, TypeError, NotImplementedError
+        From xarray, if it cannot encode the values.
+    """
+    conventions.ensure_not_multiindex(variable, name=name)
+    given = _marked(_as_objects(_checked(variable, name)), name, explicit)
+    if given.dtype.kind in "biufc":
+        return _encoded_numbers(given, name, explicit, exact)
+    encoded = _coded(given, name)
+    _pop_related(encoded)
+    if encoded.dtype.kind == "O" and strings.check_vlen_dtype(encoded.dtype) is None:  # type: ignore[no-untyped-call]
+        if is_lazy(encoded.data):  # xarray computes all of them to infer their type.
+            encoded = encoded.copy(deep=False, data=encoded.data.persist())
+        encoded = ensure_dtype_not_object(encoded, name=name)
+    if encoded.dtype.kind != "T":
+        text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
+        encoded = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
+    proof = _proof(given, encoded, name, explicit=explicit, exact=exact)
+    return encoded if proof is None else _mapped(encoded, proof, encoded.dtype, given)
+
+
+def _coded(variable: Variable, name: str) -> Variable:
+    """A variable encoded by the coders."""
+    with np.errstate(invalid="ignore", over="ignore"):  # What this leads to is found by decoding.
+        for coder in _CODERS:
+            variable = coder.encode(variable, name=name)
+    return variable
+
+
+def _pop_related(encoded: Variable) -> None:
+    for key in conventions.CF_RELATED_DATA:
+        pop_to(encoded.encoding, encoded.attrs, key)
+
+
+def _encoded_numbers(given: Variable, name: str, explicit: bool, exact: bool) -> Variable:
+    """Numbers encoded piece by piece, for which attributes and type follow from the encoding alone."""
+    none = np.zeros((0,) * given.ndim, given.dtype)
+    encoded = _coded(Variable(given.dims, none, given.attrs, given.encoding, fastpath=True), name)
+    _pop_related(encoded)
+    proof = _proof(given, encoded, name, explicit=explicit, exact=exact)
+    if proof is not None:
+        data = _mapped(given, _Numbers(proof, given.attrs, given.encoding), encoded.dtype).data
+    else:
+        data = given.data if encoded.dtype == given.dtype else given.data.astype(encoded.dtype)
+    return Variable(given.dims, data, encoded.attrs, encoded.encoding, fastpath=True)
+
+
+def is_lazy(data: object) -> bool:
+    """Whether values are in a dask array."""
+    return hasattr(data, "__dask_graph__")
+
+
+def _mapped(variable: Variable, change: Callable[..., AnyArray], dtype: Any, *others: Variable) -> Variable:
+    """The variable with ``change`` applied to its values and those of ``others``; lazy if it is lazy."""
+    data = variable.data
+    if is_lazy(data):
+        import dask.array as da
+
+        meta = np.empty((0,) * variable.ndim, dtype)
+        data = da.map_blocks(change, data, *(other.data for other in others), dtype=dtype, meta=meta)
+    else:
+        data = change(np.asarray(data), *(np.asarray(other.data) for other in others))
+    return Variable(variable.dims, data, variable.attrs, variable.encoding, fastpath=True)
+
+
+def _checked(variable: Variable, name: str) -> Variable:
+    """``variable``, after a check that numpy knows its data type, and that this has what its values have."""
+    asked = variable.encoding.get("dtype")
+    try:
+        dtype = np.dtype(asked)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"unknown dtype in the encoding of variable {name!r}: {shorten(asked)}; {one_of(asked, _DTYPES)}"
+        ) from error
+    if variable.dtype.kind == "c" and asked is not None and dtype.kind in "biuf":
+        raise DataTypeValidationError(
+            f"values of variable {name!r} of dtype {variable.dtype} cannot be stored as data type {dtype}",
+            found=str(variable.dtype),
+            accepted=f"values of dtype {dtype}, such as the .real and .imag parts",
+        )
+    return variable
+
+
+def _as_objects(variable: Variable) -> Variable:
+    """The variable with text that may be missing as objects; xarray handles missing text only among these."""
+    asked = variable.encoding.get("dtype")
+    if variable.dtype.kind == "T" and variable.dtype != _TEXT:
+        asked = _TEXT if asked is None else asked
+        variable = _mapped(variable, partial(np.asarray, dtype=object), object)
+    if variable.dtype.kind == "O" and any(
+        isinstance(variable.encoding.get(key), (str, bytes)) for key in MARKS
+    ):
+        variable = _mapped(variable, _nan_for_none, object)
+    if getattr(asked, "kind", "") != "T":
+        return variable
+    encoding = {**variable.encoding, "dtype": _TEXT}
+    return Variable(variable.dims, variable._data, variable.attrs, encoding, fastpath=True)
+
+
+def _nan_for_none(values: AnyArray) -> AnyArray:
+    """The objects with NaN for all missing ones; xarray does not find None in dask arrays."""
+    return np.where(pd.isnull(values), np.nan, values)
+
+
+def _marked(variable: Variable, name: str, explicit: bool) -> Variable:
+    """``variable`` with marks of missing ones that fit the stored integers; others are refused or left."""
+    dtype = np.dtype(variable.encoding.get("dtype", variable.dtype))
+    if dtype.kind not in "iu":
+        return variable
+    lowest, highest = _range(dtype)
+    if variable.encoding.get("_Unsigned") is not None:
+        lowest, highest = _range(np.dtype(f"i{dtype.itemsize}"))[0], _range(np.dtype(f"u{dtype.itemsize}"))[1]
+    encoding = dict(variable.encoding)
+    for key in MARKS:
+        value = encoding.get(key)
+        if not isinstance(value, (int, float, np.integer, np.floating)) or lowest <= value <= highest:
+            continue
+        if explicit and value == value:
+            raise DataTypeValidationError(
+                f"the {key} of variable {name!r} does not fit data type {dtype}",
+                found=value.item() if isinstance(value, np.generic) else value,
+                accepted=f"{lowest} to {highest}",
+            )
+        if not explicit:
+            del encoding[key]
+    return Variable(variable.dims, variable._data, variable.attrs, encoding, fastpath=True)
+
+
+def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def _proof(given: Variable, encoded: Variable, name: str, *, explicit: bool, exact: bool) -> _Proof | None:
+    """The proof of encoded values; None if the encoding changes no value."""
+    source, dtype = given.dtype, encoded.dtype
+    coding = {
+        key: value
+        for key, value in encoded.attrs.items()
+        if key in _CODING and key not in given.attrs and not np.all(pd.isnull(value))
+    }
+    rounds = source.kind in "iu" and dtype.kind == "f" and 8 * source.itemsize > np.finfo(dtype).nmant + 1
+    if not coding and source.kind != "O" and not rounds and np.can_cast(source, dtype, "safe"):
+        return None
+    own = {key: given.attrs[key] for key in MARKS if key in given.attrs}
+    _rounded.discard(name)
+    return _Proof(
+        name,
+        dtype,
+        {**own, **coding},
+        tuple(np.ravel([*own.values()])),
+        is_time="units" in coding,
+        exact=exact,
+        explicit=explicit,
+    )
+
+
+_rounded: set[str] = set()
+"""Variables of dask arrays of whose rounding this process has warned; it is one warning for all blocks."""
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """The proof that encoded values of one variable are read as they were given."""
+
+    name: str
+    dtype: np.dtype[Any]
+    """The stored data type."""
+    attrs: Mapping[str, Any]
+    """The attributes by which the values are decoded, without those of values that are encoded already."""
+    own_marks: tuple[Any, ...]
+    """Marks that the variable had among its attributes: such values are missing as they are."""
+    is_time: bool
+    exact: bool
+    explicit: bool
+
+    def __call__(
+        self, encoded: AnyArray, given: AnyArray, block_id: tuple[int, ...] | None = None
+    ) -> AnyArray:
+        """``encoded`` in the stored data type.
+
+        Parameters
+        ----------
+        encoded, given : ndarray
+            Values as they are stored, and as they were before.
+        block_id : tuple of int, optional
+            Which block of a dask array they are.
+        """
+        stored = encoded.astype(self.dtype, copy=False)
+        flat, wanted = stored.reshape(-1), given.reshape(-1)
+        for start in range(0, stored.size, _PIECE):
+            part = slice(start, start + _PIECE)
+            self.check(flat[part], wanted[part], start, given.shape, block_id)
+        return stored
+
+    def check(
+        self,
+        stored: AnyArray,
+        given: AnyArray,
+        start: int,
+        shape: tuple[int, ...],
+        block_id: tuple[int, ...] | None,
+    ) -> None:
+        """Refuse a piece of which a value is read as another one; it begins at element ``start``."""
+        with np.errstate(all="ignore"):
+            found = self._decoded(stored, given.dtype)
+            wrong = self._wrong(found, given)
+        if wrong.size:
+            at = int(wrong[0])
+            raise self._refused(given[at], found[at], _place(start + at, shape, block_id))
+
+    @property
+    def _is_packed(self) -> bool:
+        return "scale_factor" in self.attrs or "add_offset" in self.attrs
+
+    @property
+    def _packing(self) -> tuple[Any, Any]:
+        return self.attrs.get("scale_factor", 1), self.attrs.get("add_offset", 0)
+
+    def _decoded(self, stored: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
+        """Stored values as xarray reads them; times in the resolution of ``dtype``."""
+        if stored.dtype.kind == "O":  # So is missing text stored.
+            stored = np.where(pd.isnull(stored), "", stored)
+        unit = np.datetime_data(dtype)[0] if dtype.kind in "mM" else "ns"
+        time_unit: Any = unit if unit in ("s", "ms", "us", "ns") else "ns"
+        dates: Any = CFDatetimeCoder(use_cftime=dtype.kind == "O", time_unit=time_unit)
+        variable = Variable(("",), stored, dict(self.attrs), fastpath=True)
+        decoded = conventions.decode_cf_variable(
+            self.name,
+            variable,
+            concat_characters=False,
+            decode_times=dates if self.is_time and dtype.kind != "m" else False,
+            decode_timedelta=CFTimedeltaCoder(time_unit=time_unit) if dtype.kind == "m" else False,
+        )
+        return np.asarray(decoded.data)
+
+    def _wrong(self, found: AnyArray, given: AnyArray) -> AnyArray:
+        """The indexes of the values that are not ``found`` as they were ``given``."""
+        if {"O", "T"} & {found.dtype.kind, given.dtype.kind}:
+            found, given = found.astype(object), given.astype(object)
+            right = np.zeros(given.shape, bool)
+            both = ~np.asarray(pd.isnull(found) | pd.isnull(given), bool)
+            right[both] = self._equal(found[both], given[both])
+        else:
+            right = self._equal(found, given)
+        if right.all():
+            return np.zeros(0, int)
+        right |= np.asarray(pd.isnull(found) & pd.isnull(given), bool)
+        (at,) = np.nonzero(~right)
+        if at.size and self.own_marks and not (self._is_packed or self.is_time):
+            at = at[~(np.isin(given[at], self.own_marks) & pd.isnull(found[at]))]
+        return at
+
+    def _equal(self, found: AnyArray, given: AnyArray) -> AnyArray:
+        """Mask of the values that are equal, or differ by what is permitted; false where one is missing."""
+        kinds = found.dtype.kind, given.dtype.kind
+        if kinds[0] != kinds[1] and {"M", "m"} & {*kinds}:
+            return np.zeros(given.shape, bool)
+        if self.is_time and (self.dtype.kind == "f" or self._is_packed):
+            limit: Any = _MICROSECOND.astype(object) if kinds[1] == "O" else _MICROSECOND
+            return np.asarray(np.abs(found - given) <= limit, bool)
+        if self._is_packed and kinds[1] in "iuf":
+            return self._is_near(found, given)
+        if kinds == ("f", "f") and self.dtype.kind == "f" and self.dtype.itemsize < given.dtype.itemsize:
+            info = np.finfo(self.dtype)
+            limit = info.eps * np.abs(given) + info.smallest_subnormal
+            return np.asarray((np.abs(found - given) <= limit) | (found == given), bool)
+        if self.dtype.kind in "iu" and kinds[1] == "f":
+            right = np.abs(found - given) <= (0 if self.exact else 0.5)
+            # Floats past the largest integer compare as equal to it.
+            return np.asarray(right & (given < 2.0 ** (8 * self.dtype.itemsize - (kinds[0] == "i"))), bool)
+        right = np.asarray(found == given, bool)
+        if kinds[0] == "f" and kinds[1] in "iu":
+            right &= found < 2.0 ** (8 * given.itemsize - (kinds[1] == "i"))
+            right &= found.astype(given.dtype) == given
+        return right
+
+    def _is_near(self, found: AnyArray, given: AnyArray) -> AnyArray:
+        """Mask of packed values that are within half a step, and the precision of their types."""
+        scale, offset = self._packing
+        step = abs(scale) / 2 if self.dtype.kind in "iu" else 0
+        off = found - given
+        near = np.asarray(np.abs(off, out=off) <= step, bool)
+        if near.all():
+            return near
+        (at,) = np.nonzero(~(near | ((found != found) & (given != given))))
+        if at.size:
+            here, there = given[at], found[at]
+            types = [each for each in (given.dtype, found.dtype, self.dtype) if each.kind == "f"]
+            eps = max(np.finfo(each).eps for each in types)
+            limit = step + 4 * eps * (np.abs(here) + abs(offset))
+            near[at] = (np.abs(there - here) <= limit) | (there == here)
+        return near
+
+    def _refused(self, value: Any, back: Any, place: str) -> DataTypeValidationError:
+        """The error for a value that would be read ``back`` as another one."""
+        advice = None
+        if pd.isnull(value):
+            if isinstance(back, (str, bytes)):
+                return self._missing_text(back, place)
+            reason = f"a missing value cannot be stored as data type {self.dtype}: the one"
+            reason += f"{place} would be read as {_shown(back)}"
+            accepted = "a _FillValue in the encoding, or a floating point dtype"
+        elif pd.isnull(back) and (key := next((key for key in MARKS if key in self.attrs), None)):
+            reason = (
+                f"value {_shown(value)}{place} would be stored as the {key} {self.attrs[key]} and read as "
+            )
+            reason += "missing"
+            accepted = f"a {key} that no value is stored as"
+            mark = value.item() if isinstance(value, np.generic) else value
+            advice = f"if such values are missing, make them NaN with .where(ds[{self.name!r}] != {mark!r})"
+        else:
+            whole = isinstance(value, np.integer) and isinstance(back, np.floating) and back == back
+            read = f"{back:.0f}" if whole else _shown(back)
+            reason = f"value {_shown(value)}{place} would be read as {read} from data type {self.dtype}"
+            accepted = self._accepted()
+        how = ", ".join(f"{key} {_shown(value)}" for key, value in self.attrs.items() if key in _CODING)
+        return self._error(f"{reason}{f' with {how}' if how else ''}", value, accepted, advice)
+
+    def _missing_text(self, back: str | bytes, place: str) -> DataTypeValidationError:
+        kind, empty, read = ("text", "", str(back)) if isinstance(back, str) else ("bytes", b"", bytes(back))
+        advice = f"mark it by a text that no value has, in encoding={{{self.name!r}: {{'_FillValue': 'NA'}}}}"
+        advice += ", which needs mode='w' since the variable exists" if self.exact else ""
+        return DataTypeValidationError(
+            f"variable {self.name!r} has missing {kind}{place}, which would be read as {read!r}",
+            accepted=f"no missing values, as after .fillna({empty!r})",
+            advice=advice if kind == "text" else None,
+        )
+
+    def _accepted(self) -> str:
+        if self.is_time:
+            return f"times that {self.dtype} represents in {self.attrs['units']!r}, or another dtype or units"
+        if self.dtype.kind == "f":
+            return f"numbers that {self.dtype} represents, or another dtype"
+        if self.dtype.kind not in "iu":
+            return "another dtype"
+        kind = {"true": "u", "false": "i"}.get(str(self.attrs.get("_Unsigned")).lower(), self.dtype.kind)
+        scale, offset = self._packing
+        lowest, highest = (each * scale + offset for each in _range(np.dtype(f"{kind}{self.dtype.itemsize}")))
+        return f"{'' if self._is_packed else 'integers from '}{lowest} to {highest}, or another dtype" + (
+            ", scale_factor or add_offset" if self._is_packed else ""
+        )
+
+    def tell_of_fractions(self, given: AnyArray, block_id: tuple[int, ...] | None) -> None:
+        """Warn that fractions are rounded, once for all blocks."""
+        if given.dtype.kind != "f" or self.dtype.kind not in "iu" or self._is_packed:
+            return
+        errors = np.where(np.isfinite(given), np.abs(given - np.rint(given)), 0)
+        largest = errors.max(initial=0)
+        if not largest or (block_id is not None and self.name in _rounded):
+            return
+        if block_id is not None:
+            _rounded.add(self.name)
+        at = int(errors.argmax())
+        warnings.warn(
+            f"fractions of variable {self.name!r} are rounded, since its encoding has dtype {self.dtype} and "
+            f"no scale_factor: {given.flat[at]}{_place(at, given.shape, block_id)} has the largest error"
+            f"{'' if block_id is None else ' in this block'}, {largest:.2g}",
+            stacklevel=levels_to_caller(),
+        )
+
+    def _error(
+        self, reason: str, found: Any, accepted: str, advice: str | None = None
+    ) -> DataTypeValidationError:
+        if advice is None and self.explicit:
+            advice = f"change what encoding={{{self.name!r}: ...}} asks for"
+        elif advice is None and not self.exact:  # Else the encoding is that of the store.
+            advice = (
+                "call .drop_encoding() to ignore the variable's own encoding, as of the file it came from"
+            )
+        return DataTypeValidationError(
+            f"{reason}, which the encoding of variable {self.name!r} asks for",
+            found=found.item()
+            if isinstance(found, np.generic) and found.dtype.kind in "biufcSU"
+            else str(found),
+            accepted=accepted,
+            advice=advice,
+        )
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Encodes numbers, and proves that they are read as they were given."""
+
+    proof: _Proof
+    attrs: Mapping[Any, Any]
+    encoding: Mapping[Any, Any]
+
+    def __call__(self, given: AnyArray, block_id: tuple[int, ...] | None = None) -> AnyArray:
+        """``given`` encoded; for a dask array, the block ``block_id`` of it."""
+        proof, attrs = self.proof, dict(self.attrs)
+        if not any(key in self.encoding or key in attrs for key in MARKS):
+            attrs["missing_value"] = None  # Else the coder warns of each piece that it has no mark.
+        stored = np.empty(given.shape, proof.dtype)
+        flat, wanted = stored.reshape(-1), given.reshape(-1)
+        for start in range(0, given.size, _PIECE):
+            part = slice(start, start + _PIECE)
+            piece = Variable(("",), wanted[part], attrs, dict(self.encoding), fastpath=True)
+            flat[part] = _coded(piece, proof.name).data
+            proof.check(flat[part], wanted[part], start, given.shape, block_id)
+        proof.tell_of_fractions(given, block_id)
+        return stored
+
+
+def _place(at: int, shape: tuple[int, ...], block_id: tuple[int, ...] | None) -> str:
+    """Where an element is, for a message; empty for values without dimensions."""
+    if not shape:
+        return ""
+    index = tuple(map(int, np.unravel_index(at, shape)))
+    return f" at index {index}" + ("" if block_id is None else f" of block {tuple(block_id)}")
+
+
+def _shown(value: Any) -> str:
+    """A value for a message."""
+    if isinstance(value, np.datetime64):
+        return str(np.datetime_as_string(value, unit="auto"))
+    if isinstance(value, np.timedelta64):
+        return str(pd.Timedelta(value))
+    return repr(bytes(value)) if isinstance(value, bytes) else str(value)
