@@ -32,7 +32,7 @@ LAYERS: list[dict[str, str]] = [
         "testing": "`check_store`: tests of a store of one's own",
         "advice": "`advise`: layouts compared for the ways in which data are read",
     },
-    {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
+    {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, what of a write is done"},
     {
         "api": "open and create",
         "creation": "`zeros`, `full_like`, `from_array` and others that create",

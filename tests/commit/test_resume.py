@@ -11,8 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +18,6 @@ from typing import Any
 
 import dask
 import dask.array as da
-import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -30,14 +27,13 @@ from _processes import processes
 
 import xzarr3
 import xzarr3.commit.resume
-import xzarr3.dask.journal
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabilityError, to_zarr
 from xzarr3.commit import lease
+from xzarr3.commit.resume import may_be_lost
 from xzarr3.commit.stage import NodeKeys
 from xzarr3.commit.stage import lease_at as _lease_at
 from xzarr3.dask.blocks import Regions
-from xzarr3.dask.journal import Journal
-from xzarr3.dask.sources import stamps_of_others
+from xzarr3.dask.done import done_tiles
 from xzarr3.formats.v3 import V3
 from xzarr3.stores import CacheStore, WrapperStore
 
@@ -131,7 +127,6 @@ def uninterrupted(store: Store, log: Path, mode: str, group: str | None) -> dict
 
 def _in_threads(work: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
-        xzarr3.dask.journal._FLUSHED = 0.01
         with ThreadPoolExecutor(2) as pool, dask.config.set(scheduler="threads", pool=pool):
             work()
 
@@ -230,7 +225,6 @@ def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: Any) -> None
         target, log = fresh(f"target-{number}"), tmp_path / f"log-{number}"
 
         def work(number: int = number, target: LocalStore = target, log: Path = log) -> None:
-            xzarr3.dask.journal._FLUSHED = 0
             _Mortal(number)
             _small(target, log, mode)
 
@@ -242,29 +236,13 @@ def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: Any) -> None
             except NodeExistsError:  # All was done but to tell others that the place is free again.
                 assert mode == "w-"
                 kept = (".xzarr3-lease", ".__lock")
-                assert all(name.endswith(kept) or "/journal/" in name for name in left(target))
+                assert all(name.endswith(kept) for name in left(target))
                 _small(target, log, "w")
         check(target, wanted)
         if whole:
             break
         assert made(log) <= 4, "at most everything twice"
     assert number > 20
-
-
-def test_data_that_zarr_python_reads_are_looked_at(tmp_path: Path) -> None:
-    """xarray names them after the top directory, which does not change with the chunks."""
-    pytest.importorskip("zarr")
-    data = xr.Dataset({"t": (("x", "y"), np.zeros((4, 4)))})
-    to_zarr(data, tmp_path / "source", encoding={"t": {"chunks": (2, 2)}})
-    named = []
-    for when in (5, 6):
-        os.utime(tmp_path / "source" / "t" / "c" / "0" / "0", (when, when))
-        read = xr.open_dataset(tmp_path / "source", engine="zarr", chunks={})["t"].data
-        named.append((read.name, stamps_of_others(list((read + 1).dask.layers.values()))))
-    (name, before), (same, after) = named
-    assert name == same
-    assert len(before) == len(after) == 1
-    assert before != after
 
 
 _CLUSTER = """
@@ -288,7 +266,6 @@ def enter_at_once(paths: list[str]) -> None:
     import sys
 
     sys.path[:0] = paths
-    xzarr3.dask.journal._FLUSHED = 0.01
 
 
 def write_unless_done(target: Path, log: Path, done: Path, mode: str) -> None:
@@ -328,7 +305,6 @@ def test_a_cluster_killed_at_random_moments(tmp_path: Path) -> None:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is entered is stored, and a killed process renews no lease."""
-    monkeypatch.setattr(xzarr3.dask.journal, "_FLUSHED", 0.0)
     monkeypatch.setattr(lease, "_keep", lambda _: None)
 
 
@@ -535,42 +511,6 @@ def test_sources_that_are_known_by_their_content(tmp_path: Path, how: str, at_on
     np.testing.assert_array_equal(opened(target)["t"], source()["t"])
 
 
-@pytest.mark.parametrize("kind", ["local", "zarr", "fsspec", "unchanged"])
-def test_a_source_with_a_chunk_that_others_have_changed_is_not_resumed_over(
-    tmp_path: Path, at_once: None, kind: str
-) -> None:
-    """Names of tasks do not tell of it: there are too many chunks, or the store cannot tell."""
-    place: Any = f"memory://{tmp_path.name}" if kind == "fsspec" else tmp_path / "source"
-    values, changed = np.arange(1, 1301), np.int64(-1).tobytes()
-    to_zarr(xr.Dataset({"t": ("x", values)}), place, encoding={"t": {"chunks": (1,), "compressors": None}})
-
-    def source() -> xr.Dataset:
-        engine = "zarr" if kind == "zarr" else "xzarr3"
-        return xr.open_dataset(place, engine=engine, chunks={"x": 100}).drop_encoding() + 1
-
-    def write(data: xr.Dataset, target: Any, mode: Any = "w-") -> None:
-        to_zarr(data, target, mode=mode, resume=True, encoding={"t": {"chunks": (100,)}})
-
-    before = source()
-    target = resumed_after(12, lambda target: write(before, target))
-    assert [key for key in target.list() if "/c/" in key]
-    if kind == "unchanged":
-        write(source(), target)  # Another plan would be warned of, which is an error in tests.
-    else:
-        if kind == "fsspec":
-            fsspec.filesystem("memory").pipe(f"/{tmp_path.name}/t/c/2", changed)
-        else:
-            (place / "t" / "c" / "2").write_bytes(changed)
-            os.utime(place / "t" / "c" / "2", (5, 5))
-        values[2] = -1
-        after = source()
-        assert before["t"].data.name == after["t"].data.name
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".* given its arrays other names")
-            write(after, target, "w")
-    np.testing.assert_array_equal(opened(target)["t"], values + 1)
-
-
 def test_without_resume_nothing_is_kept(anywhere: Store, tmp_path: Path) -> None:
     with pytest.raises(BrokenError):
         to_zarr(failing(tmp_path / "log", 4), anywhere)
@@ -695,16 +635,16 @@ def test_names_that_change_are_told(store: Store) -> None:
     assert opened(store)["t"].values.tolist() == [0, 1, 2, 3]
 
 
-def test_units_that_are_left_out_are_not_made_again(store: Store, tmp_path: Path) -> None:
+def test_units_that_are_left_out_are_made_again(store: Store, tmp_path: Path) -> None:
     log, encoding = tmp_path / "log", {"t": {"fill_value": 0.0}}
     with pytest.raises(BrokenError):
         to_zarr(failing(log, 4) * 0, store, resume=True, encoding=encoding)
     to_zarr(failing(log, 100) * 0, store, resume=True, encoding=encoding)
-    assert made(log) == 10
+    assert made(log) == 4 + 10
     assert not [key for key in contents(store) if "/c/" in key]
 
 
-# What the journal says, and what there is
+# What there is
 
 
 def test_values_that_are_gone_are_written_again(tmp_path: Path) -> None:
@@ -717,84 +657,35 @@ def test_values_that_are_gone_are_written_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(opened(store)["t"], MADE)
 
 
-def _packed(**changes: Any) -> bytes:
-    said = {"version": 2, "plan": "p", "boot": ["h", "b"], "tiles": [[0, [[0, 2]], []]], **changes}
-    return zlib.compress(json.dumps(said).encode())
-
-
-@pytest.fixture
-def target() -> xzarr3.Array:
-    """An array of two chunks, the second of which is not there."""
-    array = xzarr3.create_array(MemoryStore(), data=np.arange(1, 5), chunks=2)
-    array.store.erase("c/1")
-    return array
-
-
-def finished(target: xzarr3.Array, *pages: bytes) -> set[tuple[int, ...]]:
-    """The tiles of two elements that are done, if a journal says this."""
-    for number, page in enumerate(pages):
-        target.store.set(f"j/{str(number) * 32}-0", page)
-    return Journal(target.store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,)))
+def test_tiles_are_done_whose_units_are_all_there() -> None:
+    target = xzarr3.create_array(MemoryStore(), shape=(6, 4), chunks=2, dtype="i4")
+    target[:4] = 1
+    target[:2, 2:] = 0
+    regions = Regions(((2, 4), (2, 2)), (0, 0))
+    assert done_tiles(target, regions) == {(0, 0)}
+    target[4:] = 1
+    assert done_tiles(target, regions) == {(0, 0), (1, 0), (1, 1)}
+    target.write_empty_chunks = True
+    target[:2, 2:] = 0
+    assert done_tiles(target, regions) == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
 @pytest.mark.parametrize(
-    "page",
+    ("changed", "fsync", "is_told"),
     [
-        b"", b"nonsense", _packed()[:-3], _packed(version=1), _packed(plan="q"), _packed(tiles=7),
-        _packed(tiles=[7]), _packed(tiles=[[0, [[0, 2]]]]), _packed(tiles=[[0, [["0", 2]], []]]),
-        _packed(tiles=[[0, [[True, 2]], []]]), _packed(tiles=[[0, [[0, -2]], []]]),
-        _packed(tiles=[[0, [[0, 2**70]], []]]), _packed(tiles=[[0, [0], []]]),
-        _packed(tiles=[[0, [[0, 2]], [[[]]]]]), zlib.compress(b"[" * 100_000),
-        zlib.compress(b" " * 2**25), os.urandom(2**20 + 1),
+        ({}, False, False),
+        ({"boot": "b"}, False, True),
+        ({"boot": "b"}, True, False),
+        ({"host": "h"}, False, False),
     ],
-    ids=range(17),
+    ids=["here", "restarted", "fsync", "elsewhere"],
 )  # fmt: skip
-def test_a_damaged_page_is_told_and_counts_for_nothing(page: bytes, target: xzarr3.Array) -> None:
-    with pytest.warns(UserWarning, match="1 of 1 pages of the journal of a write in .* are damaged"):
-        assert finished(target, page) == set()
-
-
-def test_the_tiles_that_a_journal_counts(target: xzarr3.Array) -> None:
-    """Those of the plan whose chunks are there, or are absent because they were left out."""
-    others: list[list[Any]] = [
-        [0, [[0, 4]], []], [0, [[1, 2]], []], [0, [[4, 6]], []], [0, [[0, 2], [0, 2]], []], [0, [], []],
-        [1, [[0, 2]], []], [0, [[2, 0]], []], [0, [[0, 2**60]], []], [0, [[2, 4]], []], [0, [[0, 2]], [[0]]],
-    ]  # fmt: skip
-    for tile in others:
-        assert finished(target, _packed(tiles=[tile])) == set(), tile
-    assert finished(target, _packed(tiles=others), _packed()) == {(0,)}
-    assert finished(target, _packed(tiles=[[0, [[2, 4]], [[1]]]])) == {(0,), (1,)}
-    target.store.set("c/1", b"1")
-    assert finished(target) == {(0,)}, "somebody else has stored it since"
-
-
-def test_a_tile_of_which_there_is_too_much_to_say_is_not_entered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xzarr3.dask.journal, "_FULL", 100)
-    store = MemoryStore()
-    target = xzarr3.create_array(store, shape=(20, 20), chunks=1, dtype="i1", fill_value=0)
-    regions = Regions(((19, 1), (20,)), (0, 0))
-    journal = Journal(store, "j/", "p")
-    for tile in ((0, 0), (1, 0)):
-        journal.write(0, target, regions[tile], np.zeros((1, 1), "i1"))
-    journal.flush()
-    assert Journal(store, "j/", "p").finished(0, target, regions) == {(1, 0)}
-
-
-def test_a_system_that_was_started_anew_may_have_lost_values(tmp_path: Path) -> None:
-    here, boot = lease.boot()
-    for number, (said, fsync, is_told) in enumerate(
-        [
-            ([here, boot], False, False), ([here, "another"], False, True),
-            ([here, "another"], True, False), (["elsewhere", "another"], False, False),
-        ]
-    ):  # fmt: skip
-        store = LocalStore(tmp_path / str(number), fsync=fsync)
-        target = xzarr3.create_array(store, data=np.arange(1, 5), chunks=2)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            found = finished(target, _packed(boot=said))
-        assert found == (set() if is_told else {(0,)})
-        assert ["fsync=True to keep them" in str(each.message) for each in told] == [True] * is_told
+def test_a_system_that_was_started_anew_may_have_lost_values(
+    tmp_path: Path, changed: dict[str, str], fsync: bool, is_told: bool
+) -> None:
+    host, boot = lease.boot()
+    holder = lease.Holder(**{"host": host, "boot": boot, **changed})
+    assert may_be_lost(LocalStore(tmp_path, fsync=fsync), holder) == is_told
 
 
 class Wrapped(WrapperStore):
@@ -810,66 +701,28 @@ def test_a_resumed_write_stores_values_from_before_a_crash_again(
     host, _ = lease.boot()
     monkeypatch.setattr(xzarr3.commit.resume, "boot", lambda: (host, "another"))
     with pytest.warns(UserWarning, match="fsync=True to keep them"):
-        to_zarr(failing(log, 100), store, resume=True)
+        to_zarr(failing(log, 100), store, mode="w", resume=True)
     assert made(log) == 4 + 10
-
-
-@pytest.mark.slow
-def test_pages_are_not_many_and_not_large(tmp_path: Path) -> None:
-    """However long a write takes: a page is stored again until it is full."""
-    store = MemoryStore()
-    target = xzarr3.create_array(store, shape=(100, 100), chunks=1, dtype="i1", fill_value=0)
-    journal = Journal(store, "j/", "p")
-    for number, tile in enumerate(np.ndindex(100, 100)):
-        journal.done(0, tuple(slice(at, at + 1) for at in tile), [tile])
-        if number % 1000 == 0:
-            journal.flush()
-    journal.flush()
-    keys = list(store.list_prefix("j/"))
-    assert len(keys) == 1 + 10_000 * 7 // 2**16
-    assert max(len(store.get(key) or b"") for key in keys) < 200_000
-    regions = Regions(((1,) * 100, (1,) * 100), (0, 0))
-    assert len(Journal(store, "j/", "p").finished(0, target, regions)) == 10_000
-
-
-def test_processes_share_a_journal_and_threads_a_page() -> None:
-    import pickle
-
-    store = MemoryStore()
-    journal = Journal(store, "j/", "p")
-    assert pickle.loads(pickle.dumps(journal)) is journal
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: journal.done(0, (slice(n, n + 1),)), range(1000)))
-    journal.flush()
-    target = xzarr3.create_array(store, "a", data=np.ones(1000), chunks=1)
-    found = Journal(store, "j/", "p").finished(0, target, Regions(((1,) * 1000,), (0,)))
-    assert found == {(n,) for n in range(1000)}
 
 
 # Two at a time
 
 
-@pytest.mark.parametrize("region", [None, {"x": slice(0, 20)}], ids=["all", "region"])
-def test_a_write_that_goes_on_is_not_taken_up(anywhere: Store, tmp_path: Path, region: Any) -> None:
-    log, options = tmp_path / "log", {"resume": True}
+def test_a_write_that_goes_on_is_not_taken_up(anywhere: Store, tmp_path: Path) -> None:
+    log = tmp_path / "log"
     refused: list[Any] = []
-    if region:
-        _place(anywhere)
-        options |= {"group": "g", "region": region}
 
     def again() -> None:
         if not refused:
-            with pytest.raises(
-                NodeExistsError, match=f"another writer is writing '/{'g' * bool(region)}'"
-            ) as e:
-                to_zarr(data, anywhere, **options)  # type: ignore[call-overload]
+            with pytest.raises(NodeExistsError, match="another writer is writing '/'") as e:
+                to_zarr(data, anywhere, resume=True)
             refused.append(e.value)
 
     data = blocks(log, again)
-    to_zarr(data, anywhere, **options)  # type: ignore[call-overload]
+    to_zarr(data, anywhere, resume=True)
     assert made(log) == 10
     assert not hasattr(refused[0], "__notes__")
-    np.testing.assert_array_equal(opened(anywhere, options.get("group"))["t"][:20], MADE)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(opened(anywhere)["t"], MADE)
 
 
 def test_who_has_lost_the_place_does_not_put_anything_there(anywhere: Store, tmp_path: Path) -> None:
@@ -898,261 +751,19 @@ class Lasting(MemoryStore):
 
 def test_what_cannot_be_resumed_is_refused_at_once(tmp_path: Path) -> None:
     data = failing(tmp_path / "log", 4)
-    with pytest.raises(ValueError, match="pass compute=True"):
-        to_zarr(data, MemoryStore(), compute=False, resume=True)
+    options: list[dict[str, Any]] = [
+        {"compute": False}, {"append_dim": "x"}, {"region": {"x": slice(0, 20)}}, {"mode": "a"}
+    ]  # fmt: skip
+    for each in options:
+        with pytest.raises(ValueError, match=r"resume=True goes with mode='w-' .* simply repeated"):
+            to_zarr(data, MemoryStore(), resume=True, **each)
     for store, match in (
-        (tmp_path / "a.zip", r"resume=True needs .* keeps nothing of a write"),
+        (tmp_path / "a.zip", r"resume=True keeps .* keeps nothing of a write"),
         (Unlisted(), "cannot be read and listed"),
         (Lasting(), "cannot erase"),
     ):
         with pytest.raises(StoreCapabilityError, match=match):
             to_zarr(data, store, resume=True)
-    assert made(tmp_path / "log") == 0
-
-
-# Values of arrays that are there
-
-
-def _place(store: Any) -> None:
-    """An array of which a part is set; units at the edges of that are there in part."""
-    empty = xr.Dataset({"t": ("x", np.full(31, -1.0)), "other": ("y", np.ones(3))})
-    to_zarr(empty, store, group="g", encoding={"t": {"chunks": (4,), "fill_value": 1.0}})
-
-
-def test_a_region_is_taken_up(anywhere: Store, tmp_path: Path) -> None:
-    log, reference = tmp_path / "log", MemoryStore()
-    for store in (anywhere, reference):
-        _place(store)
-    options: dict[str, Any] = {"group": "g", "region": {"x": slice(3, 23)}}
-    to_zarr(failing(tmp_path / "other", 100), reference, **options)
-    for n in (4, 7):
-        caught = cut_off(anywhere, log, n, **options)
-        (note,) = caught.value.__notes__
-        assert "is in place: the same call with resume=True writes what is left" in note
-    to_zarr(failing(log, 100), anywhere, resume=True, **options)
-    assert 10 <= made(log) <= 14, "blocks at the edge of what was written are in two units"
-    check(anywhere, contents(reference))
-
-
-def test_regions_are_taken_up_beside_each_other(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "store")
-    to_zarr(xr.Dataset({"t": ("x", np.full(60, -1.0))}), store, encoding={"t": {"chunks": (2,)}})
-    logs = [tmp_path / f"log-{n}" for n in range(3)]
-    for n, log in enumerate(logs):
-        cut_off(store, log, 4, region={"x": slice(20 * n, 20 * n + 20)})
-    for n, log in enumerate(logs):
-        to_zarr(failing(log, 100), store, region={"x": slice(20 * n, 20 * n + 20)}, resume=True)
-        assert made(log) == 10
-    values = opened(store)["t"].values
-    np.testing.assert_array_equal(values, np.tile(np.arange(20.0) + 1, 3))
-    assert not left(store)
-
-
-def test_what_is_never_taken_up_goes_in_the_end(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _place(store)
-    to_zarr(xr.Dataset({"t": ("x", np.zeros(3))}), store, group="kept")
-    options: dict[str, Any] = {"group": "g", "resume": True}
-    with pytest.raises(BrokenError):
-        to_zarr(failing(tmp_path / "log", 4), store, region={"x": slice(0, 20)}, **options)
-    to_zarr(failing(tmp_path / "b", 100), store, region={"x": slice(8, 28)}, **options)
-    assert left(store), "it may still be taken up"
-    now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + 25 * 3600)
-    to_zarr(failing(tmp_path / "c", 100), store, region={"x": slice(8, 28)}, **options)
-    assert not left(store)
-    assert opened(store, "kept")["t"].shape == (3,)
-
-
-@pytest.mark.parametrize("changed", ["attributes", "replaced by the same"])
-def test_an_array_that_was_changed_or_replaced_is_written_anew(
-    anywhere: Store, tmp_path: Path, changed: str
-) -> None:
-    """The documents may be the same, and in some stores so is what tells their versions apart."""
-    log, first = tmp_path / "log", xr.Dataset({"t": ("x", np.full(20, -1.0))})
-    encoding: Any = {"t": {"chunks": (2,)}}
-    to_zarr(first, anywhere, group="deep/g", encoding=encoding)
-    options: dict[str, Any] = {"group": "deep/g", "region": {"x": slice(0, 20)}}
-    cut_off(anywhere, log, 4, **options)
-    if changed == "attributes":
-        xzarr3.open_array(anywhere, "deep/g/t", mode="r+").attrs["note"] = "another one"
-    else:
-        to_zarr(first, anywhere, group="deep/g", mode="w", encoding=encoding)
-    to_zarr(failing(log, 100), anywhere, resume=True, **options)
-    np.testing.assert_array_equal(opened(anywhere, "deep/g")["t"], MADE)
-    assert made(log) == 14
-
-
-# Values that are appended
-
-
-def _begun(store: Any, *, eager: bool = True) -> None:
-    first = xr.Dataset({"t": ("x", np.full(7, -1.0))}, attrs={"title": "old"})
-    first = first.assign_coords(x=np.arange(7) - 7.0) if eager else first
-    to_zarr(first, store, group="g", encoding={name: {"chunks": (4,)} for name in first.variables})
-
-
-def _append(
-    store: Any, log: Path, after: int = 100, *, resume: bool = True, eager: bool = True, **options: Any
-) -> None:
-    data = failing(log, after)
-    data = data.assign_coords(x=np.arange(20) * 1.5) if eager else data
-    to_zarr(data, store, group="g", append_dim="x", resume=resume, **options)
-
-
-@pytest.fixture
-def appended(tmp_path: Path) -> MemoryStore:
-    """What there is in the end where nothing is cut off."""
-    store = MemoryStore()
-    _begun(store)
-    _append(store, tmp_path / "other", resume=False)
-    return store
-
-
-def test_appending_is_taken_up(
-    store: Store, appended: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "log"
-    _begun(store)
-    for n in (4, 7):
-        with pytest.raises(BrokenError) as caught:
-            _append(store, log, n)
-        (note,) = caught.value.__notes__
-        assert "resume=True writes what is left" in note
-        assert opened(store, "g").sizes["x"] == 7
-    with monkeypatch.context() as patch:
-        patch.setattr(lease, "_wait", lambda _: pytest.fail("nobody waits for a lease of one's own"))
-        _append(store, log)
-    assert 10 <= made(log) <= 14
-    check(store, contents(appended))
-    with pytest.raises(ValueError, match=r"label 0\.0 of the coordinate 'x'.* the last label .* is 28\.5"):
-        _append(store, log)
-    check(store, contents(appended))
-    _append(store, log, check_labels=False)
-    assert opened(store, "g").sizes["x"] == 47
-
-
-def _append_cut_off(tmp_path: Path, number: int, *, eager: bool) -> tuple[MortalStore, Path, bool]:
-    target, log = MortalStore(), tmp_path / f"log-{number}"
-    _begun(target, eager=eager)
-    whole = not target.killed_at(number, lambda: _append(target, log, eager=eager), gone=True)
-    if not any(key.endswith("/about") for key in target.list()):
-        # All that is left may be to tell others that it is done.
-        whole = whole or xzarr3.open_array(target, "g/t").shape == (27,)
-    return target, log, whole
-
-
-@pytest.mark.slow
-def test_appending_that_is_cut_off_anywhere_is_not_done_twice(
-    tmp_path: Path, at_once: None, appended: MemoryStore
-) -> None:
-    most, wanted = 0, without_marks(contents(appended))
-    for number in itertools.count(0, 2):
-        target, log, whole = _append_cut_off(tmp_path, number, eager=True)
-        if not whole:
-            try:
-                _append(target, log)
-            except ValueError as error:
-                if "resize" in str(error):  # One array had grown.
-                    continue
-                raise
-        found = {key: value for key, value in contents(target).items() if ".xzarr3" not in key}
-        assert without_marks(found) == wanted
-        most = max(most, made(log))
-        if whole:
-            break
-    assert number > 15
-    assert most <= 20
-
-
-def test_appending_that_may_have_been_done_is_told(tmp_path: Path, at_once: None) -> None:
-    seen = set()
-    for number in itertools.count(1, 2):
-        target, log, whole = _append_cut_off(tmp_path, number, eager=False)
-        length = xzarr3.open_array(target, "g/t").shape[0]
-        if whole:
-            break
-        try:
-            _append(target, log, eager=False)
-        except xzarr3.ConflictError as error:
-            if length != 27 or "these may be its values or not" not in str(error):
-                raise
-            seen.add(27)
-        else:
-            seen.add(length)
-            assert opened(target, "g").sizes["x"] == 27
-    assert seen == {7, 27}
-
-
-def test_others_append_meanwhile(store: Store, tmp_path: Path) -> None:
-    _begun(store)
-    with pytest.raises(BrokenError):
-        _append(store, tmp_path / "log", 4)
-    other = xr.Dataset({"t": ("x", np.full(20, 5.0))}, coords={"x": np.arange(20) + 0.25})
-    to_zarr(other, store, group="g", append_dim="x")
-    with pytest.raises(ValueError, match=r"label 0\.0 .* would follow 19\.25"):
-        _append(store, tmp_path / "log")
-    _append(store, tmp_path / "log", check_labels=False)
-    np.testing.assert_array_equal(opened(store, "g")["t"], [*np.full(7, -1.0), *np.full(20, 5.0), *MADE])
-    assert made(tmp_path / "log") >= 14
-
-
-class Belated(MortalStore):
-    """Stores values once somebody has taken a lease: who had it before was only slow."""
-
-    late: dict[str, bytes] = {}  # noqa: RUF012 - replaced
-
-    def put(self, key: str, pieces: Any) -> None:
-        super().put(key, pieces)
-        late, self.late = self.late, {}
-        for each, content in late.items():
-            self.set(each, content)
-
-
-def test_what_was_appended_while_it_was_taken_up_is_not_appended_again(
-    tmp_path: Path, at_once: None, appended: MemoryStore
-) -> None:
-    for number in itertools.count(8):
-        store, log = Belated(), tmp_path / f"log-{number}"
-        _begun(store)
-        assert store.killed_at(number, lambda store=store, log=log: _append(store, log), gone=True)
-        if any(b'"ending": true' in bytes(store.get(key) or b"") for key in left(store)):
-            break
-    assert opened(store, "g").sizes["x"] == 7
-    store.late = contents(appended)
-    with pytest.raises(xzarr3.ConflictError, match="another writer appended"):
-        _append(store, log)
-    assert opened(store, "g").sizes["x"] == 27
-    _append(store, log)
-    xr.testing.assert_identical(opened(store, "g"), opened(appended, "g"))
-    assert not left(store)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(13))
-def test_what_others_stored_behind_an_array_is_not_taken_for_its_own(
-    tmp_path: Path, at_once: None, number: int
-) -> None:
-    """Others were killed when they appended, too, and then this one, wherever it was, when it went on."""
-    other = xr.Dataset({"t": ("x", da.full(20, 5.0, chunks=2))}, coords={"x": np.arange(20) + 0.25})
-    store, log = MortalStore(), tmp_path / "log"
-    _begun(store)
-    assert store.killed_at(18, lambda: _append(store, log), gone=True)
-    assert store.killed_at(12, lambda: to_zarr(other, store, group="g", append_dim="x"), gone=True)
-    assert store.killed_at(number, lambda: _append(store, log), gone=True)
-    _append(store, log)
-    np.testing.assert_array_equal(opened(store, "g")["t"], [*np.full(7, -1.0), *MADE])
-
-
-def test_what_cannot_be_taken_up(tmp_path: Path) -> None:
-    store = MemoryStore()
-    _place(store)
-    before = contents(store)
-    more = failing(tmp_path / "log", 100).rename(t="new", x="z")
-    with pytest.raises(ValueError, match="found a write that adds variables to a group"):
-        to_zarr(more, store, group="g", mode="a", resume=True)
-    assert contents(store) == before
     assert made(tmp_path / "log") == 0
 
 

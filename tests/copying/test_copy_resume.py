@@ -18,9 +18,7 @@ from _processes import be_child
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, StoreCapabilityError
-from xzarr3.copying.between import temporary
-from xzarr3.copying.finished import Finished
-from xzarr3.copying.values import ArrayCopy, Means, Tiling, _Move, _Recode, do_all
+from xzarr3.copying.values import _Move, _Recode
 
 RECHUNKED: dict[str, Any] = {"encoding": {"maps": {"chunks": (5, 2)}}, "threads": 1}
 
@@ -262,20 +260,6 @@ def test_stores_that_keep_nothing(tmp_path: Path) -> None:
         pytest.raises(StoreCapabilityError, match="resume=True"),
     ):
         xzarr3.copy(source(MemoryStore()), target, resume=True)
-
-
-def test_notes_on_the_target_say_nothing_of_a_temporary_array() -> None:
-    """Both may have tiles of equal coordinates; chunks that it lacks would read as fill values."""
-    store = MemoryStore()
-    array = xzarr3.create_array(MemoryStore(), data=np.ones((4, 4)), chunks=(1, 4))
-    target = xzarr3.create_array(store, shape=(4, 4), chunks=(4, 1), dtype="f8")
-    copy, means = ArrayCopy(array, target, Finished(store, ".xzarr3-top/")), Means(1, 1)
-    with temporary(copy, (1, 1), store, ".xzarr3-top/") as into:
-        tiles = Tiling.of(array, into.target, means).tiles
-        for coords in np.ndindex(*tiles.counts):
-            copy.finished.note(target, tiles, coords, list(tiles.units(coords)))
-        do_all(into.moves(means), 1, lambda size: None)
-        assert (into.target[...] == 1).all()
 
 
 def test_settings_chosen_by_a_function_stay_those_of_the_first_attempt() -> None:

@@ -9,7 +9,7 @@ import pickle
 import random
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -765,7 +765,7 @@ def test_the_memory_there_is() -> None:
         assert memory_limit(7) == 7
 
 
-# A journal
+# What is stored already
 
 
 def _jobs(sources: list[da.Array], targets: list[Array]) -> list[BlockWrite]:
@@ -773,26 +773,6 @@ def _jobs(sources: list[da.Array], targets: list[Array]) -> list[BlockWrite]:
         BlockWrite(source, target, ..., in_place=True)
         for source, target in zip(sources, targets, strict=True)
     ]
-
-
-class ListJournal:
-    """Keeps where tiles begin in a list."""
-
-    def __init__(self, finished: dict[int, set[tuple[int, ...]]]) -> None:
-        self._finished = finished
-        self.written: list[tuple[int, tuple[int, ...]]] = []
-
-    def finished(self, job: int, target: Array, regions: Any, /) -> Container[tuple[int, ...]]:
-        known = self._finished.get(job, set())
-        return {tile for tile in np.ndindex(regions.numblocks) if begin_of(regions[tile]) in known}
-
-    def write(self, job: int, target: Array, region: Any, values: Any, threads: int | None, /) -> None:
-        target.set(region, values, threads=threads)
-        self.written.append((job, begin_of(region)))
-
-
-def begin_of(region: Any) -> tuple[int, ...]:
-    return tuple(part.start for part in region)
 
 
 @pytest.mark.parametrize("blocks", [(8, 8), (5, 7)])
@@ -805,23 +785,16 @@ def test_finished_tiles_are_left_out(blocks: tuple[int, int]) -> None:
 
     source = da.ones((16, 24), chunks=blocks).map_blocks(noted, dtype="f8", meta=np.empty((0, 0)))
     targets = [blank((16, 24), 8), blank((16, 24), 8)]
-    everything = ListJournal({})
-    plan_writes(_jobs([source, source], targets), journal=everything).delayed().compute(scheduler="sync")
-    all_ = [tile for job, tile in everything.written if job == 0]
-    assert sorted(all_) == sorted(tile for job, tile in everything.written if job == 1) == sorted(set(all_))
+    jobs = [BlockWrite(source, target, ...) for target in targets]
+    plan_writes(jobs).delayed().compute(scheduler="sync")
     assert all(target[...].all() for target in targets)
-    for target in targets:
-        target[...] = 0
+    targets[0].store.erase(targets[0].engine.key((1, 2)))
     made.clear()
-    journal = ListJournal({0: set(all_), 1: set(all_[1:])})
-    plan_writes(_jobs([source, source], targets), journal=journal).delayed().compute(scheduler="sync")
-    assert journal.written == [(1, all_[0])]
-    assert not targets[0][...].any()
-    assert targets[1][...].any()
-    assert len(set(made)) < math.prod(source.numblocks), "blocks that nobody needs are not made"
+    plan_writes(jobs, resume=True).delayed().compute(scheduler="sync")
+    assert targets[0][...].all()
+    assert 0 < len(set(made)) < math.prod(source.numblocks), "blocks that nobody needs are not made"
     made.clear()
-    done = ListJournal({0: set(all_), 1: set(all_)})
-    assert plan_writes(_jobs([source, source], targets), journal=done).delayed().compute() is None
+    assert plan_writes(jobs, resume=True).delayed().compute() is None
     assert not made
 
 

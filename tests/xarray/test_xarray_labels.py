@@ -69,12 +69,8 @@ def test_to_zarr_append_does_not_store_what_does_not_grow(lazily: bool) -> None:
     assert not [key for key in store.changes if key.split("/")[0] in ("area", "x", "ref")]
 
 
-@pytest.mark.filterwarnings("ignore:a different write to")
-@pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
-def test_to_zarr_append_that_fails_leaves_what_does_not_grow(
-    tmp_path: Path, scheduler: str, resume: bool
-) -> None:
+def test_to_zarr_append_that_fails_leaves_what_does_not_grow(tmp_path: Path, scheduler: str) -> None:
     to_zarr(steps(0).assign(late=steps(0)["v"] * 1.0), tmp_path)
     before = contents(tmp_path)
     for area in (1.0, 9.0):
@@ -83,13 +79,9 @@ def test_to_zarr_append_that_fails_leaves_what_does_not_grow(
                 failing(steps(2, area=area, lazily=True)),
                 tmp_path,
                 append_dim="time",
-                resume=resume,
                 chunkmanager_store_kwargs={"scheduler": scheduler},
             )
-        found = contents(tmp_path)
-        assert resume or found == before
-        # What can be resumed lies past the end, and blanks behind a document tell who has changed it.
-        assert {key: found[key].rstrip() for key in before} == {key: before[key].rstrip() for key in before}
+        assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("lazily", [False, True])

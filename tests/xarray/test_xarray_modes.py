@@ -789,11 +789,10 @@ def test_after_a_killed_append_nobody_waits_on_the_same_host(
         "    return values\n"
         "more = timed(2, 3).chunk(time=1)\n"
         "more['a'] = more.a.copy(data=more.a.data.map_blocks(last, dtype='f8'))\n"
-        "xzarr3.to_zarr(more, sys.argv[1], append_dim='time', resume=True)\n"
+        "xzarr3.to_zarr(more, sys.argv[1], append_dim='time')\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=IMPORTS).returncode == 3
     assert (tmp_path / "a" / ".xzarr3-lease").exists()
     _refuse_to_wait(monkeypatch)
-    with pytest.warns(UserWarning, match="was interrupted, so none of it is resumed"):
-        to_zarr(timed(2, 3).chunk(time=1), tmp_path, append_dim="time", resume=True)
+    to_zarr(timed(2, 3).chunk(time=1), tmp_path, append_dim="time")
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())

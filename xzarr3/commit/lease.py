@@ -130,7 +130,7 @@ class Holder:
         ``SWAPPING``, ``CLOSING``, ``ERASING`` or ``IN_PLACE`` while this writer leaves no whole node at the
         place; otherwise empty.
     top : str
-        Key prefix of the staged values, or of the journal.
+        Key prefix of the staged values.
     renewed : float
         When it was renewed last, on the clock of the holder's host. A cut-off write that no process resumes
         for a day is removed.

@@ -286,16 +286,6 @@ class Length:
             else:
                 error.add_note(said)
 
-    def leave(self) -> None:
-        """Unchanged the write as cut off, so that it can be resumed."""
-        if self.is_exclusive:
-            self.lease.leave()
-
-    def clear_left(self) -> None:
-        """Remove the lease that a cut-off write of the same plan left; no other process carries it out."""
-        if self.lease.there().plan == self.lease.plan and self.lease.take():
-            self.lease.release()
-
 
 class GuardedStore(WrapperStore):
     """Wraps a store: its owner changes values, apart from the document, only as long as its lease holds."""

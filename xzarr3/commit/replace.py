@@ -24,7 +24,7 @@ from xzarr3.commit.lease import ERASING, IN_PLACE, Lease, check_complete, keeps_
 from xzarr3.commit.leftovers import now
 from xzarr3.commit.recover import finish_near, finish_swap, recover_swaps, take
 from xzarr3.commit.replace_directory import Directories
-from xzarr3.commit.resume import Resumption, forget_settings
+from xzarr3.commit.resume import Resumption
 from xzarr3.commit.stage import (
     BEGUN,
     NodeKeys,
@@ -33,7 +33,6 @@ from xzarr3.commit.stage import (
     is_occupied,
     lease_at,
     occupied,
-    staged_prefixes,
     taken_up,
     verified,
 )
@@ -346,9 +345,6 @@ class InPlace(Staging):
         # after the old node is erased, so a resumed write never takes old values for its own
         if self._resumed is not None:
             self.store.set(f"{self._resumed.top}{BEGUN}", now(staged=False, lease=self._lease.key))
-        if not goes_on:
-            # Forgets notes of writes to the old arrays, whose documents may equal the new ones.
-            forget_settings(self.store, staged_prefixes(look), self._places.path)
 
     def _make_room(self, look: DocumentView) -> None:
         """Erase the old node if it is to be replaced; otherwise raise if the place is not empty."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Set
 from xzarr3.commit.lease import SWAPPING, Lease, keeps_leases
 from xzarr3.commit.leftovers import now
 from xzarr3.commit.recover import remove_staged, say_state, sweep, take
-from xzarr3.commit.resume import Resumption, forget_settings
+from xzarr3.commit.resume import Resumption
 from xzarr3.commit.stage import (
     BEGUN,
     NEW,
@@ -214,7 +214,6 @@ class Beside(Staged):
         alone = self.is_alone and self._given is None
         swap = Swap(path, format.zarr_format, self._key, away, sorted(new), encoded, consolidate, alone)
         self._others = [top for top in staged_prefixes(store) if top != self._top]
-        forget_settings(store, self._others, path)
         if self._resumed is None:
             self._copied = [f"{self._top}{NEW}/{key}" for key in swap.copies]
         self._carry_out(swap, nodes)

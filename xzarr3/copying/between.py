@@ -17,7 +17,6 @@ from dataclasses import replace
 from xzarr3.arrays import Array
 from xzarr3.commit.leftovers import now
 from xzarr3.commit.stage import BEGUN, StagedKeys
-from xzarr3.copying.finished import Finished
 from xzarr3.copying.tiles import tiles_for
 from xzarr3.copying.values import ArrayCopy, Means, Tiling, element_bytes
 from xzarr3.errors import MetadataError
@@ -86,10 +85,8 @@ def temporary(copy: ArrayCopy, chunks: tuple[int, ...], store: Store, top: str |
         place = LocalStore(os.path.join(store.root, values), **store._options())
     array = Array(place, "", _metadata(copy.source, chunks), write_empty_chunks=True)
     array.has_document = False
-    # All of its chunks are stored, so that no note says which are left out.
-    finished = None if top is None else Finished(store, values)
     try:
-        yield replace(copy, target=array, share=0.5, finished=finished)
+        yield replace(copy, target=array, share=0.5)
     except BaseException:
         if top is None:
             store.erase_prefix(prefix)

@@ -1,8 +1,7 @@
 """A copy that can be resumed: what identifies it, and what of it is stored.
 
-Stores put a unit in place as a whole or not at all, so a unit that exists is complete. The keys of the
-target and the plan tell what is left. Units that are left out, because they hold only the fill value, are
-noted under the prefix of the write.
+Stores put a unit in place as a whole or not at all, so a unit that exists is done. Units that hold only the
+fill value are not stored, so they are copied again.
 
 A copy is identified by the place of the source, by the documents of source and target, and by the versions of
 the source's documents. See
@@ -12,26 +11,23 @@ the source's documents. See
 from __future__ import annotations
 
 import hashlib
-import json
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import SWAPS, Holder, Lease
-from xzarr3.commit.leftovers import said_in
-from xzarr3.commit.resume import Resumption, is_top, may_be_lost
+from xzarr3.commit.resume import Resumption, is_top
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.errors import NodeExistsError
+from xzarr3.io.stored_units import stored_units
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import Store, versioned
+from xzarr3.stores import versioned
 
 if TYPE_CHECKING:
     from xzarr3.groups import Group
 
 _VERSION = 2
-_LARGEST = 2**24  # Bytes of a note.
 
 
 def fingerprint(nodes: Mapping[str, Array | Group], documents: Mapping[str, Mapping[str, bytes]]) -> str:
@@ -81,13 +77,6 @@ class CopyResumption(Resumption):
                 "continue: the source is another one or has changed since, or the settings differ; repeat "
                 "the call as it was, or leave out resume=True to drop what is there and copy everything"
             )
-        if found.plan == self.plan and may_be_lost(self._store, [found.host, found.boot]):
-            warnings.warn(
-                f"the system was restarted after an interrupted copy to {self._store}, so values may not "
-                "have reached the disk; all are copied again; use a LocalStore with fsync=True to keep them",
-                stacklevel=2,
-            )
-            return  # Its values lie under another prefix, and are removed.
         super().find(key)
 
     def clear(self, key: str) -> None:
@@ -109,60 +98,9 @@ class CopyResumption(Resumption):
                 lease.release()
 
 
-class Finished:
-    """What an interrupted copy has stored.
-
-    Parameters
-    ----------
-    store : Store
-        Takes the notes.
-    top : str
-        Prefix of all that the copy stores beside its place.
-    """
-
-    def __init__(self, store: Store, top: str) -> None:
-        self._store = store
-        self.top = top
-
-    def _notes(self, target: Array, tiles: Tiles) -> str:
-        """Prefix of the notes on the tiles of an array."""
-        place = f"{target.path} {tiles.per_tile}"
-        return f"{self.top}left-out/{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}/"
-
-    def note(self, target: Array, tiles: Tiles, coords: Coords, left_out: Sequence[Coords]) -> None:
-        """Note the units of a tile that are not stored because they hold only the fill value."""
-        units = [[*map(int, each)] for each in left_out]
-        key = f"{self._notes(target, tiles)}{'.'.join(map(str, coords))}"
-        self._store.set(key, json.dumps({"units": units}).encode())
-
-    def _ended(self, target: Array) -> str:
-        """The key that notes the end of the copy of an array."""
-        return f"{self.top}ended-{hashlib.blake2b(target.path.encode(), digest_size=8).hexdigest()}"
-
-    def has_ended(self, target: Array) -> bool:
-        """Whether all values of an array are stored."""
-        return self._store.exists(self._ended(target))
-
-    def note_end(self, target: Array) -> None:
-        """Note that all values of an array are stored."""
-        self._store.set(self._ended(target), b"{}")
-
-    def left(self, target: Array, wanted: Iterator[Coords], tiles: Tiles) -> Iterator[Coords]:
-        """Those of the wanted tiles that are not stored as a whole."""
-        prefix = self._notes(target, tiles)
-        folder = target.engine.key_prefix.rpartition("/")[0]
-        there = set(target.store.list_prefix(f"{folder}/" if folder else ""))
-        noted = set(self._store.list_prefix(prefix))
-        for coords in wanted:
-            absent = [unit for unit in tiles.units(coords) if target.engine.key(unit) not in there]
-            key = f"{prefix}{'.'.join(map(str, coords))}"
-            if absent and not (key in noted and self._left_out(key) == set(absent)):
-                yield coords
-
-    def _left_out(self, key: str) -> set[Coords]:
-        """The units that a note names."""
-        units = said_in(self._store.get(key, (0, _LARGEST))).get("units")
-        try:
-            return {tuple(unit) for unit in units or ()}
-        except TypeError:
-            return set()
+def left(target: Array, wanted: Iterator[Coords], tiles: Tiles) -> Iterator[Coords]:
+    """Those of the wanted tiles whose units are not all stored."""
+    there = set(stored_units(target))
+    for coords in wanted:
+        if not all(unit in there for unit in tiles.units(coords)):
+            yield coords

@@ -22,7 +22,7 @@ from xzarr3.commit.stage import NodeKeys, lease_at
 from xzarr3.copying.between import can_keep, chunks_between, temporary
 from xzarr3.copying.chosen import Encoding, chosen_before, chosen_now, note_chosen
 from xzarr3.copying.documents import translated
-from xzarr3.copying.finished import CopyResumption, Finished, fingerprint
+from xzarr3.copying.finished import CopyResumption, fingerprint
 from xzarr3.copying.settings import KEEP, Settings, settings_of
 from xzarr3.copying.values import ArrayCopy, Means, do_all, most_threads
 from xzarr3.differences import diff
@@ -332,10 +332,9 @@ def _run(
     place.begin()
     place.documents_first(write)
     with place.discarding():
-        finished = None if resumed is None else Finished(store, resumed.top)
         if resumed is not None and plan.chosen is not None:
             note_chosen(store, resumed.top, plan.chosen)
-        _copy_values(plan, place.store, finished, progress, threads)
+        _copy_values(plan, place.store, None if resumed is None else resumed.top, progress, threads)
         place.documents_last(write)
     place.put(plan.metadata)
     return plan.opened()
@@ -379,11 +378,14 @@ def _resumption(plan: _Plan, encoded: Mapping[str, Mapping[str, bytes]]) -> Copy
     return resumed
 
 
-def _copy_values(plan: _Plan, store: Store, finished: Finished | None, progress: Asked, threads: int) -> None:
-    """Copy the values of all arrays to ``store``, which takes them under their final keys."""
+def _copy_values(plan: _Plan, store: Store, top: str | None, progress: Asked, threads: int) -> None:
+    """Copy the values of all arrays to ``store``, which takes them under their final keys.
+
+    ``top`` is the prefix of what a copy that can be resumed stores beside its place.
+    """
     means = Means(threads)
     copies = [
-        ArrayCopy(source, Array(store, plan.path_of(below), meta, format=plan.format), finished)
+        ArrayCopy(source, Array(store, plan.path_of(below), meta, format=plan.format), top is not None)
         for below, source in plan.nodes.items()
         if isinstance(source, Array) and isinstance(meta := plan.metadata[below], ArrayMetadata)
     ]
@@ -394,8 +396,8 @@ def _copy_values(plan: _Plan, store: Store, finished: Finished | None, progress:
             chunks = chunks_between(each, means) if can_keep(plan.store, each.source) else None
             if chunks is None:
                 direct.append(each)
-            elif finished is None or not finished.has_ended(each.target):
-                _copy_between(each, chunks, plan.store, means, shown.advance)
+            elif each.is_left:
+                _copy_between(each, chunks, plan.store, top, means, shown.advance)
         moves = itertools.chain.from_iterable(each.moves(means) for each in direct)
         do_all(moves, threads, shown.advance)
 
@@ -404,17 +406,15 @@ def _copy_between(
     copy: ArrayCopy,
     chunks: tuple[int, ...],
     store: Store,
+    top: str | None,
     means: Means,
     advance: Callable[[int], object],
 ) -> None:
     """Copy the values of an array by way of a temporary one."""
-    finished = copy.finished
-    with temporary(copy, chunks, store, None if finished is None else finished.top) as into:
+    with temporary(copy, chunks, store, top) as into:
         do_all(into.moves(means), means.threads, advance)
         out = replace(copy, source=into.target, share=0.5)
         do_all(out.moves(means.half()), means.threads, advance)
-        if finished is not None:
-            finished.note_end(copy.target)
 
 
 def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.arrays import Array
-from xzarr3.copying.finished import Finished
+from xzarr3.copying.finished import left
 from xzarr3.copying.tiles import Coords, Tiles, tiles_for
 from xzarr3.errors import MetadataError
 from xzarr3.io.selection import basic_selection
@@ -118,15 +118,15 @@ class ArrayCopy:
     Parameters
     ----------
     source, target : Array
-    finished : Finished, optional
-        What an interrupted copy has stored.
+    resumes : bool
+        Leave out what an interrupted copy has stored.
     share : float
         The part of the bytes that counts as progress.
     """
 
     source: Array
     target: Array
-    finished: Finished | None = None
+    resumes: bool = False
     share: float = 1.0
 
     @property
@@ -160,7 +160,14 @@ class ArrayCopy:
 
     def _left(self, wanted: Iterator[Coords], tiles: Tiles) -> Iterator[Coords]:
         """Those of the wanted tiles that are not stored yet."""
-        return wanted if self.finished is None else self.finished.left(self.target, wanted, tiles)
+        return left(self.target, wanted, tiles) if self.resumes else wanted
+
+    @property
+    def is_left(self) -> bool:
+        """Whether any unit is left to be stored."""
+        grid = self.target.metadata.chunk_grid
+        alone = Tiles(grid, self.target.shape, (1,) * self.target.ndim)
+        return next(self._left(_all(alone.counts), alone), None) is not None
 
     def size(self, region: tuple[slice, ...]) -> int:
         """Decoded size of a region in bytes, as it counts for progress."""
@@ -274,17 +281,14 @@ class _Recode:
     def __call__(self) -> int:
         source, target = self.copy.source, self.copy.target
         region, threads = self.tiling.tiles.region(self.coords), self.tiling.threads
-        left_out: list[Coords] = []
         with self.memory.reserved(self.tiling.held):
             if not pause(0):  # The copy has failed while this thread waited.
                 return 0
             # The target has no documents yet: skip the check that the array still exists.
             selection = basic_selection(region, target.shape)
             values = source.get(region, threads=threads)
-            target._write(selection, values, threads=threads, left_out=left_out)
+            target._write(selection, values, threads=threads)
             del values
-        if left_out and self.copy.finished is not None:
-            self.copy.finished.note(target, self.tiling.tiles, self.coords, left_out)
         return self.copy.size(region)
 
 

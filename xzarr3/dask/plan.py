@@ -23,8 +23,8 @@ from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.arrays import Array
 from xzarr3.dask.blocks import Regions, check_dask, writing_label
+from xzarr3.dask.done import done_tiles
 from xzarr3.dask.ending import Gate, Writing
-from xzarr3.dask.journal import Journal
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.sources import Place, ReadLocations
 from xzarr3.dask.tasks import Sink, Tile, write_block, write_tile
@@ -63,7 +63,7 @@ class BlockWrite:
 def plan_writes(
     wanted: Sequence[BlockWrite],
     *,
-    journal: Journal | None = None,
+    resume: bool = False,
     memory_limit: int | str | None = None,
     scheduler: Any = None,
 ) -> Writes:
@@ -72,8 +72,8 @@ def plan_writes(
     Parameters
     ----------
     wanted : sequence of BlockWrite
-    journal : Journal, optional
-        Tiles that it lists as written are left out, and each tile that is written is entered in it.
+    resume : bool
+        Leave out tiles that are stored already, as an interrupted write of this plan has left them.
     memory_limit : int or str, optional
         See :func:`store`.
     scheduler : object, optional
@@ -88,7 +88,7 @@ def plan_writes(
     """
     check_dask()
     places = ReadLocations()
-    jobs = [_TiledWrite(number, job, journal, places) for number, job in enumerate(wanted)]
+    jobs = [_TiledWrite(job, resume, places) for job in wanted]
     _check_overlaps(jobs)
     _check_nothing_read(jobs, places)
     _check_memory(jobs, memory_limit, scheduler)
@@ -205,9 +205,7 @@ class _Graph:
 class _TiledWrite:
     """One source, its target region, and the tiles of the region."""
 
-    def __init__(
-        self, number: int, wanted: BlockWrite, journal: Journal | None, places: ReadLocations
-    ) -> None:
+    def __init__(self, wanted: BlockWrite, resume: bool, places: ReadLocations) -> None:
         source, target, region = wanted.source, wanted.target, wanted.region
         if not isinstance(source, da.Array) or not isinstance(target, Array):
             raise ArgumentTypeError(
@@ -233,7 +231,7 @@ class _TiledWrite:
                 f"'{target.name}'; pass the region that it goes to as regions=..., or "
                 "create an array of its shape"
             )
-        self.number, self.journal = number, journal
+        self._resumes = resume
         self.name = f"{writing_label(target)}-{uuid.uuid4().hex}"
         self.starts = tuple(chosen.start for chosen in self.selected)
         self.axes = plan_axes(
@@ -269,22 +267,20 @@ class _TiledWrite:
     @property
     def written(self) -> Written:
         """The tiles that the layer of the job writes."""
-        return Written(tuple(axis.count for axis in self.axes), self._finished, self.slabs)
+        return Written(tuple(axis.count for axis in self.axes), self._done, self.slabs)
 
     @cached_property
-    def _finished(self) -> Container[Tile]:
-        if self.journal is None:
-            return ()
-        return self.journal.finished(self.number, self.target, self.regions)
+    def _done(self) -> Container[Tile]:
+        return done_tiles(self.target, self.regions) if self._resumes else ()
 
     def add_to(self, graph: _Graph, after: Sequence[str]) -> None:
         """Add the layer that writes the tiles after the tasks ``after``, each the last of its layer."""
-        sink = Sink(self.target, self.number, self.journal, graph.gate)
+        sink = Sink(self.target, graph.gate)
         name, source = self.name, self.source
         needed = {*after, *graph.take(source)}
         if not self.aligned:
             write = partial(write_tile, sink)
-            layer = Tiles(name, source.name, self.axes, self.starts, write, self._finished, after)
+            layer = Tiles(name, source.name, self.axes, self.starts, write, self._done, after)
             graph.add(name, layer, needed)
         else:
             graph.add(name, self._blockwise(source, sink, after), needed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.dask.blocks import threads_of
 from xzarr3.dask.ending import Gate
-from xzarr3.dask.journal import Journal
 from xzarr3.dask.tiles import Cut
 from xzarr3.errors import SelectionError
 
@@ -22,21 +20,15 @@ Cuts = tuple[tuple[Cut, ...], ...]
 
 
 class Sink:
-    """Writes the tiles of a job to its target while the gate is open, through the journal if there is one."""
+    """Writes the tiles of a job to its target while the gate is open."""
 
-    def __init__(
-        self, target: Array, job: int = 0, journal: Journal | None = None, gate: Gate | None = None
-    ) -> None:
-        self.target, self.job, self.journal, self.gate = target, job, journal, gate
+    def __init__(self, target: Array, gate: Gate) -> None:
+        self.target, self._gate = target, gate
 
     def write(self, region: Region, values: AnyArray) -> None:
         """Write one tile."""
-        threads = threads_of(self.target)
-        with nullcontext() if self.gate is None else self.gate.passing():
-            if self.journal is None:
-                self.target.set(region, values, threads=threads)
-            else:
-                self.journal.write(self.job, self.target, region, values, threads)
+        with self._gate.passing():
+            self.target.set(region, values, threads=threads_of(self.target))
 
 
 def write_block(block: AnyArray, sink: Sink, region: Region, *after: object) -> None:

@@ -9,8 +9,7 @@ updated last, once. Values of dask arrays are written by :mod:`xzarr3.xarray.exe
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,9 +21,6 @@ import numpy as np
 from xzarr3.api import open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import LeaseLostError, release_together
-from xzarr3.commit.recover import sweep
-from xzarr3.commit.resume import Settings
-from xzarr3.dask.journal import Journal, WrittenArray, fingerprint
 from xzarr3.dask.plan import BlockWrite
 from xzarr3.dask.sources import ReadLocations
 from xzarr3.errors import (
@@ -35,7 +31,6 @@ from xzarr3.errors import (
     NodeExistsError,
     OutcomeUnknownError,
     StoreError,
-    levels_to_caller,
     listed,
     some,
 )
@@ -93,8 +88,8 @@ class Commit:
         self.settings: list[tuple[Change, Array]] = []
         """Changes of existing arrays, each with the array that it is written through."""
         self._placed: list[Placement] = []
-        self._resumed: Settings | None = None
-        self.journal: Journal | None = None
+        self.resumes = plan.asked.resume
+        """Whether values that an interrupted write of this plan has stored are kept."""
         self._stored: dict[str, GroupMetadata] = {}
         """Existing groups by path, as last stored."""
         for path, groups in plan.new.items():
@@ -105,10 +100,7 @@ class Commit:
                 self._plan(replace(change, rewritten=True) if change.array.path in read else change)
             for variable in group.added:
                 self._add(node_prefix(group.group.path) + variable.name, variable)
-        if plan.asked.resume and self.journal is None:
-            self._resume()
-        is_done = self._resumed is not None and self._resumed.is_done
-        if plan.asked.check_labels and plan.asked.append_dim is not None and not is_done:
+        if plan.asked.check_labels and plan.asked.append_dim is not None:
             self._check_labels(str(plan.asked.append_dim))
 
     def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
@@ -130,11 +122,9 @@ class Commit:
             arrays,
             consolidated=self._consolidated and alone,
             overwrite=plan.asked.mode == "w",
-            resume=plan.asked.resume and alone,
+            resume=plan.asked.resume,
         )
         self._place(created)
-        if created.resumed is not None:
-            self.journal = Journal(self.store, created.resumed.journal, created.resumed.plan)
 
     def _add(self, path: str, variable: PlannedArray, *, replaced: bool = False) -> None:
         """Plan an array that is staged, and put in place as a whole."""
@@ -217,32 +207,6 @@ class Commit:
             self.store.concurrency,
         )
 
-    def _resume(self) -> None:
-        """Resume an interrupted write of the same plan, or let this one be resumed.
-
-        If this write is interrupted, the values it stored and its leases stay. An append is identified by its
-        values, not by its place. So if the documents contain it already, it is not appended again. Values
-        that are set are found in place. If another writer has since set elements of finished tiles, these
-        stay, as if that writer had come later.
-        """
-        if self._placed:
-            raise ArgumentError(
-                "resume=True is possible with mode 'w-' or 'w', and with values of existing variables; "
-                "found a write that adds variables to a group, or stores one in other units; pass "
-                "resume=False"
-            )
-        grown = {change.array.path: change for change, _ in self.settings if change.grows}
-        written = [_written(job, grown.get(job.target.path)) for job in self.jobs]
-        plan = fingerprint(f"set, append to {sorted(grown)}", self.format, self.path, written)
-        keys = [target._key for change, target in self.settings if not change.grows]
-        places = {path: [[part.start, part.stop] for part in each.region] for path, each in grown.items()}
-        self._resumed = resumed = Settings(self.store, self.path, plan, keys, places)
-        self.journal = Journal(self.store, resumed.journal, plan)
-        for length in self._lengths.values():
-            length.lease.plan = plan
-        if resumed.was_appended({path: (at.array, at.region, at.data) for path, at in grown.items()}):
-            self.jobs, self._eager, self.settings = [], [], []
-
     @property
     def only_creates(self) -> bool:
         """Whether the write changes no existing group: it creates groups, or replaces one as a whole."""
@@ -282,14 +246,8 @@ class Commit:
             begun.unplaced.add(placement.path)
             placement.replacement.begin()
 
-        resumed = self._resumed
         try:
-            if resumed is not None:
-                resumed.reserve()
-            if resumed is None or not resumed.is_done:
-                self._take(begun)
-            if resumed is not None and not resumed.is_done:
-                resumed.begin(length.lease for length in begun.lengths.values())
+            self._take(begun)
             parallel_map(begin, self._placed, self.store.concurrency)
             parallel_map(partial(Placement.store_documents, first=True), self._placed, self.store.concurrency)
         except BaseException as error:
@@ -339,14 +297,10 @@ class Commit:
     def finish(self, begun: _OpenWrite) -> None:
         """Write the values that are not in dask arrays, and then all documents."""
         try:
-            if self.journal is not None:
-                self.journal.flush()
             # Mostly small coordinates, each with the latency of the store.
             parallel_map(
                 lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency
             )
-            if self._resumed is not None:
-                self._resumed.check()
             replaced = [begun.lengths[each.path] for each in self._placed if each.path in begun.lengths]
             parallel_map(SharedLength.verify, replaced, self.store.concurrency)
             parallel_map(Placement.store_documents, self._placed, self.store.concurrency)
@@ -359,29 +313,8 @@ class Commit:
             raise
         if self.store.traits.visible != "at commit":
             self._grow(begun, before)
-        try:
-            self._release(begun)
-            self._follow(before)
-            if self._resumed is not None:
-                self._end(self._resumed)
-        except BaseException as error:
-            if self._resumed is not None:
-                self._resumed.leave(error)
-            raise
-
-    def _end(self, resumed: Settings) -> None:
-        """Remove what other interrupted writes left, and last the data kept for resuming this one."""
-        for length in self._lengths.values() if resumed.is_done else ():
-            length.clear_left()
-        try:
-            sweep(self.store)
-        except StoreError as error:
-            warnings.warn(
-                f"all is written to {self.store}, but some of what interrupted writes left could not be "
-                f"removed: {error}",
-                stacklevel=levels_to_caller(),
-            )
-        resumed.end()  # Last: after this the same call would count as a new one and append again.
+        self._release(begun)
+        self._follow(before)
 
     def _grow(self, begun: _OpenWrite, before: Before | None) -> None:
         """Store the new shapes of the arrays that grow, all together."""
@@ -505,14 +438,8 @@ class Commit:
 
     def discard(self, begun: _OpenWrite, error: BaseException) -> None:
         """Remove what was written before ``error``; a write that can be resumed keeps it instead."""
-        if self.journal is not None:
-            self.journal.close(error)
         held = dict(begun.lengths)
         begun.lengths.clear()
-        if self._resumed is not None:  # Leases stay, too: they prove that no other writer came since.
-            _end_all(SharedLength.leave, held, error)
-            self._resumed.leave(error)
-            return
         for placement in self._placed:
             if placement.path in begun.unplaced:
                 begun.unplaced.discard(placement.path)
@@ -521,7 +448,8 @@ class Commit:
             self._erase_behind(held, error)
         if self.store.traits.visible == "at commit":
             self._take_back([change for change, _ in self.settings if change.grows], error)
-        _end_all(lambda each: each.__exit__(type(error), error, None), held, error)
+        for length in held.values():
+            length.__exit__(type(error), error, None)
 
     def _erase_behind(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
         """Erase the values past the end of arrays; tasks of this process store no more of them.
@@ -607,15 +535,6 @@ def _check_nothing_lost(store: Store, path: str) -> None:
     )
 
 
-def _written(job: BlockWrite, grown: Change | None) -> WrittenArray:
-    """The entry of a job in the fingerprint; appended values are at "end", whatever the length is."""
-    target, where = job.target, [job.target.shape, [[part.start, part.stop] for part in job.region]]
-    if grown is not None:
-        ends = zip(job.region, grown.array.shape, strict=True)
-        where = [[at.stop - at.start, "end" if at.start == end else at.start] for at, end in ends]
-    return WrittenArray(target.path, target.metadata, target.write_empty_chunks, where, job.source)
-
-
 def _with_copies(
     store: Store,
     format: Format,
@@ -635,15 +554,3 @@ def _with_copies(
             held[name[len(node_prefix(path)) :]] = format.hold(meta, name)
     ordered = dict.fromkeys([*depth_first(held), *held])  # Copies of nodes without a group above stay, too.
     return replace(changed, consolidated={relative: held[relative] for relative in ordered})
-
-
-def _end_all(
-    end: Callable[[SharedLength], None], held: Mapping[str, SharedLength], error: BaseException
-) -> None:
-    for length in held.values():
-        try:
-            end(length)
-        except StoreError as another:
-            error.add_note(
-                f"others may have to wait, as key '{length.lease.key}' could not be removed yet: {another}"
-            )

@@ -34,7 +34,7 @@ class Started:
         self.write, self._options = write, _for_scheduler(options)
         if write.jobs:
             check_scheduler(write.store, self._options.get("scheduler"))
-        self._blocks = plan_writes(write.jobs, journal=write.journal) if write.jobs else None
+        self._blocks = plan_writes(write.jobs, resume=write.resumes) if write.jobs else None
         self.begun = write.begin()
 
     def write_blocks(self, progress: Asked) -> None:

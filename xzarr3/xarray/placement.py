@@ -12,7 +12,7 @@ from xzarr3.arrays import Array
 from xzarr3.commit.lease import Lease
 from xzarr3.commit.replace import Replacement
 from xzarr3.commit.resume import Resumption
-from xzarr3.dask.journal import WrittenArray, fingerprint
+from xzarr3.dask.done import WrittenArray, fingerprint
 from xzarr3.dask.plan import BlockWrite
 from xzarr3.dask.sources import reads_below
 from xzarr3.errors import ArgumentError
@@ -85,12 +85,10 @@ class Placement:
         """Identifies this write, if it can be resumed."""
         if resume:
             written = [
-                WrittenArray(
-                    places[name], each.metadata, each.write_empty_chunks, each.metadata.shape, each.data
-                )
+                WrittenArray(places[name], each.metadata, each.write_empty_chunks, each.data)
                 for name, each in sorted(arrays.items())
             ]
-            plan = fingerprint("create", format, path, written)
+            plan = fingerprint(format, path, written)
             self.resumed = Resumption(store, path, plan, self._stored[path])
         below = dict.fromkeys(name.partition("/")[0] for name in (*arrays, *groups) if name)
         self.replacement = Replacement(

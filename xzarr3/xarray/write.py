@@ -163,7 +163,7 @@ def to_zarr(
         Show the progress of writing dask arrays, or call it with the number of bytes written and their total.
     resume : bool
         Keep what is written if the write is interrupted, and write only the rest if a write with the same
-        data and settings was interrupted; see below. Not for writes that add variables to an existing group.
+        data and settings was interrupted; see below. For modes ``w-`` and ``w``.
 
     Returns
     -------
@@ -245,7 +245,7 @@ def to_zarr(
     two lengths while the documents are stored, and after a crash during that; the error of the next append
     tells how to shorten the longer ones. An append that fails erases what it stored, and its tasks that still
     run store no more. Two things may remain past the end of a variable: what a task in another process was
-    storing at that moment, and what a killed call without ``resume=True`` stored. The next append overwrites
+    storing at that moment, and what a killed call stored. The next append overwrites
     it and :meth:`Array.resize` erases it, but other software that lengthens the variable would expose it. A
     writer does not wait for a process that was killed on the same host, and waits 45 seconds for one that was
     killed elsewhere. While a variable grows, its key ``.xzarr3-lease`` names the writer. Values that are set
@@ -262,19 +262,18 @@ def to_zarr(
     encoding, a text that no value has, and are read as NaN. Without such a mark they are refused. Format 3
     stores it as ``missing_value``, since xarray's own engine cannot open text with a ``_FillValue`` there.
 
-    *Resuming.* With ``resume=True`` a journal beside the values lists the stored tiles of the dask arrays; it
-    is updated about once a second. After a kill, an error or Ctrl-C, the same call writes the rest. Tiles
-    that were not complete are written again as a whole. The result has the same bytes as an uninterrupted
-    write. A call is the same if the place, the layout of the arrays and the names of the dask arrays are the
-    same. Dask derives these names from files and from values in memory, but not for random numbers or
-    ``name=False``. A different call warns and starts again. Attributes and values that are not in dask arrays
-    may differ. An append that was killed after it had stored everything is found complete. One that had ended
-    is refused when it is repeated, because its labels are in the store; without a coordinate along
-    ``append_dim``, its values are appended again. Two such calls at the same time are refused. A killed call
-    is detected at once on the same host, and after 45 seconds elsewhere. What was stored for a group and is
-    not resumed is removed by the next call for the same group that finds its lease. The journal of a write
-    that sets or appends values is removed by a later call once it was not resumed for a day. Without
-    ``fsync=True``, what was written to a directory before the system crashed is written again.
+    *Resuming.* With ``resume=True``, what a kill, an error or Ctrl-C leaves stays, and the same call with
+    mode ``w-`` or ``w`` writes the rest: a stored shard or chunk that exists is done. Those that hold only
+    the fill value are not stored, so they are computed again. The result has the same bytes as an
+    uninterrupted write.
+    A call is the same if the place, the layout of the arrays and the names of the dask arrays are the same.
+    Dask derives these names from files and from values in memory, but not for random numbers or
+    ``name=False``. A source that others change meanwhile may be read partly before and partly after that. A
+    different call warns and starts again. Attributes and values that are not in dask arrays may differ. Two
+    such calls at the same time are refused. A killed call is detected at once on the same host, and after 45
+    seconds elsewhere. What was stored for a group and is not resumed is removed by the next call for the same
+    group that finds its lease. Without ``fsync=True``, what was written to a directory before the system
+    crashed is written again. Regions and appends that were interrupted are simply repeated.
 
     *NaN and infinities.* JSON has neither. In attributes, at any depth, they are stored as the text "NaN",
     "Infinity" and "-Infinity". A ``missing_value`` that is NaN is left out, because NaN always counts as
@@ -305,8 +304,11 @@ def to_zarr(
     check_asked(progress)
     if compute not in (True, False):
         raise ArgumentError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False")
-    if resume and not compute:
-        raise ArgumentError("resume=True needs a write that is carried out now; pass compute=True")
+    if resume and (mode not in ("w-", "w") or not compute):
+        raise ArgumentError(
+            "resume=True goes with mode='w-' or mode='w' and compute=True: a region or an append that was "
+            f"interrupted is simply repeated; found mode={mode!r}, compute={compute}; leave resume out"
+        )
     if zarr_format is not None:
         parse_format(zarr_format)
     path = normal_path(group or "")
