@@ -166,12 +166,6 @@ def test_drawings(sizes: list[int], labels: list[str], boxes: list[tuple[int, in
     assert set(page.text.splitlines()) <= {printable(label) for label in labels}
 
 
-def test_progress() -> None:
-    page = Page(html.progress("writing <b>", 3, 10, ["30 %", "3 B of 10 B"]))
-    assert page.text.splitlines() == ["writing <b>", "30 % · 3 B of 10 B"]
-    Page(html.progress("nothing", 0, 0, []))
-
-
 def test_the_picture_in_the_readme_is_small() -> None:
     assert (Path(__file__).parents[2] / "ci" / "pictures" / "array.png").stat().st_size < 60_000
 

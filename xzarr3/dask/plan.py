@@ -151,11 +151,6 @@ class Writes:
         target = self._jobs[0].target
         return f"{target.name} to {target.store}"
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of bytes that each job writes, by the name of its tasks."""
-        return {job.name: int(job.source.nbytes) for job in self._jobs}
-
     def _graph(self) -> tuple[_Graph, dict[str, Written]]:
         """The graph of all writing layers, and the tiles that each layer writes, by name."""
         graph = _Graph()

@@ -15,11 +15,12 @@ from dask.base import get_scheduler
 from dask.delayed import Delayed
 
 from xzarr3.arrays import Array
+from xzarr3.dask.bars import check_shown
+from xzarr3.dask.bars import compute as compute_shown
 from xzarr3.dask.plan import BlockWrite, plan_writes
 from xzarr3.dask.sources import array_at, is_array
 from xzarr3.errors import ArgumentTypeError, SelectionError, StoreCapabilityError, short_traceback
 from xzarr3.nodes.node import locate_node
-from xzarr3.progress import Asked, check_asked, shown
 from xzarr3.stores import Store
 
 
@@ -32,7 +33,7 @@ def store(
     compute: Literal[True] = ...,
     lock: object = ...,
     memory_limit: int | str | None = ...,
-    progress: Asked = ...,
+    progress: bool = ...,
     **kwargs: Any,
 ) -> None: ...
 
@@ -46,7 +47,7 @@ def store(
     compute: Literal[False],
     lock: object = ...,
     memory_limit: int | str | None = ...,
-    progress: Asked = ...,
+    progress: bool = ...,
     **kwargs: Any,
 ) -> Delayed: ...
 
@@ -60,7 +61,7 @@ def store(
     compute: bool = True,
     lock: object = None,
     memory_limit: int | str | None = None,
-    progress: Asked = False,
+    progress: bool = False,
     **kwargs: Any,
 ) -> Delayed | None:
     """Write dask arrays to stored arrays.
@@ -85,8 +86,8 @@ def store(
         option ``memory_limit``, or ``xzarr3.memory-limit`` of dask's configuration, or half of the memory of
         this machine or of all workers. A :class:`LargeWriteWarning` tells of a write that would take more,
         and what to do instead.
-    progress : bool or callable
-        Show a progress bar, or call ``progress(done, total)`` with numbers of bytes from time to time.
+    progress : bool
+        Show the progress bar of dask, or of the cluster.
     **kwargs
         Options for the scheduler.
 
@@ -118,7 +119,7 @@ def store(
     >>> int(target[99])
     99
     """
-    check_asked(progress)
+    check_shown(progress)
     jobs = _paired(sources, targets, regions)
     for job in jobs if compute else ():
         check_scheduler(getattr(job.target, "store", None), kwargs.get("scheduler"))
@@ -126,7 +127,7 @@ def store(
     delayed = writes.delayed()
     if not compute:
         return delayed
-    shown(delayed, writes.sizes, f"writing {writes}", progress, **kwargs)
+    compute_shown(delayed, progress, **kwargs)
     return None
 
 

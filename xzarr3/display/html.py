@@ -85,7 +85,6 @@ overflow-wrap:normal}
 .xz .xz-leaf{padding-left:14px}
 .xz .xz-tall{max-height:420px;overflow-y:auto}
 .xz details details,.xz .xz-tree details{margin:0}
-.xz progress{width:100%;max-width:420px;height:12px;accent-color:var(--xz-shard)}
 .xz svg{display:block;max-width:100%;height:auto}
 .xz svg text{fill:var(--xz-text);font:11px system-ui,sans-serif}
 .xz .xz-face{fill:var(--xz-face)}
@@ -170,12 +169,6 @@ def facts(found: Iterable[tuple[str, str]]) -> str:
 def tall(part: str) -> str:
     """A part that scrolls where it would take too much of the page."""
     return f'<div class="xz-tall">{part}</div>'
-
-
-def progress(text: str, done: int, total: int, details: Iterable[str]) -> str:
-    """The progress of some work."""
-    line = f"<div>{escape(text)}</div>" + f'<progress max="{max(total, 1)}" value="{done or 0}"></progress>'
-    return box(line, note(" · ".join(details)))
 
 
 def table(cells: Sequence[Sequence[str]], left: int = 1) -> str:

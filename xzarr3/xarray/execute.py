@@ -15,9 +15,9 @@ import dask.threaded
 from dask.base import get_scheduler
 from dask.delayed import Delayed
 
+from xzarr3.dask.bars import compute
 from xzarr3.dask.plan import BlockWrite, plan_writes
 from xzarr3.dask.write import check_scheduler
-from xzarr3.progress import Asked, shown
 from xzarr3.stores import Store, in_flight
 
 if TYPE_CHECKING:
@@ -37,19 +37,12 @@ class Started:
         self._blocks = plan_writes(write.jobs, resume=write.resumes) if write.jobs else None
         self.begun = write.begin()
 
-    def write_blocks(self, progress: Asked) -> None:
+    def write_blocks(self, progress: bool) -> None:
         """Write the values of dask arrays."""
         write, blocks = self.write, self._blocks
         if blocks is not None:
-            number = len(write.jobs)
             try:
-                shown(
-                    blocks.delayed(),
-                    blocks.sizes,
-                    f"writing {number} variable{'' if number == 1 else 's'} to {write.store}",
-                    progress,
-                    **{**_workers(write.store, write.jobs), **self._options},
-                )
+                compute(blocks.delayed(), progress, **{**_workers(write.store, write.jobs), **self._options})
             except BaseException as error:
                 write.discard(self.begun, error)
                 raise

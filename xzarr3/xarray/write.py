@@ -17,12 +17,12 @@ from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.commit.resume import check_resumable
+from xzarr3.dask.bars import check_shown
 from xzarr3.errors import ArgumentError, one_of, short_traceback
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.formats.nonfinite_attributes import Telling
 from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path
-from xzarr3.progress import Asked, check_asked
 from xzarr3.stores import MemoryStore, Store, StoreLike
 from xzarr3.stores.open import was_made
 from xzarr3.xarray.commit import Commit
@@ -84,7 +84,7 @@ def to_zarr(
     write_inherited_coords: bool = False,
     widen_units: bool = False,
     check_labels: bool = True,
-    progress: Asked = False,
+    progress: bool = False,
     resume: bool = False,
 ) -> Group | Delayed:
     """Write a dataset, a data array or a tree of datasets to a Zarr store.
@@ -159,8 +159,8 @@ def to_zarr(
         Refuse to append labels that are in the store already, or after which an index coordinate that
         increases or decreases would no longer do so. Refuse to write a region whose index coordinates differ
         from those of the dataset. Pass False to write all the same.
-    progress : bool or callable
-        Show the progress of writing dask arrays, or call it with the number of bytes written and their total.
+    progress : bool
+        Show the progress bar of dask, or of the cluster, for the values of dask arrays.
     resume : bool
         Keep what is written if the write is interrupted, and write only the rest if a write with the same
         data and settings was interrupted; see below. For modes ``w-`` and ``w``.
@@ -301,7 +301,7 @@ def to_zarr(
     """
     others: Any = "write" if append_dim is None else {None: "compare", "a-": "keep"}.get(mode, "write")
     mode = chosen_mode(mode, append_dim, region)
-    check_asked(progress)
+    check_shown(progress)
     if compute not in (True, False):
         raise ArgumentError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False")
     if resume and (mode not in ("w-", "w") or not compute):
