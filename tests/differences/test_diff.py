@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import Array, Group, MemoryStore
@@ -137,8 +134,9 @@ def test_values_against_numpy(seed: int) -> None:
     random = np.random.default_rng(seed)
     ndim = int(random.integers(0, 4))
     shape = tuple(int(each) for each in random.integers(1, 12, ndim))
-    one = random.integers(0, 5, shape).astype(random.choice(["i2", "f4", "f8"]))
-    other = np.where(random.random(shape) < 0.2, one + 1, one).astype(random.choice(["i4", "f8"]))
+    narrow, wide = [("i2", "i4"), ("f4", "f8"), ("u1", "i8")][seed % 3]
+    one = random.integers(0, 5, shape).astype(narrow)
+    other = np.where(random.random(shape) < 0.2, one + 1, one).astype(wide)
     a, b = (
         xzarr3.create_array(
             MemoryStore(), data=data, chunks=tuple(int(random.integers(1, n + 1)) for n in shape)
@@ -161,17 +159,13 @@ def test_values_against_numpy(seed: int) -> None:
 
 SAME: list[tuple[Any, Any, list[bool]]] = [
     (np.array([1.0, np.nan, -0.0, np.inf]), np.array([1, np.nan, 0, -np.inf], "f4"), [True] * 3 + [False]),
-    (np.array([2**53 + 1, 5]), np.array([2.0**53, 5]), [False, True]),
     (np.array([2**63 - 1]), np.array([2**63 - 1], "u8"), [True]),
     (np.array([-1]), np.array([2**64 - 1], "u8"), [False]),
-    (np.array([2**64 - 1], "u8"), np.array([2.0**64]), [False]),
     (np.array([complex(np.nan, 1), 1j]), np.array([complex(np.nan, 2), 1j]), [False, True]),
     (np.array(["a", "b"]), np.array(["a", "c"], object), [True, False]),
     (np.array(["a", "b"], np.dtypes.StringDType()), np.array(["a", "bb"]), [True, False]),
     (np.array([b"a", b"b"]), np.array([b"a", b"bb"]), [True, False]),
-    (np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-01", "NaT"], "M8[ns]"), [True, True]),
-    (np.array(["2020-01-01"], "M8[D]"), np.array(["2020-01-01T00:00:01"], "M8[s]"), [False]),
-    (np.array([True, False]), np.array([1, 1]), [True, False]),
+    (np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-01", "NaT"], ">M8[D]"), [True, True]),
     (
         np.array([(1, np.nan), (2, 1)], [("a", "i2"), ("b", "f4")]),
         np.array([(1, np.nan), (2, 2)], [("a", "i8"), ("b", "f8")]),
@@ -189,15 +183,20 @@ def test_equality(case: tuple[Any, Any, list[bool]]) -> None:
     assert equal(other, one).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [("i2", "U2"), ("M8[s]", "m8[s]"), ("S2", "U2"), ([("a", "i2")], "i2")]
-)
+OTHER_KINDS: list[tuple[Any, Any]] = [
+    *[("i2", "U2"), ("S2", "U2"), ([("a", "i2")], "i2"), ("i2", "f4"), ("b1", "i1")],
+    *[("M8[s]", "m8[s]"), ("M8[s]", "M8[ns]"), ("m8[Y]", "m8[D]")],
+]
+
+
+@pytest.mark.parametrize(("one", "other"), OTHER_KINDS)
 def test_values_that_cannot_be_compared_differ(one: Any, other: Any) -> None:
     a, b = (xzarr3.create_array(MemoryStore(), shape=3, dtype=np.dtype(each)) for each in (one, other))
     found = xzarr3.diff(a.store, b.store)
     (difference,) = found.values
     assert "cannot be compared" in difference.why
     assert "cannot be compared" in str(found)
+    assert ("packed" in difference.why) == ((one, other) == ("i2", "f4"))
 
 
 def test_what_cannot_be_read_is_a_problem_and_the_rest_is_compared() -> None:
@@ -223,7 +222,7 @@ UNITS = [(1, 512, 512), (64, 8, 8), (64, 512, 512), (3, 5, 7), (1, 1, 1)]
 @pytest.mark.parametrize(("a", "b"), [*itertools.combinations_with_replacement(UNITS, 2)])
 def test_tiles_are_bounded_and_not_tiny(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     lengths = tile_lengths(_large(a), _large(b))
-    assert 2**20 <= 8 * np.prod(lengths) <= 2**25
+    assert 2**20 <= 8 * np.prod(lengths) <= max(2**25, 8 * np.prod(a))
 
 
 def test_each_chunk_is_read_once_where_chunks_fit() -> None:
@@ -338,66 +337,11 @@ def test_what_differs_is_never_taken_for_equal(case: str) -> None:
         assert xzarr3.diff(one, one).ok
 
 
-def test_times_beyond_the_other_unit_differ_and_the_others_are_equal() -> None:
-    times = np.array([2**62, -(2**62), 7, -7, np.iinfo("i8").min, 9223372036], "M8[s]")
-    there = np.array([1, -1, 7 * 10**9, -7 * 10**9, np.iinfo("i8").min, 9223372036 * 10**9], "M8[ns]")
-    assert equal(times, there).tolist() == [False, False, True, True, True, True]
-    assert equal(there, times).tolist() == [False, False, True, True, True, True]
-
-
 def test_the_largest_difference_of_integers_is_exact() -> None:
     found = xzarr3.diff(_data([2**63 - 1, 0], "i8"), _data([2**63 - 2, 0], "i8"))
     assert found.values[0].largest == 1
     found = xzarr3.diff(_data([-(2**63)], "i8"), _data([2**63 - 1], "i8"))
     assert found.values[0].largest == 2.0**64
-
-
-def test_the_largest_difference_of_integers_and_floats_is_not_rounded_away() -> None:
-    if np.finfo(np.longdouble).nmant < 63:
-        pytest.skip("this machine has no wider floats")
-    found = xzarr3.diff(_data([2**62 + 3, 0], "i8"), _data([2**62, 0], "f8"))
-    assert found.values[0].largest == 3
-
-
-EDGES = [0, 2**53, 2**62, 2**63, 2**64]
-
-
-@given(st.data(), st.sampled_from(["i8", "u8", "i4"]), st.sampled_from(["f8", "f4", "f2"]))
-def test_equal_compares_integers_with_floats_as_python_does(
-    data: st.DataObject, whole: str, real: str
-) -> None:
-    limits, wide = np.iinfo(whole), np.finfo(real)
-    near = st.builds(
-        lambda edge, sign, by: sign * edge + by,
-        st.sampled_from(EDGES),
-        st.sampled_from([1, -1]),
-        st.integers(-3, 3),
-    )
-    integers = st.integers(int(limits.min), int(limits.max)) | near.filter(
-        lambda each: limits.min <= each <= limits.max
-    )
-    floats = st.floats(width=8 * wide.dtype.itemsize) | near.filter(
-        lambda each: abs(each) <= float(wide.max)
-    ).map(float)
-    one = np.array(data.draw(st.lists(integers, min_size=1, max_size=6)), whole)
-    with np.errstate(over="ignore"):
-        other = np.array([data.draw(floats | st.just(float(each))) for each in one.tolist()]).astype(real)
-    expected = [a == b for a, b in zip(one.tolist(), other.tolist(), strict=True)]
-    assert equal(one, other).tolist() == expected
-    assert equal(other, one).tolist() == expected
-
-
-def test_equal_compares_large_integers_with_floats_all_at_once() -> None:
-    """Not one by one, in Python."""
-    one = np.arange(2**53, 2**53 + 100_000)
-    other = one.astype("f8")
-    calls = []
-    sys.setprofile(lambda frame, event, called: calls.append(event))
-    try:
-        equal(one, other)
-    finally:
-        sys.setprofile(None)
-    assert len(calls) < 200
 
 
 def test_memory_is_bounded_by_the_option(tmp_path: Path) -> None:

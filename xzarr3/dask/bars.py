@@ -55,7 +55,8 @@ def compute(delayed: Delayed, progress: bool, **kwargs: Any) -> Any:
         return delayed.compute(scheduler=client, **kwargs)
     future = client.compute(delayed, **kwargs)
     try:
-        bar(future)
+        with client.as_current():
+            bar(future)
         return future.result()
     except KeyboardInterrupt:
         future.cancel()

@@ -14,6 +14,7 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
+from xzarr3.copying.tiles import tiles_for
 from xzarr3.differences.report import ValueDifference
 from xzarr3.errors import ChunkError
 from xzarr3.io.selection import DimSelection
@@ -25,8 +26,6 @@ _SMALLEST = 2**22  # Bytes of a tile; many small chunks are read together.
 _AT_ONCE = 2**16  # Elements of a tile that are compared together, so that what that takes is small.
 _BATCH = 256  # Tiles that are handed to the threads together.
 _MOST_PROBLEMS = 20  # Chunks of an array that are named because they cannot be read.
-_LATEST = 2**63 - 1  # The largest number of units of a time.
-_EXACT = 2**53  # Integers up to this are exact as float64.
 
 
 @dataclass(frozen=True)
@@ -108,12 +107,8 @@ def _itemsize(a: Array, b: Array) -> int:
     return max(8, a.dtype.itemsize, b.dtype.itemsize)  # Indices of differences take 8 bytes each.
 
 
-def _unit(array: Array, axis: int) -> int:
-    return array.metadata.chunk_grid.largest[axis]
-
-
 def tile_lengths(a: Array, b: Array, most: int = _LARGEST) -> tuple[int, ...]:
-    """Lengths of tiles that read few stored units of either array more than once, in ``most`` bytes each.
+    """Lengths of tiles of whole chunks of ``a`` that seldom read chunks of ``b`` again, in ``most`` bytes.
 
     Examples
     --------
@@ -121,35 +116,14 @@ def tile_lengths(a: Array, b: Array, most: int = _LARGEST) -> tuple[int, ...]:
     >>> maps = xzarr3.empty((1000, 500, 500), chunks=(1, 500, 500), dtype="f8")
     >>> series = xzarr3.empty((1000, 500, 500), chunks=(1000, 5, 5), dtype="f8")
     >>> tile_lengths(maps, maps), tile_lengths(maps, series)
-    ((2, 500, 500), (125, 63, 500))
+    ((2, 500, 500), (16, 500, 500))
     """
-    axes = range(a.ndim)
-    lengths = [min(_joint(_unit(a, at), _unit(b, at)), max(a.shape[at], b.shape[at], 1)) for at in axes]
-    itemsize = _itemsize(a, b)
-
-    def cost(lengths: Sequence[int]) -> float:
-        """How many times the units of both arrays are read."""
-        return sum(
-            math.prod(max(1.0, _unit(array, at) / length) for at, length in enumerate(lengths))
-            for array in (a, b)
-        )
-
-    def halved(at: int) -> list[int]:
-        return [-(-length // 2) if each == at else length for each, length in enumerate(lengths)]
-
-    while math.prod(lengths) * itemsize > most and max(lengths, default=1) > 1:
-        shorter = [halved(at) for at in axes if lengths[at] > 1]
-        lengths = min(shorter, key=lambda each: (cost(each), each))
-    for at in reversed(axes):
-        while math.prod(lengths) * itemsize < min(_SMALLEST, most) // 2 and lengths[at] < a.shape[at]:
+    shape, itemsize = tuple(map(min, a.shape, b.shape)), _itemsize(a, b)
+    lengths = [*tiles_for(a.chunk_grid, b.chunk_grid, shape, most // itemsize).lengths]
+    for at in reversed(range(a.ndim)):  # Many small chunks are read together.
+        while math.prod(lengths) * itemsize < min(_SMALLEST, most) // 2 and lengths[at] < shape[at]:
             lengths[at] *= 2
-    return tuple(lengths)
-
-
-def _joint(one: int, other: int) -> int:
-    """A length that both divide if it is not too large, else the larger one."""
-    joint = math.lcm(one, other)
-    return joint if joint <= 8 * max(one, other) else max(one, other)
+    return tuple(max(length, 1) for length in lengths)
 
 
 def _tiles(chosen: Sequence[DimSelection], lengths: Sequence[int]) -> Iterator[tuple[DimSelection, ...]]:
@@ -194,7 +168,7 @@ def _compare_tile(
     if problems and not is_whole:
         return Found(problems=tuple(problems))
     if problems:
-        parts = _tiles(tile, [min(_unit(a, at), _unit(b, at)) for at in range(a.ndim)])
+        parts = _tiles(tile, [*map(min, *(each.metadata.chunk_grid.largest for each in (a, b)))])
         of_chunks = (_compare_tile(a, b, part, first, is_whole=False) for part in parts)
         return functools.reduce(lambda one, other: _added(one, other, first), of_chunks, Found())
     one, other = map(np.ravel, read)
@@ -244,26 +218,27 @@ def _plain(value: Any) -> Any:
 
 def _largest(one: AnyArray, other: AnyArray) -> float | None:
     """The largest absolute difference of numbers."""
-    if one.dtype.kind not in "iuf" or other.dtype.kind not in "iuf":
+    if one.dtype.kind not in "iuf":
         return None
-    if one.dtype.kind == other.dtype.kind != "f":  # Unsigned numbers wrap around to the exact distance.
+    if one.dtype.kind != "f":  # Unsigned numbers wrap around to the exact distance.
         wide = np.maximum(one, other).astype(np.uint64) - np.minimum(one, other).astype(np.uint64)
         return float(wide.max())
-    # Where the machine has it, a wider type tells large integers from floats that are near.
-    wider = np.float64 if one.dtype.kind == other.dtype.kind else np.longdouble
     with np.errstate(all="ignore"):
-        distance = np.abs(one.astype(wider) - other.astype(wider))
+        distance = np.abs(one.astype(np.float64) - other.astype(np.float64))
     known = distance[~np.isnan(distance)]
     return float(known.max()) if known.size else None
 
 
 # Equality
 
-_NUMBERS, _TIMES, _TEXTS = "biufc", "mM", "OUT"
+_FAMILIES = ("iu", "OUT")  # Kinds of numpy whose elements are compared with each other's.
 
 
 def incomparable(one: np.dtype[Any], other: np.dtype[Any]) -> str:
-    """Why elements of two types cannot be compared; empty if they can."""
+    """Why elements of two types are not compared; empty if they are of one kind.
+
+    Integers are compared with integers of any width, floats with floats, text with text; times of one unit.
+    """
     if one.names is not None or other.names is not None:
         if one.names != other.names:
             return f"cannot be compared, as the fields differ: {one.names} | {other.names}"
@@ -272,34 +247,36 @@ def incomparable(one: np.dtype[Any], other: np.dtype[Any]) -> str:
             return f"cannot be compared, as the shapes of fields differ: {one} | {other}"
         pairs = ((one[name].base, other[name].base) for name in one.names or ())
         return next(filter(None, (incomparable(*pair) for pair in pairs)), "")
-    kinds = one.kind, other.kind
-    alike = one == other or any(set(kinds) <= set(family) for family in (_NUMBERS, _TEXTS))
-    alike = alike or (kinds[0] == kinds[1] and (kinds[0] == "S" or _common_unit(one, other) is not None))
-    return "" if alike else f"cannot be compared: {one} | {other}"
+    kinds = {one.kind, other.kind}
+    alike = any(kinds <= set(family) for family in _FAMILIES) or len(kinds) == 1
+    if kinds <= {"m", "M"}:
+        alike = alike and np.datetime_data(one) == np.datetime_data(other)
+    elif kinds == {"V"}:
+        alike = one == other
+    if alike:
+        return ""
+    packed = kinds <= set("iuf")
+    advice = "; unpack both with xarray to compare packed values with others" if packed else ""
+    return f"cannot be compared: {one} | {other}{advice}"
 
 
 def equal(one: AnyArray, other: AnyArray) -> AnyArray:
-    """Which elements of two arrays of one shape are equal, exactly; NaN equals NaN.
+    """Which elements of two arrays of one shape and kind are equal, exactly; NaN equals NaN.
 
     Examples
     --------
     >>> equal(np.array([1.0, np.nan, 0.0]), np.array([1.0, np.nan, -0.0]))
     array([ True,  True,  True])
-    >>> equal(np.array([2**53 + 1]), np.array([2.0**53]))
-    array([False])
+    >>> equal(np.array([2**63 - 1]), np.array([2**63 - 1], "u8"))
+    array([ True])
     """
     if one.dtype.names is not None:
         parts = (_whole(equal(one[name], other[name]), one.ndim) for name in one.dtype.names)
-        same: AnyArray = np.logical_and.reduce([*parts])
-        return same
-    if "c" in (one.dtype.kind, other.dtype.kind):
+        return np.asarray(np.logical_and.reduce([*parts]))
+    if one.dtype.kind == "c":
         return np.asarray(equal(np.real(one), np.real(other)) & equal(np.imag(one), np.imag(other)))
-    if one.dtype.kind in _TIMES and one.dtype != other.dtype:
-        return _equal_times(one, other)
     with np.errstate(invalid="ignore"):
         same = np.asarray(one == other, bool)
-        if "f" in (one.dtype.kind, other.dtype.kind) and one.dtype.kind != other.dtype.kind:
-            return _exactly(same, one, other)
         if one.dtype.kind not in "biuSUT":
             same |= np.asarray((one != one) & (other != other), bool)
     return same
@@ -308,45 +285,3 @@ def equal(one: AnyArray, other: AnyArray) -> AnyArray:
 def _whole(same: AnyArray, ndim: int) -> AnyArray:
     """Whether all items of fields that are arrays are equal."""
     return same.all(axis=tuple(range(ndim, same.ndim))) if same.ndim > ndim else same
-
-
-def _exactly(same: AnyArray, one: AnyArray, other: AnyArray) -> AnyArray:
-    """Integers against floats: large ones, which numpy rounds, are compared again, as integers."""
-    whole, real = (one, other) if other.dtype.kind == "f" else (other, one)
-    if whole.dtype.itemsize < 8:
-        return same
-    at = same & (np.abs(real.astype(np.float64)) >= _EXACT)
-    found, integers = real[at].astype(np.float64), whole[at]
-    fits = found < 2.0 ** (64 if integers.dtype.kind == "u" else 63)  # Others are larger than any integer.
-    same[at] = fits & (np.where(fits, found, 0).astype(integers.dtype) == integers)
-    return same
-
-
-def _equal_times(one: AnyArray, other: AnyArray) -> AnyArray:
-    """Times of two units; those that the unit of both cannot hold differ."""
-    common = np.promote_types(one.dtype, other.dtype)
-    same, cast = np.ones(np.shape(one), bool), []
-    for each in (one, other):
-        fits = _fits(each, common)
-        same &= fits
-        cast.append(np.where(fits, each, np.array("NaT", each.dtype)).astype(common))
-    same &= (cast[0] == cast[1]) | (np.isnat(cast[0]) & np.isnat(cast[1]))
-    return np.asarray(same)
-
-
-def _common_unit(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The unit in which times of two units can be compared; None if there is none, as of years and days."""
-    if one.kind != other.kind or one.kind not in _TIMES:
-        return None
-    try:
-        return np.promote_types(one, other)
-    except (TypeError, OverflowError):
-        return None
-
-
-def _fits(times: AnyArray, common: np.dtype[Any]) -> AnyArray:
-    """Which times a finer unit can hold. numpy wraps the others around, or raises."""
-    if np.datetime_data(times.dtype) == np.datetime_data(common):
-        return np.ones(np.shape(times), bool)
-    latest = np.array(_LATEST).view(common).astype(times.dtype).astype(np.int64)
-    return np.asarray((np.abs(times.astype(np.int64)) <= latest) | np.isnat(times))
