@@ -24,7 +24,7 @@ from _recording import RecordingStore
 from _things import Thing
 from _unprivileged import run_child
 from dask.array.core import getter
-from dask.base import collections_to_expr, tokenize
+from dask.base import collections_to_expr
 from dask.utils import key_split
 from distributed import protocol
 from hypothesis import HealthCheck, assume, given, settings
@@ -508,35 +508,6 @@ def test_the_root_says_nothing_about_an_array(local_store: LocalStore, tmp_path:
     for at, array in enumerate((many, flat, few)):
         array[-1] = 1
         assert from_zarr(array).name != before[at]
-
-
-@pytest.mark.parametrize("shape", [(20, 20, 20), (2000, 3), (5000,), (70, 70, 2)], ids=str)
-@pytest.mark.parametrize("format", [2, 3])
-def test_each_of_many_units_changes_the_name(shape: tuple[int, ...], format: int, tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    array = xzarr3.create_array(path, shape=shape, chunks=1, dtype="i1", zarr_format=format)
-    array[(0,) * len(shape)] = 1
-    rng = np.random.default_rng(sum(shape))
-    for number in range(8):
-        at = tuple(int(rng.integers(size)) for size in shape)
-        array[at] = 1
-        before = tokenize(array)
-        assert tokenize(xzarr3.open_array(path)) == before
-        tick(tmp_path)
-        if number % 2:
-            array[at] = 2
-        else:
-            run_child(lambda at=at: array.__setitem__(at, 2)).checked()
-        assert tokenize(array) != before
-
-
-def test_a_file_that_is_overwritten_in_place_changes_the_name(tmp_path: Path) -> None:
-    array, _ = _made(30, 30, where=tmp_path / "a", chunks=1, compressors=None)
-    for at in ((0, 0), (29, 29), (7, 11)):
-        before = tokenize(array)
-        tick(tmp_path)
-        (tmp_path / "a" / array.chunk_key(at)).write_bytes(b"abcd")
-        assert tokenize(array) != before
 
 
 def test_names_cost_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:

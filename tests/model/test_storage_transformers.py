@@ -16,7 +16,6 @@ from xzarr3 import MemoryStore, StorageTransformer, Store, UnknownExtensionError
 from xzarr3._types import JSON, Buffer, ByteRange
 from xzarr3.codecs.base import Configuration
 from xzarr3.model.storage_transformers import storage_transformer_names, unregister_storage_transformer
-from xzarr3.stores import Traits
 
 
 class _Flipped(Store):
@@ -150,35 +149,6 @@ def test_sharded_partial_reads_and_pickling(tmp_path: Any) -> None:
     )
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(array))[3:7, 1], data[3:7, 1])
     np.testing.assert_array_equal(xzarr3.from_zarr(array).compute(scheduler="threads"), data)
-
-
-def test_only_keys_of_chunks_are_asked_for(tmp_path: Any) -> None:
-    asked: list[str] = []
-
-    class Stamping(_Flipped):
-        traits = Traits(tells_changes=True)
-
-        def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
-            asked.extend(keys)
-            return self._store.versions([self._inner(key) for key in keys])
-
-    @register_storage_transformer
-    @dataclass(frozen=True)
-    class Stamped(Flip):
-        name = "example.stamped"
-
-        def wrap(self, store: Store, prefix: str, metadata: Any) -> Store:
-            return Stamping(store, prefix, self.mask)
-
-    try:
-        array = _make(xzarr3.LocalStore(tmp_path), Stamped())
-        before = array.__dask_tokenize__()
-        assert array.__dask_tokenize__() == before
-        assert set(asked) == {"a/c/0/0", "a/c/1/0"}
-        array[3, 3] = 7
-        assert array.__dask_tokenize__() != before
-    finally:
-        unregister_storage_transformer("example.stamped")
 
 
 @pytest.mark.parametrize(

@@ -80,19 +80,11 @@ def from_zarr(
 
     Notes
     -----
-    The name is derived from the location of the array, its documents, and a stamp that changes with its
-    values. Directories, zips and a :class:`MemoryStore` can detect changed values. For an array of more than
-    1,024 stored units in a directory, 256 of these are checked, and the folders that contain them: all of up
-    to 1,024 folders, 256 of more. If another program changes an unchecked file in place, or replaces a file
-    in an unchecked folder, the name stays the same. Every write by xzarr3 changes the name.
-
-    Object stores, web servers and fsspec cannot detect changed values (:attr:`Store.tells_changes`). There
-    the name changes with the documents, with their e-tags in an :class:`ObjectStore`, and when this process
-    writes to the array. If another process changes a chunk and no document, the name stays the same, and a
-    cluster that still holds a result of that name returns the old result. Pass another ``name`` to read
-    again.
-
-    A write with ``resume=True`` does not rely on names that may miss a changed chunk.
+    The name is derived from the location of the array, its documents, and what this process has written to
+    the array since it was first named here. So it is the same in every process, and changes with the shape,
+    the attributes and the encoding. If another process changes a chunk and no document, the name stays the
+    same, and a cluster that still holds a result of that name returns the old result. Pass another ``name``
+    to read again.
 
     Examples
     --------

@@ -1,29 +1,28 @@
 """Finds the stored arrays that a dask array reads, and tells whether two of them are the same array.
 
-A task may hold its source as an argument of a layer, inside a wrapper of xarray, in a task of an optimized
-graph, or as a variable of the reading function. All objects that are in memory are searched. The search reads
-nothing from a store, pickles nothing and makes no tasks.
+Layers are asked for their arguments, and layers of tasks for those of each task. An argument may hold an
+array inside a wrapper of xarray, and a function as a variable that it sees. The search reads nothing from a
+store, pickles nothing and makes no tasks.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
-from dask._task_spec import Task, TaskRef
-from dask.base import tokenize
+from dask._task_spec import Alias, Task, TaskRef
+from dask.blockwise import Blockwise
+from dask.highlevelgraph import MaterializedLayer
 
 from xzarr3.arrays import Array
 from xzarr3.errors import NodeNotFoundError, Xzarr3Error
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_node
-from xzarr3.nodes.freshness import MOST_STAMPED, tells_changes
 from xzarr3.nodes.node import locate_node
 from xzarr3.stores import Store
 
@@ -33,16 +32,15 @@ Place: TypeAlias = "tuple[object, str]"
 BEHIND = "behind"
 """First item of the identity of a store for values past the end of arrays, which no reader reads yet."""
 
-_PLAIN = frozenset(
-    {bool, int, float, complex, str, bytes, slice, range, type(None), type(...), np.ndarray, TaskRef}
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, slice, range, type(None), type(...), TaskRef, Alias),
+    *(np.generic, np.dtype, type, ModuleType, BuiltinFunctionType, Store),
 )
-_CLOSED_TYPES = (np.generic, np.dtype, type, ModuleType, BuiltinFunctionType, Store)
 _CLOSED_PACKAGES = frozenset(
     {"_thread", "asyncio", "concurrent", "distributed", "fsspec", "logging", "numpy", "obstore", "pandas"}
     | {"threading", "tornado", "weakref"}
 )
-_AT_ONCE = 2**12  # Keys whose stamps are asked for together.
-_LONG = 1000  # A longer sequence with integers at both ends is taken for block lengths, and not searched.
+_SIMPLE = frozenset(_PLAIN)
 
 
 class ReadLocations:
@@ -111,8 +109,8 @@ class ReadLocations:
             known = self._searched[id(layer)] = layer, frozenset(self._found_in(layer))
         return known[1]
 
-    def _found_in(self, value: object) -> Iterator[Place]:
-        for each in _arrays_in(value):
+    def _found_in(self, layer: object) -> Iterator[Place]:
+        for each in _arrays_in(_arguments(layer)):
             if isinstance(each, Array):
                 yield self.of(each)
             elif (found := _located(each)) is not None:
@@ -132,51 +130,6 @@ def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
     return [any(map(is_below, places.read_in(source.dask.layers))) for source in sources]
 
 
-def stamps_of_others(value: Any) -> list[str]:
-    """Stamps that change with the data of stored arrays, for changes that task names do not show.
-
-    For an array of this library with up to about a thousand stored units, in a store that can tell changes,
-    the name of its dask array changes with the data; it gets no stamp. For a larger array, the stamp is made
-    from every stored unit. For tasks that read arrays of zarr-python, xarray derives names from the
-    modification time of the top directory, which most changes do not alter; those arrays always get a stamp.
-    If changes cannot be detected, the stamp is random and never recurs.
-
-    Examples
-    --------
-    >>> from xzarr3 import MemoryStore, create_array, from_zarr
-    >>> stamps_of_others([1, "a", create_array(MemoryStore(), shape=3, dtype="i4")])
-    []
-    """
-    found = []
-    for each in _arrays_in(value):
-        if isinstance(each, Array):
-            found.append(_stamp_of_units(each))
-        else:
-            place = _located(each)
-            opened = None if place is None else array_at(*place)
-            found += [_unknown()] if opened is None else [tokenize(opened), _stamp_of_units(opened)]
-    return sorted({stamp for stamp in found if stamp is not None})
-
-
-def _stamp_of_units(array: Array) -> str | None:
-    """A stamp of all stored units of an array; None if the name of its dask array changes with them."""
-    store = array.engine.store
-    if not (tells_changes(array) and store.listable):
-        return _unknown()
-    if array.nshards <= MOST_STAMPED:
-        return None
-    digest = hashlib.blake2b(digest_size=16)
-    keys = sorted(store.list_prefix(array.engine.prefix))
-    for first in range(0, len(keys), _AT_ONCE):
-        some = keys[first : first + _AT_ONCE]
-        digest.update(repr((some, store.versions(some))).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-def _unknown() -> str:
-    return uuid.uuid4().hex
-
-
 def _located(array: Any) -> tuple[Store, str] | None:
     """The store and the path of a zarr-python array; None if its store cannot be opened here."""
     try:
@@ -193,31 +146,49 @@ def array_at(store: Store, path: str, *, read_only: bool = True) -> Array:
     return Array(store, path, found[1], format=found[0], read_only=read_only)
 
 
-def _arrays_in(value: Any) -> Iterator[Any]:
-    """All stored arrays, of this library and of zarr-python, that an object refers to."""
-    seen: dict[int, object] = {}  # Holds the objects, so that no other object gets the same id().
-    left = [value]
+def _arguments(layer: Any) -> Iterable[object]:
+    """What the tasks of a layer hold."""
+    if isinstance(layer, Blockwise):
+        return [layer.task, *(each for each, index in layer.indices if index is None), layer.io_deps]
+    if isinstance(layer, MaterializedLayer):
+        return layer.mapping.values()
+    return [each for name, each in vars(layer).items() if name != "_tasks"]
+
+
+@cache
+def _kind(of: Any) -> type:
+    """How objects of a type are searched."""
+    for kind in (Task, list, tuple, set, frozenset, dict, np.ndarray, FunctionType, Array):
+        if issubclass(of, kind):
+            return list if kind in (tuple, set, frozenset) else kind
+    closed = issubclass(of, _PLAIN) or of.__module__.partition(".")[0] in _CLOSED_PACKAGES
+    return type(None) if closed else object
+
+
+def _arrays_in(values: Iterable[object]) -> Iterator[Any]:
+    """All stored arrays, of this library and of zarr-python, that values hold."""
+    seen: dict[int, Any] = {}  # Holds the objects, so that no other object gets the same id().
+    left: list[Any] = [*values]
     while left:
         value = left.pop()
-        kind = type(value)
-        if id(value) in seen or (kind in _PLAIN and not _holds_objects(value)):
+        of: Any = type(value)
+        kind = _kind(of)
+        if kind is type(None):
+            continue
+        if kind is Task:  # Of which there may be very many, and each is met once.
+            left += value.args
+            left += (value.func, *value.kwargs.values())
+            continue
+        if id(value) in seen or (kind is list and _SIMPLE.issuperset(map(type, value))):
             continue
         seen[id(value)] = value
-        if kind is tuple or kind is list:
-            lengths = len(value) > _LONG and type(value[0]) is type(value[-1]) is int
-            if not (lengths or _PLAIN.issuperset(map(type, value))):
-                left += value
-        elif kind is dict:
-            left += list(value.values())
-        elif kind is Task:
-            left += (value.func, value.args, value.kwargs)
+        if kind is list:
+            left += value
         elif is_array(value):
             yield value
-        elif isinstance(value, dict):  # No other mapping: iterating over a layer makes all its tasks.
-            left += list(value.values())
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            left += value
-        elif not isinstance(value, _CLOSED_TYPES):
+        elif kind is dict:  # No other mapping: iterating over a layer makes all its tasks.
+            left += value.values()
+        else:
             left += _held_by(value)
 
 
@@ -228,10 +199,6 @@ def is_array(value: object) -> bool:
 
 def _is_of_zarr_python(value: object) -> bool:
     return type(value).__module__.startswith("zarr.") and hasattr(value, "store_path")
-
-
-def _holds_objects(value: object) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.hasobject
 
 
 def _held_by(value: Any) -> Iterator[object]:
@@ -245,8 +212,8 @@ def _held_by(value: Any) -> Iterator[object]:
         travels = "<" in value.__qualname__ or value.__module__ == "__main__"
         yield from used if travels else filter(is_array, used)
     elif isinstance(value, np.ndarray):
-        yield value.tolist()
-    elif type(value).__module__.partition(".")[0] not in _CLOSED_PACKAGES:
+        yield value.tolist() if value.dtype.hasobject else None
+    else:
         yield from gc.get_referents(value)
 
 

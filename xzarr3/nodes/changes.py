@@ -1,9 +1,9 @@
 """Remembers what this process has changed in stores, for readers that do not look at the store again.
 
 Where each look takes a request, readers trust a document for a short while, but not after this process has
-changed it. Also, some stores cannot tell whether a value has changed. Dask's names for their arrays are made
-from the documents, which stay the same when values change. So each change gives an array a new mark, which is
-part of its dask name in this process. This module knows nothing of what other processes write.
+changed it. Dask's names for arrays are made from their documents, which stay the same when values change. So
+a change gives an array that was named before a new mark, which is part of its name in this process. This
+module knows nothing of what other processes write.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Changed(NamedTuple):
 _NEVER = Changed()
 _changed: dict[object, Changed] = {}
 _forgotten = _NEVER
+_named: dict[object, None] = {}
+"""The arrays that have a dask name in this process."""
 
 
 def last(store: Store, path: str) -> Changed:
@@ -37,9 +39,19 @@ def last(store: Store, path: str) -> Changed:
     return _changed.get((_holder(store).identity, path), _forgotten)
 
 
+def named(store: Store, path: str) -> str | None:
+    """The mark for the dask name of an array, whose next change gives it a new one."""
+    place = _holder(store).identity, path
+    while len(_named) >= _REMEMBERED:
+        _named.pop(next(iter(_named)))
+    _named[place] = None
+    return last(store, path).mark
+
+
 def note_values(store: Store, path: str) -> None:
-    """Note that values of an array were changed, in a store that cannot tell."""
-    _note(store, path, last(store, path).documents)
+    """Note that values of an array were changed."""
+    if (_holder(store).identity, path) in _named:
+        _note(store, path, last(store, path).documents)
 
 
 def note_documents(store: Store, paths: Iterable[str]) -> None:

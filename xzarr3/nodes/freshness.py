@@ -2,16 +2,14 @@
 
 Readers and writers check that the stored document is the one with which the array was opened, or describes
 the same array: :func:`read_steadily`, :func:`check_current` and :func:`check_to_write`. Dask names tasks by
-:func:`token`, which changes when values or documents change. What was seen of documents is kept in
-:mod:`xzarr3.nodes.revalidation`, and what this process changed in :mod:`xzarr3.nodes.changes`.
+:func:`token`, which changes with the documents and with what this process writes. What was seen of documents
+is kept in :mod:`xzarr3.nodes.revalidation`, and what this process changed in :mod:`xzarr3.nodes.changes`.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -28,9 +26,6 @@ from xzarr3.parallel import parallel_map
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
 
-MOST_STAMPED = 1024
-"""Stored units, or directories of them, up to which dask's names reflect a change of each one."""
-_SOME = 256  # number checked if there are more
 _ATTEMPTS = 3  # attempts to read one version of an array that is being changed
 
 
@@ -307,69 +302,21 @@ def same(array: Array, found: NodeMetadata | None, shape: tuple[int, ...] | None
     return found
 
 
-def tells_changes(array: Array) -> bool:
-    """Whether dask's names reflect every change of values that :func:`_stamps` can notice.
-
-    If the store cannot tell, names are made from the documents as opened, and from what this process has
-    written.
-    """
-    return array.store.traits.tells_changes and array.engine.store.traits.tells_changes
-
-
 def note_values(array: Array) -> None:
-    """Note that this process changes values, for dask's names; needed only if the store cannot tell."""
-    if not tells_changes(array):
-        changes.note_values(array.store, array.path)
-
-
-def _stamps(array: Array) -> object:
-    """Stamps that change when values of stored units change, at the cost of about a thousand looks at most.
-
-    With few units, each one is checked. With more, all their directories are checked, as replacing or erasing
-    a file changes its directory. Some of the files are checked as well, as some programs write into files in
-    place. Changes that such programs make to other files are missed: :func:`xzarr3.from_zarr` says so, and a
-    resumed write does not rely on these stamps. If there are very many directories, or none, some of them are
-    checked, and the root, which every write by this package changes, even a write to another array.
-    """
-    # Storage transformers may keep the values under other keys, or somewhere else.
-    counts, key, store = array.shard_grid_shape, array.engine.key, array.engine.store
-    if math.prod(counts) <= MOST_STAMPED:
-        return store.versions([*map(key, _sample(counts, MOST_STAMPED))])
-    many = math.prod(counts[:-1]) > MOST_STAMPED
-    rows = _sample(counts[:-1], _SOME if many else MOST_STAMPED)
-    folders = [*dict.fromkeys(key((*at, 0)).rpartition("/")[0] for at in rows)]
-    stamps = [store.versions(folders), store.versions([*map(key, _sample(counts, _SOME))])]
-    if many or not any(stamps[0]):
-        stamps.append(store.versions([""]))
-    return stamps
+    """Note that this process changes values, for dask's names."""
+    changes.note_values(array.store, array.path)
 
 
 def token(array: Array) -> object:
-    """The token by which dask names an array; changes when values or documents change."""
-    import hashlib
+    """The token by which dask names an array.
 
-    stamps: tuple[object, object] = array._tag, changes.last(array.store, array.path).mark
-    if tells_changes(array):
-        looked_at = array.store.versions([array._key]), _stamps(array)
-        # As one text, since dask would hash every number in it.
-        stamps = hashlib.blake2b(repr(looked_at).encode(), digest_size=16).hexdigest(), None
+    It changes with the documents, and with what this process writes once it has named the array. It is the
+    same in every process that has not written since.
+    """
+    version = array.store.versions([array._key])[0]
+    stamps = array._tag if version is None else repr(version), changes.named(array.store, array.path)
     place = array.store.identity, array.store.told_apart
     options: list[str] = [] if array.missing == "fill" else [array.missing]
     if array._bounded is not None:
         options.append(repr(coding(array._bounded.metadata)))
     return ("xzarr3.Array", place, array.path, array._known.text, stamps, *options)
-
-
-def _sample(counts: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:
-    """All coordinates in a grid, or up to ``most`` evenly spaced ones."""
-    number = math.prod(counts)
-    if number <= most:
-        yield from itertools.product(*map(range, counts))
-        return
-    for n in range(most):
-        at = n * (number - 1) // (most - 1)
-        coords = []
-        for count in reversed(counts):
-            at, rest = divmod(at, count)
-            coords.append(rest)
-        yield tuple(reversed(coords))
