@@ -152,23 +152,6 @@ def test_to_zarr_append_never_widens_what_does_not_grow() -> None:
     assert contents(store) == before
 
 
-def test_to_zarr_append_of_a_tree_compares_nodes_that_do_not_grow(tmp_path: Path) -> None:
-    def tree(start: int, area: float) -> xr.DataTree:
-        made = steps(start, area=area)
-        return xr.DataTree.from_dict({"/": made[["v"]], "/fixed": made[["area"]].drop_vars("x")})
-
-    to_zarr(tree(0, 1.0), tmp_path)
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"'area' at \[0\] is 9\.0 here") as caught:
-        to_zarr(tree(2, 9.0), tmp_path, append_dim="time")
-    assert "raised for the group '/fixed'" in caught.value.__notes__
-    with pytest.raises(ValueError, match="label 2000-01-01 of the coordinate 'time'"):
-        to_zarr(tree(0, 1.0), tmp_path, append_dim="time")
-    assert contents(tmp_path) == before
-    to_zarr(tree(2, 1.0), tmp_path, append_dim="time")
-    assert open_dataset(tmp_path).sizes["time"] == 4
-
-
 # Labels along the dimension of the append
 
 NOLEAP = [cftime.DatetimeNoLeap(2000, 2, day) for day in range(1, 29)]

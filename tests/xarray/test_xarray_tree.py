@@ -319,24 +319,14 @@ def test_mode_r_plus_sets_values_only(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_append_to_all_nodes(tmp_path: Path) -> None:
-    def part(start: int) -> xr.DataTree:
-        time = np.datetime64("2000-01-01", "ns") + np.arange(start, start + 3).astype("m8[D]")
-        nodes = {"/": xr.Dataset(coords={"time": time}), "/fixed": xr.Dataset({"area": ("x", [1.0, 2.0])})}
-        for n in range(3):
-            nodes[f"/model/{n}"] = xr.Dataset({"tas": (("time", "x"), np.full((3, 2), n + start, "f4"))})
-        return xr.DataTree.from_dict(nodes)
-
-    for start in (0, 3, 6):
-        xzarr3.to_zarr(part(start), tmp_path, append_dim="time")
-    for read in (ours, theirs):
-        found = read(tmp_path)
-        assert found.sizes["time"] == 9
-        for n in range(3):
-            assert found[f"model/{n}/tas"][:, 0].values.tolist() == [n + at // 3 * 3 for at in range(9)]
-        assert found["fixed/area"].values.tolist() == [1, 2]
-    with pytest.raises(ValueError, match="no node of the tree has"):
-        xzarr3.to_zarr(part(9), tmp_path, append_dim="lon")
+@pytest.mark.parametrize("options", [{"append_dim": "x"}, {"region": "auto"}, {"region": {"x": slice(0, 3)}}])
+def test_to_zarr_refuses_to_append_trees_and_to_write_regions_of_them(options: Any) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.to_zarr(tree(), store)
+    before = contents(store)
+    with pytest.raises(ValueError, match=r"is not for trees; write each dataset by a call of its own"):
+        xzarr3.to_zarr(tree(), store, **options)
+    assert contents(store) == before
 
 
 def test_an_interrupted_change_is_told_of(tmp_path: Path) -> None:
@@ -468,20 +458,3 @@ print(hasattr(ds, "xzarr3"), hasattr(ds["a"], "xzarr3"), hasattr(xr.DataTree(), 
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "True True True\n"
-
-
-@pytest.mark.parametrize("region", ["auto", {"x": "auto"}, {"x": slice(1, 3)}])
-def test_regions_of_a_tree(tmp_path: Path, region: Any) -> None:
-    def part(start: int, stop: int, factor: int) -> xr.Dataset:
-        return xr.Dataset({"v": ("x", np.arange(start, stop) * factor)}, coords={"x": np.arange(start, stop)})
-
-    whole = xr.DataTree.from_dict({"/a": part(0, 5, 1), "/b/c": part(0, 5, 2)})
-    later = xzarr3.to_zarr(whole.chunk(x=2), tmp_path, compute=False)
-    assert xzarr3.open_array(tmp_path, "a/v")[:].tolist() == [0, 0, 0, 0, 0]
-    later.compute(scheduler="synchronous")
-    some = xr.DataTree.from_dict({"/a": part(1, 3, 10), "/b/c": part(1, 3, 20)})
-    xzarr3.to_zarr(some.chunk(x=1), tmp_path, region=region)
-    assert xzarr3.open_array(tmp_path, "a/v")[:].tolist() == [0, 10, 20, 3, 4]
-    assert xzarr3.open_array(tmp_path, "b/c/v")[:].tolist() == [0, 20, 40, 6, 8]
-    with pytest.raises(ValueError, match="no node of the tree"):
-        xzarr3.to_zarr(some, tmp_path, region={"y": slice(1, 3)})

@@ -233,6 +233,14 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not a type of JSON")
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Half of a pair of surrogates.
+        return False
+    return True
+
+
 def _not_json(value: Any, depth: int = 0, *, finite: bool = True) -> tuple[str, object] | None:
     """The place and the value of something in ``value`` that JSON cannot hold; None if there is nothing.
 
@@ -241,6 +249,8 @@ def _not_json(value: Any, depth: int = 0, *, finite: bool = True) -> tuple[str, 
     if depth > _MAX_DEPTH:
         return "", value
     if isinstance(value, (np.generic, np.ndarray)):
+        if value.dtype.kind in "mM":  # Numpy makes integers of some of them.
+            return "", value
         value = value.tolist()
     if isinstance(value, Mapping):
         for key in value:
@@ -251,8 +261,10 @@ def _not_json(value: Any, depth: int = 0, *, finite: bool = True) -> tuple[str, 
         items = [(f"[{at}]", item) for at, item in enumerate(value)]
     elif isinstance(value, float):
         return None if not finite or math.isfinite(value) else ("", value)
-    elif value is None or isinstance(value, (str, int)):
+    elif value is None or isinstance(value, int):
         return None
+    elif isinstance(value, str):
+        return None if value.isascii() or _is_unicode(value) else ("", value)
     else:
         return "", value
     for place, item in items:

@@ -25,7 +25,6 @@ from xzarr3.errors import (
     MetadataError,
     UnknownNameError,
     Xzarr3Error,
-    listed,
     one_of,
     shorten,
 )
@@ -83,6 +82,12 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
     """
     if not isinstance(data, DataTree):
         return {"": DatasetNode(path, as_dataset(data), asked)}
+    for option in ("append_dim", "region"):
+        if getattr(asked, option) is not None:
+            raise ArgumentError(
+                f"{option} is not for trees; write each dataset by a call of its own, as in "
+                f"to_zarr(tree['name'].to_dataset(), store, group='name', {option}=...)"
+            )
     unknown = set(asked.encoding) - set(data.groups)
     if unknown:
         raise ArgumentError(
@@ -94,30 +99,10 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
         place = f"{node_prefix(path)}{relative}".rstrip("/")
         check_group_path(place)
         dataset = node.to_dataset(inherit=asked.write_inherited_coords or node is data)
-        own = replace(
-            asked,
-            encoding=asked.encoding.get(node.path) or {},
-            append_dim=asked.append_dim if asked.append_dim in dataset.dims else None,
-            region=_region_of(dataset, asked.region),
+        nodes[relative] = DatasetNode(
+            place, dataset, replace(asked, encoding=asked.encoding.get(node.path) or {})
         )
-        nodes[relative] = DatasetNode(place, dataset, own)
-    if isinstance(asked.region, Mapping):
-        dims = {dim for node in nodes.values() for dim in node.dataset.dims}
-        beyond = [dim for dim in asked.region if dim not in dims]
-        if beyond:
-            raise ArgumentError(f"no node of the tree has the dimensions {listed(beyond)} of ``region``")
-    if asked.append_dim is not None and all(node.asked.append_dim is None for node in nodes.values()):
-        raise ArgumentError(f"no node of the tree has the dimension append_dim={asked.append_dim!r}")
     return nodes
-
-
-def _region_of(dataset: Dataset, region: Any) -> Any:
-    """The part of a region that applies to one node; None if the node has no variables."""
-    if not isinstance(region, Mapping):
-        return region
-    if not dataset.variables:
-        return None
-    return {dim: part for dim, part in region.items() if dim in dataset.dims} or region
 
 
 def as_dataset(data: Dataset | DataArray) -> Dataset:
