@@ -16,7 +16,6 @@ import xarray as xr
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError
 from xzarr3.nodes import case_folding
-from xzarr3.stores.local.names import LOCK
 from xzarr3.xarray import to_zarr
 
 
@@ -49,9 +48,8 @@ def folds(
     if request.param == "vfat":
         yield request.getfixturevalue("vfat"), "T"
         return
-    monkeypatch.setattr(case_folding, "_folding_of", lambda root: case_folding.Folding(case=True, forms=True))
-    monkeypatch.setattr(case_folding, "_may_be_there", lambda folder, name: True)
-    yield tmp_path / "store", "E\u0301"
+    monkeypatch.setattr(case_folding, "_folds", lambda root: True)
+    yield tmp_path / "store", "T"
 
 
 def test_names_that_a_file_system_cannot_tell_apart_are_refused(folds: tuple[Path, str]) -> None:
@@ -90,36 +88,11 @@ def test_names_that_a_file_system_cannot_tell_apart_are_refused(folds: tuple[Pat
     assert sorted(xzarr3.open_group(root / "group")) == [alike]
 
 
-@pytest.mark.parametrize(
-    ("case", "forms", "refused"), [(True, False, ["t"]), (False, True, ["\u00e9"]), (False, False, [])]
-)
-def test_only_names_that_a_file_system_folds_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: bool, forms: bool, refused: list[str]
-) -> None:
-    """Some, as Apple's with a setting, tell cases apart, and not how a letter with an accent is spelled."""
-    monkeypatch.setattr(
-        case_folding,
-        "_is_found",
-        lambda folder, name, other: case if name.endswith(f"a{LOCK}") else forms,
-    )
-    case_folding._folding.clear()
-    group = xzarr3.create_group(tmp_path / "store")
-    for name, alike in (("T", "t"), ("e\u0301", "\u00e9")):
-        group.create_array(name, data=np.arange(4.0))
-        if alike in refused:
-            with pytest.raises(NodeExistsError, match="the same node"):
-                to_zarr(xr.Dataset({name: ("x", [1]), alike: ("y", [2])}), tmp_path / "store", mode="w")
-        else:
-            group.create_array(alike, data=np.arange(3.0))
-    case_folding._folding.clear()
-
-
 def test_names_that_differ_in_case_are_two_where_they_are(tmp_path: Path) -> None:
     """What is tried to find that out leaves nothing behind."""
-    case_folding._folding.clear()
     both = xr.Dataset({"T": ("x", np.arange(4.0)), "t": ("y", np.arange(3.0))})
     to_zarr(both, tmp_path / "a.zarr")
-    if case_folding._folding_of(str(tmp_path / "a.zarr")).case:
+    if case_folding._folds(str(tmp_path / "a.zarr")):
         pytest.skip("the file system of temporary files folds names")
     xzarr3.create_array(tmp_path / "a.zarr", "other/T", data=np.arange(2))
     xzarr3.create_array(tmp_path / "a.zarr", "other/t", data=np.arange(3))
