@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from dataclasses import replace
 from operator import truediv
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from xzarr3.advice.imagined import imagined
 from xzarr3.advice.patterns import PATTERNS, accesses, roles
 from xzarr3.advice.report import duration
 from xzarr3.advice.subject import subject_of
-from xzarr3.advice.time_steps import step_days
 
 YEARS = (8760, 721, 1440)
 SMALL = (24, 40, 60)
@@ -300,12 +298,15 @@ def test_the_advised_layout_answers_sooner_than_the_present_one(
     assert advised < now or found.best is found.present
 
 
-def test_a_slow_codec_is_not_chosen_for_a_few_percent() -> None:
-    zstd = Compression("zstd", ["zstd"], 2.73, 4e8, 9e8)
-    gzip = Compression("gzip", ["gzip"], 2.81, 6e7, 3e8)
-    for target in TARGETS.values():
-        assert _chosen([zstd, gzip], target) is zstd
-        assert _chosen([zstd, gzip._replace(ratio=20.0, decode=8e8)], target).name == "gzip"
+def test_the_compressor_that_stores_least_is_chosen_if_it_is_worth_it() -> None:
+    none, zstd, lz4 = (
+        Compression("none", None, 1.0),
+        Compression("zstd", ["zstd"], 2.7),
+        Compression("lz4", ["x"], 2.1),
+    )
+    assert _chosen([none, zstd, lz4]) is zstd
+    assert _chosen([none, zstd._replace(ratio=1.02), lz4._replace(ratio=0.99)]) is none
+    assert _chosen([zstd._replace(is_measured=False)]).name == "zstd"
 
 
 def test_a_scan_counts_by_default() -> None:
@@ -381,89 +382,25 @@ def test_a_pattern_of_ones_own() -> None:
     assert (only.access, only.bytes_used) == ("week", 168 * 90 * 1440 * 4)
 
 
-def _dataset(step: str, number: int) -> xr.Dataset:
-    times = np.datetime64("2001-01-01T00", "ns") + np.arange(number) * np.timedelta64(1, step)
-    return xr.Dataset(
-        {"t2m": (("time", "lat", "lon"), np.zeros((number, 16, 16), "f4"))}, coords={"time": times}
-    )
-
-
-@pytest.mark.parametrize(("step", "month", "day"), [("h", 730, 24), ("D", 30, 1), ("W", 4, 1)])
-@pytest.mark.parametrize("kind", ["dataset", "lazy", "cftime", "array", "undecoded"])
-def test_the_time_coordinate_tells_the_steps(
-    step: str, month: int, day: int, kind: str, tmp_path: Path
-) -> None:
-    data: Any = _dataset(step, 1000)
-    if kind == "cftime":
-        pytest.importorskip("cftime")
-        data = data.convert_calendar("proleptic_gregorian", use_cftime=True)
-    if kind in ("array", "undecoded", "lazy"):
-        xzarr3.to_zarr(data, tmp_path / "a")
-        data = xr.open_dataset(tmp_path / "a", engine="xzarr3", decode_times=kind != "undecoded")
-    if kind == "array":
-        data = xzarr3.open_array(tmp_path / "a", "t2m")
-    found = subject_of(data, None, None, None)
-    assert (found.steps_of_a_month, found.steps_of_a_day) == (month, day)
-    region, append = xzarr3.advise(data, access={"region": 1, "append": 1}).best.predictions
-    assert region.bytes_used == month * 4 * 4 * 4
-    assert append.bytes_used == day * 16 * 16 * 4
-
-
-@pytest.mark.parametrize(
-    ("values", "attrs", "expected"),
-    [
-        (np.arange(8) * 6, {"units": "hours since 2000-01-01"}, 0.25),
-        (np.arange(8), {"units": "Days since 1-1-1"}, 1.0),
-        (np.arange(8) * 60, {"units": "min since 2000-01-01"}, 1 / 24),
-        (np.arange(8), {"units": "months since 2000-01-01"}, 365.2425 / 12),
-        (np.arange(8), {"units": "1"}, None),
-        (np.arange(8), {}, None),
-        (np.zeros(8), {"units": "days since 2000-01-01"}, None),
-        (np.arange(7), {"units": "days since 2000-01-01"}, None),
-        (np.array(list("abcdefgh")), {"units": "days since 2000-01-01"}, None),
-        (np.full(8, np.nan), {"units": "days since 2000-01-01"}, None),
-        (np.linspace(-120, 120, 8).astype("i1"), {"units": "hours since 2000-01-01"}, 10 / 7),
-        (np.arange(8, 0, -1, "u1"), {"units": "days since 2000-01-01"}, 1.0),
-        (np.arange(8).astype("m8[h]"), {}, 1 / 24),
-        (np.array([*range(7), -(2**63)]), {"units": "days since 2000-01-01"}, None),
-        (np.array([*range(7), -9]), {"units": "days since 2000-01-01", "_FillValue": -9}, None),
-        (np.array([*range(1, 8), 0]), {"units": "days since 2000-01-01"}, None),
-    ],
-    ids=range(16),
-)
-def test_units_of_times(values: Any, attrs: dict[str, str], expected: float | None) -> None:
-    store = xzarr3.MemoryStore()
-    data = xzarr3.create_array(store, "g/t2m", shape=(8, 4), dtype="f4", dimension_names=["time", "x"])
-    assert step_days(data, "time", 0) is None
-    xzarr3.create_array(store, "g/time", data=values, dimension_names=["time"], attributes=attrs)
-    assert step_days(data, "time", 0) == (None if expected is None else pytest.approx(expected))
-
-
 @pytest.mark.parametrize("name", ["", "..", "../x", "/", "a/b", "."])
 def test_dimensions_of_any_name(name: str) -> None:
     data = xzarr3.create_array(
         xzarr3.MemoryStore(), "g/a", shape=(8, 4), dtype="f4", dimension_names=[name, "x"]
     )
-    assert step_days(data, name, 0) is None
     assert xzarr3.advise(data).best.chunks
 
 
 @pytest.mark.parametrize("length", [1, 3, 24, 30, 100])
-@pytest.mark.parametrize("steps", [1, 8, 24])
-def test_appends_are_counted(length: int, steps: int) -> None:
+def test_appends_are_counted(length: int) -> None:
     """The requests on average are those of many appends one after another."""
     array = xzarr3.create_array(
         xzarr3.MemoryStore(), shape=(2400, 16, 16), dtype="f4", chunks=(length, 16, 4), compressors=None
     )
-    subject = replace(subject_of(array, None, None, None), step_days=1 / steps)
-    assert subject.steps_of_a_day == steps
-    wanted = accesses({"append": 1}, array.shape, subject.roles, steps_of_a_day=steps)
+    subject = subject_of(array, None, None, None)
+    wanted = accesses({"append": 1}, array.shape, subject.roles)
     present = _present(subject, wanted, subject.roles, TARGETS["s3"])
     assert present is not None
-    made = 0
-    for start in range(0, length * steps, steps):
-        first, last = start // length, (start + steps - 1) // length
-        made += 4 * (last - first + 1 + (start % length > 0))
+    made = sum(4 * (1 + (start % length > 0)) for start in range(length))
     assert present.predictions[0].requests == round(made / length)
 
 

@@ -40,7 +40,7 @@ const found = [...document.querySelectorAll("section")].map(section => {
       return own.right > around.right + 1 || own.left < around.left - 1 || own.bottom > around.bottom + 1;
     })).map(text => text.textContent),
     colors: [getComputedStyle(box).color, getComputedStyle(box).backgroundColor],
-    face: drawings.slice(0, 1).map(svg => getComputedStyle(svg.querySelector(".xz-face,.xz-bar")).fill),
+    face: drawings.slice(0, 1).map(svg => getComputedStyle(svg.querySelector(".xz-face")).fill),
     scripts: box.querySelectorAll("script,img").length,
   };
 });

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from xzarr3.advice.compression import Compression, compressions, present_compression
+from xzarr3.advice.compression import RATE, Compression, compressions, present_compression
 from xzarr3.advice.imagined import TARGETS, Target, encoded_size, imagined, shard_size
 from xzarr3.advice.layouts import Layout, layouts
 from xzarr3.advice.patterns import Access, Roles, accesses
@@ -20,7 +20,7 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import available_threads
 from xzarr3.stores import Store
 
-_NEARLY = 1.25
+_WORTH = 1.05  # Times smaller that a compressor stores than none, if it is worth its time.
 _CALL = 0.002  # Seconds that a call takes anyway: layouts that differ by less are alike.
 
 
@@ -55,17 +55,15 @@ def advise(
         or on S3 where nothing tells.
     dims : sequence of str, optional
         Names of the dimensions. Time is found by its name, or is the first of three or more dimensions, or of
-        dimensions without names. Its coordinate, in the dataset or beside the array, tells how many times a
-        month has for ``"region"``, and a day for ``"append"``. Without it these are 30 and 1.
+        dimensions without names.
 
     Returns
     -------
     Advice
         Its requests and bytes are those that :meth:`xzarr3.Array.explain` gives for such an array. Its times
-        are estimates from the costs of the target and the usual speeds of compressors. The layouts are
-        compared with one compressor: the one that stores least, of those with which a byte is moved and
-        decoded in at most 1.25 times the least time. The present layout of data, which is that in a store or
-        what :func:`xzarr3.to_zarr` makes of a dataset, is the best if none is more than 10 % better.
+        are estimates from the costs of the target and one usual speed for all compressors. The layouts are
+        compared with the compressor that stores least. The present layout of data, which is that in a store
+        or what :func:`xzarr3.to_zarr` makes of a dataset, is the best if none is more than 10 % better.
 
     Raises
     ------
@@ -93,15 +91,9 @@ def advise(
         )
     place = _target(given.place if target is None else target)
     found = given.roles
-    wanted = accesses(
-        access,
-        shape,
-        found,
-        steps_of_a_month=given.steps_of_a_month,
-        steps_of_a_day=given.steps_of_a_day,
-    )
+    wanted = accesses(access, shape, found)
     tried = compressions(given.sample, given.array)
-    chosen = _chosen(tried, place)
+    chosen = _chosen(tried)
 
     def laid_out(layout: Layout) -> ArrayMetadata:
         settings = Settings(layout.chunks, layout.shards, chosen.compressors)
@@ -126,15 +118,10 @@ def _target(target: str | Store | Target) -> Target:
     return TARGETS[target]
 
 
-def _chosen(tried: Sequence[Compression], target: Target) -> Compression:
-    """The compressor that stores least, of those whose elements arrive nearly as soon as the fastest ones.
-
-    Stored bytes are moved with the bandwidth of the target and decoded on one core: more cores would hide
-    the time of a slow codec, but still spend it.
-    """
-    times = [1 / each.ratio / target.bandwidth + 1 / each.decode for each in tried]
-    good = [each for each, seconds in zip(tried, times, strict=True) if seconds <= _NEARLY * min(times)]
-    return max(good, key=lambda each: each.ratio)
+def _chosen(tried: Sequence[Compression]) -> Compression:
+    """The compressor that stores least; none if no other stores much less."""
+    best = max(tried, key=lambda each: each.ratio)
+    return best if best.ratio > _WORTH else tried[0]
 
 
 def _present(given: Subject, wanted: Sequence[Access], found: Roles, target: Target) -> Candidate | None:
@@ -182,9 +169,9 @@ def _judged(
     files = math.prod(metadata.chunk_grid.counts(metadata.shape))
     lengths = metadata.chunk_grid.largest
     predictions = tuple(
-        _append(array, each, lengths, unit, size, found, compression, target)
+        _append(array, each, lengths, unit, size, found, target)
         if each.selection is None
-        else _read(array, each, files, size, compression, target)
+        else _read(array, each, files, size, target)
         for each in wanted
     )
     shard = chain.shard
@@ -201,9 +188,7 @@ def _judged(
     )
 
 
-def _read(
-    array: Array, access: Access, files: int, size: int, compression: Compression, target: Target
-) -> Prediction:
+def _read(array: Array, access: Access, files: int, size: int, target: Target) -> Prediction:
     chain, selection = array.engine.meta.chain, cast("tuple[Any, ...]", access.selection)
     plan = array.plan(selection)
     if chain.shard is None and not chain.is_plain:
@@ -217,39 +202,29 @@ def _read(
         found = array.explain(selection, threads=1)
         requests, moved, chunks, used = found.requests, found.bytes_moved, found.chunks, found.bytes_used
     each = chain.spec.nbytes if chain.shard is None else chain.shard.inner.spec.nbytes
-    seconds = _seconds(requests, moved, chunks, each, compression.decode, target)
+    seconds = _seconds(requests, moved, chunks, each, target)
     return Prediction(access.name, access.weight, requests, moved, used, chunks * each, seconds)
 
 
 def _append(
-    array: Array,
-    access: Access,
-    lengths: Sequence[int],
-    unit: int,
-    size: int,
-    found: Roles,
-    compression: Compression,
-    target: Target,
+    array: Array, access: Access, lengths: Sequence[int], unit: int, size: int, found: Roles, target: Target
 ) -> Prediction:
-    """More times: each unit at the end is written, and first read unless the times begin a new one."""
+    """One more time: each unit at the end is written, and first read unless the time begins a new one."""
     counts = array.metadata.chunk_grid.counts(array.shape)
     units = math.prod(count for axis, count in enumerate(counts) if axis != found.time)
     time = cast("int", found.time)  # Without time there is no append.
-    length, steps = lengths[time], access.steps
-    again = 1 - math.gcd(length, steps) / length  # Share of appends that begin within a unit.
-    touched = 1 + (steps - math.gcd(length, steps)) / length  # Units along time, on average.
-    requests = round(units * (touched + again))
-    moved = round(units * size * (touched + again))
-    used = steps * array.nbytes // max(1, array.shape[time])
-    seconds = _seconds(requests, moved, requests, unit, compression.encode, target)
+    again = 1 - 1 / lengths[time]  # Share of appends that begin within a unit.
+    requests, moved = round(units * (1 + again)), round(units * size * (1 + again))
+    used = array.nbytes // max(1, array.shape[time])
+    seconds = _seconds(requests, moved, requests, unit, target)
     return Prediction(access.name, access.weight, requests, moved, used, requests * unit, seconds)
 
 
-def _seconds(requests: int, moved: int, chunks: int, each: int, rate: float, target: Target) -> float:
+def _seconds(requests: int, moved: int, chunks: int, each: int, target: Target) -> float:
     """How long an access takes: requests wait for answers together, bytes share the bandwidth.
 
     A chunk is encoded or decoded by one core.
     """
     waits = math.ceil(requests / target.at_once) * target.latency
     rounds = math.ceil(chunks / available_threads())
-    return waits + moved / target.bandwidth + rounds * each / rate
+    return waits + moved / target.bandwidth + rounds * each / RATE

@@ -13,14 +13,15 @@ APPEND = "append"
 NEED_TIME = ("series", APPEND)
 _CROP = 64  # Elements along each horizontal dimension of a training sample.
 _STEPS = 8  # Times of a training sample.
+_MONTH = 30  # Times of a region.
 
 PATTERNS = {
     "map": "one time, everywhere",
     "series": "one point, all times",
-    "region": "a quarter along each horizontal dimension, for a month if there is time",
+    "region": "a quarter along each horizontal dimension, 30 times if there is time",
     "scan": "everything",
     "sample": f"{_STEPS} times of {_CROP} by {_CROP} points, to train a model",
-    APPEND: "the times of one more day are written, or one time that is longer",
+    APPEND: "one more time is written",
 }
 """The patterns that have a name."""
 
@@ -33,8 +34,6 @@ class Access(NamedTuple):
     """Share of all accesses."""
     selection: tuple[Any, ...] | None
     """What is read; None for an append."""
-    steps: int = 1
-    """Times of an append."""
 
     def meaning(self, names: Sequence[str | None]) -> str:
         """What is read or written, by dimension; those read as a whole are left out.
@@ -45,7 +44,7 @@ class Access(NamedTuple):
         'time 0:30, dimension 2 4:9'
         """
         if self.selection is None:
-            return f"{self.steps:,} more times are written" if self.steps > 1 else "one more time is written"
+            return "one more time is written"
         named = [*names, *[None] * len(self.selection)]
         parts = [
             f"{f'dimension {axis}' if named[axis] is None else named[axis]} "
@@ -89,14 +88,7 @@ def roles(shape: Sequence[int], names: Sequence[str | None] | None) -> Roles:
     return Roles(time, horizontal[-2:] if len(horizontal) > 1 else others[-2:])
 
 
-def accesses(
-    wanted: Mapping[str, Any] | None,
-    shape: Sequence[int],
-    found: Roles,
-    *,
-    steps_of_a_month: int = 30,
-    steps_of_a_day: int = 1,
-) -> list[Access]:
+def accesses(wanted: Mapping[str, Any] | None, shape: Sequence[int], found: Roles) -> list[Access]:
     """The accesses that a user asks for.
 
     Parameters
@@ -106,8 +98,6 @@ def accesses(
         and scans happen equally often, or maps and regions where there is no time.
     shape : sequence of int
     found : Roles
-    steps_of_a_month, steps_of_a_day : int
-        Times in a month, for a region, and in a day, for an append.
 
     Raises
     ------
@@ -134,16 +124,14 @@ def accesses(
                 f"access[{name!r}]: no dimension is time; give dims=, one of them 'time', or take one of "
                 f"{', '.join(each for each in PATTERNS if each not in NEED_TIME)}"
             )
-        selection = _selection(name, shape, found, steps_of_a_month) if own is None else own
-        steps = steps_of_a_day if selection is None else 1
-        made.append(Access(name, float(weight), selection, steps))
+        made.append(Access(name, float(weight), _selection(name, shape, found) if own is None else own))
     total = sum(each.weight for each in made)
     if not made:
         raise SelectionError(f"access={wanted!r} names no pattern; accepted: {', '.join(PATTERNS)}")
     return [each._replace(weight=each.weight / total) for each in made]
 
 
-def _selection(name: str, shape: Sequence[int], found: Roles, month: int) -> tuple[Any, ...] | None:
+def _selection(name: str, shape: Sequence[int], found: Roles) -> tuple[Any, ...] | None:
     if name == APPEND:
         return None
     chosen: list[Any] = [slice(None)] * len(shape)
@@ -155,7 +143,7 @@ def _selection(name: str, shape: Sequence[int], found: Roles, month: int) -> tup
     if found.time is not None and name in ("map", "region", "sample"):
         n_times = shape[found.time]
         chosen[found.time] = (
-            n_times // 2 if name == "map" else _window(n_times, month if name == "region" else _STEPS)
+            n_times // 2 if name == "map" else _window(n_times, _MONTH if name == "region" else _STEPS)
         )
     return tuple(chosen)
 

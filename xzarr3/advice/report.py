@@ -14,8 +14,8 @@ from xzarr3._types import JSON
 from xzarr3.advice.compression import Compression
 from xzarr3.advice.imagined import Target
 from xzarr3.display import html
-from xzarr3.display.chart import bars
 from xzarr3.display.shown import Description, Shown
+from xzarr3.display.text import table
 from xzarr3.display.units import counted, ratio
 from xzarr3.errors import printable
 from xzarr3.grid import ChunkLengths
@@ -212,16 +212,10 @@ class Advice(Shown):
         return Description(str(self), self._html)
 
     def _html(self) -> str:
-        lengths = [
-            (f"{each.name} {_lengths(each.chunks)}", [one.weight * one.seconds for one in each.predictions])
-            for each in self.shown
-        ]
         ratios = [(each.name, _ratio(each)) for each in self.compressions]
         return html.box(
             html.title("xzarr3.Advice", ", ".join(self.variables), f"{_lengths(self.shape)} {self.dtype}"),
-            html.note(f"seconds of an average access on {self.target.name}"),
-            bars(lengths, [each.access for each in self.best.predictions]),
-            html.note(f"{self._verdict}time and requests of each access"),
+            html.note(f"{self._verdict}time and requests of each access on {self.target.name}"),
             html.table([[re.sub(" requests?$", "", cell) for cell in row] for row in self.rows()], left=4),
             html.folded(html.dim("what each access reads or writes"), html.facts([*self.reads.items()])),
             html.folded(html.dim("compression of a sample"), html.facts(ratios)),
@@ -249,17 +243,12 @@ class Advice(Shown):
         )
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = "\n".join(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
         codecs = ", ".join(f"{each.name} {_ratio(each)}" for each in self.compressions)
         where = f" of {', '.join(map(printable, self.variables))}" if any(self.variables) else ""
         return (
             f"layouts{where} for {_lengths(self.shape)} {self.dtype} on {self.target.name}; a score of 2 "
-            f"takes twice as long as the layouts that suit each access best\n{table}\n{self._verdict}"
+            "takes twice as long as the layouts that suit each access best\n"
+            f"{table(self.rows(), 99)}\n{self._verdict}"
             + "".join(f"{printable(name)}: {printable(what)}\n" for name, what in self.reads.items())
             + f"compression: {codecs}"
         )

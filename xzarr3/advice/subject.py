@@ -1,4 +1,4 @@
-"""What an advice is about: the array that is or would be stored, a sample, and how long a time step is."""
+"""What an advice is about: the array that is or would be stored, and a sample of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.advice import time_steps
 from xzarr3.advice.compression import SAMPLE_BYTES
 from xzarr3.advice.patterns import Roles, roles
 from xzarr3.api import create_array
@@ -36,7 +35,6 @@ _NAMING = (
 )
 """CF attributes that name variables, which describe the one that has the attribute."""
 _FEW = 2**12  # Bytes of a sample that only tells how values are encoded.
-_MONTH = 30  # Steps where nothing says how long a step is.
 
 
 @dataclass(frozen=True)
@@ -53,23 +51,11 @@ class Subject:
     """For each variable that the advice is for, what :func:`xzarr3.to_zarr` takes to store it as it is."""
     place: Store | str = "s3"
     """Where the data are, if something tells."""
-    step_days: float | None = None
-    """Days of a time step, if a coordinate tells."""
 
     @property
     def roles(self) -> Roles:
         """The roles of the dimensions."""
         return roles(self.array.shape, self.names)
-
-    @property
-    def steps_of_a_month(self) -> int:
-        """Time steps in a month; as many as days if nothing tells how long a step is."""
-        return _MONTH if self.step_days is None else max(1, round(time_steps.MONTH / self.step_days))
-
-    @property
-    def steps_of_a_day(self) -> int:
-        """Time steps in a day, at least one."""
-        return 1 if self.step_days is None else max(1, round(1 / self.step_days))
 
 
 def subject_of(
@@ -119,12 +105,7 @@ def subject_of(
     else:
         names = None
         subject = Subject(_new(data.shape, data.dtype), (), _sample(data))
-    subject = replace(subject, names=tuple(dims or names or ()))
-    axis = subject.roles.time
-    if axis is None:
-        return subject
-    named = subject.names[axis] if axis < len(subject.names) else None
-    return replace(subject, step_days=time_steps.step_days(data, named, axis))
+    return replace(subject, names=tuple(dims or names or ()))
 
 
 def _new(shape: Sequence[int], dtype: Any) -> Array:

@@ -66,12 +66,11 @@ def advise(
     Patterns of --access:
       map     one time, everywhere
       series  one point, all times
-      region  a quarter along each horizontal dimension, for a month
-              if there is time
+      region  a quarter along each horizontal dimension, 30 times if
+              there is time
       scan    everything
       sample  8 times of 64 by 64 points, to train a model
-      append  the times of one more day are written, or one time that
-              is longer
+      append  one more time is written
     """
     node = xzarr3.open(store, path, storage_options=option)
     output.echo_found(xzarr3.advise(node, access=dict(access) or None, target=target), as_json)

@@ -91,7 +91,6 @@ overflow-wrap:normal}
 .xz .xz-fine{stroke:var(--xz-chunk)}
 .xz .xz-edge{stroke:var(--xz-shard)}
 .xz .xz-read{fill:var(--xz-read)}
-.xz .xz-bar{fill:var(--xz-shard)}
 """.replace("\n", "")
 
 _EXPLICIT_LIGHT = ("[data-jp-theme-light=true] .xz", "html[data-theme=light] .xz", "body.vscode-light .xz")
