@@ -224,6 +224,55 @@ def test_values_that_a_first_encoding_cannot_say(chunked: bool) -> None:
         assert contents(store) == {}
 
 
+NEW_LOSSES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "integers that are read as floats": (
+        np.array([1, 2**53 + 1]),
+        {"_FillValue": -1},
+        rf"value {2**53 + 1} at index \(1,\)( of block \(0,\))? would be read as {2**53} from "
+        "data type int64 with _FillValue -1",
+    ),
+    "times that a short float rounds": (
+        np.array(["2000-01-01T00:00", "2020-02-03T04:05"], "M8[ns]"),
+        {"dtype": "f4", "units": "days since 2000-01-01"},
+        r"value 2020-02-03T04:05 at index \(1,\).* would be read as 2020-02-03T04:0.* from data type float32",
+    ),
+    "no number among booleans": ([1.0, 0.5], {"dtype": "bool"}, "value 0.5 at .* would be read as True from"),
+}
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("case", NEW_LOSSES)
+def test_to_zarr_names_the_value_its_place_what_it_reads_as_and_the_encoding(
+    case: str, chunked: bool
+) -> None:
+    values, encoding, message = NEW_LOSSES[case]
+    store = MemoryStore()
+    dataset = xr.Dataset({"v": ("x", values)})
+    with pytest.raises(xzarr3.DataTypeValidationError, match=message):
+        to_zarr(dataset.chunk() if chunked else dataset, store, encoding={"v": encoding})
+    assert contents(store) == {}
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("packed", ["i1", "u2", "i4", "f4"])
+def test_packed_values_are_stored_if_they_are_read_within_half_a_step(
+    dtype: str, packed: str, chunked: bool
+) -> None:
+    random = np.random.default_rng(7)
+    values = random.uniform(-1, 1, 2**18 + 7).astype(dtype)  # More than are compared at a time.
+    values[random.random(values.size) < 0.1] = np.nan
+    scale, low = {"i1": (0.01, -100), "u2": (1e-4, 0), "i4": (1e-9, -(10**9)), "f4": (0.5, 0)}[packed]
+    mark = np.dtype(packed).type(np.finfo("f4").max if packed == "f4" else np.iinfo(packed).max)
+    encoding = {"dtype": packed, "scale_factor": scale, "add_offset": -1 - low * scale, "_FillValue": mark}
+    dataset = xr.Dataset({"v": ("x", values)})
+    store = MemoryStore()
+    to_zarr(dataset.chunk(x=10**5) if chunked else dataset, store, encoding={"v": encoding})
+    found = open_dataset(store)["v"].values
+    step = 0.0 if packed == "f4" else scale / 2
+    np.testing.assert_allclose(found, values, rtol=0, atol=step + 2e-6, equal_nan=True)
+
+
 # What does not go with what is there
 
 

@@ -15,7 +15,7 @@ from xarray import Variable
 from xarray.coding import strings
 
 from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, Codec
-from xzarr3.codecs.parsing import parse_codec, parse_codecs
+from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
 from xzarr3.errors import ArgumentError, ArgumentTypeError, MetadataError, listed, one_of
 from xzarr3.formats import Format
@@ -96,16 +96,10 @@ def array_settings(
             f"{one_of(unknown[0], (*known, *_VALUE_KEYS))}"
         )
     settings = {key: encoding[key] for key in known if key in encoding}
-    # Kept from an array of version 3; version 2 has no such settings.
-    if format.configures_as_numcodecs and not explicit:
-        for key in ("shards", "serializer"):
-            settings.pop(key, None)
     settings.update(_grid(variable, settings, name, explicit, growing))
     if format.configures_as_numcodecs or not explicit:
         settings.update(_pipeline(settings, format))
-    if not explicit and "serializer" in settings and _is_usual(settings["serializer"]):
-        del settings["serializer"]
-    if settings.get("fill_value") is None or not (explicit or _holds(variable.dtype, settings["fill_value"])):
+    if settings.get("fill_value") is None:
         settings.pop("fill_value", None)
         settings.update(usual_fill_value(variable.dtype, format))
     for key in ("write_empty_chunks", "order"):
@@ -237,26 +231,3 @@ def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[Any, ...] | No
     return tuple(
         int(item) if isinstance(item, integers) else tuple(int(length) for length in item) for item in value
     )
-
-
-def _is_usual(serializer: Any) -> bool:
-    """Whether the serializer is the default one: ``bytes``, not big-endian."""
-    try:
-        codec = parse_codec(serializer)
-    except MetadataError:
-        return False
-    return codec.name == "bytes" and codec.configuration().get("endian") != "big"
-
-
-def _holds(dtype: np.dtype[Any], fill_value: Any) -> bool:
-    if dtype.kind not in "biufc":
-        return True
-    try:
-        with np.errstate(invalid="ignore", over="ignore"):
-            value = np.asarray(fill_value)
-            cast = value.astype(dtype)
-            if dtype.kind in "fc":
-                return bool(np.isfinite(cast) == np.isfinite(value))
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return bool(np.all(cast == fill_value))

@@ -109,7 +109,11 @@ def _encoded_numbers(given: Variable, name: str, explicit: bool, exact: bool) ->
     _pop_related(encoded)
     proof = _proof(given, encoded, name, explicit=explicit, exact=exact)
     if proof is not None:
-        data = _mapped(given, _Numbers(proof, given.attrs, given.encoding), encoded.dtype).data
+        # Only what codes values: dask names blocks by it, and a resumed write knows them by their names.
+        own, asked = (
+            {key: each[key] for key in _CODING if key in each} for each in (given.attrs, given.encoding)
+        )
+        data = _mapped(given, _Numbers(proof, own, asked), encoded.dtype).data
     else:
         data = given.data if encoded.dtype == given.dtype else given.data.astype(encoded.dtype)
     return Variable(given.dims, data, encoded.attrs, encoded.encoding, fastpath=True)

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from xzarr3.formats.v2 import ARRAY
 from xzarr3.xarray.encode import usual_fill_value
 
 _T = TypeVar("_T")
+_UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 _OBJECT_CODECS = ("vlen-utf8", "vlen-bytes", "json2")
 
 
@@ -125,7 +127,7 @@ def _configurations(codecs: tuple[Codec, ...], data_type: ZDType) -> list[dict[s
 def make_from_kept(
     make: Callable[..., _T], settings: Mapping[str, Any], dtype: np.dtype[Any], format: Format
 ) -> _T:
-    """Call ``make`` with the settings that a variable kept, without those that no longer fit.
+    """Call ``make`` with the settings that a variable kept: all, else each that fits with those before it.
 
     Parameters
     ----------
@@ -140,19 +142,14 @@ def make_from_kept(
     Raises
     ------
     ValueError, TypeError
-        The first error of ``make``, if it fails even without settings.
+        If ``make`` fails even without settings.
     """
-    first: Exception | None = None
-    for left in _fewer(settings):
-        try:
-            return make(**{**usual_fill_value(dtype, format), **left})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            first = first or error
-    raise first or ValueError("there is nothing to try")
-
-
-def _fewer(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Selections of settings to try: all, all but one, all but the codecs, none."""
-    yield dict(settings)
-    for without in (*((key,) for key in settings), ("filters", "serializer", "compressors"), tuple(settings)):
-        yield {key: value for key, value in settings.items() if key not in without}
+    held = usual_fill_value(dtype, format)
+    with suppress(*_UNFIT):
+        return make(**{**held, **settings})
+    made = make(**held)
+    for key, value in settings.items():
+        with suppress(*_UNFIT):
+            made = make(**{**held, key: value})
+            held[key] = value
+    return made
