@@ -122,8 +122,6 @@ class Holder:
         Number of renewals.
     left : bool
         The write was cut off and no process is resuming it.
-    term : str
-        Shared by copies of one lease that held it in direct succession.
     since : str
         When the lease was taken, on the clock of the holder's host. For people to read; never compared.
     state : str
@@ -146,7 +144,6 @@ class Holder:
     plan: str | None = None
     counter: int = 0
     left: bool = False
-    term: str = ""
     since: str = ""
     state: str = ""
     top: str = ""
@@ -186,11 +183,6 @@ class Holder:
         # The system may hide the start time of another user's process, or fail to tell it with too many open
         # files.
         return None if not (started and self.started) else self.started != started
-
-
-def _family(owner: str) -> str:
-    """The part of the owner that is shared by a lease and its copies, each time they take it."""
-    return owner.partition(".")[0]
 
 
 def lease_key(prefix: str) -> str:
@@ -279,35 +271,23 @@ class Lease:
         """Key prefix of this owner's staged values."""
         self.displaced: Holder | None = None
         """The previous lease, if this one displaced it."""
-        self.continues = False
-        """Whether a copy of this lease held it before and had not released it."""
         self.said = Holder(owner=uuid.uuid4().hex)
         """The content of the lease, as far as this owner knows."""
         self._pid = 0  # of the process that holds the lease; 0 if none does
         self._proven = -2 * PATIENCE  # start of the last request that showed the lease to be held
-        self._shared = False  # copies may exist in other processes
         self._renewing = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._shared = True
         return {**self.__dict__, "_renewing": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _renewing=threading.Lock(), _pid=os.getpid(), _proven=-2 * PATIENCE)
+        """In another process, the lease is asked for, and never held."""
+        self.__dict__.update(state, _renewing=threading.Lock(), _pid=0, _proven=-2 * PATIENCE)
 
     @property
     def owner(self) -> str:
-        """The name under which the lease is held.
-
-        Each taking uses a new name that begins with the part shared by all copies. So a late release of one
-        taking does not release another. A copy that did not take the lease itself goes by the shared part.
-        """
+        """The name under which the lease is held, a new one each time it is taken."""
         return self.said.owner
-
-    @property
-    def term(self) -> str:
-        """Identifies one period of holding; a copy that takes the lease over continues the same term."""
-        return self.said.term
 
     def there(self) -> Holder:
         """The content of the stored lease, of any holder."""
@@ -351,7 +331,7 @@ class Lease:
         place = here()
         before = self.owner
         said = Holder(
-            owner=f"{_family(before)}.{uuid.uuid4().hex}",
+            owner=uuid.uuid4().hex,
             host=place.host,
             boot=place.boot,
             processes=place.processes,
@@ -359,13 +339,11 @@ class Lease:
             started=machines.process_start(os.getpid()),
             purpose=self._purpose,
             plan=self.plan,
-            term=uuid.uuid4().hex,
             since=datetime.now(UTC).isoformat(timespec="seconds"),
             top=self.top,
             renewed=time.time(),
         )
         self._pid = 0
-        self.continues = False
         self.displaced = None
         _live.add(said.owner)  # before other threads can see the lease
         self.said = said
@@ -374,7 +352,6 @@ class Lease:
     def _taken(self, until: float | None) -> bool:
         version: object = ABSENT
         free, pause, lost = True, _FIRST_PAUSE, 0
-        term = self.said.term
         while True:
             asked = _clock()
             if free and self._put(version):
@@ -387,12 +364,10 @@ class Lease:
             if found == self.said:  # stored, though no answer came
                 self._held(asked)
                 return True
-            # A copy of this lease created it, in a process that was lost.
-            is_own = self._follow(found, term)
-            is_dead = True if is_own or stored is None else self._is_dead(found, version)
+            is_dead = stored is None or self._is_dead(found, version)
             free = is_dead is True
             if free:
-                self.displaced = None if stored is None or is_own else found
+                self.displaced = None if stored is None else found
                 self._inherit(found)
             over = until is not None and time.monotonic() >= until
             if is_dead is False and (over or until is None):
@@ -402,12 +377,6 @@ class Lease:
             if not free or pause > _FIRST_PAUSE:
                 _wait(random.uniform(0, pause))
             pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _follow(self, found: Holder, term: str) -> bool:
-        """Continue the term of the found lease if a copy of this one holds it; otherwise use ``term``."""
-        self.continues = bool(found.owner) and _family(found.owner) == _family(self.owner)
-        self.said = replace(self.said, term=found.term if self.continues else term)
-        return self.continues
 
     def _inherit(self, found: Holder) -> None:
         """Keep the state that a dead holder left, as the place is still not whole."""
@@ -444,9 +413,6 @@ class Lease:
 
     def _is_dead(self, found: Holder, version: object) -> bool | None:
         """Whether the holder has ended; None if that is not known yet."""
-        # A resumable append also holds the lease of its plan, so no other living process carries it out.
-        if self._purpose == "resize" and self.plan is not None and found.plan == self.plan:
-            return True
         is_dead = found.is_dead
         if is_dead is not None:
             return is_dead
@@ -464,7 +430,6 @@ class Lease:
     def _held(self, asked: float) -> None:
         self._proven = asked
         self._pid = os.getpid()
-        self._shared = False
         _seen.pop((self._store.identity, self.key), None)
         _keep(self)
 
@@ -498,8 +463,8 @@ class Lease:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the lease was held so recently that no other writer can have taken it since."""
-        return 0 <= _clock() - self._proven < PATIENCE / 2
+        """Whether this process held the lease so recently that no other writer can have taken it since."""
+        return self.is_held and 0 <= _clock() - self._proven < PATIENCE / 2
 
     def holds(self) -> bool:
         """Ask the store whether the lease is still held."""
@@ -510,8 +475,7 @@ class Lease:
         return True
 
     def _is_own(self, stored: Buffer | None) -> bool:
-        found = "" if stored is None else Holder.parse(stored).owner
-        return found == self.owner or found.startswith(f"{self.owner}.")
+        return stored is not None and Holder.parse(stored).owner == self.owner
 
     def verify(self, path: str) -> None:
         """Ask the store whether the place is still reserved for this write; raises if not.
@@ -547,7 +511,6 @@ class Lease:
         stored, version = versioned(self._store, self.key)
         if not self._is_own(stored):
             return False
-        # A copy may have renewed the lease, so count on from the stored value.
         said = replace(said, counter=Holder.parse(stored).counter + 1, renewed=time.time())
         try:
             done = self._replace(version, said.text())
@@ -638,7 +601,7 @@ class Lease:
     def _was_just_seen(self) -> bool:
         """Whether no other process can hold the lease yet, as long as no thread of this one takes it."""
         is_fresh = 0 <= _clock() - self._proven < PATIENCE / 8
-        return is_fresh and not self._shared and not self.has_ended
+        return is_fresh and not self.has_ended
 
     def _erase(self) -> None:
         """Remove this lease, and no other holder's."""

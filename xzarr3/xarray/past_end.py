@@ -67,19 +67,8 @@ class SharedLength(Length):
     def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
         super().__init__(store, prefix, key, deadline)
         self.store = PastEndStore(store, self)
-        self._is_copy = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_is_copy": True}
 
     def begin(self, conflict_deadline: float) -> None:
         """Take the lease."""
         self._deadline = time.monotonic() + conflict_deadline
         self.__enter__()
-
-    def verify_now_and_then(self) -> None:
-        """Check the lease. A copy asks the store each time: only there can it learn that the write failed."""
-        if self._is_copy and self.document:
-            self.verify()
-        else:
-            super().verify_now_and_then()
