@@ -59,7 +59,7 @@ from xzarr3.stores import MemoryStore, Store, open_store
 if TYPE_CHECKING:
     from xzarr3.advice import advise
     from xzarr3.checks import check
-    from xzarr3.commit.replace import recover
+    from xzarr3.commit.recover import recover
     from xzarr3.convenience import (
         consolidate_metadata,
         load,
@@ -120,7 +120,7 @@ __all__ = [
 
 # These names need dask, xarray or other packages, or are not needed by all: they are imported on first use.
 _FROM = {
-    "xzarr3.commit.replace": ("recover",),
+    "xzarr3.commit.recover": ("recover",),
     "xzarr3.convenience": (
         "consolidate_metadata",
         "load",

@@ -387,7 +387,7 @@ def create_group(
         Path of the group in its hierarchy; the root by default.
     attributes : mapping, optional
     overwrite : bool
-        Replace the existing node and all nodes below it; see :func:`create_array` for what is erased.
+        Replace the existing node and all nodes below it; see :func:`create_array` for what stays.
     zarr_format, storage_options
         As for :func:`create_array`.
 
@@ -493,9 +493,10 @@ def create_array(
         Also store chunks that hold only the fill value. Those of scalars and of index coordinates, which have
         one dimension of their own name, are always stored.
     overwrite : bool
-        Replace the existing node and all nodes below it. Without ``data``, it is erased first. This erases
-        documents, chunks and any file that has the name of a chunk of the new node. Other files, such as
-        ``.DS_Store`` or a README, stay.
+        Replace the existing node and all nodes below it, once the new one is stored: after an error the old
+        one is there. Other files within an array, and within nodes below a group, go with them. What lies in
+        the group itself and is no node, such as ``.DS_Store`` or a README, stays; where a new node needs its
+        name, nothing is replaced.
     zarr_format : {3, 2, "3-draft"}, optional
         By default the format of the groups above, or 3 if there are none.
     storage_options : mapping, optional

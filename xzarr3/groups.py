@@ -872,9 +872,17 @@ def make_group(
         attributes=documents.plain_attributes({} if attributes is None else attributes, path),
         zarr_format=format.zarr_format,
     )
+    if overwrite:
+        from xzarr3.commit.replace import transaction, write
+        from xzarr3.commit.transaction import NewNode
+
+        new = NewNode.of(format, path, {path: meta})
+        with write(transaction(store, new, overwrite=True, how="overwrite=True")):
+            pass
+        return Group(store, path, meta, format=format)
     if settle(store, path):
         look = None
-    make_node(store, format, path, meta, overwrite=overwrite, look=look)
+    make_node(store, format, path, meta, look=look)
     return Group(store, path, meta, format=format)
 
 

@@ -25,7 +25,6 @@ from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.names import hint
 from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.create import make_node
-from xzarr3.nodes.documents import write_documents
 from xzarr3.nodes.find import DocumentView
 from xzarr3.nodes.node import ancestors, check_new_path
 from xzarr3.stores import Store
@@ -109,12 +108,12 @@ def _create(array: Array, values: Any, *, overwrite: bool = False, look: Documen
     from xzarr3.commit.recover import settle
 
     store, format, path = array.store, array.format, array.path
-    if values is not None and (overwrite or _is_lazy(values)):
+    if overwrite or (values is not None and _is_lazy(values)):
         _put(store, format, path, {path: array.metadata}, [(array, values)], overwrite=overwrite)
         return
     if settle(store, path):
         look = None
-    make_node(store, format, path, array.metadata, overwrite=overwrite, look=look)
+    make_node(store, format, path, array.metadata, look=look)
     if values is not None:
         _write(values, array)
 
@@ -160,7 +159,7 @@ def make_arrays(
         _put(store, format, path, nodes, planned, overwrite=True)
         return
     settle(store, path)
-    make_node(store, format, path, group, overwrite=False)
+    make_node(store, format, path, group)
     for array, values in planned:
         _create(array, values)
 
@@ -229,31 +228,20 @@ def _put(
     A node that is replaced stays in place until all values are stored, because they may be computed from it.
     After an error it is still there.
     """
-    from xzarr3.commit.replace import Replacement
+    from xzarr3.commit.replace import transaction, write
+    from xzarr3.commit.transaction import NewNode
 
     lazy = [values for _, values in arrays if _is_lazy(values)]
     if lazy:
         from xzarr3.dask.creating import check_writable
 
         check_writable(store, path, lazy, overwrite=overwrite)
-    prefix = node_prefix(path)
-    below = {each[len(prefix) :]: meta for each, meta in nodes.items() if each != path}
-    names = None if isinstance(nodes[path], ArrayMetadata) else {name.partition("/")[0] for name in below}
-    metas = {array.path: array.metadata for array, _ in arrays}
-    place = Replacement(store, format, path, names, metas, overwrite=overwrite, how="overwrite=True")
-
-    def write_nodes() -> None:
-        write_documents(place.store, format, nodes, last=path, replaces=place.replaces)
-
-    place.begin()
-    place.documents_first(write_nodes)
-    with place.discarding():
+    new = transaction(store, NewNode.of(format, path, nodes), overwrite=overwrite, how="overwrite=True")
+    with write(new):
         for array, values in arrays:
             options: Any = {"format": format, "write_empty_chunks": array.write_empty_chunks}
-            target = Array(place.store, array.path, array.metadata, **options)
-            _write(values, target)
-        place.documents_last(write_nodes)
-    place.put({"": nodes[path], **below})
+            if values is not None:
+                _write(values, Array(new.store, array.path, array.metadata, **options))
 
 
 def zero_of(dtype: ZDType | npt.DTypeLike) -> object:

@@ -29,9 +29,8 @@ import xzarr3
 import xzarr3.commit.resume
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabilityError, to_zarr
 from xzarr3.commit import lease
+from xzarr3.commit.places import Place
 from xzarr3.commit.resume import may_be_lost
-from xzarr3.commit.stage import NodeKeys
-from xzarr3.commit.stage import lease_at as _lease_at
 from xzarr3.dask.blocks import Regions
 from xzarr3.dask.done import done_tiles
 from xzarr3.formats.v3 import V3
@@ -731,7 +730,7 @@ def test_who_has_lost_the_place_does_not_put_anything_there(anywhere: Store, tmp
 
     def take() -> None:
         if made(log) == 5:
-            anywhere.set(_lease_at(anywhere, NodeKeys.of(anywhere, V3, "")).key, b'{"owner": "another"}')
+            anywhere.set(Place.of(anywhere, V3, "").lease().key, b'{"owner": "another"}')
 
     with pytest.raises(xzarr3.ConflictError, match="another writer replaced it"):
         to_zarr(blocks(log, take), anywhere, resume=True)

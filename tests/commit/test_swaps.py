@@ -22,8 +22,8 @@ from dask import delayed
 import xzarr3
 from xzarr3 import IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
 from xzarr3.commit import lease
+from xzarr3.commit.keys import Keys
 from xzarr3.commit.lease import Lease
-from xzarr3.commit.staged import Beside
 from xzarr3.errors import StoreCapabilityError
 from xzarr3.stores import ANY
 
@@ -253,10 +253,10 @@ def test_of_two_writes_to_one_zip_none_removes_what_the_other_has_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lease tells there that the other one is still going on."""
-    begin = Beside.begin
+    begin = Keys.begin
     others: list[Callable[[], object]] = []
 
-    def begun(self: Beside) -> None:
+    def begun(self: Keys) -> None:
         begin(self)
         while others:  # From its begin to its end between two steps of the first one.
             others.pop()()
@@ -264,7 +264,7 @@ def test_of_two_writes_to_one_zip_none_removes_what_the_other_has_stored(
     with xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as store:
         for group in ("one", "two"):
             to_zarr(dataset(0), store, group=group)
-        monkeypatch.setattr(Beside, "begin", begun)
+        monkeypatch.setattr(Keys, "begin", begun)
         others.append(lambda: to_zarr(dataset(2), store, group="two", mode="w"))
         to_zarr(dataset(1), store, group="one", mode="w")
         assert not left(store)

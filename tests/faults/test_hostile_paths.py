@@ -37,7 +37,7 @@ from xzarr3 import (
     Xzarr3Error,
 )
 from xzarr3.commit.lease import Holder, place_key
-from xzarr3.commit.swap import Swap
+from xzarr3.commit.transaction import Swap
 from xzarr3.dask import from_zarr
 from xzarr3.stores.local import system
 from xzarr3.stores.local.names import STAGED
@@ -1008,7 +1008,7 @@ _TOP = f"{STAGED}{'0' * 32}/"
 def _plant_swap(base: Path, path: str = "", top: str = _TOP, **said: Any) -> None:
     """What somebody may leave who wants others to move something: a lease, and a list of moves."""
     store = LocalStore(base / "store")
-    swap = Swap(path, 3, "", [["t"]], ["t", "zarr.json"], {"": {}, "t": {}}, False, renames=True)
+    swap = Swap(path, 3, [["t"]], ["t", "zarr.json"], {"": {}, "t": {}}, False)
     (base / "store" / _TOP / "new" / "t").mkdir(parents=True)
     (base / "store" / _TOP / "new" / "t" / "data.bin").write_bytes(b"theirs")
     store.set(f"{_TOP}swap", dataclasses.replace(swap, **said).text())

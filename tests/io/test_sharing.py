@@ -21,7 +21,7 @@ import xzarr3
 from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
-from xzarr3.commit.replace_directory import StagedFolder as _StagedFolder
+from xzarr3.commit.directory import StagedFolder as _StagedFolder
 from xzarr3.parallel import cores
 from xzarr3.stores import BytesValue, Value, cut
 

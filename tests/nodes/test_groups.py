@@ -332,23 +332,6 @@ def test_deleting(store: xzarr3.Store) -> None:
         assert sorted(os.listdir(store.root)) == ["empty", "zarr.json"]
 
 
-@pytest.mark.parametrize("key", ["g/x/c/0/notes", "g/x/c/1/deep/notes"])
-def test_a_foreign_file_in_the_place_of_a_new_chunk_is_refused(key: str, store: xzarr3.Store) -> None:
-    """The chunk could never be stored beside it: a name is that of a file or of a directory."""
-    root = xzarr3.create_group(store)
-    root.create_array("g/x", data=np.ones((4, 4)), chunks=2)
-    store.set(key, b"precious")
-    before = contents(store)
-    with pytest.raises(NodeExistsError, match=r"notes.*nothing was erased"):
-        root.create_array("g/x", shape=4, dtype="f8", chunks=2, overwrite=True)
-    with pytest.raises(NodeExistsError, match=r"notes.*nothing was written"):
-        root.create_array("g/x", data=np.ones(4), chunks=2, overwrite=True)
-    with pytest.raises(NodeExistsError, match=r"notes.*nothing was written"):
-        xzarr3.copy(root.create_array("y", data=np.ones(4), chunks=2), store, path="g/x", overwrite=True)
-    del root["y"]
-    assert contents(store) == before
-
-
 def test_a_lone_document_of_attributes_is_not_taken_up_by_a_new_group(store: xzarr3.Store) -> None:
     """What would become data of the new node belongs to the place of the old one."""
     empty = xzarr3.create_group(xzarr3.MemoryStore(), zarr_format=2)
@@ -380,14 +363,6 @@ def test_a_directory_of_other_things_is_never_emptied(tmp_path: Path) -> None:
         call()
         assert (tmp_path / "thesis" / "chapter.txt").read_text() == "words"
     assert (tmp_path / "thesis").stat().st_ino == before
-
-
-def test_an_array_whose_document_cannot_be_read_is_not_erased(store: xzarr3.Store) -> None:
-    root = sample(store)
-    store.set("a/zarr.json", b"{}")
-    with pytest.raises(NodeExistsError, match="a/c/"):
-        del root["a"]
-    assert store.exists("a/c/1")
 
 
 # Attributes

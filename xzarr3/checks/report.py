@@ -108,7 +108,6 @@ CODES: dict[str, Kind] = {
     "write-unknown": Kind("warning", f"make sure that the writer has ended, then {_RECOVER[4:]}"),
     "write-resumable": Kind("warning", "repeat the same call with resume=True; it is removed after a day"),
     "write-unfinished": Kind("error", _RECOVER),
-    "write-lost": Kind("error", "write all of it again with mode='w'"),
     "write-leftover": Kind("warning", _RECOVER),
 }
 """Every code of a finding."""

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from xzarr3.checks.report import Findings
-from xzarr3.commit.lease import ERASING, IN_PLACE, SWAPS, Holder, keys_above, lease_key
-from xzarr3.commit.leftovers import said_in
-from xzarr3.commit.resume import is_top
-from xzarr3.commit.stage import BEGUN, SWAP, staged_prefixes, staging_folders
+from xzarr3.commit.lease import SWAPPING, Holder, keys_above, lease_key
+from xzarr3.commit.leftovers import is_top, said_in
+from xzarr3.commit.recover import staged_prefixes
+from xzarr3.commit.transaction import BEGUN, SWAP
 from xzarr3.errors import printable
 from xzarr3.stores import Store
+from xzarr3.stores.local.files import staging_folders
 
 _TAKEN_OVER = "nothing: the next writer of the node takes its lease over"
 
@@ -78,7 +79,7 @@ def find_writes(store: Store, path: str, leases: Iterable[str]) -> Iterator[Writ
         owns = [top for top in tops if holder.top == top or key == lease_key(top) or named[top] == key]
         seen.update(owns)
         top = holder.top if holder.top in tops else next(iter(owns), "")
-        has_steps = bool(holder.state in SWAPS and is_top(top) and store.exists(f"{top}{SWAP}"))
+        has_steps = bool(holder.state == SWAPPING and is_top(top) and store.exists(f"{top}{SWAP}"))
         yield Write(key, holder, top, _path_of(key, named), has_steps)
     if not path:
         yield from (Write(top, None, top, "") for top in tops if top not in seen)
@@ -87,7 +88,7 @@ def find_writes(store: Store, path: str, leases: Iterable[str]) -> Iterator[Writ
 def _tops(store: Store) -> list[str]:
     """The prefixes of staged values."""
     if store.folder is not None:
-        return sorted(f"{os.path.basename(folder)}/" for folder in staging_folders(store))
+        return sorted(f"{os.path.basename(folder)}/" for folder in staging_folders(store.folder))
     return staged_prefixes(store)
 
 
@@ -110,8 +111,6 @@ def code_of(write: Write) -> str:
         return "write-unfinished"
     if holder.is_dead is None:
         return "write-unknown"
-    if holder.state in (ERASING, IN_PLACE):
-        return "write-lost"
     return "write-resumable" if holder.plan is not None else "write-leftover"
 
 
@@ -126,9 +125,7 @@ def meaning_of(write: Write) -> str:
     ended = "has ended" if dead else "runs" if dead is False else "may be running"
     doing = {"replace": "replaces a node", "resize": "changes the length of an array"}
     what = doing.get(holder.purpose, "writes")
-    if holder.state in SWAPS:
+    if holder.state == SWAPPING:
         what = "puts new values in place of a node"
-    elif holder.state:
-        what = "replaces a node in place, which is not whole"
     staged = f"; its values are staged below '{write.top}'" if write.top else ""
     return printable(f"{who} {what}{since}, and {ended}{staged}")

@@ -52,13 +52,8 @@ PATIENCE = 45.0
 NAME = ".xzarr3-lease"
 """Last part of the key of a lease that is stored at the place of its node."""
 
-SWAPPING, CLOSING, ERASING, IN_PLACE = "swapping", "closing", "erasing", "in place"
-"""States of a place that holds no whole node.
-
-SWAPPING: new values are being copied to it. CLOSING: all documents but the last are stored. ERASING: the old
-node is being erased. IN_PLACE: new values are being computed and stored there.
-"""
-SWAPS = (SWAPPING, CLOSING)
+SWAPPING = "swapping"
+"""State of a place that holds no whole node, as new values are being put in place of the old one."""
 
 Purpose: TypeAlias = Literal["replace", "resize", "write"]
 
@@ -125,8 +120,7 @@ class Holder:
     since : str
         When the lease was taken, on the clock of the holder's host. For people to read; never compared.
     state : str
-        ``SWAPPING``, ``CLOSING``, ``ERASING`` or ``IN_PLACE`` while this writer leaves no whole node at the
-        place; otherwise empty.
+        ``SWAPPING`` while this writer leaves no whole node at the place; otherwise empty.
     top : str
         Key prefix of the staged values.
     renewed : float
@@ -252,6 +246,8 @@ class Lease:
         Fingerprint of the write, if the write can be resumed.
     top : str
         Key prefix of the staged values.
+    state : str
+        State of the place from the moment the lease is taken.
     """
 
     def __init__(
@@ -262,6 +258,7 @@ class Lease:
         *,
         plan: str | None = None,
         top: str = "",
+        state: str = "",
     ) -> None:
         self._store = store
         self.key = key
@@ -269,6 +266,8 @@ class Lease:
         self.plan = plan
         self.top = top
         """Key prefix of this owner's staged values."""
+        self.state = state
+        """State of the place from the moment the lease is taken."""
         self.displaced: Holder | None = None
         """The previous lease, if this one displaced it."""
         self.said = Holder(owner=uuid.uuid4().hex)
@@ -340,6 +339,7 @@ class Lease:
             purpose=self._purpose,
             plan=self.plan,
             since=datetime.now(UTC).isoformat(timespec="seconds"),
+            state=self.state,
             top=self.top,
             renewed=time.time(),
         )
@@ -379,11 +379,11 @@ class Lease:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _inherit(self, found: Holder) -> None:
-        """Keep the state that a dead holder left, as the place is still not whole."""
+        """Keep the state of a swap that a dead holder began, until it is finished."""
         if found.state and self._purpose != "replace":
             raise IncompleteWriteError(_incomplete(found, self._store, self.key, "array or group"))
-        top = found.top if found.state in SWAPS else self.top
-        self.said = replace(self.said, state=found.state, top=top)
+        state, top = (found.state, found.top) if found.state == SWAPPING else (self.state, self.top)
+        self.said = replace(self.said, state=state, top=top)
 
     def _put(self, version: object) -> bool:
         try:
@@ -528,7 +528,7 @@ class Lease:
         path : str
             Path of the node, for the message.
         state : str
-            ``SWAPPING``, ``CLOSING``, ``ERASING``, ``IN_PLACE``, or empty if the place is whole.
+            ``SWAPPING``, or empty if the place is whole.
         top : str, optional
             Key prefix of the staged values; by default the one stored before.
 
@@ -696,16 +696,12 @@ def _writer(found: Holder) -> str:
 
 
 def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
-    doing = "being put in place" if found.state in SWAPS else "being replaced in place"
-    is_dead = found.is_dead
-    if found.state not in SWAPS:
-        advice = "wait until it has ended" if not is_dead else "write all of it again with mode 'w'"
-    elif is_dead is False:
+    if found.is_dead is False:
         advice = "wait until it has ended"
     else:
         advice = "call xzarr3.recover(store), or write with mode 'w', which completes what it began"
     return (
-        f"no {what} in {store} yet: its values are {doing} by {_writer(found)}, as key "
+        f"no {what} in {store} yet: its values are being put in place by {_writer(found)}, as key "
         f"'{printable(key)}' says; {advice}"
     )
 

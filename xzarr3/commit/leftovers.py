@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from typing import Any
 
 from xzarr3._types import Buffer
+from xzarr3.stores.local.names import STAGED
 
 ABANDONED = 24 * 3600.0
 """Seconds without a change after which leftovers of a write may be removed."""
 _END_OF_TIME = 2.0**53  # Seconds
+_TOP = re.compile(f"{re.escape(STAGED)}[0-9a-f]{{32}}/", re.ASCII)
+
+
+def is_top(prefix: str) -> bool:
+    """Whether a prefix is that of all that a write has staged."""
+    return _TOP.fullmatch(prefix) is not None
 
 
 def now(**said: object) -> bytes:

@@ -10,9 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from xzarr3.commit.leftovers import said_in
-from xzarr3.commit.resume import is_top
-from xzarr3.commit.stage import NodeKeys, lease_at
+from xzarr3.commit.leftovers import is_top, said_in
+from xzarr3.commit.places import Place
 from xzarr3.errors import ArgumentTypeError
 from xzarr3.formats import Format
 from xzarr3.stores import Store
@@ -25,7 +24,7 @@ _LARGEST = 2**24  # Bytes of a note.
 
 def chosen_before(store: Store, format: Format, path: str) -> Encoding | None:
     """The settings that an interrupted copy to a place has noted; None if there is no such copy."""
-    left = lease_at(store, NodeKeys.of(store, format, path)).there()
+    left = Place.of(store, format, path).lease().there()
     if not is_top(left.top):
         return None
     said = said_in(store.get(f"{left.top}{_NAME}", (0, _LARGEST))).get("encoding")

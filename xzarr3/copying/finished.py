@@ -16,13 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import SWAPS, Holder, Lease
-from xzarr3.commit.resume import Resumption, is_top
+from xzarr3.commit.lease import SWAPPING, Holder, Lease
+from xzarr3.commit.leftovers import is_top
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.errors import NodeExistsError
 from xzarr3.io.stored_units import stored_units
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import versioned
+from xzarr3.stores import Store, versioned
 
 if TYPE_CHECKING:
     from xzarr3.groups import Group
@@ -54,12 +54,17 @@ def fingerprint(nodes: Mapping[str, Array | Group], documents: Mapping[str, Mapp
     return digest.hexdigest()
 
 
-class CopyResumption(Resumption):
+class CopyResumption:
     """A copy that can be resumed; in the place of another unfinished write it raises."""
 
     has_swapped = False
     """Whether the interrupted copy had stored all values, and was being put in its place."""
     _found = Holder()
+
+    def __init__(self, store: Store, path: str, plan: str) -> None:
+        self._store = store
+        self._path = path
+        self.plan = plan
 
     def find(self, key: str) -> None:
         """Look for an interrupted copy that held the lease with this key.
@@ -70,14 +75,13 @@ class CopyResumption(Resumption):
             If the place holds an unfinished write that this copy would not continue.
         """
         self._found = found = Lease(self._store, key, "replace").there()
-        self.has_swapped |= found.plan == self.plan and found.state in SWAPS
-        if found.plan not in (None, self.plan) and is_top(found.top) and found.state not in SWAPS:
+        self.has_swapped |= found.plan == self.plan and found.state == SWAPPING
+        if found.plan not in (None, self.plan) and is_top(found.top) and found.state != SWAPPING:
             raise NodeExistsError(
                 f"'/{self._path}' in {self._store} holds an unfinished write that this call does not "
                 "continue: the source is another one or has changed since, or the settings differ; repeat "
                 "the call as it was, or leave out resume=True to drop what is there and copy everything"
             )
-        super().find(key)
 
     def clear(self, key: str) -> None:
         """Remove what a copy has left that was killed after its last document was stored.

@@ -1,7 +1,7 @@
 """``copy``: an array or a group with all nodes below it, within a format or to another one.
 
 All documents are translated and checked before the first byte is written. How the copy is put in its place is
-the business of :mod:`xzarr3.commit.replace`.
+the business of :mod:`xzarr3.commit.transaction`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import Lease
-from xzarr3.commit.replace import Replacement
+from xzarr3.commit.places import Place
+from xzarr3.commit.replace import transaction, write
 from xzarr3.commit.resume import check_resumable
-from xzarr3.commit.stage import NodeKeys, lease_at
+from xzarr3.commit.transaction import NewNode
 from xzarr3.copying.between import can_keep, chunks_between, temporary
 from xzarr3.copying.chosen import Encoding, chosen_before, chosen_now, note_chosen
 from xzarr3.copying.documents import translated
@@ -27,13 +28,12 @@ from xzarr3.copying.settings import KEEP, Settings, settings_of
 from xzarr3.copying.values import ArrayCopy, Means, do_all, most_threads
 from xzarr3.differences import diff
 from xzarr3.errors import MetadataError, NodeExistsError, short_traceback
-from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.nonfinite_attributes import Telling
 from xzarr3.groups import Group, bind
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import check_consolidates, write_consolidated
-from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.find import DocumentView, depth_first, find_format, format_for_new, read_metadata
 from xzarr3.nodes.node import check_new_path, locate_node, normal_path
 from xzarr3.parallel import asked_threads, parallel_map
@@ -117,8 +117,7 @@ def copy(
         have counts as one if all values are those of the source, which are read and compared. Values that
         others set in the source meanwhile may or may not be in the copy.
     overwrite : bool
-        Replace the existing node and all nodes below it. Files that are no part of a Zarr hierarchy stay, as
-        :func:`xzarr3.create_group` says.
+        Replace the existing node and all nodes below it; see :func:`xzarr3.create_array` for what stays.
     consolidated : bool, optional
         Whether the copy of a group gets consolidated metadata; by default if the source has them.
     progress : bool or callable
@@ -216,16 +215,10 @@ class _Plan:
         return {self.path_of(below): each for below, each in found if isinstance(each, ArrayMetadata)}
 
     @property
-    def documents(self) -> dict[str, dict[str, bytes]]:
-        """For each path in the target, the documents by key, as they are stored."""
-        found = {}
-        for below, meta in self.metadata.items():
-            path = self.path_of(below)
-            said = self.format.documents(meta, path)
-            if not path:
-                said = {**said, **self.format.hierarchy_documents()}
-            found[path] = {key: documents.encode(each, path) for key, each in said.items()}
-        return found
+    def new(self) -> NewNode:
+        """The copy with its documents."""
+        nodes = {self.path_of(below): meta for below, meta in self.metadata.items()}
+        return NewNode.of(self.format, self.path, nodes)
 
     @property
     def is_there(self) -> bool:
@@ -244,7 +237,7 @@ class _Plan:
     @property
     def lease(self) -> Lease:
         """The lease of the place."""
-        return lease_at(self.store, NodeKeys.of(self.store, self.format, self.path))
+        return Place.of(self.store, self.format, self.path).lease()
 
     def opened(self) -> Array | Group:
         """The copy, once it is in its place; its consolidated metadata are made if it is to have any."""
@@ -304,15 +297,11 @@ def _run(
     plan: _Plan, *, overwrite: bool, resume: bool, progress: Asked, threads: int | None
 ) -> Array | Group:
     """Carry out a plan."""
-    store, path, format, node = plan.store, plan.path, plan.format, plan.nodes[""]
-    encoded = plan.documents
-    resumed = _resumption(plan, encoded) if resume else None
-    names = sorted({below.partition("/")[0] for below in plan.nodes if below})
+    store, new = plan.store, plan.new
+    resumed = _resumption(plan, new) if resume else None
+    asked = None if resumed is None else resumed.plan
     try:
-        place = Replacement(
-            store, format, path, names if isinstance(node, Group) else None, plan.arrays,
-            overwrite=overwrite, how="overwrite=True", resumed=resumed,
-        )  # fmt: skip
+        copy = transaction(store, new, overwrite=overwrite, how="overwrite=True", plan=asked)
     except NodeExistsError:
         if resumed is None or not plan.is_there:
             raise
@@ -324,19 +313,11 @@ def _run(
         resumed.clear(plan.lease.key)
         return plan.opened()
     if threads is None:
-        threads = most_threads(node, store, plan.arrays.values())
-
-    def write() -> None:
-        store_documents(place.store, format, encoded, last=path, replaces=place.replaces)
-
-    place.begin()
-    place.documents_first(write)
-    with place.discarding():
+        threads = most_threads(plan.nodes[""], store, plan.arrays.values())
+    with write(copy):
         if resumed is not None and plan.chosen is not None:
-            note_chosen(store, resumed.top, plan.chosen)
-        _copy_values(plan, place.store, None if resumed is None else resumed.top, progress, threads)
-        place.documents_last(write)
-    place.put(plan.metadata)
+            note_chosen(store, copy.top, plan.chosen)
+        _copy_values(plan, copy.store, None if resumed is None else copy.top, progress, threads)
     return plan.opened()
 
 
@@ -361,7 +342,7 @@ def _check_finished(plan: _Plan, threads: int | None) -> None:
             )
 
 
-def _resumption(plan: _Plan, encoded: Mapping[str, Mapping[str, bytes]]) -> CopyResumption:
+def _resumption(plan: _Plan, new: NewNode) -> CopyResumption:
     """Identifies a copy that can be resumed, and finds an interrupted one.
 
     Raises
@@ -373,7 +354,7 @@ def _resumption(plan: _Plan, encoded: Mapping[str, Mapping[str, bytes]]) -> Copy
     """
     store, path = plan.store, plan.path
     check_resumable(store)
-    resumed = CopyResumption(store, path, fingerprint(plan.nodes, encoded), encoded[path])
+    resumed = CopyResumption(store, path, fingerprint(plan.nodes, new.documents))
     resumed.find(plan.lease.key)
     return resumed
 

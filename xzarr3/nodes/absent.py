@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from xzarr3.commit.stage import staging_folders
 from xzarr3.errors import Xzarr3Error, one_of, some
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
@@ -17,6 +16,7 @@ from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.find import DocumentView, children, find_consolidated, find_format, find_node
 from xzarr3.nodes.node import ancestors
 from xzarr3.stores import LocalStore, Store
+from xzarr3.stores.local.files import staging_folders
 from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.local.near import missing_part
 
@@ -135,6 +135,6 @@ def _at_root(store: Store) -> str:
         return f"it is {_ICECHUNK}"
     if names:
         return f"no store is there; it has: {some(names)}; open the one that is a store"
-    if any(found_below) or (folder is not None and staging_folders(store)):
+    if any(found_below) or (folder is not None and staging_folders(folder)):
         return f"it has only values of writes that are not complete, in '{STAGED}*'"
     return "nothing is stored there" if folder is None else "the directory is empty"

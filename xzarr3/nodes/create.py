@@ -6,15 +6,14 @@ Checks first that the path is free or may be overwritten. Knows nothing of the v
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import nullcontext
 
-from xzarr3.errors import NodeExistsError, NodeTypeError, StoreError
+from xzarr3.errors import NodeExistsError, NodeTypeError
 from xzarr3.formats import Format, documents
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import refresh_consolidated
-from xzarr3.nodes.documents import _create, create_documents, write_documents
+from xzarr3.nodes.documents import _create, create_documents
 from xzarr3.nodes.find import DocumentView, find_format, held_of, read_held
-from xzarr3.nodes.node import ancestors, document_lock
+from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 
@@ -92,15 +91,9 @@ def _array_above(store: Store, path: str, above: str) -> NodeTypeError:
 
 
 def make_node(
-    store: Store,
-    format: Format,
-    path: str,
-    meta: NodeMetadata,
-    *,
-    overwrite: bool,
-    look: DocumentView | None = None,
+    store: Store, format: Format, path: str, meta: NodeMetadata, *, look: DocumentView | None = None
 ) -> None:
-    """Create a node, and the groups above it; the caller has checked the path.
+    """Create a node, and the groups above it, where there is none; the caller has checked the path.
 
     Parameters
     ----------
@@ -108,16 +101,13 @@ def make_node(
     format : Format
     path : str
     meta : ArrayMetadata or GroupMetadata
-    overwrite : bool
-        Erase an existing node first.
-    look : Look, optional
+    look : DocumentView, optional
         :meth:`DocumentView.around` the path, if the caller has it already.
 
     Raises
     ------
     NodeExistsError
-        If there is a node and ``overwrite`` is not set, or if a key may be a chunk of an array whose
-        documents cannot be read.
+        If there is a node, or a key that a new array would read as its chunk.
     NodeTypeError
         If there is an array above.
     IncompleteWriteError
@@ -125,7 +115,7 @@ def make_node(
     """
     from xzarr3.commit.lease import check_complete
     from xzarr3.nodes.case_folding import check_names
-    from xzarr3.nodes.erase import erase_node, orphans_of
+    from xzarr3.nodes.erase import orphans_of
 
     if store.read_only:
         store.check_writable()
@@ -134,33 +124,14 @@ def make_node(
     if look is None:
         look = DocumentView.around(store, path)
     look.fetch(format.documents(meta, path))
-    # The lock keeps one thread from erasing what another has just created.
-    with document_lock(store) if overwrite else nullcontext():
-        is_erased = overwrite and erase_node(store, path, new=(format, meta))
-        if not overwrite:
-            orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
-            _check_room(store, look, path, None if is_array else format, orphans)
-            if not path and (store.folder is not None or not (look.listable and _has_no_lease(look))):
-                check_complete(store, path, "array" if is_array else "group")
-        try:
-            made = make_groups_above(store, format, path, None if overwrite else look)
-            if overwrite:
-                write_documents(store, format, {path: meta}, replaces=store.folder is None)
-            elif not create_documents(look, store, format, path, meta):
-                raise _there_is_one(store, path)
-        except BaseException as error:
-            if is_erased:
-                error.add_note(f"what was at '/{path}' in {store} is erased, and nothing is there now")
-            raise
-        try:
-            refresh_consolidated(store, format, [*made, path])
-        except StoreError as error:
-            if is_erased:
-                error.add_note(
-                    f"'/{path}' in {store} may be replaced only in part: consolidated metadata do not show "
-                    "it yet; consolidate again"
-                )
-            raise
+    orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
+    _check_room(store, look, path, None if is_array else format, orphans)
+    if not path and (store.folder is not None or not (look.listable and _has_no_lease(look))):
+        check_complete(store, path, "array" if is_array else "group")
+    made = make_groups_above(store, format, path, look)
+    if not create_documents(look, store, format, path, meta):
+        raise _there_is_one(store, path)
+    refresh_consolidated(store, format, [*made, path])
 
 
 def _has_no_lease(look: DocumentView) -> bool:

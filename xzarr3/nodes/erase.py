@@ -1,6 +1,6 @@
 """Erases nodes: finds which keys belong to a node and erases them in a safe order.
 
-Keys that belong to no node stay. Does not read the values of chunks.
+Does not read the values of chunks.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from xzarr3.commit.lease import is_lease
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
-from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.consolidated import drop_from_consolidated
-from xzarr3.nodes.find import DocumentView, _draft, exists
-from xzarr3.nodes.foreign_keys import _owns, documents_among, foreign_among
+from xzarr3.nodes.find import _draft, exists
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 
@@ -26,66 +24,36 @@ def orphans_of(store: Store, format: Format, path: str, meta: ArrayMetadata) -> 
     prefix = format.chunk_prefix(path)
     if not store.listable or not any(store.list_dir(prefix)):
         return set()
-    return {key for key in store.list_prefix(prefix) if _owns(meta, key[len(prefix) :])}
+    return {key for key in store.list_prefix(prefix) if owns(meta, key[len(prefix) :])}
 
 
-def erase_node(
-    store: Store,
-    path: str,
-    format: Format | None = None,
-    *,
-    new: tuple[Format, NodeMetadata] | None = None,
-) -> bool:
-    """Erase an array, or a group with all nodes below it, if it exists; returns whether anything was there.
-
-    Only documents and chunks of arrays are erased. Other keys stay.
-
-    Parameters
-    ----------
-    store : Store
-    path : str
-    format : Format, optional
-        Format of the node; by default the one in which it is found.
-    new : (Format, ArrayMetadata or GroupMetadata), optional
-        The node that is created there next. Keys that it would read as its own are erased, too.
-
-    Raises
-    ------
-    NodeExistsError
-        If a key may be a chunk of a node whose documents cannot be read, or cannot stay beside the new node.
-        Nothing is erased then.
-    """
-    look = DocumentView.around(store, path)
-    formats = formats_in(look, path, format)
-    found = keys_at(look, formats, path)
-    if not found:
-        return False
-    kept = documents_among(formats, found)
-    look.fetch(kept)
-    arrays: dict[str, ArrayMetadata] = {}
-    taken: set[str] = set()
-    if new is not None:
-        taken.update(new[0].document_keys(path))
-        if isinstance(new[1], ArrayMetadata):
-            arrays[path] = new[1]
-    foreign = foreign_among(
-        look,
-        formats,
-        path,
-        {key for key in found if not is_lease(key)},  # leases go with their node
-        kept,
-        format=new[0] if new is not None else formats[0],
-        arrays=arrays,
-        undone="nothing was erased",
+def owns(meta: ArrayMetadata, key: str) -> bool:
+    """Whether a key below an array's prefix is one of its chunks."""
+    return meta.chunk_key_encoding.coords(key, len(meta.shape)) is not None or any(
+        transformer.owns(key) for transformer in meta.storage_transformers
     )
+
+
+def erase_node(store: Store, path: str, format: Format) -> bool:
+    """Erase an array, or a group with all nodes below it; returns whether anything was there.
+
+    All keys below it are erased, also those that are no part of a Zarr hierarchy.
+    """
+    formats = formats_in(store, path, format)
     for each in formats:  # first, so that no consolidated copy outlives its document
         drop_from_consolidated(store, each, path)
     # documents go first: after a crash, the remaining keys are no node
-    erase_stages(store, leaving_stages(formats, path, found.difference(foreign - taken)))
-    for each in formats:
-        for prefix in each.prefixes(path):
-            clear_leftovers(store, prefix)
-    return True
+    if store.folder is None:
+        found = keys_at(store, formats, path)
+        erase_stages(store, leaving_stages(formats, path, found))
+        return bool(found)
+    documents = {key for each in formats for key in each.document_keys(path)}
+    is_there = any(map(store.exists, documents))
+    erase_stages(store, leaving_stages(formats, path, documents))
+    for prefix in dict.fromkeys(prefix for each in formats for prefix in each.prefixes(path)):
+        is_there = is_there or any(store.list_dir(prefix))
+        store.erase_prefix(prefix)
+    return is_there
 
 
 def clear_leftovers(store: Store, prefix: str) -> None:

@@ -10,7 +10,7 @@ updated last, once. Values of dask arrays are written by :mod:`xzarr3.xarray.exe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -21,6 +21,7 @@ import numpy as np
 from xzarr3.api import open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import LeaseLostError, release_together
+from xzarr3.commit.replace import write
 from xzarr3.dask.plan import BlockWrite
 from xzarr3.dask.sources import ReadLocations
 from xzarr3.errors import (
@@ -64,8 +65,8 @@ class _OpenWrite:
     lengths: dict[str, SharedLength] = field(default_factory=dict)
     is_ours: bool = False
     """Whether all values past the end of the arrays are from this write."""
-    unplaced: set[str] = field(default_factory=set)
-    """Paths of staged nodes that are not in place yet, and are removed if the write fails."""
+    writing: ExitStack = field(default_factory=ExitStack)
+    """The transactions of the new nodes: closed when they are published, or left with an error."""
 
 
 class Commit:
@@ -242,14 +243,9 @@ class Commit:
         """
         begun = _OpenWrite()
 
-        def begin(placement: Placement) -> None:
-            begun.unplaced.add(placement.path)
-            placement.replacement.begin()
-
         try:
             self._take(begun)
-            parallel_map(begin, self._placed, self.store.concurrency)
-            parallel_map(partial(Placement.store_documents, first=True), self._placed, self.store.concurrency)
+            begun.writing.enter_context(write(*(each.transaction for each in self._placed)))
         except BaseException as error:
             self.discard(begun, error)
             raise
@@ -303,10 +299,7 @@ class Commit:
             )
             replaced = [begun.lengths[each.path] for each in self._placed if each.path in begun.lengths]
             parallel_map(SharedLength.verify, replaced, self.store.concurrency)
-            parallel_map(Placement.store_documents, self._placed, self.store.concurrency)
-            for placement in self._placed:
-                begun.unplaced.discard(placement.path)  # put() cleans up after its own errors.
-                placement.replacement.put(placement.nodes(), consolidate=placement.consolidated)
+            begun.writing.close()
             before = Before.of_root(self.store, self.format) if self._groups else None
         except BaseException as error:
             self.discard(begun, error)
@@ -440,10 +433,7 @@ class Commit:
         """Remove what was written before ``error``; a write that can be resumed keeps it instead."""
         held = dict(begun.lengths)
         begun.lengths.clear()
-        for placement in self._placed:
-            if placement.path in begun.unplaced:
-                begun.unplaced.discard(placement.path)
-                placement.replacement.discard(error)
+        begun.writing.__exit__(type(error), error, error.__traceback__)
         if begun.is_ours and not isinstance(error, OutcomeUnknownError):
             self._erase_behind(held, error)
         if self.store.traits.visible == "at commit":

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import Lease
-from xzarr3.commit.replace import Replacement
-from xzarr3.commit.resume import Resumption
+from xzarr3.commit.replace import transaction
+from xzarr3.commit.transaction import NewNode
 from xzarr3.dask.done import WrittenArray, fingerprint
 from xzarr3.dask.plan import BlockWrite
 from xzarr3.dask.sources import reads_below
@@ -20,7 +20,6 @@ from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.groups import Group
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
-from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.find import depth_first
 from xzarr3.stores import Store
 from xzarr3.xarray.exact import is_lazy
@@ -81,27 +80,23 @@ class Placement:
         places = {relative: f"{node_prefix(path)}{relative}" if relative else path for relative in arrays}
         self._stored = {place: arrays[relative].stored for relative, place in places.items()}
         self._stored.update(self._group_documents())
-        self.resumed: Resumption | None = None
-        """Identifies this write, if it can be resumed."""
+        self.plan: str | None = None
+        """Fingerprint of this write, if it can be resumed."""
         if resume:
             written = [
                 WrittenArray(places[name], each.metadata, each.write_empty_chunks, each.data)
                 for name, each in sorted(arrays.items())
             ]
-            plan = fingerprint(format, path, written)
-            self.resumed = Resumption(store, path, plan, self._stored[path])
-        below = dict.fromkeys(name.partition("/")[0] for name in (*arrays, *groups) if name)
-        self.replacement = Replacement(
+            self.plan = fingerprint(format, path, written)
+        nodes = {f"{node_prefix(path)}{each}".rstrip("/"): meta for each, meta in self.nodes().items()}
+        alone = bool(groups)
+        self.transaction = transaction(
             store,
-            format,
-            path,
-            [*below] if groups else None,
-            {places[relative]: metadata for relative, metadata in self._arrays.items()},
+            NewNode(format, path, nodes, self._stored, consolidate=consolidated, is_alone=alone),
             overwrite=overwrite,
             how="mode 'w'",
-            resumed=self.resumed,
+            plan=self.plan,
             lease=lease,
-            is_alone=bool(groups),
         )
         self.jobs = [
             BlockWrite(each.data, self._target(places[relative], each), ...)
@@ -110,7 +105,7 @@ class Placement:
 
     def _target(self, path: str, planned: PlannedArray) -> Array:
         return Array(
-            self.replacement.store,
+            self.transaction.store,
             path,
             planned.metadata,
             format=self._format,
@@ -126,18 +121,6 @@ class Placement:
             if not path:  # Stored last: without these documents there is no hierarchy.
                 found = {**found, **self._format.hierarchy_documents()}
             yield path, {key: documents.encode(document, path) for key, document in found.items()}
-
-    def store_documents(self, *, first: bool = False) -> None:
-        """Store the documents in the stage, or in place with the uppermost one last.
-
-        With ``first``, only in a store that needs them before the values; otherwise only in other stores.
-        """
-        place = self.replacement
-
-        def write() -> None:
-            store_documents(place.store, self._format, self._stored, last=self.path, replaces=place.replaces)
-
-        (place.documents_first if first else place.documents_last)(write)
 
     def nodes(self) -> dict[str, NodeMetadata]:
         """The nodes by relative path, depth first, which is the order that zarr-python 3.1 needs."""

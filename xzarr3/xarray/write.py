@@ -101,7 +101,7 @@ def to_zarr(
         By default a new store in memory; it is the store of the returned group.
     mode : {"w-", "w", "a", "a-", "r+"}, optional
         ``w-`` writes only where nothing exists. ``w`` replaces a group, which stays until all new data are
-        stored, and keeps files that are not Zarr. ``a`` sets existing variables and adds new ones; ``r+``
+        stored, and keeps what lies beside its nodes. ``a`` sets existing variables and adds new ones; ``r+``
         only sets. By default ``r+`` with ``region``, else ``w-``. With ``append_dim``, variables without it
         are compared by default, stored with ``a``, and left alone with ``a-``.
     group : str, optional

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
 from xzarr3._types import Buffer
+from xzarr3.errors import StoreError
 from xzarr3.stores.local import system
 from xzarr3.stores.local.names import LOCK, STAGED
 from xzarr3.stores.values import Closing, OversizedError, Scratch, Value, digest
@@ -314,6 +315,21 @@ def discard(name: str, at: int | None = None) -> None:
 
 
 # Directories
+
+
+def staging_folders(root: str) -> list[str]:
+    """The directories in the root of a store in which writes have staged values, or have their leases."""
+    try:
+        with os.scandir(root) as entries:
+            return [
+                entry.path
+                for entry in entries
+                if entry.name.startswith(STAGED) and entry.is_dir(follow_symlinks=False)
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot list '{root}': {error.strerror or error}") from error
 
 
 def make(folder: str, *, fsync: bool) -> None:

@@ -1,0 +1,214 @@
+"""Replaces a node in a directory: new values are written to a staging directory and swapped in by renaming.
+
+The staging directory is laid out like the store. What is renamed are units: the directory of the node, or, if
+something in it stays, the names in it. The lease of the place says from the moment it is taken that a swap is
+under way, and the list of units beside the new values says what is left to do. Documents of the node leave
+first and come last, so no reader sees the node with arrays of another version.
+
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from xzarr3._types import Buffer
+from xzarr3.commit.lease import SWAPPING
+from xzarr3.commit.places import Place, is_own
+from xzarr3.commit.recover import take
+from xzarr3.commit.renames import remove_at_once, remove_staged, swap_units
+from xzarr3.commit.transaction import NEW, SWAP, NewNode, Transaction
+from xzarr3.errors import StoreError
+from xzarr3.nodes.consolidated import drop_from_consolidated
+from xzarr3.nodes.documents import store_documents
+from xzarr3.stores import LocalStore
+from xzarr3.stores.local.files import discard, make
+
+
+class Directory(Transaction):
+    """Stages values in a directory and swaps by renaming: old units aside, new units to their places."""
+
+    target: LocalStore
+
+    def __init__(
+        self,
+        place: Place,
+        new: NewNode,
+        *,
+        overwrite: bool,
+        plan: str | None = None,
+        left: str | None = None,
+    ) -> None:
+        super().__init__(place, new, overwrite=overwrite, plan=plan, left=left)
+        self._made: os.stat_result | None = None
+        self._folder = os.path.join(self.target.root, self.top[:-1])
+        self._new = os.path.join(self._folder, NEW)
+        self.store = StagedFolder(self._new, repr(self.target), **self.target._options())
+        if overwrite:
+            self._units(new.nodes)  # raises before anything is computed
+
+    def begin(self) -> None:
+        if self.plan is not None:
+            lease = self.place.lease(self.plan, self.top)
+            goes_on = take(lease, self.place)
+            self.lease = lease
+            if self.resumes and not goes_on:
+                raise self.gone()
+            for name in self.store.leftovers(""):
+                discard(os.path.join(self._new, name))
+        try:
+            make(self.target.check_inside(self._new, f"{self.top}{NEW}"), fsync=self.target.fsync)
+            self._made = os.stat(self._new)
+        except OSError as error:
+            raise StoreError(f"cannot write to {self.target}: {error.strerror or error}") from error
+
+    def publish(self) -> None:
+        store, path = self.target, self.place.path
+        self.check_groups()
+        store_documents(self.store, self.new.format, self.new.documents, last=path)
+        self._reserve()
+        if not self.overwrite and self.place.is_occupied():
+            raise self.place.taken()
+        try:
+            away, come = self._units()
+        except OSError as error:
+            raise StoreError(f"cannot replace '/{path}' in {store}: {error.strerror or error}") from error
+        if not self._is_kept():  # looked at only now: it may have been removed while it was listed
+            raise self.gone()
+        for unit in (*away, *come) if path else ():
+            store.check_inside(os.path.dirname(os.path.join(store.root, unit)), path)
+        swap = self.swap([away], come, whole=False)
+        store.set(f"{self.top}{SWAP}", swap.text())
+        if (
+            self.plan is not None and self.lease is not None
+        ):  # the lease of other writes says so from the start
+            self.lease.say(path, SWAPPING, self.top)
+        self.is_swapping = True
+        for each in self.place.formats:  # first, so that no consolidated copy outlives its document
+            drop_from_consolidated(store, each, path)
+        if not swap_units(store, self.top, swap):
+            store.erase(f"{self.top}{SWAP}")
+            self.is_swapping = False
+            raise self.place.taken()
+        self.new.follow(store)
+        self.is_swapping = False
+
+    def _is_kept(self) -> bool:
+        """Whether the staging directory is still the one that was made."""
+        try:
+            return self._made is not None and os.path.samestat(self._made, os.stat(self._new))
+        except OSError:
+            return False
+
+    def _reserve(self) -> None:
+        """Reserve the place for the swap; one that a dead writer began there is finished first."""
+        if self.lease is not None:
+            self.lease.verify(self.place.path)
+            return
+        lease = self.place.lease(top=self.top, state=SWAPPING)
+        take(lease, self.place, until=time.monotonic() + self.target.traits.conflict_deadline)
+        self.lease = lease
+
+    def _units(self, paths: Iterable[str] | None = None) -> tuple[list[str], list[str]]:
+        """The units that leave and those that come, each in order; raises if something is in the way.
+
+        Parameters
+        ----------
+        paths : iterable of str, optional
+            Paths of the nodes that come, if they are not staged yet.
+        """
+        place, root = self.place, self.target.root
+        away: set[str] = set()
+        come: set[str] = set()
+        for prefix in place.prefixes:
+            names = _names(root, prefix)
+            stay: set[str] = set()
+            if not (place.path and place.old_array is not None):
+                stay = {name for name in names if not place.leaves(name, self._exists, self._below)}
+            if place.path and not stay:
+                unit = prefix[:-1]
+                away.update(each for each in [unit] if os.path.lexists(os.path.join(root, each)))
+                come.update(each for each in [unit] if os.path.lexists(os.path.join(self._new, each)))
+                continue
+            coming = _names(self._new, prefix)
+            coming.update(_top_name(path, prefix) for path in paths or () if path.startswith(prefix))
+            if stay & coming:
+                raise place.in_the_way(stay & coming)
+            away |= names - stay
+            come |= coming
+        for key in place.documents:
+            if not key.startswith(place.prefixes):
+                away.update(each for each in [key] if os.path.lexists(os.path.join(root, each)))
+                come.update(each for each in [key] if os.path.lexists(os.path.join(self._new, each)))
+        return self._ordered(away), self._ordered(come)[::-1]
+
+    def _ordered(self, units: Iterable[str]) -> list[str]:
+        """Units in the order in which they leave: documents first, and what holds documents before chunks."""
+        units, own = set(units), self.place.documents
+        first = [unit for stage in self.place.in_order(units & own) for unit in stage]
+        return [*first, *sorted(units - own, reverse=True)]  # in the draft, "meta" before "data"
+
+    def _exists(self, key: str) -> bool:
+        return os.path.lexists(os.path.join(self.target.root, key))
+
+    def _below(self, name: str) -> Iterator[str]:
+        """The keys of a name in the directory."""
+        top = os.path.join(self.target.root, name)
+        if not os.path.isdir(top):
+            yield name
+        for folder, _, files in os.walk(top):
+            relative = os.path.relpath(folder, self.target.root).replace(os.sep, "/")
+            yield from (f"{relative}/{file}" for file in files)
+
+    def clean(self) -> None:
+        try:
+            remove_staged(self.target, self.top)
+        finally:  # leftovers do not block other writers, so release the lease
+            if self.lease is not None:
+                self.lease.release()
+
+    def discard(self) -> None:
+        try:
+            if self._made is not None:  # otherwise it is another writer's, or was never made
+                remove_at_once(self.target, self._folder)
+        finally:
+            if self.lease is not None:
+                self.lease.release()
+
+
+class StagedFolder(LocalStore):
+    """The staging directory as a store; error messages call it by the store that the values will be in."""
+
+    def __init__(self, root: str, shown: str, /, **options: bool) -> None:
+        super().__init__(root, **options)
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(StagedFolder, **self._options()), (self.root, self._shown)
+
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+        # the directory is made once: if it is gone, so are earlier values
+        if not os.path.isdir(self.root):
+            raise StoreError(
+                f"cannot write to {self}: values that this write stored before are gone, because it has "
+                "failed, or another writer removed them after a day; repeat the write"
+            )
+        super().put(key, pieces)
+
+
+def _names(root: str, prefix: str) -> set[str]:
+    """The names in a directory that can be part of a node, as keys."""
+    folder = os.path.join(root, prefix)
+    if not os.path.isdir(folder):
+        return set()
+    return {f"{prefix}{name}" for name in os.listdir(folder) if is_own(f"{prefix}{name}")}
+
+
+def _top_name(path: str, prefix: str) -> str:
+    """The name directly below a prefix under which a path lies."""
+    return prefix + path[len(prefix) :].partition("/")[0]
