@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 import xarray as xr
-from xarray import Coordinates, Dataset, DataTree
+from xarray import Dataset, DataTree
 from xarray.backends.common import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core.utils import is_remote_uri
@@ -389,7 +389,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open a group and all groups below it as a tree; options as for ``open_groups_as_dict``."""
-        return opened_tree(self.open_groups_as_dict(filename_or_obj, **options))
+        return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
 
 
 def _check_names(
@@ -465,103 +465,3 @@ def _open(
                 raise NodeNotFoundError(f"no group '/{path}' in consolidated metadata of {opened}") from error
             error.advice = "call xzarr3.consolidate_metadata() first, or leave consolidated=True out"
         raise
-
-
-# Trees, built without the copies that ``DataTree.from_dict`` makes
-
-_MAKES_INDEXES = "_maybe_create_default_indexes"
-"""Name of the function that xarray calls for each node of a tree that a backend has opened."""
-
-
-def tree_of(datasets: Mapping[str, Dataset], name: str | None = None) -> DataTree:
-    """A tree of datasets. Each dataset's parent must be among them.
-
-    Parameters
-    ----------
-    datasets : mapping of str to Dataset
-        The datasets by path; the path of the root is ``/`` or ``.``.
-    name : str, optional
-        Name of the root.
-
-    Raises
-    ------
-    ValueError
-        If a dataset conflicts with the coordinates that it inherits.
-
-    Examples
-    --------
-    >>> tree_of({"/": Dataset(), "/a": Dataset(), "/a/b": Dataset()}).groups
-    ('/', '/a', '/a/b')
-    """
-    nodes: dict[str, DataTree] = {}
-    below: dict[str, dict[str, DataTree]] = {}
-    for path, dataset in datasets.items():
-        place = path.strip("/") if path != "." else ""
-        above, _, own = place.rpartition("/")
-        nodes[place] = DataTree(dataset, name=own or name)
-        if place:
-            below.setdefault(above, {})[own] = nodes[place]
-    for place in sorted(below, key=lambda each: (each.count("/"), bool(each))):  # From the top down.
-        nodes[place].children = below[place]
-    return nodes[""]
-
-
-def opened_tree(datasets: Mapping[str, Dataset]) -> DataTree:
-    """A tree as from :func:`tree_of`, for which xarray makes default indexes without copies."""
-    tree = tree_of(datasets)
-    tree.__class__ = _Opened
-    return tree
-
-
-class _Opened(DataTree):  # type: ignore[no-untyped-call]
-    """The root of a tree without indexes, as a backend returns it to xarray.
-
-    xarray then calls :meth:`map_over_datasets` to make default indexes. If it is told not to, it accesses
-    ``encoding``. In both cases the tree becomes a plain ``DataTree``.
-    """
-
-    __slots__ = ()
-
-    @property
-    def encoding(self) -> dict[Any, Any]:
-        """Encoding of the dataset; the tree becomes a plain ``DataTree``."""
-        self.__class__ = DataTree  # type: ignore[assignment]
-        return self.encoding
-
-    @encoding.setter
-    def encoding(self, value: Mapping[Any, Any]) -> None:
-        self.__class__ = DataTree  # type: ignore[assignment]
-        self.encoding = dict(value)
-
-    def map_over_datasets(self, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Apply ``func`` to each dataset. If it is xarray's, for indexes, they are made without copies."""
-        if args or options or getattr(func, "__name__", None) != _MAKES_INDEXES:
-            return super().map_over_datasets(func, *args, **options)
-        self.__class__ = DataTree  # type: ignore[assignment]
-        indexed = [
-            (path, node)
-            for path, node in self.subtree_with_keys
-            if any(var.dims == (name,) for name, var in node.variables.items())
-        ]
-        for path, node in indexed:  # From the top down.
-            try:
-                made = _with_indexes(node.to_dataset(inherit=False))
-            except Exception as error:
-                error.add_note(f"Raised whilst mapping function over node(s) with path {path!r}")
-                raise
-            node.dataset = made
-        return self
-
-
-def _with_indexes(dataset: Dataset) -> Dataset:
-    """A dataset without indexes, with default indexes of its own coordinates added.
-
-    Not by ``assign_coords``, which would try to align and merge, and nothing needs that.
-    """
-    own = {name: var for name, var in dataset.coords.variables.items() if var.dims == (name,)}
-    coords = Coordinates(own)
-    return dataset._replace(
-        variables={**dataset._variables, **coords.variables},
-        coord_names=dataset._coord_names | set(own),
-        indexes=dict(coords.xindexes),
-    )
