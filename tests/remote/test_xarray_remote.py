@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import multiprocessing
 import pickle
-import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -32,9 +29,8 @@ from _xarray_corpus import CORPUS, in_format
 import xzarr3
 import xzarr3.xarray
 from xzarr3 import MissingChunksError, StoreError
-from xzarr3.xarray import Xzarr3BackendEntrypoint, prefetch
+from xzarr3.xarray import Xzarr3BackendEntrypoint, lazy
 from xzarr3.xarray import backend as backend_module
-from xzarr3.xarray import decode as decoding_module
 
 OURS = Xzarr3BackendEntrypoint
 
@@ -141,23 +137,22 @@ def same(found: Any, expected: Any) -> None:
 # How many requests
 
 
-def test_coordinates_take_two_rounds(stored: dict[str, bytes]) -> None:
+def test_coordinates_take_one_round(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
     with store.counted() as count:
         ds = xr.open_dataset(store, engine=OURS)
     keys = store.take()
     # Those of several chunks are looked at again once all of these are there.
     assert documents(keys) == ["lat/zarr.json", "time/zarr.json", "zarr.json"]
-    # Times: of `time` the first and the last of three chunks, then all of them; all others have one chunk.
     chunks = sorted(key for key in keys if key not in documents(keys))
-    assert len(chunks) == len(set(chunks)) + 2
+    assert len(chunks) == len(set(chunks)), "none is read twice"
     assert variables(chunks) == {
         "time", "time_bnds", "reference", "valid", "level", "lat", "lon", "member", "band",
     }  # fmt: skip
     assert {key for key in chunks if key.startswith(("time/", "lat/"))} == {
         f"{name}/c/{at}" for name in ("time", "lat") for at in range(3)
     }
-    assert count.rounds == 1 + 2 + 1, "the document, the chunks, and the documents again"
+    assert count.rounds == 1 + 1 + 1, "the document, the chunks, and the documents again"
     same(ds, near(stored))
     assert not set(store.take()) & set(chunks) - {"time_bnds/c/0/0", "valid/c/0/0", "reference/c"}
 
@@ -199,13 +194,18 @@ def test_all_kinds_of_datasets_are_as_without_latency(name: str, zarr_format: An
     same(xr.open_dataset(FarStore(values), engine=OURS), near(values))
 
 
-def test_nothing_is_fetched_for_indexes_that_are_not_made(stored: dict[str, bytes]) -> None:
+def test_coordinates_without_an_index_are_as_they_were_at_opening(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
-    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
-    assert variables(store.take()) == {"zarr.json", "time", "time_bnds", "reference", "valid"}
+    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, cache=False)
+    indexed = {"time", "level", "lat", "lon", "member", "band"}
+    assert variables(store.take()) == {"zarr.json", "time_bnds", "reference", "valid"} | indexed
     assert not ds.xindexes
-    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, decode_times=False)
-    assert set(store.take()) == {"zarr.json"}
+    np.testing.assert_array_equal(ds["lon"], np.arange(0, 360, 60))
+    assert not store.take()
+    np.testing.assert_array_equal(ds["lon"], np.arange(0, 360, 60))
+    assert "lon/c/0" in store.take(), "what was read ahead is used once"
+    xr.open_dataset(store, engine=OURS, create_default_indexes=False, decode_times=False)
+    assert variables(store.take()) == {"zarr.json"} | indexed
 
 
 def test_coordinates_that_are_dropped_are_not_fetched(stored: dict[str, bytes]) -> None:
@@ -220,12 +220,10 @@ def test_a_store_without_latency_is_asked_once_for_times(stored: dict[str, bytes
     store = FarStore(values_of(days, tmp_path / "a.zarr"), concurrency=1)
     xr.testing.assert_identical(xr.open_dataset(store, engine=OURS), days)
     assert [key for key in store.take() if key.startswith("time/c")] == ["time/c/0"]
-    xr.open_dataset(store, engine=OURS, create_default_indexes=False)["x"].load()
-    assert not [key for key in store.take() if key.startswith("y/")]
     same(xr.open_dataset(FarStore(stored, concurrency=1), engine=OURS), near(stored))
 
 
-def test_all_coordinates_of_a_tree_take_two_rounds(tmp_path: Path) -> None:
+def test_all_coordinates_of_a_tree_take_one_round(tmp_path: Path) -> None:
     tree = xr.DataTree.from_dict(
         {path: forecast()[["v0", "v1"]].isel(lat=slice(at + 1)) for at, path in enumerate(["/one", "/two"])}
         | {"/two/four/five": xr.Dataset(coords={"depth": [1.0, 2.0]})}
@@ -237,7 +235,7 @@ def test_all_coordinates_of_a_tree_take_two_rounds(tmp_path: Path) -> None:
     keys = store.take()
     assert documents(keys) == ["one/time/zarr.json", "two/time/zarr.json", "zarr.json"]
     assert len({key.rpartition("/c")[0] for key in keys if key not in documents(keys)}) == 11
-    assert count.rounds == 1 + 2 + 1
+    assert count.rounds == 1 + 1 + 1
     expected = xr.open_datatree(xzarr3.MemoryStore(values), engine=OURS)
     xr.testing.assert_identical(found, expected)
     for node in expected.subtree:
@@ -262,43 +260,23 @@ def lazy_arrays(ds: xr.Dataset) -> list[Any]:
     return found
 
 
-def goes(left: weakref.ref[Any]) -> bool:
-    """Whether an object goes; a thread that has just done its work may hold it a moment longer."""
-    for _ in range(3000):
-        gc.collect()
-        if left() is None:
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def test_what_was_fetched_is_given_up(stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-
-    class Noted(prefetch.Ahead):
-        def __init__(self, concurrency: int) -> None:
-            super().__init__(concurrency)
-            made.append(weakref.ref(self))
-
-    monkeypatch.setattr(decoding_module, "Ahead", Noted)
+def test_what_was_read_ahead_is_given_up(stored: dict[str, bytes]) -> None:
     ds = xr.open_dataset(FarStore(stored), engine=OURS)
-    (left,) = made
-    assert goes(left)
-    assert {lazy.ahead for lazy in lazy_arrays(ds)} == {None}
+    assert lazy_arrays(ds)
+    assert all(each.values is None for each in lazy_arrays(ds))
     unindexed = xr.open_dataset(FarStore(stored), engine=OURS, create_default_indexes=False)
-    ahead = made[1]()
-    assert sum(map(len, ahead._kept.values())) == 0  # `time` has three chunks.
+    kept = {each.array.basename for each in lazy_arrays(unindexed) if each.values is not None}
+    assert kept == {"time", "level", "lat", "lon", "member", "band"}
     again = pickle.loads(pickle.dumps(unindexed))
-    assert {lazy.ahead for lazy in lazy_arrays(again)} == {None}
-    del unindexed, ahead
-    assert goes(made[1])
+    assert all(each.values is None for each in lazy_arrays(again))
+    unindexed.load()
+    assert all(each.values is None for each in lazy_arrays(unindexed))
 
 
-def test_large_coordinates_are_not_fetched_together(
+def test_large_coordinates_are_not_read_ahead(
     stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "_MOST_BYTES", 8 * 3 + 5 * 8)  # `level` and `lat` and nothing else.
-    monkeypatch.setattr(prefetch, "_SMALL", 0)
+    monkeypatch.setattr(lazy, "_MOST_BYTES", 8 * 3 + 5 * 8)  # `level` and `lat` and nothing else.
     store, times = FarStore(stored), ["time", "time_bnds", "reference", "valid"]
     with store.counted() as count:
         ds = xr.open_dataset(store, engine=OURS, drop_variables=times)
@@ -306,44 +284,14 @@ def test_large_coordinates_are_not_fetched_together(
     same(ds, near(stored).drop_vars(times))
 
 
-def test_many_times_in_one_chunk_are_not_held_at_once(
-    stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prefetch, "_MOST_BYTES", 0)
-    store = FarStore(stored)
-    kept: list[int] = []
-
-    class Noted(prefetch.Ahead):
-        def expect(self, arrays: Any) -> None:
-            kept.append(sum(block.values.nbytes for blocks in self._kept.values() for block in blocks))
-            super().expect(arrays)
-
-    monkeypatch.setattr(decoding_module, "Ahead", Noted)
-    ds = xr.open_dataset(store, engine=OURS)
-    assert kept == [8 * 2 * 4]  # The ends of `time`, `time_bnds`, `reference` and `valid`.
-    same(ds, near(stored))
-
-
-def test_what_was_fetched_is_not_used_for_long(
-    stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, now = FarStore(stored), time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, cache=False)
-    store.take()
-    now += 30
-    np.testing.assert_array_equal(ds["lon"], np.arange(0, 360, 60))
-    assert variables(store.take()) == {"level", "lat", "lon", "time", "member", "band"}
-    np.testing.assert_array_equal(ds["member"], ["control", "one", "two"])
-    assert not store.take()
-    now += 60
-    np.testing.assert_array_equal(ds["level"], [1000, 850, 500])
-    assert sorted(store.take()) == ["level/c/0", "level/zarr.json"]
-    later = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
-    store.take()
-    now += 61
-    np.testing.assert_array_equal(later["level"], [1000, 850, 500])
-    assert sorted(store.take()) == ["level/c/0", "level/zarr.json"]
+def test_times_in_many_chunks_are_read_at_their_ends_alone(tmp_path: Path) -> None:
+    ds = forecast()
+    ds["time_bnds"].encoding = {"chunks": (1, 2)}
+    store = FarStore(values_of(ds, tmp_path / "a.zarr"))
+    found = xr.open_dataset(store, engine=OURS)
+    chunks = [key for key in store.take() if key.startswith("time_bnds/c")]
+    assert sorted(set(chunks)) == ["time_bnds/c/0/0", "time_bnds/c/7/0"]
+    np.testing.assert_array_equal(found["time_bnds"], ds["time_bnds"])
 
 
 def test_a_coordinate_that_was_changed_after_it_was_opened_is_read_again(stored: dict[str, bytes]) -> None:
@@ -381,8 +329,8 @@ def test_errors_are_those_of_reading_one_by_one(key: str, how: str, stored: dict
 
 def test_an_error_does_not_stay(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
-    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
     store.broken = {"lat/c/1"}
+    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
     with pytest.raises(StoreError, match="status 503"):
         ds["lat"].load()
     np.testing.assert_array_equal(ds["lon"], forecast()["lon"])
@@ -643,7 +591,7 @@ def test_requests_to_a_service(fault_server: Any, consolidated: bool) -> None:
     assert {each["method"] for each in log} == {"GET"}
     chunks = [each for each in log if "/c/" in each["path"] or each["path"].endswith("/c")]
     listed = [each for each in log if "list-type" in each["query"]]
-    assert len(chunks) == 15
+    assert len(chunks) == 13
     assert len(listed) == (0 if consolidated else 1)
     asked = 1 if consolidated else 1 + len(ds.variables)
     assert len(log) - len(chunks) - len(listed) == 2 + asked, "time and lat have several chunks"

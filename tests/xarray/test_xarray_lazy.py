@@ -7,7 +7,6 @@ import json
 import pickle
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +50,7 @@ def is_ours(array: xr.DataArray | xr.Variable) -> bool:
     if isinstance(layer, SelectLayer):
         layer = layers[layer.source]
     read = getattr(layer.indices[0][0], "read", None) if hasattr(layer, "indices") else None
-    return read is not None and read.__module__ == "xzarr3.xarray.chunked"
+    return read is not None and read.__module__ in ("xzarr3.xarray.chunked", "xzarr3.dask.array")
 
 
 def is_made(array: xr.DataArray) -> bool:
@@ -500,45 +499,6 @@ def test_loading_asynchronously_takes_few_rounds() -> None:
     xr.testing.assert_identical(found, data)
     assert len(chunks_asked_for(count)) == 30
     assert count.rounds <= 12
-
-
-def test_loading_one_after_the_other_reads_ahead() -> None:
-    data = xr.Dataset({f"v{i:02}": ("x", np.arange(4.0) + i) for i in range(40)})
-    data["v10"] = ("big", np.zeros(2**17 + 1))
-    data["v11"].encoding = {"dtype": "i2", "scale_factor": 0.5}
-    store = waiting(data)
-    dataset = ours(store)
-    with store.counted() as count:
-        xr.testing.assert_identical(dataset.load(), data)
-    assert sorted(chunks_asked_for(count)) == sorted(f"{name}/c/0" for name in data)  # None is read twice.
-    assert count.rounds <= 20
-
-    for names, ahead in (
-        (["v00", "v01"], []),
-        (["v00", "v02", "v01", "v04"], []),
-        (["v00", "v01", "v02"], [f"v0{i}" for i in range(3, 9)]),
-        (["v07", "v08", "v09"], []),  # The next one is not small.
-    ):
-        dataset = ours(store)
-        with store.counted() as count:
-            for name in names:
-                np.testing.assert_array_equal(dataset[name].values, data[name])
-            for _ in range(60_000):  # Other threads read ahead.
-                if len(chunks_asked_for(count)) < len(names) + len(ahead):
-                    time.sleep(0.001)
-        assert sorted(chunks_asked_for(count)) == sorted(f"{name}/c/0" for name in names + ahead)
-
-
-def test_errors_of_what_is_read_ahead_are_those_of_who_asks() -> None:
-    data = xr.Dataset({f"v{i}": ("x", np.arange(4.0) + i) for i in range(8)})
-    store = waiting(data)
-    store.set("v5/c/0", b"nonsense")
-    dataset = ours(store)
-    for name in ("v0", "v1", "v2", "v3", "v4"):
-        np.testing.assert_array_equal(dataset[name].values, data[name])
-    with pytest.raises(xzarr3.ChunkDecodeError, match="v5/c/0"):
-        dataset["v5"].load()
-    np.testing.assert_array_equal(dataset["v6"], data["v6"])
 
 
 # Values unpacked as they are read

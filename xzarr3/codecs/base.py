@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -364,10 +364,12 @@ class ParameterCodec(Codec):
     """
 
     @classmethod
-    def _parameters(cls) -> Iterator[tuple[str, _Parameter]]:
-        for each in dataclasses.fields(cls):  # type: ignore[arg-type]  # subclasses are dataclasses
-            if "parameter" in each.metadata:
-                yield each.name, each.metadata["parameter"]
+    @cache
+    def _parameters(cls) -> tuple[tuple[str, _Parameter], ...]:
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # subclasses are dataclasses
+        return tuple(
+            (each.name, each.metadata["parameter"]) for each in fields if "parameter" in each.metadata
+        )
 
     def __post_init__(self) -> None:
         for name, each in self._parameters():

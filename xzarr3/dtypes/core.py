@@ -17,6 +17,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar, Self, TypeGuard, cast
 
 import numpy as np
@@ -338,6 +339,7 @@ def float_to_json(value: Any, spelling: Spelling) -> Any:
     return f"0x{bits:0{2 * value.itemsize}x}"
 
 
+@cache
 def _canonical_nan(native: np.dtype[Any]) -> int:
     """Bits of the NaN that ``"NaN"`` means: positive, only the top bit of the mantissa set."""
     mantissa = np.finfo(native).nmant

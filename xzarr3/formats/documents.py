@@ -77,10 +77,12 @@ def _is_deep(document: dict[str, Any]) -> bool:
     """Whether a document has more than :data:`MAX_NESTING` levels. Works without recursion."""
     level: list[Any] = [document]
     for _ in range(MAX_NESTING):
-        below: list[Any] = []
-        for each in level:
-            items = each.values() if type(each) is dict else each
-            below += [item for item in items if type(item) is dict or type(item) is list]
+        below = [
+            item
+            for each in level
+            for item in (each.values() if type(each) is dict else each)
+            if type(item) is dict or type(item) is list
+        ]
         if not below:
             return False
         level = below

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 import xarray as xr
-from xarray import Dataset, DataTree
+from xarray import Coordinates, Dataset, DataTree, Variable, conventions
 from xarray.backends.common import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core.utils import is_remote_uri
@@ -38,12 +38,16 @@ from xzarr3.nodes.node import locate_node
 from xzarr3.options import Missing
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
-from xzarr3.xarray.decode import decoded_datasets
-from xzarr3.xarray.lazy import LazyArray
+from xzarr3.xarray import chunked
+from xzarr3.xarray.lazy import LazyArray, read_ahead
+from xzarr3.xarray.unpack import unpack_when_read
 from xzarr3.xarray.variables import (
     MissingDimensionNamesError,
     Xzarr3DataStore,
+    bounds_of,
     for_xarray,
+    has_times,
+    lazy_array,
     left_out,
     names_of,
 )
@@ -340,7 +344,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             "decode_timedelta": decode_timedelta,
         }
         if isinstance(store, Xzarr3DataStore):
-            datasets = decoded_datasets({"": store}, **decoders)
+            datasets = _decoded({"": store}, decoders)
             if is_ours:
                 _check_names([store], datasets.values(), dropped or (), kept or ())
             return datasets[""]
@@ -383,13 +387,43 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             )
             for path, node in _groups("/" if not group else "", root, dropped or ())
         }
-        datasets = decoded_datasets(stores, **decoders)
+        datasets = _decoded(stores, decoders)
         _check_names([*stores.values()], datasets.values(), dropped or (), kept or ())
         return datasets
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open a group and all groups below it as a tree; options as for ``open_groups_as_dict``."""
         return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
+
+
+def _decoded(stores: Mapping[str, Xzarr3DataStore], decoders: Mapping[str, Any]) -> dict[str, Dataset]:
+    """The datasets of stores, without indexes, which xarray makes itself."""
+    stored = {path: (store.get_variables(), store.get_attrs()) for path, store in stores.items()}
+    coordinates, times = list[LazyArray](), list[LazyArray]()
+    for variables, _ in stored.values():
+        bounds = set(map(bounds_of, variables.values()))
+        for name, var in variables.items():
+            if var.dims == (name,):
+                coordinates.append(lazy_array(var))
+            elif decoders.get("decode_times", True) and (name in bounds or has_times(var)):
+                times.append(lazy_array(var))
+    with read_ahead(coordinates, times):
+        return {path: _dataset(*each, decoders) for path, each in stored.items()}
+
+
+def _dataset(
+    variables: dict[str, Variable], attributes: dict[str, Any], decoders: Mapping[str, Any]
+) -> Dataset:
+    decoded, attrs, names = conventions.decode_cf_variables(variables, attributes, **decoders)
+    for var in decoded.values():
+        unpack_when_read(var)
+    ours = {name: chunked.Variable.of(var) for name, var in decoded.items()}
+    coords = {name: var for name, var in ours.items() if name in names or var.dims == (name,)}
+    data_vars = {name: var for name, var in ours.items() if name not in coords}
+    dims = {dim for var in ours.values() for dim in var.dims}
+    if all(ours[dim].dims == (dim,) for dim in dims if dim in ours):  # Nothing needs merging or conversion.
+        return Dataset._construct_direct({**data_vars, **coords}, set(coords), attrs=dict(attrs) or None)
+    return Dataset(data_vars, Coordinates(coords, indexes={}), attrs)
 
 
 def _check_names(

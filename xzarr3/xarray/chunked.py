@@ -147,20 +147,20 @@ def _blocks(
 
 def _reading(data: Any) -> tuple[Any, Any]:
     """The function that a task calls to read, and the object that it reads from."""
+    from xzarr3.dask.array import read_block
+
     while type(data) in (indexing.MemoryCachedArray, indexing.CopyOnWriteArray):
         data = data.array
-    if type(data) is indexing.LazilyIndexedArray and all(
-        isinstance(key, slice) and key == slice(None) for key in data.key.tuple
+    if (
+        type(data) is indexing.LazilyIndexedArray
+        and all(isinstance(key, slice) and key == slice(None) for key in data.key.tuple)
+        and data.array.unpack is None
     ):
-        return _read, data.array
-    return _read_decoded, data
+        return read_block, data.array.array
+    return _read, data
 
 
-def _read(lazy: LazyArray, parts: tuple[Part, ...]) -> AnyArray:
-    return lazy.read_region(parts)
-
-
-def _read_decoded(data: Any, parts: tuple[Part, ...]) -> AnyArray:
+def _read(data: Any, parts: tuple[Part, ...]) -> AnyArray:
     """Read an array that xarray decodes when it is indexed."""
     values: AnyArray = np.asarray(
         indexing.ImplicitToExplicitIndexingAdapter(data, indexing.OuterIndexer)[parts]

@@ -388,8 +388,7 @@ def _of_indexed(indexed: Any, parts: Any) -> Read | None:
         return _of_adapted(indexed, parts)
     own: dict[Any, Callable[[Any, Any], Read | None]] = {
         read_block: _of_array,
-        chunked._read: _of_lazy,
-        chunked._read_decoded: _of_decoded,
+        chunked._read: _of_decoded,
     }
     return own[indexed.read](indexed.source, parts)
 
@@ -398,10 +397,6 @@ def _of_array(array: Array, parts: Any) -> Read:
     from xzarr3.dask.blocks import threads_of
 
     return Read(array, basic_selection(parts, array.shape), threads_of(array))
-
-
-def _of_lazy(lazy: LazyArray, parts: Any) -> Read:
-    return _of_array(lazy.array, parts)
 
 
 def _of_decoded(data: Any, parts: Any) -> Read | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from xarray.backends.common import BackendArray
@@ -15,7 +16,7 @@ from xarray.core import indexing
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.errors import short_traceback
+from xzarr3.errors import Xzarr3Error, short_traceback
 from xzarr3.io.selection import (
     DimChoice,
     Points,
@@ -24,15 +25,14 @@ from xzarr3.io.selection import (
     orthogonal_selection,
     vectorized_selection,
 )
-from xzarr3.parallel import waiters
-from xzarr3.xarray.unpack import Unpacking, read_unpacked
-
-if TYPE_CHECKING:
-    from xzarr3.xarray.prefetch import Ahead, InTurn
-
+from xzarr3.parallel import parallel_map, waiters
+from xzarr3.xarray.unpack import Unpacking
 
 Chosen: TypeAlias = "tuple[DimChoice, ...] | Points"
 Arrange: TypeAlias = Callable[[AnyArray], AnyArray]
+
+_MOST_BYTES = 2**26  # Most bytes that are read ahead when a dataset or tree is opened.
+_SMALL = 2**22  # Most bytes of an array of which decoding needs only the first and the last element.
 
 
 class LazyArray(BackendArray):
@@ -44,42 +44,49 @@ class LazyArray(BackendArray):
     Parameters
     ----------
     array : Array
-    unpacking : Unpacking, optional
-        Functions that unpack the values as they are read.
+    unpack : Unpacking, optional
+        Unpacks the values that were read.
     """
 
-    __slots__ = ("ahead", "array", "dtype", "in_turn", "shape", "unpacking")
+    __slots__ = ("array", "dtype", "is_opening", "shape", "unpack", "values")
 
-    def __init__(
-        self,
-        array: Array,
-        unpacking: Unpacking | None = None,
-    ) -> None:
+    def __init__(self, array: Array, unpack: Unpacking | None = None) -> None:
         self.array = array
         self.shape = array.shape
-        self.dtype: np.dtype[Any] = array.dtype if unpacking is None else unpacking.dtype
-        self.unpacking = unpacking
-        self.ahead: Ahead | None = None
-        """Values that were prefetched."""
-        self.in_turn: InTurn | None = None
-        """Reads ahead in variables that are loaded one after the other."""
+        self.dtype: np.dtype[Any] = array.dtype if unpack is None else unpack.dtype
+        self.unpack = unpack
+        self.values: AnyArray | None = None
+        """All values, if they were read ahead; they are given up when they are first used as a whole."""
+        self.is_opening = False
+        """Whether the values are kept until the dataset is open, however often they are used."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return LazyArray, (self.array, self.unpacking)
+        return LazyArray, (self.array, self.unpack)
 
     def __dask_tokenize__(self) -> object:
-        token = "xzarr3.LazyArray", self.array.__dask_tokenize__()
-        return token if self.unpacking is None else (*token, self.unpacking.__dask_tokenize__())
+        from dask.base import normalize_token
 
-    def unpack(self, unpacking: Unpacking) -> None:
-        """Unpack values that are read from now on."""
-        self.unpacking = unpacking
-        self.dtype = unpacking.dtype
+        return "xzarr3.LazyArray", self.array.__dask_tokenize__(), normalize_token(self.unpack)
 
     @short_traceback
     def __getitem__(self, key: indexing.ExplicitIndexer) -> AnyArray:
-        selection, arrange = self.selected(key)
-        return self._read(selection) if arrange is None else arrange(self.read_selected(selection))
+        found, arrange = self._ahead(key), None
+        if found is None:
+            selection, arrange = self.selected(key)
+            found = self.array.read_selected(selection)
+        if self.unpack is not None:
+            found = self.unpack(found)
+        return found if arrange is None else arrange(found)
+
+    def _ahead(self, key: indexing.ExplicitIndexer) -> AnyArray | None:
+        """The values for an index that were read ahead, if they were."""
+        values = self.values
+        if values is None or not isinstance(key, indexing.BasicIndexer):
+            return None
+        found: AnyArray = values[(*key.tuple, ...)]
+        if found.shape == values.shape and not self.is_opening:
+            self.values = None
+        return found.copy()
 
     def selected(self, key: indexing.ExplicitIndexer) -> tuple[Chosen, Arrange | None]:
         """What is read for an index, and the function that arranges the values, if they need that."""
@@ -89,32 +96,48 @@ class LazyArray(BackendArray):
             return orthogonal_selection(key.tuple, self.shape), None
         return basic_selection(key.tuple, self.shape), None
 
-    def _read(self, selection: Chosen) -> AnyArray:
-        found = None if self.ahead is None else self.ahead.take(self, selection)
-        if found is None and self.in_turn is not None:
-            found = self.in_turn.take(self, selection)
-        return self.read_selected(selection) if found is None else found
-
-    def read_selected(self, selection: Chosen) -> AnyArray:
-        """Read a normalized selection from the store."""
-        if self.unpacking is not None:
-            return read_unpacked(self.array, selection, self.unpacking)
-        return self.array.read_selected(selection)
-
-    def read_region(self, region: tuple[slice | int, ...]) -> AnyArray:
-        """Read a region in this thread; other threads only wait for the store."""
-        threads = None if self.array.engine.waiting else 1
-        selection = basic_selection(region, self.shape)
-        if self.unpacking is not None:
-            return read_unpacked(self.array, selection, self.unpacking, threads=threads)
-        return self.array.read_selected(selection, threads=threads)
-
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> AnyArray:
         if self.array.store.concurrency <= 1:
             return await asyncio.to_thread(self.__getitem__, key)
         # Not asyncio's own pool: it has too few threads to load all variables at a time.
         read = partial(contextvars.copy_context().run, self.__getitem__, key)
         return await asyncio.get_running_loop().run_in_executor(waiters.get(), read)
+
+
+@contextmanager
+def read_ahead(coordinates: Iterable[LazyArray], times: Iterable[LazyArray]) -> Iterator[None]:
+    """Context manager in which xarray decodes a dataset whose coordinates are read concurrently beforehand.
+
+    xarray reads index coordinates, and the first and last element of times, one after the other. From a store
+    with latency this would take longer than all the rest.
+
+    Parameters
+    ----------
+    coordinates : iterable of LazyArray
+        Index coordinates. Their values stay until they are used as a whole, for an index.
+    times : iterable of LazyArray
+        Other arrays of times; those in one stored unit are read, and given up when the context ends.
+    """
+    indexed = list(coordinates)
+    others = [lazy for lazy in times if lazy.array.nshards == 1 and lazy.array.nbytes <= _SMALL]
+    left, ahead = _MOST_BYTES, list[LazyArray]()
+    for lazy in {id(each): each for each in (*indexed, *others)}.values():
+        if lazy.array.nbytes <= left:
+            left -= lazy.array.nbytes
+            ahead.append(lazy)
+    parallel_map(_read_all, ahead, max((lazy.array.store.concurrency for lazy in ahead), default=1))
+    yield
+    for lazy in ahead:
+        lazy.is_opening = False
+    for lazy in others:
+        if all(lazy is not each for each in indexed):
+            lazy.values = None
+
+
+def _read_all(lazy: LazyArray) -> None:
+    with suppress(Xzarr3Error):  # Raised again where xarray needs the values.
+        lazy.values = lazy.array.read_selected(basic_selection((), lazy.shape))
+        lazy.is_opening = True
 
 
 def _points(shape: tuple[int, ...], key: Sequence[Any]) -> tuple[Chosen, Arrange]:

@@ -1,4 +1,4 @@
-"""The arrays of a group as xarray variables, not decoded. :mod:`xzarr3.xarray.decode` decodes them."""
+"""The arrays of a group as xarray variables, not decoded."""
 
 from __future__ import annotations
 
@@ -78,8 +78,13 @@ class Xzarr3DataStore(AbstractDataStore):
                 if isinstance(node, Array) and node.dimension_names == (dim,)
             )
         else:
+            group = self.group
             with for_xarray():
-                nodes = list(self.group.load(leave_out=self._dropped))
+                nodes = [
+                    (name, group._node_or_error(name, held))
+                    for name, held in group._held(0, self._dropped)
+                    if isinstance(held, MetadataError) or group.format.is_array(held)
+                ]
         for name, node in nodes:
             if isinstance(node, MetadataError):
                 raise left_out(node, name)
@@ -100,7 +105,12 @@ class Xzarr3DataStore(AbstractDataStore):
         return found
 
     def get_variables(self) -> dict[str, Variable]:
-        return {name: self.variable(array) for name, array in self.arrays()}
+        variables = {name: self.variable(array) for name, array in self.arrays()}
+        for var in variables.values():
+            bounds = variables.get(bounds_of(var))
+            if bounds is not None and "bounds" not in bounds.attrs:  # Bounds have no bounds themselves.
+                lazy_array(bounds).array._bounded = lazy_array(var).array
+        return variables
 
     def variable(self, array: Array) -> Variable:
         """An array as a variable, not decoded."""
@@ -114,6 +124,24 @@ class Xzarr3DataStore(AbstractDataStore):
         attributes = _own(self.group.metadata.attributes)
         _hide(attributes)
         return attributes
+
+
+def lazy_array(variable: Variable) -> LazyArray:
+    """The lazy array of a variable from :func:`as_variable`."""
+    lazy: LazyArray = variable._data.array  # type: ignore[union-attr]
+    return lazy
+
+
+def has_times(variable: Variable) -> bool:
+    """Whether a stored variable has units as "days since 2000-01-01"."""
+    units = variable.attrs.get("units")
+    return isinstance(units, str) and "since" in units
+
+
+def bounds_of(variable: Variable) -> str:
+    """The name of the bounds of a variable of times, which have its units; empty if there are none."""
+    bounds = variable.attrs.get("bounds")
+    return bounds if isinstance(bounds, str) and has_times(variable) else ""
 
 
 def names_of(names: str | Iterable[str]) -> Iterable[str]:
