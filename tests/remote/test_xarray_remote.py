@@ -251,7 +251,7 @@ def lazy_arrays(ds: xr.Dataset) -> list[Any]:
     found = []
     for var in ds.variables.values():
         data: Any = var._data
-        while not isinstance(data, backend_module.LazyArray):
+        while not isinstance(data, lazy.LazyArray):
             data = getattr(data, "array", None)
             if data is None:
                 break

@@ -119,10 +119,10 @@ def _kind(array: Array) -> tuple[object, ...]:
 
 def _place(whole: Any, variable: Variable) -> Store | str:
     """The store that a lazy variable is read from; else the kind of place that xarray remembers."""
-    from xzarr3.xarray.explain import graph_reads, lazy_read
+    from xzarr3.xarray.explain import dask_reads, lazy_read
 
     first = variable[(slice(0, 1),) * variable.ndim]
-    reads = graph_reads([first.data]) if first.chunks is not None else [lazy_read(first._data)]
+    reads = dask_reads([first.data]) if first.chunks is not None else [lazy_read(first._data)]
     read = next(iter(reads), None)
     if read is not None:
         return read.array.store

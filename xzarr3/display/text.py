@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from xzarr3.display.units import size
 from xzarr3.errors import printable
 
 
@@ -48,3 +49,36 @@ def table(cells: Sequence[Sequence[str]], left: int = 1) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+def counts(
+    names: Sequence[str],
+    columns: Mapping[str, str],
+    rows: Iterable[tuple[Sequence[str], Mapping[str, float]]],
+) -> list[list[str]]:
+    """The cells of a table of counts.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Titles of the first columns, which name what was counted.
+    columns : mapping of str to str
+        Titles of the other columns, and their fields. Fields of bytes and of seconds are shown as such.
+    rows : iterable
+        For each row its names, and its counts by field.
+
+    Examples
+    --------
+    >>> counts(["array"], {"requests": "requests", "moved": "bytes_moved"}, [
+    ...     (["/sst"], {"requests": 1200, "bytes_moved": 4096}),
+    ... ])
+    [['array', 'requests', 'moved'], ['/sst', '1,200', '4.00 kiB']]
+    """
+    cells = [[*own, *(_count(each, found[each]) for each in columns.values())] for own, found in rows]
+    return [[*names, *columns], *cells]
+
+
+def _count(field: str, number: float) -> str:
+    if field.endswith("seconds"):
+        return f"{number:.3f}"
+    return size(number) if field.startswith("bytes") else f"{number:,}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
     from xzarr3.io.selection import Fields
 
-_NUMBERS = ("absent", "chunks", "requests", "index_requests", "bytes_moved", "bytes_used")
+NUMBERS = ("absent", "chunks", "requests", "index_requests", "bytes_moved", "bytes_used")
 _SHOWN = 20  # Most values, and most ranges of a value, that are printed.
 
 KeptIndexes: TypeAlias = dict[tuple[int, ...], tuple[object, Index]]
@@ -194,7 +194,7 @@ class Explanation(Shown):
     def to_json(self) -> dict[str, JSON]:
         """The summary, and all units with their ranges."""
         summary = {"array": self.name, "shape": self.shape, "keys": self.units}
-        document = {**summary, **{name: getattr(self, name) for name in _NUMBERS}, "fetches": list(self)}
+        document = {**summary, **{name: getattr(self, name) for name in NUMBERS}, "fetches": list(self)}
         found: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(document))
         return found
 

@@ -14,7 +14,6 @@ from typing import Any, Final, Self
 
 from xzarr3.display import html, text
 from xzarr3.display.shown import Description, Shown
-from xzarr3.display.units import size
 from xzarr3.tracing import counters
 from xzarr3.tracing.counters import FIELDS, KINDS, Collector, Counts, Numbers
 
@@ -165,9 +164,8 @@ class Trace(Shown):
         kinds = [f"{total[kind]:,} {kind}" for kind in (*KINDS, "absent", "failed", "retries") if total[kind]]
         still = "; still counting" if self._began is not None and self._ended is None else ""
         title = f"{self.seconds:.3f} s, {number} process{'' if number == 1 else 'es'}{still}"
-        rows = [(path or "(no array)", numbers) for path, numbers in arrays.items()] + [("total", total)]
-        table = [["array", *_COLUMNS]]
-        table += [[name, *(_text(each, found[each]) for each in _COLUMNS.values())] for name, found in rows]
+        rows = [([path or "(no array)"], numbers) for path, numbers in arrays.items()] + [(["total"], total)]
+        table = text.counts(["array"], _COLUMNS, rows)
         return Description(
             f"{title}\nrequests: {', '.join(kinds) or 'none'}\n\n{text.table(table)}",
             lambda: html.box(html.title("xzarr3 trace", after=", ".join([title, *kinds])), html.table(table)),
@@ -182,9 +180,3 @@ class Trace(Shown):
 def _sum(several: Iterable[Numbers]) -> Numbers:
     several = list(several)
     return {field: sum(numbers.get(field, 0) for numbers in several) for field in FIELDS}
-
-
-def _text(field: str, number: float) -> str:
-    if field.endswith("seconds"):
-        return f"{number:.3f}"
-    return size(number) if field.startswith("bytes") else f"{number:,}"

@@ -151,18 +151,17 @@ def _reading(data: Any) -> tuple[Any, Any]:
 
     while type(data) in (indexing.MemoryCachedArray, indexing.CopyOnWriteArray):
         data = data.array
-    if (
-        type(data) is indexing.LazilyIndexedArray
-        and all(isinstance(key, slice) and key == slice(None) for key in data.key.tuple)
-        and data.array.unpack is None
+    if type(data) is indexing.LazilyIndexedArray and all(
+        isinstance(key, slice) and key == slice(None) for key in data.key.tuple
     ):
-        return read_block, data.array.array
-    return _read, data
+        lazy: LazyArray = data.array
+        return (read_block, lazy.array) if lazy.unpack is None else (read, lazy)
+    return read, indexing.ImplicitToExplicitIndexingAdapter(data, indexing.OuterIndexer)
 
 
-def _read(data: Any, parts: tuple[Part, ...]) -> AnyArray:
-    """Read an array that xarray decodes when it is indexed."""
+def read(data: Any, parts: tuple[Part, ...]) -> AnyArray:
+    """Read a part of a lazy array, or of one that xarray decodes when it is indexed."""
     values: AnyArray = np.asarray(
-        indexing.ImplicitToExplicitIndexingAdapter(data, indexing.OuterIndexer)[parts]
+        data[indexing.BasicIndexer(parts) if isinstance(data, LazyArray) else parts]
     )
     return values
