@@ -184,7 +184,7 @@ def bars(figures: Figures, layouts: Sequence[Layout], size_mib: int) -> list[Bar
             (COMPUTE, SERIES, 1.5),
             (WRITE, WRITE_SMALL, 3),
             (WRITE, WRITE_LARGE.format(16 * size_mib), 1.2),
-            (TREE, TREE_OPEN, 3),
+            (TREE, TREE_OPEN, 2.5),
             (TREE, TREE_WRITE, 5),
         )
     )
