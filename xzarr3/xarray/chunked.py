@@ -42,11 +42,11 @@ class Variable(xr.Variable):
     @classmethod
     def of(cls, variable: xr.Variable) -> xr.Variable:
         """A variable of this class if the values are stored, else ``variable`` itself."""
-        lazy = found_in(variable._data)
-        if lazy is None or not variable.ndim or type(variable) is not xr.Variable:
-            return variable
         data: Any = variable._data
-        made: xr.Variable = cls(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
+        if found_in(data) is None or not variable._dims or type(variable) is not xr.Variable:
+            return variable
+        made = super().__new__(cls)
+        xr.Variable.__init__(made, variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
         return made
 
     def __new__(cls, dims: Any, data: Any, *args: Any, **options: Any) -> Any:

@@ -74,8 +74,9 @@ def unpack_when_read(variable: Variable) -> None:
     while type(inner) is _Decoded and getattr(inner.func, "func", None) in _ELEMENTWISE:
         functions.append(inner.func)
         inner = inner.array
-    kinds = {variable.dtype.kind, inner.dtype.kind} if functions else {""}
-    if type(inner) is indexing.LazilyIndexedArray and kinds <= {*"iuf"}:
+    if not functions or type(inner) is not indexing.LazilyIndexedArray:
+        return
+    if {variable.dtype.kind, inner.dtype.kind} <= {*"iuf"}:
         inner.array.unpack = Unpacking((*functions[::-1],), variable.dtype)
         inner.array.dtype = variable.dtype
         variable._data = inner  # type: ignore[assignment]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from xarray import Variable
@@ -264,9 +264,13 @@ class MissingDimensionNamesError(MetadataError, KeyError):
     __str__ = MetadataError.__str__
 
 
+_decode_text = lru_cache(64)(decode_fill_value)  # The arrays of a dataset mostly have the same.
+
+
 def _fill_value(value: Any, array: Array) -> Any:
+    decode = _decode_text if isinstance(value, str) else decode_fill_value
     try:
-        return decode_fill_value(value, array.dtype)
+        return decode(value, array.dtype)
     except ValueError as error:
         raise MetadataError(
             str(error),
