@@ -69,8 +69,9 @@ def test_storing(client: Client, layout: dict[str, Any], local_store: LocalStore
     delayed = store(source.rechunk((15, 80)).rechunk((20, 40)), target, compute=False)
     client.compute(delayed).result(timeout=120)
     np.testing.assert_array_equal(target[...], values)
-    store(from_zarr(target, chunks=(20, 80)) + 1, target)
-    np.testing.assert_array_equal(xzarr3.open_array(local_store)[...], values + 1)
+    with pytest.raises(xzarr3.ArgumentError, match="the same call overwrites"):
+        store(from_zarr(target, chunks=(20, 80)) + 1, target)
+    np.testing.assert_array_equal(xzarr3.open_array(local_store)[...], values)
 
 
 def test_memory_stores_can_be_read_but_not_written_elsewhere(client: Client) -> None:

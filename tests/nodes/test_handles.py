@@ -17,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import dask.array as da
 import fsspec
 import numpy as np
 import pytest
@@ -34,7 +33,7 @@ from xzarr3 import (
     MemoryStore,
     StoreError,
 )
-from xzarr3.dask import from_zarr, store
+from xzarr3.dask import from_zarr
 from xzarr3.nodes import revalidation
 from xzarr3.xarray import to_zarr
 
@@ -420,38 +419,6 @@ def test_names_of_tasks_tell_of_every_chunk_of_very_many(place: xzarr3.Store) ->
         if isinstance(place, LocalStore):  # Clocks of directories may be coarse.
             os.utime(f"{place.root}/a/c/{at}", (at, at))
         assert array.__dask_tokenize__() != before
-
-
-REPLACING: dict[str, Callable[[da.Array], da.Array]] = {
-    "same": lambda x: x,
-    "added": lambda x: x + 1,
-    "where": lambda x: da.where(x > 3, x, 0) * 2,
-    "rows": lambda x: x[::-1],
-    "columns": lambda x: x[:, ::-1],
-    "transposed": lambda x: x.T,
-    "roll": lambda x: da.roll(x, 2, 0),
-    "mean": lambda x: x - x.mean(),
-    "rechunk": lambda x: x.rechunk(4).rechunk(2),
-    "overlap": lambda x: x.map_overlap(lambda block: block, depth=1),
-}
-
-
-@pytest.mark.parametrize("change", REPLACING)
-def test_blocks_may_replace_what_they_were_made_of(place: xzarr3.Store, change: str) -> None:
-    array = xzarr3.create_array(place, "m", data=np.arange(36.0).reshape(6, 6), chunks=2)
-    expected = REPLACING[change](da.from_array(array[...], chunks=2)).compute()
-    keys = set(place.list())
-    store(REPLACING[change](from_zarr(array, chunks="units")), array)
-    np.testing.assert_array_equal(array[...], expected)
-    assert set(place.list()) == keys
-
-
-def test_two_arrays_are_exchanged(place: xzarr3.Store) -> None:
-    data = np.arange(24.0).reshape(4, 6)
-    a, b = (xzarr3.create_array(place, name, data=data, chunks=2) for name in "ab")
-    store([from_zarr(a) + 1, from_zarr(b) + 2], [b, a])
-    np.testing.assert_array_equal(b[...], data + 1)
-    np.testing.assert_array_equal(a[...], data + 2)
 
 
 def test_xarray_names_its_tasks_anew_after_a_write(tmp_path: Path) -> None:
