@@ -61,7 +61,10 @@ LAYERS: list[dict[str, str]] = [
     {"parallel": "pools of threads"},
     {"tracing": "one event a request; counters and `trace`, also on workers"},
     {"display": "text, HTML and drawings from small data: units, tables, trees, grids"},
-    {"extensions": "names and configurations as documents have them"},
+    {
+        "extensions": "names and configurations as documents have them",
+        "fields": "JSON objects read into dataclasses, and checked",
+    },
     {
         "errors": "every exception",
         "options": "options of the process",

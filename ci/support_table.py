@@ -66,7 +66,7 @@ CODECS: dict[str, Any] = {
 ELEMENTS: dict[str, str] = {
     "vlen-utf8": "string",
     "vlen-bytes": "bytes",
-    "numcodecs.json2": "json2",
+    "numcodecs.json2": "string",
     "bitround": "float32",
     "packbits": "bool",
     "numcodecs.astype": "int32",
@@ -139,11 +139,7 @@ def codecs() -> Iterator[tuple[str, list[str]]]:
         else:
             options = {"compressors": [codec]}
         element = ELEMENTS.get(name, "int16")
-        data_type = (
-            parse_dtype({"name": "|O", "object_codec_id": element}, zarr_format=2)
-            if element == "json2"
-            else parse_dtype(element)
-        )
+        data_type = parse_dtype(element)
         values = np.full((3, 4), data_type.default_scalar(), data_type.to_native_dtype())
         found = [
             _works(

@@ -22,7 +22,6 @@ from xzarr3.codecs.sharding import Shard
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.display.shown import Description
 from xzarr3.dtypes import Struct, ZDType
-from xzarr3.dtypes.structs import FieldArray
 from xzarr3.errors import MetadataError, SelectionError, one_of, short_traceback
 from xzarr3.formats import Format, parse_format
 from xzarr3.grid import ChunkLengths, Grid, as_lengths
@@ -978,8 +977,6 @@ class Array(Node):
             given = self._fitted(values, shape, several)
             for name, of in zip(fields, given.dtype.names or (), strict=True):
                 elements[name] = given[of]
-        elif isinstance(block := types[fields], FieldArray):
-            elements[fields] = self._fitted(values, (*shape, *block.shape), block.item)
         else:
             elements[fields] = self._fitted(values, shape, types[fields])
         return elements

@@ -19,7 +19,7 @@ from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed
 from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.nonfinite_attributes import Telling, finite_attributes
+from xzarr3.formats.nonfinite_attributes import finite_attributes
 from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.names import hint
@@ -177,8 +177,7 @@ def _planned(
 ) -> tuple[Array, Any]:
     """A new array that is not stored yet, and its values, if any: converted, or a dask array or an array."""
     _check_known(options)
-    with Telling():
-        data, names, described = _unwrapped(data, path)
+    data, names, described = _unwrapped(data, path)
     if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):
         options["dimension_names"] = _given(options.get("dimension_names"), names)
     options["attributes"] = _given(options.get("attributes"), described)

@@ -8,7 +8,6 @@ import json
 import math
 import struct
 import warnings
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
@@ -43,12 +42,7 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, ChunkSpec, Code
 from xzarr3.codecs.pipeline import CodecChain
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
 FLOATS = ("float16", "float32", "float64")
-SMALL_FLOATS = (
-    "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz",
-    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
-)  # fmt: skip
 ROUNDINGS = ("nearest-even", "towards-zero", "towards-positive", "towards-negative", "nearest-away")
 
 
@@ -176,10 +170,6 @@ def test_reshape_like_numpy(data: st.DataObject) -> None:
     [
         ("float32", [0, 0.1, 1.2, 12.3, 123.4, 1234.5, np.nan, np.inf, -np.inf],
          [0, 0.1015625, 1.25, 12, 120, 1280, np.nan, np.inf, -np.inf]),
-        ("uint8", [0, 1, 10, 11, 100, 123, 200, 208, 209, 255],
-         [0, 1, 10, 12, 96, 128, 192, 192, 224, 224]),
-        ("uint32", [0, 1024, 1280, 1664, 1685, 123145182, 2**32 - 1],
-         [0, 1024, 1280, 1536, 1792, 117440512, 3758096384]),
     ],
 )  # fmt: skip
 def test_bitround_sample_data(name: str, values: list[Any], expected: list[Any]) -> None:
@@ -191,31 +181,6 @@ def test_bitround_sample_data(name: str, values: list[Any], expected: list[Any])
 def nearest(value: Fraction, step: Fraction) -> Fraction:
     """A number rounded to a multiple of ``step``, of two as near to the even one."""
     return round(value / step) * step
-
-
-@pytest.mark.slow
-@settings(max_examples=200, deadline=None)
-@given(
-    st.sampled_from(INTEGERS).flatmap(
-        lambda name: st.tuples(
-            st.just(name), st.integers(int(np.iinfo(name).min), int(np.iinfo(name).max)), st.integers(1, 70)
-        )
-    )
-)
-@example(("int64", -(2**63), 1))
-@example(("uint64", 2**31 + 1, 3))
-@example(("uint64", 2**64 - 1, 53))
-@example(("uint64", 2**53 + 1, 53))
-@example(("int8", -127, 3))
-def test_bitround_of_integers(case: tuple[str, int, int]) -> None:
-    name, value, keep = case
-    found = int(encoded(BitRoundCodec(keep), np.array([value], name), name)[0])
-    size = abs(value)
-    step = 1 << max(size.bit_length() - keep, 0)
-    wanted = int(nearest(Fraction(size), Fraction(step)))
-    if wanted > np.iinfo(name).max:
-        wanted = size // step * step
-    assert found == (-wanted if value < 0 else wanted)
 
 
 @pytest.mark.parametrize(
@@ -249,41 +214,12 @@ def test_bitround_of_floats(name: str, mantissa: int, data: st.DataObject) -> No
     assert math.copysign(1, made) == math.copysign(1, wide)
 
 
-PARTS = {
-    "complex64": "float32", "complex128": "float64", "complex_float16": "float16",
-    "complex_bfloat16": "bfloat16",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "part"), PARTS.items())
-def test_bitround_of_complex_numbers(name: str, part: str) -> None:
-    """Each part is rounded for itself."""
-    flat = np.array([0.1, -1.2, 12.3, 123.4, np.nan, -np.inf]).astype(spec_of(part).dtype)
-    spec = spec_of(name, (3,))
-    found = BitRoundCodec(3).encode(flat.view(spec.dtype), spec)
-    assert found.tobytes() == encoded(BitRoundCodec(3), flat, part).tobytes()
-
-
-@pytest.mark.parametrize("kind", ["numpy.datetime64", "numpy.timedelta64"])
-def test_bitround_of_times(kind: str) -> None:
-    """They are counts, and NaT stays what it is; nothing else becomes it."""
-    spec = spec_of(seconds(kind), (5,))
-    counts = np.array([-(2**63), -(2**63) + 1, 123, -123, 0])
-    found = BitRoundCodec(3).encode(counts.view(spec.dtype), spec)
-    assert found.view("i8").tolist() == [-(2**63), -7 * 2**60, 128, -128, 0]
-    assert BitRoundCodec(3).resolve(spec).fill_value.view("i8") == -(2**63)
-
-
-def seconds(kind: str) -> dict[str, Any]:
-    return {"name": kind, "configuration": {"unit": "s", "scale_factor": 1}}
-
-
 @pytest.mark.parametrize("keepbits", [0, -1, 3.0, "3", True, None, 2**32])
 def test_bitround_refused(keepbits: Any) -> None:
     assert "keepbits" in refused("bitround", {"keepbits": keepbits}).field
     refused("bitround", {})
     assert isinstance(refused("bitround", {"keepbits": 3, "x": 1}), UnknownExtensionError)
-    for data_type in ("bool", "int4", "float8_e4m3", "r8"):
+    for data_type in ("bool", "int4", "int32", "complex64", "float8_e4m3", "r8"):
         refused("bitround", {"keepbits": 3}, data_type)
 
 
@@ -315,8 +251,8 @@ def test_scale_offset_example() -> None:
 @st.composite
 def integer_cases(draw: st.DrawFn) -> tuple[str, list[int], int, int]:
     """A data type of integers, numbers of it, an offset and a scale."""
-    name = draw(st.sampled_from(INTEGERS + SMALL_INTEGERS))
-    info = ml_dtypes.iinfo(name) if name in SMALL_INTEGERS else np.iinfo(name)
+    name = draw(st.sampled_from(INTEGERS))
+    info = np.iinfo(name)
     low, high = int(info.min), int(info.max)
     near = st.one_of(
         st.integers(low, high), st.integers(max(low, -9), min(high, 9)), st.sampled_from([low, high])
@@ -336,10 +272,10 @@ def test_scale_offset_of_integers(case: tuple[str, list[int], int, int]) -> None
     """Integers of Python, which know no range, tell what is right and what has to be an error."""
     name, numbers, offset, scale = case
     codec = codec_of("scale_offset", offset=offset, scale=scale)
-    info = ml_dtypes.iinfo(name) if name in SMALL_INTEGERS else np.iinfo(name)
+    info = np.iinfo(name)
     low, high = int(info.min), int(info.max)
     spec = spec_of(name, (len(numbers),))
-    values = np.array(numbers, "i1" if name in SMALL_INTEGERS else name).astype(spec.dtype)
+    values = np.array(numbers, name)
     wanted = [(number - offset) * scale for number in numbers]
     if all(low <= number <= high for number in wanted):
         found = codec.encode(values, spec)
@@ -373,20 +309,6 @@ def test_scale_offset_of_floats(name: str) -> None:
         encoded(codec, np.array([np.finfo(name).max]), name)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", *SMALL_FLOATS])
-def test_scale_offset_of_small_floats(name: str) -> None:
-    """As ml_dtypes calculates, except that what is out of range is an error."""
-    dtype = np.dtype(getattr(ml_dtypes, name))
-    codec = codec_of("scale_offset", offset=1, scale=2)
-    values = np.array([1.5, 2, 3]).astype(dtype)
-    one, two = np.array(1).astype(dtype), np.array(2).astype(dtype)
-    assert encoded(codec, values, name).tobytes() == ((values - one) * two).astype(dtype).tobytes()
-    found = round_trip(codec, values, spec_of(name, (3,), 2))
-    assert found.astype("f4").tolist() == values.astype("f4").tolist()
-    with pytest.raises(ChunkEncodeError):
-        encoded(codec, np.array([ml_dtypes.finfo(dtype).max]).astype(dtype), name)
-
-
 @pytest.mark.parametrize(
     ("configuration", "data_type"),
     [
@@ -397,7 +319,7 @@ def test_scale_offset_of_small_floats(name: str) -> None:
         ({"offset": "a", "scale": 1}, "float32"), ({"offset": None, "scale": 1}, "float32"),
         ({"offset": True, "scale": 1}, "uint8"), ({"offset": [0, 0], "scale": [1, 0]}, "complex64"),
         ({"offset": 0, "scale": 1, "astype": "u1"}, "float32"), ({"offset": 0, "scale": 1}, "bool"),
-        ({"offset": 0, "scale": 1}, "complex64"), ({"offset": 10**400, "scale": 1}, "float64"),
+        ({"offset": 0, "scale": 1}, "bfloat16"), ({"offset": 10**400, "scale": 1}, "float64"),
         ({"offset": 1e300, "scale": 1}, "float32"), ({"offset": 1, "scale": 1}, "uint8"),
     ],
 )  # fmt: skip
@@ -421,12 +343,6 @@ def all_numbers(name: str) -> Any:
             extra = np.concatenate([near, near + 0.5, -near, -near - 0.5]).astype(spec.dtype)
         return np.concatenate([bits.view(spec.dtype), extra, edges(name, spec)])
     bits = np.arange(2**width, dtype=f"u{width // 8}")
-    small = (
-        int(name.removeprefix("u").removeprefix("int").removeprefix("float").split("_")[0])
-        if width == 8
-        else 16
-    )
-    bits = bits[: 2**small]
     return bits.view(spec.dtype)[:: 1 if width == 8 else 7]
 
 
@@ -467,48 +383,20 @@ class Held:
         spec = spec_of(name, (1,))
         self.is_integer = "int" in name
         if self.is_integer:
-            info = ml_dtypes.iinfo(name) if name in SMALL_INTEGERS else np.iinfo(name)
+            info = np.iinfo(name)
             self.low, self.high = Fraction(int(info.min)), Fraction(int(info.max))
             self.count = int(self.high - self.low) + 1
             self.nan = self.infinity = False
             return
-        if name in SMALL_FLOATS:
-            values = [float(number) for number in all_numbers(name)]
-            finite = sorted({Fraction(value) for value in values if math.isfinite(value)})
-            self.nan, self.infinity = any(map(math.isnan, values)), math.inf in values
-            self.low, self.high, self.finite = finite[0], finite[-1], finite
-            return
-        finfo = ml_dtypes.finfo(spec.dtype)
+        finfo = np.finfo(spec.dtype)
         self.nan = self.infinity = True
         self.low, self.high = Fraction(float(finfo.min)), Fraction(float(finfo.max))
         self.digits, self.step = int(finfo.nmant) + 1, int(finfo.minexp) - int(finfo.nmant)
-        self.finite = []
 
     def nearest(self, value: Fraction, rounding: str) -> Fraction:
         """What a number is rounded to, as if there were no greatest number."""
         if self.is_integer:
             return Fraction(rounded(value, rounding))
-        if self.finite and self.low <= value <= self.high:
-            below = self.finite[bisect_right(self.finite, value) - 1]
-            above = self.finite[bisect_left(self.finite, value)]
-            if below == above:
-                return below
-            if rounding in ("nearest-even", "nearest-away"):
-                middle = (below + above) / 2
-                if value != middle:
-                    return below if value < middle else above
-                if rounding == "nearest-away":
-                    return above if value > 0 else below
-                step = above - below
-                return below if (below / step) % 2 == 0 else above
-            up = {"towards-zero": value < 0, "towards-positive": True, "towards-negative": False}[rounding]
-            return above if up else below
-        if self.finite:
-            ends = self.finite[-2:] if value > 0 and value > self.high else self.finite[:2]
-            step = ends[1] - ends[0]
-            if value > self.high and not self.low < 0:  # Only powers of two: the next step is twice as large.
-                step = self.high
-            return rounded(value / step, rounding) * step
         size = abs(value)
         exponent = size.numerator.bit_length() - size.denominator.bit_length()
         while size and Fraction(2) ** exponent > size:
@@ -550,16 +438,16 @@ def expected_cast(value: Any, target: Held, rounding: str, out_of_range: str | N
     return None
 
 
-@pytest.mark.parametrize("target", [*INTEGERS, *SMALL_INTEGERS, *FLOATS, "bfloat16", *SMALL_FLOATS])
+@pytest.mark.parametrize("target", [*INTEGERS, *FLOATS])
 @pytest.mark.parametrize(
     "source",
-    ["int64", "uint64", "int4", "uint8", "float64", "float32", "bfloat16", "float8_e5m2", "float6_e2m3fn"],
+    ["int64", "uint64", "uint8", "float64", "float32", "float16"],
 )
 def test_cast_value_is_exact(source: str, target: str) -> None:
     """Every rounding and every answer to numbers out of range, against fractions."""
     numbers = all_numbers(source)
     if len(numbers) > 150:  # The ends of the range come last.
-        few = numbers.dtype.itemsize == 1 or source == "bfloat16"
+        few = numbers.dtype.itemsize == 1 or source == "float16"
         numbers = numbers[:: -(-len(numbers) // 150)] if few else numbers[-150:]
     held = held_by(target)
     values = [exact(number) for number in numbers]
@@ -592,7 +480,7 @@ def test_cast_value_is_exact(source: str, target: str) -> None:
 @example(value=4503599627370497.5)
 def test_cast_value_of_doubles(rounding: str, value: float) -> None:
     """Rounding, to integers and to smaller floating point numbers, of any double."""
-    for target in ("int8", "int64", "uint64", "float32", "float16", "bfloat16"):
+    for target in ("int8", "int64", "uint64", "float32", "float16"):
         held = held_by(target)
         for out_of_range in ("clamp", "wrap")[: 1 + held.is_integer]:
             wanted = expected_cast(Fraction(value), held, rounding, out_of_range)
@@ -610,7 +498,7 @@ def test_cast_value_of_doubles(rounding: str, value: float) -> None:
 @example(value=-(2**53) - 1)
 def test_cast_value_of_large_integers(rounding: str, value: int) -> None:
     source = "uint64" if value >= 2**63 else "int64"
-    for target in ("float64", "float32", "float16", "float8_e8m0fnu"):
+    for target in ("float64", "float32", "float16"):
         wanted = expected_cast(Fraction(value), held_by(target), rounding, "clamp")
         found = encoded(CastValueCodec(target, rounding, "clamp"), np.array([value], source), source)
         assert exact(found[0]) == wanted
@@ -655,33 +543,6 @@ def test_cast_value_scalar_map() -> None:
     assert encoded(whole, np.array([-9999, 3], "i4"), "int32").tolist() == [255, 3]
 
 
-@pytest.mark.parametrize("kind", ["numpy.datetime64", "numpy.timedelta64"])
-def test_cast_value_of_times(kind: str) -> None:
-    """Their counts; NaT is what NaN is."""
-    data_type = seconds(kind)
-    spec = spec_of(data_type, (3,), 5)
-    counts = np.array([-(2**63), -5, 2**40]).view(spec.dtype)
-    found = CastValueCodec("float64").encode(counts, spec)
-    assert np.array_equal(found, [np.nan, -5, 2**40], equal_nan=True)
-    assert CastValueCodec("float64").decode(found, spec).view("i8").tolist() == counts.view("i8").tolist()
-    with pytest.raises(ChunkEncodeError, match="NaT"):
-        CastValueCodec("int64").encode(counts, spec)
-    clamped = CastValueCodec("int8", out_of_range="clamp").encode(counts[1:], spec_of(data_type, (2,)))
-    assert clamped.tolist() == [-5, 127]
-    one = spec_of(data_type, (1,))
-    for name, least in (("int64", np.array([-(2**63)])), ("float64", np.array([-(2.0**63)]))):
-        with pytest.raises(ChunkDecodeError, match="range"):
-            CastValueCodec(name).decode(least, one)
-        kept = CastValueCodec(name, out_of_range="clamp").decode(least, one)
-        assert kept.view("i8").tolist() == [-(2**63) + 1]
-    with pytest.raises(ChunkDecodeError, match="wrap"):  # What wraps around could become NaT.
-        CastValueCodec("int64", out_of_range="wrap").decode(np.array([-(2**63)]), one)
-    with pytest.raises(MetadataError, match="out_of_range"):
-        CastValueCodec(data_type, out_of_range="wrap")
-    found = CastValueCodec(data_type).encode(np.array([np.nan, 5.5]), spec_of("float64", (2,)))
-    assert found.view("i8").tolist() == [-(2**63), 6]
-
-
 @pytest.mark.parametrize(
     ("configuration", "data_type"),
     [
@@ -702,7 +563,7 @@ def test_cast_value_of_times(kind: str) -> None:
         ({"data_type": "int8", "scalar_map": {"decode": [[128, "NaN"]]}}, "float32"),
         ({"data_type": "int8", "scalar_map": {"encode": "ab"}}, "float32"),
         ({"data_type": "int8"}, "bool"), ({"data_type": "int8"}, "complex64"), ({"data_type": "int8"}, "r16"),
-        ({"data_type": "float8_e8m0fnu"}, "float32"),  # It has no zero, which is the fill value.
+        ({"data_type": "bfloat16"}, "float32"), ({"data_type": "int8"}, "bfloat16"),
         ({"data_type": "int8", "scalar_map": {"encode": [[0, 1]]}}, "float32"),  # Nor does it survive here.
         ({"data_type": "int8", "scalar_map": {"decode": [[0, 1]]}}, "float32"),
     ],
@@ -805,14 +666,13 @@ def packed_by_python(array: Any, parts: int, first: int, last: int) -> bytes:
 
 PACKED = {
     "bool": (1, 1), "int2": (2, 1), "uint2": (2, 1), "int4": (4, 1), "uint4": (4, 1), "float4_e2m1fn": (4, 1),
-    "float6_e2m3fn": (6, 1), "float6_e3m2fn": (6, 1), "complex_float4_e2m1fn": (4, 2),
-    "complex_float6_e2m3fn": (6, 2), "complex_float6_e3m2fn": (6, 2), "int8": (8, 1), "uint8": (8, 1),
+    "float6_e2m3fn": (6, 1), "float6_e3m2fn": (6, 1), "int8": (8, 1), "uint8": (8, 1),
     "int16": (16, 1), "uint16": (16, 1), "int32": (32, 1), "uint32": (32, 1), "int64": (64, 1),
     "uint64": (64, 1),
     "float16": (16, 1), "float32": (32, 1), "float64": (64, 1), "bfloat16": (16, 1),
     "complex_float32": (32, 2),
-    "complex_float64": (64, 2), "complex_bfloat16": (16, 2), "complex_float16": (16, 2), "complex64": (32, 2),
-    "float8_e4m3": (8, 1), "complex_float8_e5m2": (8, 2),
+    "complex_float64": (64, 2), "complex64": (32, 2),
+    "float8_e4m3": (8, 1),
 }  # fmt: skip
 
 
@@ -929,7 +789,7 @@ def test_n5_default_truncated_and_padded(header: str, number: int, expected: Any
         ("0007 0002 00000002 00000003 010203040506", "unknown"),
         ("0000 0001 00000006 010203040506 0000", "1 dimensions"),
         ("0000 0003 00000001 00000002 00000003 010203040506", "3 dimensions"),
-        ("0000 0002 00000000 00000003", "of shape"), ("0000 0002 ffffffff ffffffff 00", "of shape"),
+        ("0000 0002 00000000 00000003", "and shape"), ("0000 0002 ffffffff ffffffff 00", "and shape"),
         ("0000 0002 00000002 00000003 0102030405", "found 5 bytes"),
         ("0000 0002 00000002 00000003 01020304050607", "found 7 bytes"),
         ("0000 0002 00001000 00001000 00", "found 1 bytes"),
@@ -1012,8 +872,6 @@ FILTERS: list[tuple[str, list[Any], Any, Any]] = [
     ("u2", [ReshapeCodec([-1])], 3, lambda n: n),
     ("u2", [ReshapeCodec([[0, 1]])], 3, lambda n: n),
     ("f4", [BitRoundCodec(20)], 0.5, lambda n: n),
-    ("i8", [BitRoundCodec(12)], 7, lambda n: n % 1000),
-    ("f4", [CastValueCodec("bfloat16")], -1.0, lambda n: n % 250),
 ]  # fmt: skip
 
 
@@ -1122,7 +980,7 @@ def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> Non
     """Whatever a document says, it is a codec or it is refused; and it encodes and decodes or says why."""
     configuration = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS[name], ANYTHING)))
     if name == "cast_value" and data.draw(st.booleans()):
-        configuration["data_type"] = data.draw(st.sampled_from([*INTEGERS, *FLOATS, *SMALL_FLOATS]))
+        configuration["data_type"] = data.draw(st.sampled_from([*INTEGERS, *FLOATS]))
     data_type = data.draw(st.sampled_from(["int8", "uint64", "float32", "float64", "bool", "complex64"]))
     spec = spec_of(data_type, (2, 3))
     try:

@@ -36,7 +36,6 @@ from xzarr3 import ChunkDecodeError
 from xzarr3.codecs import (
     ArrayArrayCodec,
     ArrayBytesCodec,
-    BloscCodec,
     ConditionalCodec,
     Crc32cCodec,
     ShardingCodec,
@@ -269,11 +268,6 @@ def _one_stream(make: Any) -> bytes:
     return b"".join([*(make.compress(ZEROS) for _ in range(GIB)), make.flush()])
 
 
-def _raw_lzma(number: int) -> bytes:
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 1}]
-    return lzma.compress(bytes(number), lzma.FORMAT_RAW, filters=filters)
-
-
 def _blosc(cname: str) -> bytes:
     # blosc makes no more than 2 GiB of one buffer.
     return bytes(numcodecs.Blosc(cname, 1, numcodecs.Blosc.NOSHUFFLE).encode(bytes(2**30)))
@@ -308,14 +302,9 @@ BOMBS: dict[str, tuple[Any, Callable[[], bytes]]] = {
         parse_codec({"id": "lzma", "format": 2}),
         lambda: lzma.compress(bytes(8 * len(ZEROS)), lzma.FORMAT_ALONE, preset=1),
     ),
-    "lzma-raw": (
-        parse_codec({"id": "lzma", "format": 3, "filters": [{"id": lzma.FILTER_LZMA2, "preset": 1}]}),
-        lambda: _raw_lzma(8 * len(ZEROS)),
-    ),
     "lz4": ("numcodecs.lz4", lambda: bytes(numcodecs.LZ4().encode(bytes(2**30)))),
     "blosc-lz4": ("blosc", lambda: _blosc("lz4")),
     "blosc-zstd": ("numcodecs.blosc", lambda: _blosc("zstd")),
-    "blosc-snappy": ("blosc", lambda: BloscCodec("snappy", 1, "noshuffle", 1).encode(ZEROS)),
     "conditional": (
         ConditionalCodec(["zstd"]),
         lambda: b"\1" + zstandard.ZstdCompressor(level=1).compress(ZEROS) * GIB,
@@ -346,8 +335,7 @@ CLAIMS: dict[str, tuple[Any, Callable[[], bytes]]] = {
     "lz4": ("numcodecs.lz4", lambda: struct.pack("<I", 2**31 - 1) + bytes(100)),
     "lz4-longer": ("numcodecs.lz4", lambda: struct.pack("<I", 255 * MIB) + bytes(MIB + 100)),
     "blosc": ("blosc", lambda: struct.pack("<BBBBIII", 2, 1, 0x21, 1, 2**31 - 1, 2**20, 40) + bytes(24)),
-    "blosc-snappy": ("blosc", lambda: _claiming_snappy(2**31 - 1)),
-    "blosc-snappy-blocks": ("blosc", lambda: _claiming_snappy(2**7)),
+    "blosc-snappy": ("blosc", lambda: _claiming_snappy()),
     "vlen": (None, lambda: struct.pack("<II", 16, 2**31 - 1) + b"x" * 100),
     "vlen-lengths": (None, lambda: struct.pack("<I", 16) + struct.pack("<I", 2**32 - 1) * 16),
     "vlen-number": (None, lambda: struct.pack("<I", 2**32 - 1) + bytes(64)),
@@ -355,9 +343,9 @@ CLAIMS: dict[str, tuple[Any, Callable[[], bytes]]] = {
 """What claims to be large where nothing but 2 GiB bounds a chunk of text."""
 
 
-def _claiming_snappy(blocksize: int) -> bytes:
+def _claiming_snappy() -> bytes:
     """Blosc with one block of snappy, which claims to hold 2 GiB."""
-    return struct.pack("<BBBBIIIII", 2, 1, 0x50, 1, 2**31 - 1, blocksize, 40, 20, 16) + bytes(16)
+    return struct.pack("<BBBBIIIII", 2, 1, 0x50, 1, 2**31 - 1, 2**7, 40, 20, 16) + bytes(16)
 
 
 def _claiming_zstd(size: int) -> bytes:

@@ -35,7 +35,7 @@ from xzarr3.codecs import (
     codec_from_json,
     parse_codec,
 )
-from xzarr3.codecs.numcodecs import from_numcodecs, numcodecs_ids, stored_endian, to_numcodecs
+from xzarr3.codecs.numcodecs import from_numcodecs, numcodecs_ids, to_numcodecs
 from xzarr3.codecs.pipeline import CodecChain
 
 # Chains, as version 2 of the format builds them
@@ -49,9 +49,11 @@ def chain_of(
     endian = {"<": "little", ">": "big"}.get(stored.str[0])
     codecs: list[Any] = [TransposeCodec(tuple(reversed(range(len(shape)))))] if order == "F" else []
     for config in filters:
-        codec = from_numcodecs(config, endian)
-        endian = stored_endian(codec) or endian
-        codecs.append(codec)
+        dtypes = [config.get(field) or "" for field in ("dtype", "astype", "decode_dtype", "encode_dtype")]
+        endian = endian or next(
+            ({"<": "little", ">": "big"}[d[0]] for d in dtypes if d[:1] in "<>" and d), None
+        )
+        codecs.append(from_numcodecs(config, endian))
     codecs.append(BytesCodec(endian or "little"))
     if compressor is not None:
         codecs.append(from_numcodecs(compressor))
@@ -111,7 +113,8 @@ def numbers(dtype: str, shape: tuple[int, ...] = (4, 6)) -> np.ndarray[Any, Any]
 @pytest.mark.parametrize("dtype", INTEGERS + FLOATS)
 def test_delta(dtype: str, order: str) -> None:
     both_ways(numbers(dtype), [{"id": "delta", "dtype": dtype}], order=order)
-    for astype in ("<i2", ">i2", "|i1", "<f4", ">f8") if np.dtype(dtype).kind == "i" else ("<f8", ">f4"):
+    for kind in ("i2", "i1", "f4", "f8") if np.dtype(dtype).kind == "i" else ("f8", "f4"):
+        astype = np.dtype(kind).newbyteorder(dtype[0] if dtype[0] != "|" else "<").str
         config = {"id": "delta", "dtype": dtype, "astype": astype}
         if np.can_cast(np.dtype("f8"), astype) or np.dtype(dtype).kind == "i":
             both_ways(numbers(dtype), [config], order=order)
@@ -119,13 +122,14 @@ def test_delta(dtype: str, order: str) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("astype", ["|u1", "<i2", ">i4", "<f4", ">f8", None])
+@pytest.mark.parametrize("astype", ["u1", "i2", "i4", "f4", "f8", None])
 def test_fixedscaleoffset(dtype: str, astype: str | None, order: str) -> None:
+    astype = None if astype is None else np.dtype(astype).newbyteorder(dtype[0]).str
     for offset, scale in ((-100, 1), (-99.5, 2.5)):
         config: dict[str, Any] = {"id": "fixedscaleoffset", "offset": offset, "scale": scale, "dtype": dtype}
         if astype is not None:
             config["astype"] = astype
-        both_ways(np.abs(numbers(dtype)) % 1, [config], order=order)
+        both_ways((np.abs(numbers(dtype)) % 1).astype(dtype), [config], order=order)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -150,6 +154,8 @@ def test_quantize_and_bitround(dtype: str, order: str) -> None:
 @pytest.mark.parametrize("decoded", ["|b1", "|i1", "<i4", ">i4", "<f8", ">f8", "<c8", "|S4", "<U4", ">U4"])
 @pytest.mark.parametrize("encoded", ["|i1", "<i4", ">i4", "<f4", ">f4", ">f8", ">c16", "|S8", "<U8", ">U8"])
 def test_astype(decoded: str, encoded: str, order: str) -> None:
+    if {decoded[0], encoded[0]} == {"<", ">"}:
+        return
     values = numbers("<i4").astype(decoded)
     both_ways(values, [{"id": "astype", "encode_dtype": encoded, "decode_dtype": decoded}], order=order)
 
@@ -171,23 +177,17 @@ DELTA: dict[str, Any] = {"id": "delta"}
 ASTYPE: dict[str, Any] = {"id": "astype"}
 SCALED: dict[str, Any] = {"id": "fixedscaleoffset", "offset": 0}
 CHAINS: list[tuple[str, list[dict[str, Any]], dict[str, Any] | None]] = [
-    ("<i4", [SCALED | {"scale": 2, "dtype": "<i4", "astype": ">i8"}], None),
     (">i4", [SCALED | {"scale": 2, "dtype": ">i4", "astype": ">i8"}], None),
-    ("<u2", [SCALED | {"scale": 2, "dtype": "<u2", "astype": ">i8"}], None),
+    ("<u2", [SCALED | {"scale": 2, "dtype": "<u2", "astype": "<i8"}], None),
     (">i4", [DELTA | {"dtype": ">i4", "astype": ">i2"}], {"id": "zlib", "level": 1}),
-    ("<f8", [SCALED | {"scale": 10, "dtype": "<f8", "astype": ">i4"},
-             DELTA | {"dtype": ">i4", "astype": "<i8"}], {"id": "blosc"}),
-    (">f4", [ASTYPE | {"encode_dtype": "<f8", "decode_dtype": ">f4"},
+    (">f8", [SCALED | {"scale": 10, "dtype": ">f8", "astype": ">i4"},
+             DELTA | {"dtype": ">i4", "astype": ">i8"}], {"id": "blosc"}),
+    ("<f4", [ASTYPE | {"encode_dtype": "<f8", "decode_dtype": "<f4"},
              {"id": "quantize", "digits": 2, "dtype": "<f8"},
              DELTA | {"dtype": "<f8"}], {"id": "lz4", "acceleration": 1}),
     ("<i8", [DELTA | {"dtype": "<i8"}, DELTA | {"dtype": "<i8"}], {"id": "zstd", "level": 2}),
-    # Filters that look at the bytes in another order than they are in, as numcodecs lets them.
-    (">i4", [DELTA | {"dtype": "<i4"}], None),
-    ("<i4", [DELTA | {"dtype": ">i4", "astype": "<i8"}], None),
-    (">f8", [ASTYPE | {"encode_dtype": "<f8", "decode_dtype": "<f8"}, DELTA | {"dtype": ">f8"}], None),
-    (">i4", [DELTA | {"dtype": "<i4", "astype": ">i4"}, DELTA | {"dtype": "<i4"}], {"id": "bz2"}),
     ("<M8[ns]", [DELTA | {"dtype": "<i8"}], None),
-    (">M8[s]", [DELTA | {"dtype": ">i8", "astype": "<i4"}], None),
+    (">M8[s]", [DELTA | {"dtype": ">i8", "astype": ">i4"}], None),
     ("<f4", [DELTA | {"dtype": "<i4"}], None),
 ]  # fmt: skip
 
@@ -285,15 +285,12 @@ def test_values_that_cannot_be_cast() -> None:
 
 # Bytes to bytes
 
-RAW = [{"id": 33, "dict_size": 2**16}]
 COMPRESSORS: list[dict[str, Any]] = [
     {"id": "zlib"}, {"id": "zlib", "level": 9}, {"id": "zlib", "level": 0}, {"id": "zlib", "level": -1},
     {"id": "gzip"}, {"id": "gzip", "level": 9}, {"id": "gzip", "level": -1},
     {"id": "bz2"}, {"id": "bz2", "level": 9},
     {"id": "lzma"}, {"id": "lzma", "preset": 0}, {"id": "lzma", "format": 2}, {"id": "lzma", "check": 0},
     {"id": "lzma", "format": 1, "check": 1, "preset": None, "filters": None},
-    {"id": "lzma", "format": 3, "filters": RAW},
-    {"id": "lzma", "filters": [{"id": 3, "dist": 2}, {"id": 33, "preset": 1}]},
     {"id": "lz4"}, {"id": "lz4", "acceleration": 10},
     {"id": "zstd"}, {"id": "zstd", "level": 9}, {"id": "zstd", "level": -3},
     {"id": "zstd", "level": 1, "checksum": True},
@@ -407,9 +404,8 @@ def test_damaged_bytes(config: Any, data: st.DataObject) -> None:
 def test_bytes_that_cannot_be_encoded() -> None:
     with pytest.raises(ChunkEncodeError):
         coder({"id": "shuffle", "elementsize": 3}).encode(b"1234")
-    for config in ({"id": "lzma", "format": 0}, {"id": "lzma", "preset": 1, "filters": RAW}):
-        with pytest.raises(ChunkEncodeError):
-            coder(config).encode(b"1234")
+    with pytest.raises(ChunkEncodeError):
+        coder({"id": "lzma", "format": 2, "check": 4}).encode(b"1234")
 
 
 # Configurations
@@ -501,24 +497,17 @@ def test_what_version_2_calls_them(codec: Any, config: Any) -> None:
     assert from_numcodecs({"id": "crc32c", "location": "start"}).name == "numcodecs.crc32c"
 
 
-@pytest.mark.parametrize("endian", ["little", "big", None])
-def test_byte_orders_of_filters(endian: str | None) -> None:
-    """A filter made for version 3 looks at elements as they are, whatever their order in version 2 is.
-
-    Big endian means in version 3, as zarr-python has it, that the bytes are swapped.
-    """
-    sign, other = "><" if endian == "big" else "<>"
-    for dtype, found in (("int32", sign), ("<i4", sign), (">i4", other)):
-        codec = codec_from_json({"name": "numcodecs.delta", "configuration": {"dtype": dtype}})
-        assert codec is not None
-        written = to_numcodecs(codec, spec_of("i4"), endian)
-        assert written == {"id": "delta", "dtype": f"{found}i4", "astype": f"{sign}i4"}
-        assert dtype != ">i4" or stored_endian(codec) is None
-    assert stored_endian(from_numcodecs({"id": "delta", "dtype": ">i4"})) == "big"
-    assert stored_endian(from_numcodecs({"id": "delta", "dtype": "<i4", "astype": "|i1"})) is None
-    assert stored_endian(from_numcodecs({"id": "zlib"})) is None
-    # Without the order of elements, a filter of numcodecs is one that looks at them as they are.
-    assert parse_codec(numcodecs.Delta(">i4")).configuration() == {"dtype": "<i4", "astype": ">i4"}
+def test_an_array_and_its_filters_have_one_byte_order() -> None:
+    for config in ({"id": "delta", "dtype": ">i4"}, {"id": "delta", "dtype": "<i4", "astype": ">i2"}):
+        with pytest.raises(MetadataError, match="one byte order"):
+            from_numcodecs(config, "little")
+    big = from_numcodecs({"id": "delta", "dtype": ">i4", "astype": ">i2"}, "big")
+    assert big.configuration() == {"dtype": "<i4", "astype": "<i2"}
+    for endian, sign in (("little", "<"), ("big", ">")):
+        written = to_numcodecs(big, spec_of("i4"), endian)
+        assert written == {"id": "delta", "dtype": f"{sign}i4", "astype": f"{sign}i2"}
+    with pytest.raises(MetadataError, match="one byte order"):
+        codec_from_json({"name": "numcodecs.delta", "configuration": {"dtype": ">i4"}})
 
 
 @pytest.mark.parametrize(
@@ -560,7 +549,7 @@ BAD: list[Any] = [
     {"id": "lzma", "format": 4}, {"id": "lzma", "check": 2}, {"id": "lzma", "preset": 10},
     {"id": "lzma", "preset": -1}, {"id": "lzma", "filters": {}}, {"id": "lzma", "filters": [5]},
     {"id": "lzma", "filters": [{"id": "x"}]}, {"id": "lzma", "filters": [{"dist": 1}]},
-    {"id": "lzma", "filters": [{"id": 3, "y": 1}]}, {"id": "lzma", "format": 3},
+    {"id": "lzma", "filters": [{"id": 33}]}, {"id": "lzma", "format": 3},
     {"id": "lz4", "acceleration": "1"}, {"id": "lz4", "acceleration": 2**31},
     {"id": "zstd", "level": 23}, {"id": "zstd", "level": 1, "checksum": 1},
     {"id": "blosc", "cname": "lz5"}, {"id": "blosc", "clevel": 10}, {"id": "blosc", "shuffle": 3},
@@ -583,9 +572,7 @@ BAD: list[Any] = [
     {"id": "quantize", "digits": 1, "dtype": "<i4"}, {"id": "astype", "decode_dtype": "<f4"},
     {"id": "astype", "encode_dtype": "O", "decode_dtype": "<f4"}, {"id": "bitround"},
     {"id": "bitround", "keepbits": -1}, {"id": "bitround", "keepbits": 53}, {"id": "packbits", "x": 1},
-    {"id": "json2", "encoding": "zip"}, {"id": "json2", "encoding": "idna"},
-    {"id": "json2", "separators": [",", "::"]},
-    {"id": "json2", "separators": 5}, {"id": "json2", "indent": "x"}, {"id": "json2", "sort_keys": 1},
+    {"id": "json2", "encoding": "zip"}, {"id": "json2", "encoding": "idna"}, {"id": "json2", "x": 1},
     {"id": "vlen-utf8", "x": 1}, {"id": "pcodec", "level": 13}, {"id": "pcodec", "mode_spec": "x"},
     {"id": "pcodec", "delta_encoding_order": 8}, {"id": "zfpy", "mode": 1},
     {"id": "zfpy", "mode": 2, "rate": 0},

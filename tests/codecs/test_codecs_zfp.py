@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
-from xzarr3.codecs import BytesCodec, ShardingCodec, ZfpCodec, codec_from_json, parse_codec
+from xzarr3.codecs import BytesCodec, ShardingCodec, ZfpCodec, ZfpyCodec, codec_from_json, parse_codec
 from xzarr3.codecs.numcodecs import from_numcodecs
-from xzarr3.codecs.numcodecs.libraries import ZfpyCodec
 
 zfpy = pytest.importorskip("zfpy")
 
@@ -160,14 +159,15 @@ def test_expert_mode_that_is_another_one(limits: tuple[int, ...], same: dict[str
     assert isinstance(codec, ZfpCodec)
     spec, values = spec_of(dtype, (5, 7)), values_of(dtype, (5, 7))
     stored = ZfpCodec(**same).encode(values, spec)
-    assert codec.encode(values, spec) == stored
+    with pytest.raises(ChunkEncodeError, match="only read"):
+        codec.encode(values, spec)
     assert codec.decode(stored, spec).tobytes() == ZfpCodec(**same).decode(stored, spec).tobytes()
 
 
 def test_expert_mode_of_its_own_is_read_only() -> None:
     codec = ZfpCodec("expert", minbits=1, maxbits=16658, maxprec=19, minexp=-2)
     spec, values = spec_of("float64", (8, 8)), np.arange(64.0).reshape(8, 8)
-    with pytest.raises(ChunkEncodeError, match="parameters that equal those of mode 'reversible'"):
+    with pytest.raises(ChunkEncodeError, match="only read"):
         codec.encode(values, spec)
     # At 19 bits nothing of these numbers is left that an exponent of -2 would cut off, or the reverse.
     other = ZfpCodec("fixed_accuracy", tolerance=0.25)
@@ -201,7 +201,7 @@ def test_configurations_that_are_not_valid(configuration: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("configuration", "dtype", "shape", "reason"),
     [
-        ({"mode": "reversible"}, "float32", (1,) * 5, "cannot encode 5 dimensions"),
+        ({"mode": "reversible"}, "float32", (1,) * 5, "cannot encode chunks of this shape"),
         ({"mode": "reversible"}, "complex64", (4,), "cannot encode data type 'complex64'"),
         ({"mode": "reversible"}, "bool", (4,), "cannot encode data type 'bool'"),
         ({"mode": "reversible"}, "string", (4,), "cannot encode data type 'string'"),
@@ -212,7 +212,7 @@ def test_configurations_that_are_not_valid(configuration: dict[str, Any]) -> Non
         ({"mode": "fixed_rate", "rate": 0.1}, "int32", (4,), "0 bits are too few for a block"),
         (expert(0, 8, 9, 0), "float32", (4,), "too few"),
         (expert(1, 16, 64, -1075), "float32", (4,), "few"),
-        ({"mode": "reversible"}, "float32", (1, 1, 1, 5000), "zfpy cannot decode so large a chunk"),
+        ({"mode": "reversible"}, "float32", (1, 1, 1, 5000), "cannot encode chunks of this shape"),
     ],
 )
 def test_chunks_that_do_not_fit(
@@ -301,7 +301,7 @@ def test_lossy_modes_refuse_what_is_not_finite(codec: Any, value: float) -> None
     data = np.full((8, 8), 280, "float32")
     array[...] = data
     data[3, 5] = value
-    with pytest.raises(ChunkEncodeError, match="NaN and infinity in mode 'reversible' only"):
+    with pytest.raises(ChunkEncodeError, match="NaN and infinity only if"):
         array[...] = data
     assert np.isfinite(array[...]).all()
     beyond = array_of(codec, "float32", (9, 9), (6, 6), fill_value=value)
@@ -328,7 +328,7 @@ def test_lossy_modes_refuse_integers_that_would_wrap(codec: Any, dtype: str, mos
     array = array_of(codec, dtype, (4,))
     array[...] = [most, -most, 0, 1]
     for value in (most + 1, -most - 1):
-        with pytest.raises(ChunkEncodeError, match="in mode 'reversible' only"):
+        with pytest.raises(ChunkEncodeError, match="only if it is lossless"):
             array[...] = [value, 0, 0, 0]
 
 

@@ -36,7 +36,6 @@ from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
 from xzarr3.dtypes import (
     DataTypeRegistry,
     Int16,
-    JSONObjects,
     RawBits,
     RawBytes,
     Struct,
@@ -52,7 +51,7 @@ from xzarr3.formats.base import fill_value_from_json
 
 SMALL = SMALL_NAMES if importlib.util.find_spec("ml_dtypes") else ()
 ALL = [parse_dtype(spec) for spec in (*DATA_TYPES, *EXTENSION_TYPES, *SMALL)]
-ALL += [Struct((("a", Int16()), ("b", Struct((("c", parse_dtype("bool")),))))), JSONObjects()]
+ALL += [Struct((("a", Int16()), ("b", Struct((("c", parse_dtype("bool")),)))))]
 ANY = data_types(small=bool(SMALL))
 FORMATS: tuple[ZarrFormat, ...] = (2, 3, "3-draft")
 
@@ -76,9 +75,9 @@ def test_data_type_and_json_belong_together(data_type: ZDType, zarr_format: Zarr
         if zarr_format == "3-draft":
             assert "the draft of Zarr format 3 has no data type" in str(error)
             return
-        # Version 2 has no sign for the byte order of what numpy does not spell, nor small complex numbers.
+        # Version 2 has no sign for the byte order of what numpy does not spell.
         assert zarr_format == 2
-        assert "big" in str(error) or "no data type 'complex_" in str(error)
+        assert "big" in str(error)
         return
     text = json.dumps(spec, allow_nan=False)
     for decode in (json.loads, msgspec.json.decode):
@@ -194,16 +193,12 @@ def test_every_type_is_complete(data_type: ZDType) -> None:
             for decode in (json.loads, msgspec.json.decode):
                 assert same_bits(data_type.from_json_scalar(decode(text), zarr_format=3), scalar)
     assert (data_type.byte_order is None) is not data_type.has_byte_order
-    assert data_type.is_variable is (data_type.name in ("string", "bytes", "json2"))
+    assert data_type.is_variable is (data_type.name in ("string", "bytes"))
     if dtype.kind != "O" and not data_type._by_name_only:
         assert parse_dtype(dtype) == data_type
         assert registry.match_dtype(dtype) == data_type
     formats: tuple[ZarrFormat, ...] = (2, 3)
     for zarr_format in formats:
-        if data_type.name == "json2" and zarr_format != 2:
-            continue
-        if data_type.name.startswith("complex_") and zarr_format == 2:
-            continue  # No tool has a name for it there.
         check = type(data_type)._check_json_v2 if zarr_format == 2 else type(data_type)._check_json_v3
         assert check(data_type.to_json(zarr_format))
         assert not check(5)
@@ -423,7 +418,7 @@ def test_matches_are_remembered_and_bounded(own: DataTypeRegistry) -> None:
 def test_names_and_contents() -> None:
     assert registry is data_type_registry
     assert registry.names == list(registry.contents)
-    some = {"int8", "r<N>", "string", "bytes", "variable_length_bytes", "struct", "json2"}
+    some = {"int8", "r<N>", "string", "bytes", "variable_length_bytes", "struct"}
     assert some <= set(registry.names)
     assert registry.contents["complex_float32"] is registry.contents["complex64"]
 
@@ -472,18 +467,16 @@ def test_whatever_users_pass(zarr_format: ZarrFormat) -> None:
 def test_forms_of_version_2_alone() -> None:
     spec = {"name": ">i2", "object_codec_id": None}
     assert parse_dtype(spec, zarr_format=2) == Int16(endianness="big")
-    assert parse_dtype("json2", zarr_format=2) == JSONObjects()
     assert parse_dtype({"name": "|O", "object_codec_id": "vlen-utf8"}, zarr_format=2).name == "string"
     for zarr_format in (3, "3-draft"):
-        for each in (spec, "json2"):
-            with pytest.raises(UnknownExtensionError):
-                parse_dtype(each, zarr_format=zarr_format)  # type: ignore[arg-type]
+        with pytest.raises(UnknownExtensionError):
+            parse_dtype(spec, zarr_format=zarr_format)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("spec", [object, "O", "|O", "object", np.dtype(object), [("a", object)]], ids=repr)
 @pytest.mark.parametrize("zarr_format", FORMATS)
 def test_objects_may_be_anything(spec: Any, zarr_format: ZarrFormat) -> None:
-    with pytest.raises(DataTypeValidationError, match=r"'string'.*'bytes'.*'json2'"):
+    with pytest.raises(DataTypeValidationError, match=r"'string'.*'bytes'"):
         parse_dtype(spec, zarr_format=zarr_format)
 
 
@@ -492,7 +485,8 @@ def test_objects_may_be_anything(spec: Any, zarr_format: ZarrFormat) -> None:
     [
         ("S0", "length.*1 to"), ("U0", "length.*1 to"), ("S", "length.*1 to"), (np.dtype(str), "length"),
         ("V0", "V1, V2"), (("i4", (2,)), "each element is an array"),
-        ([("a", "i4", (2,) * 17)], "a shape of a field"),
+        ([("a", "i4", (2,))], "fields.a.*each element is an array"),
+        ([("a", "<i4"), ("b", ">i4")], "fields of several byte orders"),
         ([(("title", "a"), "i4")], "title"), ([("a", [(("title", "b"), "i4")])], "title"),
         ("M8[0s]", "time unit of scale 0"), ([("a", "M8[0s]")], "fields.a.*time unit of scale 0"),
         (np.dtypes.StringDType(na_object=None), "missing values"),
@@ -510,7 +504,7 @@ def test_other_codecs_of_objects_are_refused(codec: str) -> None:
     with pytest.raises(UnknownExtensionError, match=f"'{codec}' of objects") as caught:
         registry.match_json({"name": "|O", "object_codec_id": codec}, zarr_format=2)
     assert ("runs any code" in str(caught.value)) is (codec == "pickle")
-    assert "'vlen-utf8' for 'string'" in str(caught.value)
+    assert "'vlen-utf8'" in str(caught.value)
 
 
 def test_objects_without_a_codec() -> None:
@@ -569,11 +563,7 @@ for name in sys.argv[1].split():
         try:
             call()
         except xzarr3.UnknownExtensionError as error:
-            of_version_3 = name.startswith("complex_") and str(error).startswith("unknown data type")
-            assert of_version_3 or "pip install 'xzarr3[ml-dtypes]'" in str(error), error
-        except xzarr3.DataTypeValidationError as error:
-            assert f"format 2 has no data type '{name}'" in str(error), error
-            assert name.startswith("complex_"), error
+            assert "pip install 'xzarr3[ml-dtypes]'" in str(error), error
         else:
             raise SystemExit(f"{name} is there")
 for dtype in ("f4", "V1", "S3", "M8[s]", "i4,f8"):

@@ -61,7 +61,7 @@ def zmetadata(metadata: Any, version: Any = 1) -> dict[str, Any]:
     return {".zgroup": {"zarr_format": 2}, ".zattrs": {}, ".zmetadata": whole}
 
 
-# The draft of May 2022, and what tools wrote before it
+# The draft of May 2022
 
 URI = "https://purl.org/zarr/spec/core/3.0"
 EARLY_URI = "https://purl.org/zarr/spec/protocol/core/3.0"
@@ -101,16 +101,5 @@ def draft_array(**changes: Any) -> dict[str, Any]:
     document: dict[str, Any] = {
         "shape": [4, 6], "data_type": "int16", "chunk_grid": draft_grid([2, 3]), "chunk_memory_layout": "C",
         "codecs": [], "fill_value": 0, "extensions": [], "attributes": {},
-    }  # fmt: skip
-    return changed(document, **changes)
-
-
-def early_array(**changes: Any) -> dict[str, Any]:
-    """The document of a 4 by 6 array of int16 in 2 by 3 chunks, as zarr-python 2.18 wrote it."""
-    gzip = {"codec": "https://purl.org/zarr/spec/codec/gzip/1.0", "configuration": {"level": 1}}
-    document: dict[str, Any] = {
-        "attributes": {}, "chunk_grid": {"chunk_shape": [2, 3], "separator": ".", "type": "regular"},
-        "chunk_memory_layout": "F", "data_type": ">i2", "dimension_separator": ".", "extensions": [],
-        "fill_value": 7, "shape": [4, 6], "compressor": gzip,
     }  # fmt: skip
     return changed(document, **changes)

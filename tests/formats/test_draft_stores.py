@@ -15,13 +15,11 @@ from _strategies import same_bits
 import xzarr3
 from xzarr3 import (
     Array,
-    Group,
     MemoryStore,
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
     NodeTypeError,
-    ReadOnlyError,
     Store,
     UnknownExtensionError,
 )
@@ -213,51 +211,3 @@ def test_copies(zarr_format: Any) -> None:
                 assert same_bits(root[path][...], node[...])
                 assert dict(root[path].attrs) == dict(node.attrs)
     assert document(back, "meta/e/f.array.json") == document(source, "meta/e/f.array.json")
-
-
-# Stores of earlier tools
-
-EARLY = sorted(path.with_suffix("") for path in DATA.glob("zarr-python-*-draft/*.json"))
-"""What they hold is compared where all stores of other writers are."""
-
-
-@pytest.mark.parametrize("path", EARLY, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_stores_of_earlier_tools_are_found(path: Path) -> None:
-    record = json.loads(path.with_suffix(".json").read_text())
-    for name in (*record["arrays"], *record["groups"]):
-        node = xzarr3.open(path, name, mode="r+")
-        assert isinstance(node, Array if name in record["arrays"] else Group)
-        assert (node.zarr_format, node.read_only) == (DRAFT, True)
-    if "" not in record["arrays"]:
-        found = dict(xzarr3.open_group(path).members(max_depth=None))
-        assert {name for name, node in found.items() if isinstance(node, Array)} == set(record["arrays"])
-
-
-def test_what_earlier_tools_wrote_is_only_read() -> None:
-    assert {path.name for path in EARLY} >= {"core", "extended", "hierarchy", "root_array", "shards"}
-    source = next(path for path in EARLY if path.name == "hierarchy")
-    with pytest.raises(ReadOnlyError):
-        xzarr3.open_group(source, mode="r+").attrs["a"] = 1
-    with pytest.raises((MetadataError, ReadOnlyError)):
-        xzarr3.open_group(source, mode="r+").create_group("new")
-
-
-@pytest.mark.parametrize(
-    ("name", "zarr_format"),
-    [("core", 3), ("extended", 2), ("hierarchy", 3), ("hierarchy", DRAFT), ("shards", 3)],
-)
-def test_what_earlier_tools_wrote_is_copied(name: str, zarr_format: Any) -> None:
-    source = next(path for path in EARLY if path.name == name)
-    target = MemoryStore()
-    xzarr3.copy(source, target, zarr_format=zarr_format)
-    for name, node in xzarr3.open_group(source).members(max_depth=None):
-        copied = xzarr3.open(target, name)
-        attributes = dict(copied.attrs)
-        if isinstance(node, Array) and node.dimension_names and zarr_format != 2:
-            # As xarray takes what zarr-python 2 wrote, the fill value is masked; now an attribute says so.
-            assert attributes.pop("_FillValue") == node.fill_value
-        assert attributes == dict(node.attrs)
-        if isinstance(node, Array) and node.dtype.kind == "O":
-            assert list(copied[...].ravel()) == list(node[...].ravel())
-        elif isinstance(node, Array):
-            assert same_bits(copied[...], node[...])

@@ -27,6 +27,21 @@ DIMENSIONS = "_ARRAY_DIMENSIONS"
 NOT_READ = {
     ("gdal-3.12.2/v3_complex64", "band"): "fill_value",
     ("gdal-3.12.2/v3_int16", "band"): "fill_value",
+    ("tensorstore-0.1.86/v2", "record"): "dtype",  # A field that holds arrays.
+    ("zarr-python-2.18.7/types", "subarray"): "dtype",
+    # Fields, or filters, of another byte order than the others.
+    **{("zarr-python-2.18.7/types", name): "dtype" for name in ("nested", "record", "record_null")},
+    ("zarr-python-2.18.7/types", "record_zero"): "dtype",
+    ("zarr-python-2.18.7/layouts", "F_record"): "dtype",
+    ("zarr-python-2.18.7/codecs", "filter/astype_int"): "filters[0].encode_dtype",
+    ("zarr-python-2.18.7/codecs", "filter/categorize"): "filters[0].id",
+    ("zarr-python-2.18.7/codecs", "compressor/base64"): "compressor.id",
+    ("zarr-python-2.18.7/codecs", "compressor/lzma_delta"): "compressor.format",
+    ("zarr-python-2.18.7/codecs", "compressor/lzma_raw"): "compressor.format",
+}
+# Objects by JSON are read as text; what is no text is refused.
+NO_TEXT = {
+    ("zarr-python-2.18.7/variable", name) for name in ("json", "json_2d", "json_compressed", "json_missing")
 }
 # A byte has bits that values of these types do not use.
 NARROW = ("int2", "int4", "float4_e2m1fn")
@@ -95,8 +110,8 @@ def part(record: Record, selection: Any) -> Record:
 
 def test_every_writer_is_here() -> None:
     assert {next(name for name in WRITERS if store.startswith(name)) for store in STORES} == WRITERS
-    assert {store.partition("/")[0].rpartition("-")[2] for store in STORES} >= {"draft", "2.18.7", "3.4.2"}
-    assert len(ARRAYS) > 750
+    assert {store.partition("/")[0].rpartition("-")[2] for store in STORES} >= {"2.18.7", "3.4.2"}
+    assert len(ARRAYS) > 600
     assert len(CONSOLIDATED) >= 12
 
 
@@ -111,6 +126,10 @@ def test_array(store: str, path: str) -> None:
         return
     array = opened(store, path)
     assert isinstance(array, xzarr3.Array)
+    if (store, path) in NO_TEXT:
+        with pytest.raises(xzarr3.ChunkDecodeError, match="an element is no text"):
+            array[...]
+        return
     assert_same(array[...], record)
     for selection in [(slice(None, None, -2),), (Ellipsis, slice(1, 3))][: 2 * array.ndim]:
         assert_same(array[selection], part(record, selection))
@@ -149,7 +168,7 @@ def test_pickles_and_dask(store: str) -> None:
         group = opened(store, path)
         assert list(pickle.loads(pickle.dumps(group))) == list(group)
     for path in records(store)["arrays"]:
-        if (store, path) in NOT_READ:
+        if (store, path) in NOT_READ or (store, path) in NO_TEXT:
             continue
         array = opened(store, path)
         data = pickle.dumps(array)
@@ -171,16 +190,6 @@ def test_pickles_and_dask(store: str) -> None:
                 assert found.tobytes() == np.asarray(expected, array.dtype).tobytes()
 
 
-@pytest.mark.parametrize("store", [store for store in STORES if "-draft/" in store])
-def test_groups_of_the_draft_are_implied(store: str) -> None:
-    """A group is whatever has something below it."""
-    paths = [path for _, path in nodes_of(store) if path]
-    for group in {path.rpartition("/")[0] for path in paths}:
-        prefix = f"{group}/" if group else ""
-        children = {path.removeprefix(prefix).partition("/")[0] for path in paths if path.startswith(prefix)}
-        assert set(opened(store, group)) >= children
-
-
 @pytest.mark.parametrize("store", CONSOLIDATED)
 def test_consolidated(store: str) -> None:
     """The nodes are found in consolidated metadata, and are what they are without them."""
@@ -191,7 +200,7 @@ def test_consolidated(store: str) -> None:
     for section, path in nodes_of(store):
         parent, _, name = path.rpartition("/")
         assert not name or name in set(root[parent] if parent else root)
-        if (store, path) in NOT_READ:
+        if (store, path) in NOT_READ or (store, path) in NO_TEXT:
             continue
         if section == "arrays":
             assert repr(root[path].metadata) == repr(plain[path].metadata)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import json
 import math
@@ -31,7 +30,7 @@ from xzarr3 import (
     UnknownExtensionError,
 )
 from xzarr3.codecs import BytesCodec, ShardingCodec, TransposeCodec, ZstdCodec
-from xzarr3.grid import GRIDS, Edges, RectilinearGrid, RegularGrid, Steps, grid_for, parse_grid
+from xzarr3.grid import Edges, RectilinearGrid, RegularGrid, Steps, grid_for, parse_grid
 
 SLOW = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -243,7 +242,6 @@ def test_the_fields_of_the_configuration() -> None:
     assert opened(kind="inline", chunk_shapes=[4, 6], note={"must_understand": False}).chunks == (4, 6)
     with pytest.raises(UnknownExtensionError, match="accepted: 'regular', 'rectilinear'"):
         stored(array_document(chunk_grid={"name": "hexagonal", "configuration": {}}))
-    assert {name: grid.name for name, grid in GRIDS.items()} == {name: name for name in GRIDS}
 
 
 JUNK: st.SearchStrategy[Any] = st.recursive(
@@ -892,19 +890,3 @@ def test_points_where_chunks_reach_beyond_what_64_bits_count(many: int) -> None:
     x, y = (xr.DataArray(points, dims="p") for points in ([1, 4, 9], [0, 7, 9]))
     assert dataset.t.isel(x=x, y=y).values.tolist() == [0, 8, 0]
     assert dataset.t.isel(x=x[:0], y=y[:0]).shape == (0,)
-
-
-@pytest.mark.slow
-@given(st.integers(1, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size))), st.data())
-def test_the_runs_within_a_dimension_tell_the_chunk_of_each_element(
-    case: tuple[int, Any], data: st.DataObject
-) -> None:
-    size, value = case
-    (axis,) = RectilinearGrid((value,)).axes
-    assume(isinstance(axis, Edges))
-    runs = axis.runs_within(size)
-    starts = [start for start, _, _ in runs]
-    element = data.draw(st.integers(0, size - 1))
-    start, first, length = runs[bisect.bisect_right(starts, element) - 1]
-    assert first + (element - start) // length == axis.index(element)
-    assert max(max(run) for run in runs) <= size

@@ -6,7 +6,7 @@ import json
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ import pytest
 import xzarr3
 from xzarr3 import MemoryStore, StorageTransformer, Store, UnknownExtensionError, register_storage_transformer
 from xzarr3._types import JSON, Buffer, ByteRange
-from xzarr3.codecs.base import Configuration
+from xzarr3.fields import REQUIRED, Meta, read
 from xzarr3.model.storage_transformers import storage_transformer_names, unregister_storage_transformer
 
 
@@ -53,14 +53,11 @@ class Flip(StorageTransformer):
     """A transformer that inverts the bits of a mask."""
 
     name = "example.flip"
-    mask: int = 255
+    mask: Annotated[int, Meta(ge=0, le=255), REQUIRED] = 255
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, JSON]) -> Flip:
-        fields = Configuration(cls.name, configuration)
-        mask = fields.integer("mask", 0, 255)
-        fields.finish()
-        return cls(mask)
+        return cls(**read(cls, configuration, "storage transformer 'example.flip'"))
 
     def configuration(self) -> dict[str, JSON]:
         return {"mask": self.mask}

@@ -62,7 +62,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "data type": (
         lambda: create(dtype="flaot32"),
         "node '/': unknown data type; found 'flaot32'; did you mean 'float32'? accepted: 'float32', "
-        "'float6_e3m2fn', 'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32' and 46 more",
+        "'float6_e3m2fn', 'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32' and 33 more",
     ),
     "data type of objects": (
         lambda: create(dtype=object),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -107,7 +107,7 @@ def _below(scope: Scope, own: object, findings: Findings) -> dict[str, Any]:
 
 def _parsed(format: Format, path: str, held: object) -> NodeMetadata | None:
     try:
-        return None if held is None or isinstance(held, MetadataError) else format.parse_again(held, path)
+        return None if held is None or isinstance(held, MetadataError) else format.parse(held, path)
     except MetadataError:  # reported elsewhere
         return None
 
@@ -119,7 +119,7 @@ def _parse(scope: Scope, path: str, held: Held | MetadataError, findings: Findin
         if isinstance(held, MetadataError):
             raise held
         held = format.without_consolidated(held)
-        meta = format.parse_again(held, path)
+        meta = format.parse(held, path)
     except MetadataError as error:
         scope.unreadable.add(path)
         code = "extension-unknown" if isinstance(error, UnknownExtensionError) else "document-invalid"
@@ -169,7 +169,7 @@ def check_copies(scope: Scope, findings: Findings) -> None:
             held = read_held(scope.view, scope.format, holder)
             if held is None or scope.format.is_array(held):
                 continue
-            meta = scope.format.parse_again(held, holder)
+            meta = scope.format.parse(held, holder)
         except MetadataError as error:
             if holder not in scope.unreadable:
                 findings.add("consolidated-invalid", holder, key, str(error))
@@ -218,7 +218,7 @@ def _is_same(format: Format, path: str, one: Held, other: Held) -> bool:
 
 
 def _meaning(format: Format, path: str, held: Held) -> str:
-    return _text(format.hold(format.parse_again(held, path), path))
+    return _text(format.hold(replace(format.parse(held, path), origin=None), path))
 
 
 def _text(held: Held) -> str:

@@ -15,7 +15,6 @@ from xzarr3.codecs.base import (
     BytesBytesCodec,
     ChunkSpec,
     Codec,
-    Configuration,
 )
 from xzarr3.codecs.parsing import parse_codec
 from xzarr3.codecs.registry import (
@@ -51,8 +50,8 @@ if TYPE_CHECKING:
         NumcodecsPackBitsCodec,
         QuantizeCodec,
     )
-    from xzarr3.codecs.numcodecs.libraries import PCodecCodec, ZfpyCodec
     from xzarr3.codecs.numcodecs.objects import Json2Codec
+    from xzarr3.codecs.numcodecs.pcodec import PCodecCodec
     from xzarr3.codecs.packbits import PackBitsCodec
     from xzarr3.codecs.reshape import ReshapeCodec
     from xzarr3.codecs.scale_offset import ScaleOffsetCodec
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from xzarr3.codecs.transpose import TransposeCodec
     from xzarr3.codecs.vlen_bytes import VLenBytesCodec
     from xzarr3.codecs.vlen_utf8 import VLenUTF8Codec
-    from xzarr3.codecs.zfp import ZfpCodec
+    from xzarr3.codecs.zfp import ZfpCodec, ZfpyCodec
     from xzarr3.codecs.zstd import ZstdCodec
 
 __all__ = [
@@ -77,7 +76,6 @@ __all__ = [
     "ChunkSpec",
     "Codec",
     "ConditionalCodec",
-    "Configuration",
     "Crc32Codec",
     "Crc32cCodec",
     "DeltaCodec",

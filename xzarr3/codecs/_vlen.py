@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from xzarr3._types import AnyArray, Buffer
-from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, ParameterCodec
+from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
 
 LENGTH = 4  # bytes of a length, and of the number of elements
@@ -28,7 +28,7 @@ _LAST_ITEM = len(LAST).to_bytes(LENGTH, "little") + LAST
 
 
 @dataclass(frozen=True)
-class VLenCodec(ParameterCodec, ArrayBytesCodec):
+class VLenCodec(ArrayBytesCodec):
     """Stores elements, each after its length."""
 
     _data_type: ClassVar[str]
@@ -38,24 +38,13 @@ class VLenCodec(ParameterCodec, ArrayBytesCodec):
     _unit: ClassVar[int]  # bytes that a character, or a byte, takes in arrays of fixed length
 
     def check(self, spec: ChunkSpec) -> None:
-        if not self._holds(spec):
-            raise MetadataError(
-                f"codec '{self.name}' cannot hold data type '{spec.data_type.name}'",
-                found=self.name,
-                accepted=f"data type '{self._data_type}' or '{self._fixed_type}'",
-            )
+        self.require_data_type(spec, (self._data_type, self._fixed_type))
         if math.prod(spec.shape) > _MAX_NUMBER:
             raise MetadataError(
                 f"codec '{self.name}': a chunk has too many elements",
                 found=list(spec.shape),
                 accepted=f"chunks of at most {_MAX_NUMBER} elements",
             )
-
-    def _holds(self, spec: ChunkSpec) -> bool:
-        return spec.data_type.name in (self._data_type, self._fixed_type)
-
-    def encoded_size(self, spec: ChunkSpec) -> None:
-        return None
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
         if spec.data_type.is_variable:

@@ -1,27 +1,26 @@
 """The base classes of the three kinds of codecs, and the description of the chunks that they encode.
 
-It also holds :class:`Configuration`, which reads and checks the configuration of a codec. It knows no codec
-by name; the registry does.
+It knows no codec by name; the registry does.
 
 Specification: Zarr v3 core, "Chunk encoding".
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass
-from functools import cache, cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from xzarr3 import fields
 from xzarr3._types import JSON, AnyArray, Buffer, Scalar
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError, did_you_mean, listed
-from xzarr3.extensions import unknown_fields
+from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError, listed
 
 MAX_VARIABLE = 2**31 - 1
 """Largest encoded size, in bytes, of a chunk whose elements have no fixed size.
@@ -67,12 +66,56 @@ class ChunkSpec:
 
 
 class Codec(ABC):
-    """A codec with its configuration; immutable, compared by value."""
+    """A codec with its configuration; immutable, compared by its name and configuration.
+
+    A codec that is a frozen dataclass needs neither :meth:`from_configuration` nor :meth:`configuration`: its
+    fields are the fields of the configuration, and their annotations say what a field accepts.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from typing import Annotated
+    >>> from msgspec import Meta
+    >>> @dataclass(frozen=True)
+    ... class XorCodec(BytesBytesCodec):
+    ...     name = "example.xor"
+    ...     key: Annotated[int, Meta(ge=0, le=255)] = 1
+    ...     def encode(self, data):
+    ...         return bytes(octet ^ self.key for octet in bytes(data))
+    ...     def decode(self, data, limit):
+    ...         return self.encode(data)
+    >>> XorCodec.from_configuration({"key": 7})
+    XorCodec(key=7)
+    >>> XorCodec(256)
+    Traceback (most recent call last):
+    xzarr3.errors.MetadataError: field 'configuration.key': codec 'example.xor': not a valid value: ...
+    """
 
     name: ClassVar[str]
+    _null_is_absence: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for method in ("__eq__", "__hash__"):  # dataclass() keeps these: 1, 1.0 and True differ here
+            if method not in cls.__dict__:
+                setattr(cls, method, getattr(Codec, method))
+
+    def __post_init__(self) -> None:
+        """Check the fields; called by the constructor of a dataclass."""
+        fields.check(self, f"codec '{self.name}'")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._said == other._said
+
+    def __hash__(self) -> int:
+        return hash(self._said)
+
+    @cached_property
+    def _said(self) -> str:
+        """Text that identifies the codec."""
+        return repr((self.name, self.configuration()))
 
     @classmethod
-    @abstractmethod
     def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
         """Make the codec that a metadata document describes.
 
@@ -81,10 +124,12 @@ class Codec(ABC):
         MetadataError
             If a field is missing, unknown or has a wrong value.
         """
+        return cls(**fields.read(cls, configuration, f"codec '{cls.name}'", null=cls._null_is_absence))
 
     def configuration(self) -> dict[str, JSON]:
         """The configuration as a metadata document holds it; empty if the codec has no parameters."""
-        return {}
+        values = ((field.name, getattr(self, field.name)) for field in fields.fields_of(type(self)))
+        return {name: _as_json(value) for name, value in values if value is not None}
 
     def to_json(self) -> JSON:
         """The codec as a metadata document holds it."""
@@ -94,6 +139,48 @@ class Codec(ABC):
     def evolve(self, spec: ChunkSpec) -> Self:
         """This codec with parameters that were left open filled in from the chunks it will encode."""
         return self
+
+    def wrong(
+        self, field: str, found: object, accepted: str | Collection[str], reason: str = "not a valid value"
+    ) -> MetadataError:
+        """The error for a parameter with a wrong value, or one that does not fit the chunks."""
+        return fields.wrong(f"codec '{self.name}'", f"configuration.{field}", found, accepted, reason)
+
+    def require_data_type(self, spec: ChunkSpec, names: Collection[str], accepted: str = "") -> None:
+        """Refuse chunks whose data type is none of ``names``.
+
+        Raises
+        ------
+        MetadataError
+            It lists the names, or says what ``accepted`` says.
+        """
+        if spec.data_type.name not in names:
+            raise self.refuses_data_type(spec, accepted or f"data types {listed(names)}")
+
+    def optional_module(self, package: str, module: str) -> Any:
+        """A module of an optional package, imported when the codec is checked or used.
+
+        Raises
+        ------
+        UnknownExtensionError
+            If it is not installed.
+        """
+        try:
+            return import_module(module)
+        except ImportError as error:
+            raise UnknownExtensionError(
+                f"codec '{self.name}' needs the package '{package}'",
+                found=self.name,
+                advice="install it with pip install 'xzarr3[codecs]'",
+            ) from error
+
+    def refuses_data_type(self, spec: ChunkSpec, accepted: str) -> MetadataError:
+        """The error for a data type that the codec cannot encode."""
+        return MetadataError(
+            f"codec '{self.name}' cannot encode data type '{spec.data_type.name}'",
+            found=spec.data_type.name,
+            accepted=accepted,
+        )
 
 
 class ArrayArrayCodec(Codec):
@@ -129,9 +216,9 @@ class ArrayBytesCodec(Codec):
         MetadataError
         """
 
-    @abstractmethod
     def encoded_size(self, spec: ChunkSpec) -> int | None:
         """Size of every encoded chunk in bytes; None if the size varies."""
+        return None
 
     @abstractmethod
     def max_encoded_size(self, spec: ChunkSpec) -> int:
@@ -158,13 +245,14 @@ class BytesBytesCodec(Codec):
     direct_many: ClassVar[bool] = True
     """Whether :meth:`decode_into` also pays when many chunks are read; if not, only for a single chunk."""
 
-    @abstractmethod
     def encoded_size(self, size: int) -> int | None:
         """Encoded size of any ``size`` bytes; None if it depends on their content."""
+        return None
 
-    @abstractmethod
     def max_encoded_size(self, size: int) -> int:
-        """Upper bound of the encoded size of ``size`` bytes."""
+        """Upper bound of the encoded size of ``size`` bytes; the default is that of a compressor."""
+        exact = self.encoded_size(size)
+        return size + size // 8 + 1024 if exact is None else exact
 
     @abstractmethod
     def encode(self, data: Buffer) -> Buffer:
@@ -195,209 +283,11 @@ class BytesBytesCodec(Codec):
         size = f"{claimed} bytes" if claimed is not None else "more"
         return ChunkDecodeError(f"decodes to {size}; at most {limit} bytes expected", codec=self.name)
 
-    def mismatch(self, stored: int, actual: int) -> ChunkDecodeError:
-        """The error for data that have another checksum than the one stored with them."""
-        kind = "CRC" if "crc" in self.name else "checksum"
-        return ChunkDecodeError(
-            f"{kind} mismatch: stored is {stored:#010x}, the data have {actual:#010x}", codec=self.name
-        )
 
-
-class Configuration:
-    """Reads and checks the fields of a codec's configuration.
-
-    Codecs of one's own use it, too: documents may come from anywhere, and a wrong field is a
-    :class:`~xzarr3.errors.MetadataError` that names the codec, the field and what is accepted.
-
-    Parameters
-    ----------
-    codec : str
-        Name of the codec, for messages.
-    fields : mapping
-        The configuration from a metadata document.
-
-    Examples
-    --------
-    >>> fields = Configuration("gzip", {"level": 5})
-    >>> fields.integer("level", 0, 9)
-    5
-    >>> fields.finish()
-    """
-
-    def __init__(self, codec: str, fields: Mapping[str, JSON]) -> None:
-        self._codec = codec
-        self._left = dict(fields)
-        self._known: list[str] = []
-
-    def error(
-        self, field: str, found: object, accepted: str | Iterable[str], reason: str = "not a valid value"
-    ) -> MetadataError:
-        """The error for a field with a wrong value."""
-        found = list(found) if isinstance(found, tuple) else found  # shown as JSON has it
-        return MetadataError(
-            f"codec '{self._codec}': {reason}", field=f"configuration.{field}", found=found, accepted=accepted
-        )
-
-    def has(self, field: str, *, null: bool = False) -> bool:
-        """Whether ``field`` is present; with ``null``, a null field is removed and counts as absent."""
-        self._known.append(field)
-        if null and self._left.get(field, ...) is None:
-            del self._left[field]
-        return field in self._left
-
-    def take(self, field: str, accepted: str, default: JSON = ...) -> JSON:  # type: ignore[assignment]
-        """Remove ``field`` and return its value; ``default``, if given, stands in for an absent field."""
-        self._known.append(field)
-        if field in self._left:
-            return self._left.pop(field)
-        if default is ...:  # type: ignore[comparison-overlap]
-            raise MetadataError(
-                f"codec '{self._codec}': missing field", field=f"configuration.{field}", accepted=accepted
-            )
-        return default
-
-    def integer(self, field: str, low: int, high: int, default: int | None = None) -> int:
-        """An integer from ``low`` to ``high``."""
-        accepted = f"an integer from {low} to {high}"
-        value = self.take(field, accepted, ... if default is None else default)  # type: ignore[arg-type]
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self.error(field, value, accepted)
-        return value
-
-    def boolean(self, field: str, default: bool | None = None) -> bool:
-        """True or false."""
-        value = self.take(field, "true or false", ... if default is None else default)  # type: ignore[arg-type]
-        if not isinstance(value, bool):
-            raise self.error(field, value, "true or false")
-        return value
-
-    def choice(self, field: str, choices: tuple[str, ...], default: str | None = None) -> str:
-        """One of the strings ``choices``."""
-        value = self.take(field, listed(choices), ... if default is None else default)  # type: ignore[arg-type]
-        if not isinstance(value, str) or value not in choices:
-            raise self.error(field, value, choices)
-        return value
-
-    def integers(self, field: str, low: int) -> tuple[int, ...]:
-        """An array of integers, each at least ``low``."""
-        accepted = f"an array of integers of at least {low}"
-        value = self.take(field, accepted)
-        if not isinstance(value, list) or not all(type(item) is int and item >= low for item in value):
-            raise self.error(field, value, accepted)
-        return tuple(value)  # type: ignore[arg-type]
-
-    def number(self, field: str) -> int | float:
-        """A finite number that a double can hold."""
-        value = self.take(field, "a finite number")
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.error(field, value, "a finite number")
-        try:
-            finite = math.isfinite(value)
-        except OverflowError as error:
-            raise self.error(field, value, "a number that a double can hold") from error
-        if not finite:
-            raise self.error(field, value, "a finite number")
-        return value
-
-    def finish(self) -> None:
-        """Refuse fields that were not read, unless they are marked ``"must_understand": false``."""
-        try:
-            unknown_fields(self._left, (), "no such field", within="configuration")
-        except UnknownExtensionError as error:
-            error.reason = f"codec '{self._codec}': {error.reason}"
-            error.accepted = listed(dict.fromkeys(self._known)) or error.accepted
-            error.advice = did_you_mean(str(error.field).rpartition(".")[2], self._known)
-            raise
-
-
-class _Parameter(NamedTuple):
-    """How a codec reads and checks one field of its configuration."""
-
-    read: Callable[..., Any]
-    bounds: tuple[Any, ...]
-    required: bool
-    null: bool
-
-    def value(self, given: Configuration, name: str) -> Any:
-        """The value of the field ``name``, checked."""
-        try:
-            return self.read(given, name, *self.bounds)
-        except MetadataError as error:
-            if self.null:
-                error.accepted = f"{error.accepted}, or null"
-            raise
-
-
-def parameter(
-    read: Callable[..., Any],
-    *bounds: Any,
-    default: Any = MISSING,
-    required: bool = False,
-    null: bool = False,
-) -> Any:
-    """Declares a field of a :class:`ParameterCodec`; the configuration has a field of the same name.
-
-    Parameters
-    ----------
-    read : function
-        The method of :class:`Configuration` that reads and checks the value.
-    *bounds
-        Arguments of that method after the name of the field.
-    default
-        Value if none is given. If the default is None, the field may be None and is then left out of the
-        written configuration.
-    required : bool
-        Whether a document must have the field even if there is a default.
-    null : bool
-        Whether a document may have null, which means the same as no field.
-    """
-    required = required or default is MISSING
-    return dataclasses.field(
-        default=default, metadata={"parameter": _Parameter(read, bounds, required, null)}
-    )
-
-
-class ParameterCodec(Codec):
-    """A codec that is a dataclass: its fields, declared by :func:`parameter`, are its configuration.
-
-    The declarations read and write the configuration. They also check the arguments of the constructor.
-    """
-
-    @classmethod
-    @cache
-    def _parameters(cls) -> tuple[tuple[str, _Parameter], ...]:
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # subclasses are dataclasses
-        return tuple(
-            (each.name, each.metadata["parameter"]) for each in fields if "parameter" in each.metadata
-        )
-
-    def __post_init__(self) -> None:
-        for name, each in self._parameters():
-            value = getattr(self, name)
-            if value is not None or getattr(type(self), name, ...) is not None:
-                each.value(Configuration(self.name, {name: value}), name)
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        given = Configuration(cls.name, configuration)
-        values = cls._read(given)
-        given.finish()
-        return cls(**values)
-
-    @classmethod
-    def _read(cls, given: Configuration) -> dict[str, Any]:
-        """Read the known fields of a configuration as arguments of the constructor."""
-        values = {}
-        for name, each in cls._parameters():
-            if each.required or given.has(name, null=each.null):
-                value = each.value(given, name)
-                values[name] = tuple(value) if isinstance(value, list) else value
-        return values
-
-    def configuration(self) -> dict[str, JSON]:
-        values = {name: getattr(self, name) for name, _ in self._parameters()}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-            if value is not None
-        }
+def _as_json(value: Any) -> JSON:
+    """A value of a field as JSON: codecs and data types within it, and tuples as lists."""
+    if isinstance(value, (tuple, list)):
+        return [_as_json(each) for each in value]
+    if isinstance(value, Codec):
+        return value.to_json()
+    return value.to_json(3) if isinstance(value, ZDType) else value  # type: ignore[no-any-return]

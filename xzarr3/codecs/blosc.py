@@ -1,6 +1,6 @@
 """``blosc``: the Blosc 1 container with its inner compressors and shuffles.
 
-numcodecs encodes and decodes it. Snappy is handled in this package where numcodecs is built without it.
+numcodecs encodes and decodes it. It is built without Snappy, so chunks with Snappy are refused by name.
 
 Specification: Zarr v3, "Blosc codec". Names: ``blosc``.
 Example: ``{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle",
@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated, Literal, Self, get_args
 
 from numcodecs import blosc
 
 from xzarr3._types import JSON, Buffer
-from xzarr3.codecs import _blosc_snappy
-from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration, ParameterCodec, parameter
+from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, listed
+from xzarr3.fields import REQUIRED, Meta
 
-CNAMES = ("lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd")
-SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+CName = Literal["lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd"]
+Shuffle = Literal["noshuffle", "shuffle", "bitshuffle"]
+CNAMES: tuple[str, ...] = get_args(CName)
+SHUFFLES: tuple[str, ...] = get_args(Shuffle)
 # The top three bits of the third byte of the header give the format; lz4hc writes the format of lz4.
 _FORMATS = {0: "blosclz", 1: "lz4", 2: "snappy", 3: "zlib", 4: "zstd"}
 _HEADER = 16
@@ -33,13 +35,13 @@ blosc.use_threads = False
 
 
 @dataclass(frozen=True)
-class BloscCodec(ParameterCodec, BytesBytesCodec):
+class BloscCodec(BytesBytesCodec):
     """Compression with Blosc.
 
     Parameters
     ----------
     cname : {"lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd"}
-        The inner compressor. Snappy needs the package cramjam if numcodecs is built without it.
+        The inner compressor. A document may name Snappy, but numcodecs is built without it.
     clevel : int
         0 (store) to 9 (smallest).
     shuffle : {"noshuffle", "shuffle", "bitshuffle"}, optional
@@ -55,12 +57,12 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
     decode_rate = 6000
     direct_from = 2**19
     direct_many = False
-    cname: str = parameter(Configuration.choice, CNAMES, default="zstd", required=True)
-    clevel: int = parameter(Configuration.integer, 0, 9, default=5, required=True)
+    cname: Annotated[CName, REQUIRED] = "zstd"
+    clevel: Annotated[int, Meta(ge=0, le=9), REQUIRED] = 5
     # The specification requires these two fields. Decoding does not need them, so documents may omit them.
-    shuffle: str | None = parameter(Configuration.choice, SHUFFLES, default=None)
-    typesize: int | None = parameter(Configuration.integer, 1, _MAX_SIZE, default=None)
-    blocksize: int = parameter(Configuration.integer, 0, _MAX_SIZE, default=0)
+    shuffle: Shuffle | None = None
+    typesize: Annotated[int, Meta(ge=1, le=_MAX_SIZE)] | None = None
+    blocksize: Annotated[int, Meta(ge=0, le=_MAX_SIZE)] = 0
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
@@ -75,9 +77,6 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
         shuffle = self.shuffle or ("bitshuffle" if size == 1 else "shuffle")
         return replace(self, shuffle=shuffle, typesize=self.typesize or size)
 
-    def encoded_size(self, size: int) -> None:
-        return None
-
     def max_encoded_size(self, size: int) -> int:
         return size + _HEADER
 
@@ -88,15 +87,6 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
                 f"the chunk has {size} bytes; blosc holds less than 2 GiB", codec=self.name
             )
         shuffle = SHUFFLES.index(self.shuffle or "noshuffle")
-        if self.cname == "snappy" and _lacks_snappy():
-            return _blosc_snappy.compress(
-                data,
-                self.name,
-                clevel=self.clevel,
-                shuffle=shuffle,
-                blocksize=self.blocksize,
-                typesize=self.typesize or 1,
-            )
         try:
             return blosc.compress(  # type: ignore[no-any-return]
                 data, self.cname.encode(), self.clevel, shuffle, self.blocksize, self.typesize or 1
@@ -118,8 +108,6 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
             raise self.too_large(limit, size)
         if size == 0:
             return b""
-        if data[2] >> 5 == _blosc_snappy.FORMAT and _lacks_snappy():
-            return _blosc_snappy.decompress(data, self.name)
         try:
             return blosc.decompress(data)  # type: ignore[no-any-return]
         except RuntimeError as error:
@@ -136,14 +124,7 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
         if size != len(out) or stored != len(data) or stored < _HEADER:
             return False
         try:
-            if data[2] >> 5 == _blosc_snappy.FORMAT and _lacks_snappy():
-                _blosc_snappy.decompress(data, self.name, out)
-            else:
-                blosc.decompress(data, out)
-        except (RuntimeError, ChunkDecodeError):  # the caller then calls decode, which reports the error
+            blosc.decompress(data, out)
+        except RuntimeError:  # the caller then calls decode, which reports the error
             return False
         return True
-
-
-def _lacks_snappy() -> bool:
-    return "snappy" not in blosc.list_compressors()

@@ -7,18 +7,20 @@ Example: ``{"name": "bytes", "configuration": {"endian": "little"}}``.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Literal, Self
 
 import numpy as np
 
-from xzarr3._types import AnyArray, Buffer
-from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, Configuration, ParameterCodec, parameter
+from xzarr3._types import JSON, AnyArray, Buffer
+from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec
 from xzarr3.errors import ChunkDecodeError, MetadataError
+from xzarr3.fields import read
 
 
 @dataclass(frozen=True)
-class BytesCodec(ParameterCodec, ArrayBytesCodec):
+class BytesCodec(ArrayBytesCodec):
     """Stores the elements in C order.
 
     Parameters
@@ -29,15 +31,11 @@ class BytesCodec(ParameterCodec, ArrayBytesCodec):
     """
 
     name = "bytes"
-    endian: str | None = parameter(Configuration.choice, ("little", "big"), default="little")
-
-    def __post_init__(self) -> None:
-        if self.endian is not None:
-            super().__post_init__()
+    endian: Literal["little", "big"] | None = "little"
 
     @classmethod
-    def _read(cls, given: Configuration) -> dict[str, Any]:
-        return {"endian": None, **super()._read(given)}
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        return cls(**{"endian": None, **read(cls, configuration, "codec 'bytes'")})
 
     def evolve(self, spec: ChunkSpec) -> Self:
         return self if spec.data_type.has_byte_order else replace(self, endian=None)

@@ -5,27 +5,35 @@ byte. Then come the data, encoded by the codecs whose bits are set. The writer c
 package applies a codec only if it makes the chunk smaller. It always applies a codec whose encoded size
 does not depend on the data, such as ``shuffle`` and the checksums.
 
-Specification: zarr-extensions, "conditional" (pull request 27, where it was called ``optional`` at first).
-Names: ``conditional``.
+Specification: zarr-extensions, "conditional codec". Names: ``conditional``.
 Example: ``{"name": "conditional", "configuration": {"codecs": [{"name": "zstd", "configuration": {"level":
 3, "checksum": false}}], "header_bits": 8}}``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Self, cast
+from typing import Annotated, Self, cast
 
 from xzarr3._types import JSON, Buffer
-from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration
+from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
 from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.codecs.pipeline import MAX_CODECS, foreign_error, most_encoded
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError, Xzarr3Error
+from xzarr3.fields import Meta, parsed
 
-_MAX_BITS = 2**16
+
+def _all_codecs(data: JSON, field: str) -> tuple[BytesBytesCodec, ...]:
+    codecs = codecs_from_json(data, field)
+    if len(codecs) != len(cast("list[JSON]", data)):
+        raise UnknownExtensionError(
+            "codec 'conditional': each codec has a bit of its own, so none can be ignored",
+            field=field,
+            found=[codec.name for codec in codecs],
+            accepted="codecs that this installation knows",
+        )
+    return cast("tuple[BytesBytesCodec, ...]", codecs)
 
 
 @dataclass(frozen=True)
@@ -50,58 +58,26 @@ class ConditionalCodec(BytesBytesCodec):
     """
 
     name = "conditional"
-    codecs: tuple[BytesBytesCodec, ...]
-    header_bits: int | None = None
+    codecs: tuple[BytesBytesCodec, ...] = parsed(_all_codecs, "a list of codecs")
+    header_bits: Annotated[int, Meta(ge=8, le=2**16, multiple_of=8)] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "codecs", parse_codecs(self.codecs, BytesBytesCodec))
-        fields = Configuration(self.name, {"codecs": [codec.name for codec in self.codecs]})
-        if not self.codecs:
-            raise fields.error("codecs", [], "at least one codec")
-        if len(self.codecs) > MAX_CODECS:
-            raise fields.error("codecs", len(self.codecs), f"at most {MAX_CODECS} codecs")
-        bits = self.header_bits
-        if bits is not None and not (
-            type(bits) is int and len(self.codecs) <= bits <= _MAX_BITS and bits % 8 == 0
-        ):
-            raise fields.error(
-                "header_bits",
-                bits,
-                f"a multiple of 8 from {len(self.codecs)}, one for each codec, to {_MAX_BITS}",
-            )
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        given = fields.take("codecs", "a list of codecs")
-        bits = cast("int | None", fields.take("header_bits", "a multiple of 8", None))
-        fields.finish()
-        codecs = codecs_from_json(given, "configuration.codecs")
-        if len(codecs) != len(cast("list[JSON]", given)):
-            raise UnknownExtensionError(
-                f"codec '{cls.name}': each codec has a bit of its own, so none can be ignored",
-                field="configuration.codecs",
-                found=[codec.name for codec in codecs],
-                accepted="codecs that this installation knows",
-            )
-        return cls(cast("tuple[BytesBytesCodec, ...]", codecs), bits)
-
-    def configuration(self) -> dict[str, JSON]:
-        given: dict[str, JSON] = {"codecs": [codec.to_json() for codec in self.codecs]}
-        if self.header_bits is not None:
-            given["header_bits"] = self.header_bits
-        return given
+        number = len(self.codecs)
+        if not 1 <= number <= MAX_CODECS:
+            raise self.wrong("codecs", number, f"1 to {MAX_CODECS} codecs")
+        if self.header_bits is not None and self.header_bits < number:
+            accepted = f"a multiple of 8 from {number}, one for each codec"
+            raise self.wrong("header_bits", self.header_bits, accepted)
 
     def evolve(self, spec: ChunkSpec) -> Self:
         return replace(self, codecs=tuple(codec.evolve(spec) for codec in self.codecs))
 
-    @cached_property
+    @property
     def _header(self) -> int:
         """Size of the header in bytes."""
-        return -(-len(self.codecs) // 8) if self.header_bits is None else self.header_bits // 8
-
-    def encoded_size(self, size: int) -> None:
-        return None
+        return -(-(self.header_bits or len(self.codecs)) // 8)
 
     def max_encoded_size(self, size: int) -> int:
         most = most_encoded(size)
@@ -114,13 +90,13 @@ class ConditionalCodec(BytesBytesCodec):
         for bit, codec in enumerate(self.codecs):
             try:
                 encoded = codec.encode(data)
-                if len(encoded) < len(data) or codec.encoded_size(len(data)) is not None:
-                    data = encoded
-                    applied |= 1 << bit
             except (Xzarr3Error, MemoryError):
                 raise
             except Exception as error:
                 raise foreign_error(ChunkEncodeError, codec, error) from error
+            if len(encoded) < len(data) or codec.encoded_size(len(data)) is not None:
+                data = encoded
+                applied |= 1 << bit
         return b"".join([applied.to_bytes(self._header, "little"), data])
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
@@ -128,15 +104,13 @@ class ConditionalCodec(BytesBytesCodec):
 
     def _decode(self, data: Buffer, limit: int, largest: int) -> Buffer:
         """Decode to at most ``limit`` bytes, with at most ``largest`` bytes between two codecs."""
-        if len(data) < self._header:
-            raise ChunkDecodeError(
-                f"found {len(data)} bytes, the header takes {self._header}", codec=self.name
-            )
         view = memoryview(data)
         applied = int.from_bytes(view[: self._header], "little")
-        if applied >> len(self.codecs):
+        if len(data) < self._header or applied >> len(self.codecs):
             raise ChunkDecodeError(
-                f"the header names a codec past the last of the {len(self.codecs)} codecs", codec=self.name
+                f"found {len(data)} bytes whose header of {self._header} bytes does not fit "
+                f"{len(self.codecs)} codecs",
+                codec=self.name,
             )
         stages: list[tuple[BytesBytesCodec, int]] = []
         size = limit
@@ -149,10 +123,8 @@ class ConditionalCodec(BytesBytesCodec):
             raise self.too_large(limit, len(value))
         for codec, most in reversed(stages):
             try:
-                if isinstance(codec, ConditionalCodec):  # nested conditional codecs share one bound
-                    value = codec._decode(value, most, largest)
-                else:
-                    value = codec.decode(value, most)
+                nested = isinstance(codec, ConditionalCodec)  # nested conditional codecs share one bound
+                value = codec._decode(value, most, largest) if nested else codec.decode(value, most)  # type: ignore[attr-defined]
             except (Xzarr3Error, MemoryError):
                 raise
             except Exception as error:

@@ -15,25 +15,25 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-from xzarr3._types import JSON, AnyArray, Buffer
-from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec, Configuration
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import ChunkDecodeError, MetadataError, listed
+from xzarr3.errors import ChunkDecodeError, MetadataError
+from xzarr3.fields import parsed
 
 _DATA_TYPES = (
     "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64",
 )  # fmt: skip
 _CODECS = "'transpose', which reverses all dimensions, then 'bytes', big endian, then at most one of bytes"
-_MODES = {1: "varlength", 2: "object"}
+_MODES = {0: "default", 1: "varlength", 2: "object"}
 # Largest size of a block in bytes, unless its chunk is larger. A header alone must not fill the memory.
 _MAX_BLOCK = 2**26
 
@@ -50,7 +50,7 @@ class N5DefaultCodec(ArrayBytesCodec):
     """
 
     name = "n5_default"
-    codecs: tuple[Codec, ...] = ()
+    codecs: tuple[Codec, ...] = parsed(codecs_from_json, _CODECS, required=True, default=())
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codecs", tuple(self.codecs))
@@ -62,22 +62,7 @@ class N5DefaultCodec(ArrayBytesCodec):
             and all(isinstance(codec, BytesBytesCodec) for codec in self.codecs[2:])
             and self.codecs[0].order == tuple(range(len(self.codecs[0].order)))[::-1]
         ):
-            raise self._wrong_codecs()
-
-    def _wrong_codecs(self) -> MetadataError:
-        return Configuration(self.name, {}).error(
-            "codecs", [codec.to_json() for codec in self.codecs], _CODECS
-        )
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        codecs = codecs_from_json(fields.take("codecs", _CODECS), "configuration.codecs")
-        fields.finish()
-        return cls(codecs)
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"codecs": [codec.to_json() for codec in self.codecs]}
+            raise self.wrong("codecs", [codec.to_json() for codec in self.codecs], _CODECS)
 
     def evolve(self, spec: ChunkSpec) -> Self:
         reverse = TransposeCodec(tuple(range(len(spec.shape)))[::-1])
@@ -89,12 +74,7 @@ class N5DefaultCodec(ArrayBytesCodec):
             raise
 
     def check(self, spec: ChunkSpec) -> None:
-        if spec.data_type.name not in _DATA_TYPES:
-            raise MetadataError(
-                f"codec '{self.name}': N5 has no data type '{spec.data_type.name}'",
-                found=self.name,
-                accepted=f"data types {listed(_DATA_TYPES)}",
-            )
+        self.require_data_type(spec, _DATA_TYPES)
         if any(length >= 2**32 for length in spec.shape):
             raise MetadataError(
                 f"codec '{self.name}': N5 cannot hold blocks of this shape",
@@ -102,9 +82,6 @@ class N5DefaultCodec(ArrayBytesCodec):
                 accepted="lengths below 2^32",
             )
         _chain(self.codecs, spec.data_type, spec.shape)
-
-    def encoded_size(self, spec: ChunkSpec) -> None:
-        return None  # blocks of other writers may have another shape
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
         return 4 + 4 * len(spec.shape) + _chain(self.codecs, spec.data_type, spec.shape).max_encoded_size
@@ -126,23 +103,20 @@ class N5DefaultCodec(ArrayBytesCodec):
     def _block_shape(self, data: Buffer, spec: ChunkSpec) -> tuple[int, ...]:
         """The shape of a block, from its header."""
         ndim = len(spec.shape)
+        shape: tuple[int, ...]
         if len(data) < 4 + 4 * ndim:
-            raise self._not_a_block(f"found {len(data)} bytes, the header takes {4 + 4 * ndim}")
-        mode, found = struct.unpack_from(">HH", data)
-        if mode != 0:
-            raise self._not_a_block(
-                f"a block of N5 in mode {mode} ('{_MODES.get(mode, 'unknown')}'), not 0 ('default')"
+            reason = f"found {len(data)} bytes, the header takes {4 + 4 * ndim}"
+        else:
+            mode, found = struct.unpack_from(">HH", data)
+            shape = struct.unpack_from(f">{ndim}I", data, 4)
+            size = math.prod(shape) * spec.dtype.itemsize
+            if mode == 0 and found == ndim and 0 < size <= max(spec.nbytes, _MAX_BLOCK):
+                return shape
+            reason = (
+                f"a block of N5 in mode {mode} ({_MODES.get(mode, 'unknown')}), of {found} dimensions and "
+                f"shape {shape}, expected mode 0, {ndim} dimensions and a shape of about {spec.shape}"
             )
-        if found != ndim:
-            raise self._not_a_block(f"a block of N5 of {found} dimensions, expected {ndim}")
-        shape: tuple[int, ...] = struct.unpack_from(f">{ndim}I", data, 4)
-        size = math.prod(shape) * spec.dtype.itemsize
-        if size == 0 or size > max(spec.nbytes, _MAX_BLOCK):
-            raise self._not_a_block(f"a block of N5 of shape {shape}, expected one of about {spec.shape}")
-        return shape
-
-    def _not_a_block(self, reason: str) -> ChunkDecodeError:
-        return ChunkDecodeError(reason, codec=self.name)
+        raise ChunkDecodeError(reason, codec=self.name)
 
 
 @lru_cache(maxsize=128)

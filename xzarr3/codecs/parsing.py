@@ -9,7 +9,7 @@ import numpy as np
 
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.numcodecs import from_numcodecs
-from xzarr3.codecs.registry import codec_class, codec_from_json, codec_names
+from xzarr3.codecs.registry import ALIASES, codec_class, codec_from_json, codec_names
 from xzarr3.errors import MetadataError, UnknownExtensionError
 
 
@@ -34,6 +34,8 @@ def parse_codec(codec: Any) -> Codec:
         return codec
     if isinstance(codec, str):
         try:
+            if codec in ALIASES:
+                return from_numcodecs({"id": codec.removeprefix("numcodecs.")})
             return codec_class(codec)()
         except TypeError as error:
             raise MetadataError(

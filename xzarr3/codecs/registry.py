@@ -6,10 +6,10 @@ installed packages. Names and objects that users pass are parsed in :mod:`xzarr3
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -46,32 +46,31 @@ NUMCODECS = {
     "numcodecs.adler32": "xzarr3.codecs.numcodecs.checksums:Adler32Codec",
     "numcodecs.astype": "xzarr3.codecs.numcodecs.filters:AsTypeCodec",
     "numcodecs.bitround": "xzarr3.codecs.numcodecs.filters:NumcodecsBitRoundCodec",
-    "numcodecs.blosc": "xzarr3.codecs.numcodecs.compressors:NumcodecsBloscCodec",
     "numcodecs.bz2": "xzarr3.codecs.numcodecs.compressors:Bz2Codec",
     "numcodecs.crc32": "xzarr3.codecs.numcodecs.checksums:Crc32Codec",
-    "numcodecs.crc32c": "xzarr3.codecs.numcodecs.checksums:NumcodecsCrc32cCodec",
+    "numcodecs.crc32c": "xzarr3.codecs.numcodecs.checksums:LeadingCrc32cCodec",
     "numcodecs.delta": "xzarr3.codecs.numcodecs.filters:DeltaCodec",
     "numcodecs.fixedscaleoffset": "xzarr3.codecs.numcodecs.filters:FixedScaleOffsetCodec",
     "numcodecs.fletcher32": "xzarr3.codecs.numcodecs.checksums:Fletcher32Codec",
-    "numcodecs.gzip": "xzarr3.codecs.numcodecs.compressors:NumcodecsGzipCodec",
     "numcodecs.jenkins_lookup3": "xzarr3.codecs.numcodecs.checksums:JenkinsLookup3Codec",
     "numcodecs.json2": "xzarr3.codecs.numcodecs.objects:Json2Codec",
     "numcodecs.lz4": "xzarr3.codecs.numcodecs.compressors:Lz4Codec",
     "numcodecs.lzma": "xzarr3.codecs.numcodecs.compressors:LzmaCodec",
     "numcodecs.packbits": "xzarr3.codecs.numcodecs.filters:NumcodecsPackBitsCodec",
-    "numcodecs.pcodec": "xzarr3.codecs.numcodecs.libraries:PCodecCodec",
+    "numcodecs.pcodec": "xzarr3.codecs.numcodecs.pcodec:PCodecCodec",
     "numcodecs.quantize": "xzarr3.codecs.numcodecs.filters:QuantizeCodec",
     "numcodecs.shuffle": "xzarr3.codecs.numcodecs.compressors:ShuffleCodec",
-    "numcodecs.zfpy": "xzarr3.codecs.numcodecs.libraries:ZfpyCodec",
+    "numcodecs.zfpy": "xzarr3.codecs.zfp:ZfpyCodec",
     "numcodecs.zlib": "xzarr3.codecs.numcodecs.compressors:ZlibCodec",
-    "numcodecs.zstd": "xzarr3.codecs.numcodecs.compressors:NumcodecsZstdCodec",
 }
 """The codecs of numcodecs under the names that zarr-python gives them in version 3 of the format."""
+ALIASES = ("numcodecs.blosc", "numcodecs.crc32c", "numcodecs.gzip", "numcodecs.zstd")
+"""Other names of codecs of version 3, under which zarr-python stores the same bytes."""
 CLASSES = {place.partition(":")[2]: place for place in (*_CORE.values(), *NUMCODECS.values())}
 """The place of each codec class, by the name of the class."""
+_GROUP = "xzarr3.codecs"
 _loaded: dict[str, type[Codec]] = {}
-_parsed: OrderedDict[object, Any] = OrderedDict()  # The most recently used last.
-_parsed_guard = threading.Lock()
+_parsed: dict[object, Any] = {}
 _MAX_PARSED = 512
 _Made = TypeVar("_Made")
 
@@ -85,9 +84,8 @@ def register_codec(cls: type[Codec]) -> type[Codec]:
 
 def codec_names() -> list[str]:
     """The names of all codecs of this package and of other installed packages."""
-    from xzarr3.codecs._installed import installed_names
-
-    return sorted({*_CORE, *NUMCODECS, *_loaded, *installed_names()})
+    installed = (point.name for point in entry_points(group=_GROUP))
+    return sorted({*_CORE, *NUMCODECS, *ALIASES, *_loaded, *installed})
 
 
 def loaded(place: str) -> type[Codec]:
@@ -108,16 +106,35 @@ def codec_class(name: str) -> type[Codec]:
     """
     if name not in _loaded:
         place = _CORE.get(name) or NUMCODECS.get(name)
-        if place is None:
-            from xzarr3.codecs._installed import installed_codec, unknown  # imported only when needed
-
-            installed = installed_codec(name)
-            if installed is None:
-                raise unknown(name, "name", codec_names())
-            _loaded[name] = installed
-        else:
-            _loaded[name] = loaded(place)
+        _loaded[name] = loaded(place) if place else _installed(name)
     return _loaded[name]
+
+
+def _installed(name: str) -> type[Codec]:
+    """The class of a codec of another package, which is imported only when a document or a user names it."""
+    points = [*entry_points(group=_GROUP, name=name)]
+    if not points:
+        raise unknown(name, "name", codec_names())
+    try:
+        cls = points[0].load()
+    except Exception as error:
+        raise MetadataError(f"codec '{name}' cannot be imported from {points[0].value}: {error}") from error
+    is_codec = isinstance(cls, type) and issubclass(cls, Codec) and not inspect.isabstract(cls)
+    if not is_codec or cls.name != name:
+        raise MetadataError(
+            f"{points[0].value} is not the codec '{name}'", found=cls,
+            accepted=f"a subclass of a codec with all of its methods and with the name '{name}'",
+        )  # fmt: skip
+    return cast("type[Codec]", cls)
+
+
+def unknown(name: str, field: str, known: list[str]) -> UnknownExtensionError:
+    """The error for a codec that is not known."""
+    return UnknownExtensionError(
+        "unknown codec", field=field, found=name, accepted=known,
+        advice="install the package that has it, or register a class for it with "
+        "xzarr3.codecs.register_codec()",
+    )  # fmt: skip
 
 
 def codec_from_json(data: JSON) -> Codec | None:
@@ -133,6 +150,10 @@ def codec_from_json(data: JSON) -> Codec | None:
         raise MetadataError(
             "not a configuration", field="configuration", found=found.configuration, accepted="an object"
         )
+    if found.name in ALIASES and found.name not in _loaded:
+        # Imported by its place, because the module of these names needs this registry.
+        aliased: Any = loaded("xzarr3.codecs.numcodecs:aliased")
+        return cast("Codec", aliased(found.name.removeprefix("numcodecs."), found.configuration))
     try:
         cls = codec_class(found.name)
     except UnknownExtensionError:
@@ -184,11 +205,9 @@ def remembered(key: object, make: Callable[[], _Made]) -> _Made:
     made: _Made | None = _parsed.get(key)
     if made is None:
         made = make()
-    with _parsed_guard:
+        if len(_parsed) >= _MAX_PARSED:
+            _parsed.clear()
         _parsed[key] = made
-        _parsed.move_to_end(key)
-        if len(_parsed) > _MAX_PARSED:
-            _parsed.popitem(last=False)
     return made
 
 
@@ -229,5 +248,5 @@ def default_serializer(data_type: ZDType) -> ArrayBytesCodec:
     return cast("ArrayBytesCodec", codec_class(name)())
 
 
-_SERIALIZERS = {"string": "vlen-utf8", "bytes": "vlen-bytes", "json2": "numcodecs.json2"}
+_SERIALIZERS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}
 """The default codecs for data types whose elements have no fixed size."""

@@ -7,13 +7,13 @@ Example: ``{"name": "reshape", "configuration": {"shape": [[0, 1], [2], 3]}}``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated
 
-from xzarr3._types import JSON, AnyArray
-from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration
+from xzarr3._types import AnyArray
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
 from xzarr3.errors import MetadataError
+from xzarr3.fields import Meta
 
 _ACCEPTED = (
     "an array of lengths of at least 1, of arrays of dimensions in increasing order, and of -1, once at most"
@@ -38,33 +38,17 @@ class ReshapeCodec(ArrayArrayCodec):
     """
 
     name = "reshape"
-    shape: tuple[int | tuple[int, ...], ...]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=-1)] | tuple[int, ...], ...], Meta(description=_ACCEPTED)]
 
     def __post_init__(self) -> None:
-        shape = tuple(tuple(item) if isinstance(item, Sequence) else item for item in self.shape)
-        object.__setattr__(self, "shape", shape)
-        given = [list(item) if isinstance(item, tuple) else item for item in shape]
-        dims = [dim for item in shape if isinstance(item, tuple) for dim in item]
-        lengths = [item for item in shape if not isinstance(item, tuple)]
-        if (
-            not all(type(number) is int for number in dims + lengths)
-            or not all(length == -1 or length > 0 for length in lengths)
-            or lengths.count(-1) > 1
-            or not all(a < b for a, b in zip([-1, *dims], dims, strict=False))
-        ):
-            raise Configuration(self.name, {}).error("shape", given, _ACCEPTED)
+        super().__post_init__()
+        dims, lengths = self._dims, [item for item in self.shape if not isinstance(item, tuple)]
+        if 0 in lengths or lengths.count(-1) > 1 or sorted({*dims}) != dims or min(dims, default=0) < 0:
+            raise self.wrong("shape", self.configuration()["shape"], _ACCEPTED)
 
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        shape = fields.take("shape", _ACCEPTED)
-        if not isinstance(shape, list) or any(isinstance(item, (str, dict)) for item in shape):
-            raise fields.error("shape", shape, _ACCEPTED)
-        fields.finish()
-        return cls(tuple(shape))  # type: ignore[arg-type]
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"shape": [list(item) if isinstance(item, tuple) else item for item in self.shape]}
+    @property
+    def _dims(self) -> list[int]:
+        return [dim for item in self.shape if isinstance(item, tuple) for dim in item]
 
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of an encoded chunk, for chunks of ``shape``.
@@ -74,8 +58,7 @@ class ReshapeCodec(ArrayArrayCodec):
         MetadataError
             If the number of elements would differ, or a dimension does not consist of the ones it lists.
         """
-        dims = [dim for item in self.shape if isinstance(item, tuple) for dim in item]
-        if dims and dims[-1] >= len(shape):
+        if self._dims and self._dims[-1] >= len(shape):
             raise self._misfit(shape, f"the chunk has {len(shape)} dimensions")
         lengths = [
             math.prod(shape[dim] for dim in item) if isinstance(item, tuple) else item for item in self.shape
@@ -96,9 +79,8 @@ class ReshapeCodec(ArrayArrayCodec):
         return tuple(lengths)
 
     def _misfit(self, shape: tuple[int, ...], reason: str) -> MetadataError:
-        return Configuration(self.name, {}).error(
-            "shape", self.configuration()["shape"], f"a shape for chunks of shape {list(shape)}", reason
-        )
+        found = self.configuration()["shape"]
+        return self.wrong("shape", found, f"a shape for chunks of shape {list(shape)}", reason)
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         return replace(spec, shape=self.shape_of(spec.shape))

@@ -15,21 +15,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import JSON, AnyArray, Buffer
-from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, Codec, Configuration
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.crc32c import Crc32cCodec
 from xzarr3.codecs.pipeline import CodecChain, most_encoded
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes import UInt64
 from xzarr3.errors import ChunkDecodeError, ChunkError, MetadataError
+from xzarr3.fields import Meta, parsed
 from xzarr3.grid import RegularGrid
 from xzarr3.tracing.counters import add, process
 from xzarr3.tracing.events import here
@@ -56,44 +57,23 @@ class ShardingCodec(ArrayBytesCodec):
     """
 
     name = "sharding_indexed"
-    chunk_shape: tuple[int, ...]
-    codecs: tuple[Codec, ...] = (BytesCodec(),)
-    index_codecs: tuple[Codec, ...] = field(default=(BytesCodec(), Crc32cCodec()))
-    index_location: str = "end"
+    chunk_shape: tuple[Annotated[int, Meta(ge=1)], ...]
+    codecs: tuple[Codec, ...] = parsed(
+        codecs_from_json, "a list of codecs", required=True, default=(BytesCodec(),)
+    )
+    index_codecs: tuple[Codec, ...] = parsed(
+        codecs_from_json, "a list of codecs", required=True, default=(BytesCodec(), Crc32cCodec())
+    )
+    index_location: Literal["end", "start"] = "end"
 
     def __post_init__(self) -> None:
-        for name in ("chunk_shape", "codecs", "index_codecs"):
+        super().__post_init__()
+        for name in ("codecs", "index_codecs"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        Configuration(self.name, {"index_location": self.index_location}).choice(
-            "index_location", ("end", "start")
-        )
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        chunk_shape = fields.integers("chunk_shape", 1)
-        codecs = codecs_from_json(fields.take("codecs", "a list of codecs"), "configuration.codecs")
-        index_codecs = codecs_from_json(
-            fields.take("index_codecs", "a list of codecs"), "configuration.index_codecs"
-        )
-        location = fields.choice("index_location", ("end", "start"), default="end")
-        fields.finish()
-        return cls(chunk_shape, codecs, index_codecs, location)
-
-    def configuration(self) -> dict[str, JSON]:
-        return {
-            "chunk_shape": list(self.chunk_shape),
-            "codecs": [codec.to_json() for codec in self.codecs],
-            "index_codecs": [codec.to_json() for codec in self.index_codecs],
-            "index_location": self.index_location,
-        }
 
     def bound(self, spec: ChunkSpec) -> Shard:
         """The layout of shards that ``spec`` describes."""
         return Shard(self, spec)
-
-    def encoded_size(self, spec: ChunkSpec) -> None:
-        return None
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
         return self.bound(spec).max_encoded_size

@@ -7,13 +7,15 @@ Example: ``{"name": "transpose", "configuration": {"order": [1, 0]}}``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from xzarr3._types import AnyArray
-from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration, ParameterCodec, parameter
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
+from xzarr3.fields import Meta
 
 
 @dataclass(frozen=True)
-class TransposeCodec(ParameterCodec, ArrayArrayCodec):
+class TransposeCodec(ArrayArrayCodec):
     """Reorders the dimensions of the chunk.
 
     Parameters
@@ -23,20 +25,18 @@ class TransposeCodec(ParameterCodec, ArrayArrayCodec):
     """
 
     name = "transpose"
-    order: tuple[int, ...] = parameter(Configuration.integers, 0)
+    order: tuple[Annotated[int, Meta(ge=0)], ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "order", tuple(self.order))
+        super().__post_init__()
         if sorted(self.order) != list(range(len(self.order))):
-            raise Configuration(self.name, {}).error(
-                "order", list(self.order), "each number from 0 to the number of dimensions - 1, once"
-            )
+            raise self.wrong("order", self.order, "each number from 0 to the number of dimensions - 1, once")
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         if len(self.order) != len(spec.shape):
-            raise Configuration(self.name, {}).error(
+            raise self.wrong(
                 "order",
-                list(self.order),
+                self.order,
                 f"{len(spec.shape)} integers",
                 "the chunk has another number of dimensions",
             )

@@ -1,37 +1,31 @@
-"""``zfp``: compresses numbers with zfp, lossy or lossless, and stores no zfp header.
+"""``zfp``, without zfp's header, and ``numcodecs.zfpy``, with it: compress numbers, lossy or lossless.
 
-It needs the optional package zfpy. Integers of fewer than 32 bits are shifted up to 32 bits; float16 becomes
-float32. zfp has signed integers only, and the specification does not say how to convert uint32 and uint64.
-Here, as in zarrs, they keep their values, and values that do not fit are refused. zfpy decodes all modes. It
-encodes mode ``expert`` only with parameters that are the same as one of the other four modes.
+They need the optional package zfpy. In ``zfp``, integers of fewer than 32 bits are shifted up to 32 bits, and
+float16 becomes float32. zfp has signed integers only, and the specification does not say how to convert
+uint32 and uint64. Here, as in zarrs, they keep their values, and values that do not fit are refused. Mode
+``expert`` is only read.
 
-Specification: zarr-extensions, "ZFP codec". Names: ``zfp``.
+Specification: zarr-extensions, "ZFP codec", "numcodecs.zfpy". Names: ``zfp``, ``numcodecs.zfpy``.
 Example: ``{"name": "zfp", "configuration": {"mode": "fixed_accuracy", "tolerance": 0.05}}``.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from xzarr3._types import AnyArray, Buffer
-from xzarr3.codecs._library import LibraryCodec
-from xzarr3.codecs._zfp import (
-    check_bits,
-    check_lossy,
-    check_tolerance,
-    decompress,
-    max_encoded_size,
-    rate_bits,
-)
-from xzarr3.codecs.base import ChunkSpec, Configuration, ParameterCodec, parameter
-from xzarr3.errors import ChunkEncodeError, MetadataError
+from xzarr3._types import JSON, AnyArray, Buffer
+from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec
+from xzarr3.codecs.numcodecs.base import NumcodecsCodec
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
+from xzarr3.fields import REQUIRED, Meta, Number
 
-_MODES = {
+_MODES: dict[str, tuple[str, ...]] = {
     "reversible": (),
     "fixed_accuracy": ("tolerance",),
     "fixed_rate": ("rate",),
@@ -41,168 +35,124 @@ _MODES = {
 """The modes, and the parameters that each mode requires; it accepts no others."""
 _MIN_EXP, _MAX_BITS, _MAX_PREC = -1074, 16658, 64  # zfp's constants for limits that do not limit anything
 _LOSSLESS = _MIN_EXP - 1
-_MOST_BITS = 2**15  # most bits of a block that a header can hold
-_MOST = 2**31 - 1
+_MOST_BITS, _MOST = 2**15, 2**31 - 1  # most bits of a block that a header can hold
 _LENGTHS = {1: 2**48, 2: 2**24, 3: 2**16, 4: 2**12}  # longest that a header can hold, by number of dimensions
 _TYPES = ("int32", "int64", "float32", "float64")
 _AS = {
-    "int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "int32": "int32",
-    "uint32": "int32", "int64": "int64", "uint64": "int64",
-    "float16": "float32", "float32": "float32", "float64": "float64",
+    "int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int32",
+    "uint64": "int64", "float16": "float32", **{name: name for name in _TYPES},
 }  # fmt: skip
 """The data types, and the dtype that zfp gets for each."""
+_LEAST_BITS = {"float32": 1 + 8, "float64": 1 + 11}  # with fewer for a block, zfp writes beyond its memory
+_LARGEST = {"int32": 2**30, "int64": 2**62}
+_SURE = {"float32": 2.0**-20, "float64": 2.0**-48}  # bound of errors, relative to the largest number
+_HEADER_BITS, _HEADER = 32 + 52 + 64, 32  # magic number, type and shape, mode in its long form; in bytes
+_FAILURES = (RuntimeError, TypeError, ValueError, LookupError, OverflowError)
 
 
-@dataclass(frozen=True)
-class ZfpCodec(ParameterCodec, LibraryCodec):
-    """Compression of numbers with zfp.
+class _Zfp(ArrayBytesCodec):
+    """What both codecs have in common."""
 
-    Parameters
-    ----------
-    mode : {"reversible", "fixed_accuracy", "fixed_rate", "fixed_precision", "expert"}
-        Decides which other parameters are required. "reversible" is lossless and takes none. The others take
-        ``tolerance``, ``rate``, ``precision``, or the last four, in this order.
-    tolerance : float, optional
-        The largest accepted error, for floating point numbers only. Values that zfp cannot keep within it
-        are refused. With 0, zfp keeps as much as it can, which is less near much larger numbers.
-    rate : float, optional
-        Stored bits for each number.
-    precision : int, optional
-        Kept bits of each number.
-    minbits, maxbits, maxprec, minexp : int, optional
-        The least and the most bits of a block, the most bits of a number, and the exponent of its last bit.
-    """
+    _data_types: ClassVar[tuple[str, ...]]
+    _dimensions: ClassVar[tuple[int, int]]
+    _has_header: ClassVar[bool]
 
-    name = "zfp"
-    _library = "zfpy"
-    _dtypes = tuple(_AS)
-    mode: str = parameter(Configuration.choice, tuple(_MODES), default="reversible", required=True)
-    tolerance: int | float | None = parameter(Configuration.number, default=None)
-    rate: int | float | None = parameter(Configuration.number, default=None)
-    precision: int | None = parameter(Configuration.integer, 0, _MOST, default=None)
-    minbits: int | None = parameter(Configuration.integer, 0, _MOST_BITS, default=None)
-    maxbits: int | None = parameter(Configuration.integer, 1, _MOST, default=None)
-    maxprec: int | None = parameter(Configuration.integer, 1, _MOST, default=None)
-    minexp: int | None = parameter(Configuration.integer, -_MOST, _MOST, default=None)
+    @property
+    @abstractmethod
+    def _arguments(self) -> dict[str, Any]:
+        """The arguments that make zfpy compress in this mode; none is lossless."""
 
-    def __post_init__(self) -> None:
-        fields = Configuration(self.name, self.configuration())
-        needed = _MODES[fields.choice("mode", tuple(_MODES))]
-        for name, each in self._parameters():
-            if name in needed:
-                each.value(fields, name)
-        fields.finish()
-        if self.tolerance is not None and self.tolerance < 0:
-            raise fields.error("tolerance", self.tolerance, "a number of at least 0")
-        if self.rate is not None and not 0 < self.rate <= 64:
-            raise fields.error("rate", self.rate, "a number above 0, at most 64")
-        if self.minbits is not None and self.maxbits is not None and self.maxbits < self.minbits:
-            raise fields.error("maxbits", self.maxbits, f"an integer from {self.minbits} to {_MOST}")
+    @property
+    def _zfpy(self) -> Any:
+        return self.optional_module("zfpy", "zfpy")
 
-    @cached_property
-    def _coder(self) -> Any:
-        return self._loaded("zfpy")
-
-    def check(self, spec: ChunkSpec) -> None:
-        super().check(spec)
-        ndim = len(spec.shape)
-        if ndim > 4:
-            raise MetadataError(
-                f"codec '{self.name}' cannot encode {ndim} dimensions",
-                found=list(spec.shape),
-                accepted="at most 4 dimensions",
-            )
-        most = _LENGTHS[ndim or 1]
-        if max(spec.shape, default=1) > most:
-            raise MetadataError(
-                f"codec '{self.name}': zfpy cannot decode so large a chunk",
-                found=list(spec.shape),
-                accepted=f"lengths of at most {most} along each of {ndim} dimensions",
-            )
-        if self.mode == "fixed_accuracy" and spec.dtype.kind != "f":
-            raise Configuration(self.name, {}).error(
-                "mode",
-                self.mode,
-                "another mode",
-                f"not possible for integers such as data type '{spec.data_type.name}'",
-            )
-
-        shape, dtype = self._field(spec)
-        bits, lossless = self._limits(shape, dtype)[1], self._limits(shape, dtype)[3] == _LOSSLESS
-        field, found = ("maxbits", self.maxbits) if self.mode == "expert" else ("rate", self.rate)
-        check_bits(self.name, field, found, bits - 8 * lossless, dtype)
-
-    def max_encoded_size(self, spec: ChunkSpec) -> int:
-        shape, dtype = self._field(spec)
-        return max_encoded_size(shape, dtype.itemsize, self._limits(shape, dtype)[0])
+    def _limits(self, ndim: int) -> tuple[int, int, int, int]:
+        """The four parameters of zfp for this mode: minbits, maxbits, maxprec, minexp."""
+        given = self._arguments
+        if "rate" in given:
+            bits = math.floor(given["rate"] * 4**ndim + 0.5)
+            return bits, bits, _MAX_PREC, _MIN_EXP
+        if "tolerance" in given:
+            exponent = math.frexp(given["tolerance"])[1] - 1 if given["tolerance"] else _MIN_EXP
+            return 1, _MAX_BITS, _MAX_PREC, max(exponent, _MIN_EXP)
+        precision = min(given.get("precision") or _MAX_PREC, _MAX_PREC)
+        return 1, _MAX_BITS, precision, _MIN_EXP if given else _LOSSLESS
 
     @staticmethod
     def _field(spec: ChunkSpec) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and dtype of the array that zfp gets."""
         return spec.shape or (1,), np.dtype(_AS[spec.dtype.name])
 
-    def _limits(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, int, int, int]:
-        """The four parameters of mode ``expert`` that are equivalent to this mode."""
-        if self.mode == "expert":
-            return (
-                max(self.minbits or 0, 1),
-                min(self.maxbits or 0, _MOST_BITS),
-                min(self.maxprec or 0, _MAX_PREC),
-                min(max(self.minexp or 0, _LOSSLESS), -_LOSSLESS),
-            )
-        if self.mode == "fixed_accuracy":
-            exponent = math.frexp(self.tolerance)[1] - 1 if self.tolerance else _MIN_EXP
-            return 1, _MAX_BITS, _MAX_PREC, max(exponent, _MIN_EXP)
-        if self.mode == "fixed_rate":
-            bits = rate_bits(self.rate or 0, len(shape))
-            return bits, bits, _MAX_PREC, _MIN_EXP
-        if self.mode == "fixed_precision":
-            return 1, _MAX_BITS, min(self.precision or _MAX_PREC, _MAX_PREC), _MIN_EXP
-        return 1, _MAX_BITS, _MAX_PREC, _LOSSLESS
+    def check(self, spec: ChunkSpec) -> None:
+        self.require_data_type(spec, self._data_types)
+        _ = self._zfpy
+        least, most = self._dimensions
+        ndim = len(spec.shape)
+        if not least <= ndim <= most or max(spec.shape, default=1) > _LENGTHS[ndim or 1]:
+            raise MetadataError(
+                f"codec '{self.name}' cannot encode chunks of this shape", found=list(spec.shape),
+                accepted=f"{least} to {most} dimensions, with lengths of at most {_LENGTHS}",
+            )  # fmt: skip
+        if self._arguments.get("tolerance") is not None and spec.dtype.kind != "f" and not self._has_header:
+            raise self.wrong("mode", "fixed_accuracy", "another mode", "not possible for integers")
+        shape, dtype = self._field(spec)
+        _, bits, _, minexp = self._limits(len(shape))
+        if bits - 8 * (minexp == _LOSSLESS) < _LEAST_BITS.get(dtype.name, 1):
+            accepted = f"at least {_LEAST_BITS.get(dtype.name, 1)} bits for a block of '{dtype}'"
+            field = "rate" if self._arguments else "maxbits"
+            raise self.wrong(field, getattr(self, field), accepted, f"{bits} bits are too few for a block")
 
-    def _arguments(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
-        """The arguments that make zfpy compress in this mode."""
-        minbits, maxbits, maxprec, minexp = self._limits(shape, dtype)
-        if minbits == maxbits and (maxprec, minexp) == (_MAX_PREC, _MIN_EXP):
-            return {"rate": minbits / 4 ** len(shape)}
-        if minbits == 1 and maxbits >= _MAX_BITS:
-            if minexp == _LOSSLESS and maxprec == _MAX_PREC:
-                return {}
-            if minexp == _MIN_EXP:
-                return {"precision": maxprec}
-            if maxprec == _MAX_PREC and dtype.kind == "f" and minexp != _LOSSLESS:
-                return {"tolerance": math.ldexp(1, minexp)}
-        raise ChunkEncodeError(
-            f"zfpy cannot compress in mode 'expert' with {self.configuration()}; use parameters that equal "
-            "those of mode 'reversible', 'fixed_accuracy', 'fixed_rate' or 'fixed_precision'",
-            codec=self.name,
-        )
+    def max_encoded_size(self, spec: ChunkSpec) -> int:
+        shape, dtype = self._field(spec)
+        bits: int = max(4 ** len(shape) * (8 * dtype.itemsize + 1), self._limits(len(shape))[0]) + 64
+        return _HEADER + -(-bits * _blocks(shape) // 8)
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
         shape, dtype = self._field(spec)
         values = self._promoted(np.ascontiguousarray(array, dtype=spec.dtype), dtype).reshape(shape)
-        arguments = self._arguments(shape, dtype)
+        arguments = self._arguments
         if arguments:
-            check_lossy(values, self.name)
+            self._check_lossy(values)
         try:
-            data: bytes = self._coder.compress_numpy(values, write_header=False, **arguments)
-        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+            data: bytes = self._zfpy.compress_numpy(values, write_header=self._has_header, **arguments)
+        except _FAILURES as error:
             raise ChunkEncodeError(f"compression failed: {error}", codec=self.name) from error
-        if self.mode == "fixed_accuracy":
-            check_tolerance(
-                values.astype(spec.dtype).astype(dtype), self.tolerance or 0.0, self.name,
-                lambda: self.decode(data, spec).reshape(shape).astype(dtype),
-            )  # fmt: skip
+        tolerance, largest = arguments.get("tolerance"), float(np.abs(values).max(initial=0))
+        # With 0, zfp keeps as much as it can, which may not be all.
+        if tolerance and dtype.kind == "f" and largest * _SURE[dtype.name] > tolerance:
+            decoded = self.decode(data, spec).reshape(shape).astype("f8")
+            error_found = np.abs(decoded - values.astype(spec.dtype).astype("f8")).max(initial=0)
+            if error_found > tolerance:
+                raise ChunkEncodeError(
+                    f"zfp does not keep the tolerance of {tolerance} beside numbers as large as "
+                    f"{largest:g}: found an error of {error_found:g}; choose a larger tolerance, lossless "
+                    "compression, or a fill value as small as the data: it fills parts past the edges",
+                    codec=self.name,
+                )
         return data
+
+    def _check_lossy(self, values: AnyArray) -> None:
+        """Refuse values that every lossy mode would decode wrongly: NaN, infinity and very large integers."""
+        if values.dtype.kind == "f":
+            if not np.isfinite(values).all():
+                raise ChunkEncodeError(
+                    "zfp keeps NaN and infinity only if it is lossless; replace them with finite numbers, "
+                    "and choose a finite fill value: it fills the parts of chunks past the edges",
+                    codec=self.name,
+                )
+            return
+        most = _LARGEST[values.dtype.name]
+        if values.size and (values.max() > most or values.min() < -most):
+            raise ChunkEncodeError(
+                f"zfp keeps integers of '{values.dtype}' beyond {most} only if it is lossless; found "
+                f"{values.min()} to {values.max()}",
+                codec=self.name,
+            )
 
     def _promoted(self, values: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
         own, bits = values.dtype, 8 * values.dtype.itemsize
-        if own.kind != "u" and own.itemsize == dtype.itemsize:
-            return values
-        if own.kind == "f":
-            return values.astype(dtype)
-        if own.itemsize == dtype.itemsize:
-            if values.max(initial=0) > np.iinfo(dtype).max:
+        if own.itemsize == dtype.itemsize or own.kind == "f":
+            if own.kind == "u" and values.max(initial=0) > np.iinfo(dtype).max:
                 raise ChunkEncodeError(
                     f"{values.max()} is more than '{dtype}' can hold, the type in which zfp stores '{own}'",
                     codec=self.name,
@@ -227,14 +177,43 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
         shape, dtype = self._field(spec)
         most = self.max_encoded_size(spec)
-        # zfpy decodes only data with a header.
-        header = self._header(shape, dtype)
-        values = decompress(self._coder, bytes(data), shape, dtype, most, self.name, header)
-        return self._demoted(values, spec.dtype).reshape(spec.shape)
+        if len(data) > most:
+            raise ChunkDecodeError(f"found {len(data)} bytes; at most {most} are possible", codec=self.name)
+        # zfp reads beyond the end of data that are too short. So the data are padded with as many bytes as
+        # zfp could read. It does not report whether it read the padding, so the data are decoded twice with
+        # different padding: results that differ mean that the data are too short.
+        results = []
+        for filler in (b"\x00", b"\xff"):
+            padded = bytes(data) + filler * (most + 64)
+            if not self._has_header:  # a header is not a whole number of bytes, so the bits are shifted
+                whole = int.from_bytes(padded, "little") << _HEADER_BITS | self._header(shape, dtype)
+                padded = whole.to_bytes(len(padded) + -(-_HEADER_BITS // 8), "little")
+            try:
+                self._check_header(self._zfpy.header(padded), shape, dtype, most)
+                results.append(self._zfpy.decompress_numpy(padded))
+            except _FAILURES as error:
+                raise ChunkDecodeError(f"not valid zfp data: {error}", codec=self.name) from error
+        if results[0].tobytes() != results[1].tobytes():
+            raise ChunkDecodeError(f"zfp data end early, after {len(data)} bytes", codec=self.name)
+        return self._demoted(results[0].reshape(shape), spec.dtype).reshape(spec.shape)
+
+    @staticmethod
+    def _check_header(
+        header: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any], most: int
+    ) -> None:
+        """Refuse data of another shape, type or mode, because these decide how much zfp reads and returns."""
+        found = tuple(header[axis] for axis in ("nw", "nz", "ny", "nx") if header[axis])
+        kind = np.dtype(header["type"])
+        if found != shape or kind != dtype:
+            raise ValueError(f"of shape {found} and dtype '{kind}', expected {shape} and '{dtype}'")
+        bits = header["config"]["expert"]["minbits"] * _blocks(shape)
+        known = ("expert", "rate", "precision", "tolerance", "reversible")
+        if header["mode"] not in known or bits > 8 * (most - _HEADER):
+            raise ValueError(f"of mode '{header['mode']}'")
 
     def _header(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
         """The header of zfp with type, shape and mode; the mode is in its long form."""
-        minbits, maxbits, maxprec, minexp = self._limits(shape, dtype)
+        minbits, maxbits, maxprec, minexp = self._limits(len(shape))
         mode = minexp + 16495
         for value, bits in ((maxprec - 1, 7), (maxbits - 1, 15), (minbits - 1, 15), (0xFFF, 12)):
             mode = mode << bits | value
@@ -243,3 +222,127 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
             meta = meta << (48 // len(shape)) | (length - 1)
         meta = (meta << 2 | (len(shape) - 1)) << 2 | _TYPES.index(dtype.name)
         return (mode << 52 | meta) << 32 | int.from_bytes(b"zfp\x05", "little")
+
+
+def _blocks(shape: tuple[int, ...]) -> int:
+    """Number of blocks; a block has four elements along each dimension."""
+    return math.prod(-(-length // 4) for length in shape)
+
+
+@dataclass(frozen=True)
+class ZfpCodec(_Zfp):
+    """Compression of numbers with zfp.
+
+    Parameters
+    ----------
+    mode : {"reversible", "fixed_accuracy", "fixed_rate", "fixed_precision", "expert"}
+        Decides which other parameters are required. "reversible" is lossless and takes none. The others take
+        ``tolerance``, ``rate``, ``precision``, or the last four, in this order. "expert" is only read.
+    tolerance : float, optional
+        The largest accepted error, for floating point numbers only. Values that zfp cannot keep within it
+        are refused. With 0, zfp keeps as much as it can, which is less near much larger numbers.
+    rate : float, optional
+        Stored bits for each number.
+    precision : int, optional
+        Kept bits of each number.
+    minbits, maxbits, maxprec, minexp : int, optional
+        The least and the most bits of a block, the most bits of a number, and the exponent of its last bit.
+    """
+
+    name = "zfp"
+    _data_types, _dimensions, _has_header = tuple(_AS), (0, 4), False
+    mode: Annotated[
+        Literal["reversible", "fixed_accuracy", "fixed_rate", "fixed_precision", "expert"], REQUIRED
+    ] = "reversible"
+    tolerance: Number | None = None
+    rate: Number | None = None
+    precision: Annotated[int, Meta(ge=0, le=_MOST)] | None = None
+    minbits: Annotated[int, Meta(ge=0, le=_MOST_BITS)] | None = None
+    maxbits: Annotated[int, Meta(ge=1, le=_MOST)] | None = None
+    maxprec: Annotated[int, Meta(ge=1, le=_MOST)] | None = None
+    minexp: Annotated[int, Meta(ge=-_MOST, le=_MOST)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needed = _MODES[self.mode]
+        for name in (each for fields in _MODES.values() for each in fields):
+            if (getattr(self, name) is None) is (name in needed):
+                raise self.wrong(
+                    name, getattr(self, name), f"{name!r} in mode {self.mode!r}" if name in needed else
+                    f"no such field in mode {self.mode!r}",
+                )  # fmt: skip
+        if self.tolerance is not None and self.tolerance < 0:
+            raise self.wrong("tolerance", self.tolerance, "a number of at least 0")
+        if self.rate is not None and not 0 < self.rate <= 64:
+            raise self.wrong("rate", self.rate, "a number above 0, at most 64")
+        if self.minbits is not None and self.maxbits is not None and self.maxbits < self.minbits:
+            raise self.wrong("maxbits", self.maxbits, f"an integer from {self.minbits} to {_MOST}")
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return {} if self.mode == "expert" else {name: getattr(self, name) for name in _MODES[self.mode]}
+
+    def _limits(self, ndim: int) -> tuple[int, int, int, int]:
+        if self.mode != "expert":
+            return super()._limits(ndim)
+        return (
+            max(self.minbits or 0, 1),
+            min(self.maxbits or 0, _MOST_BITS),
+            min(self.maxprec or 0, _MAX_PREC),
+            min(max(self.minexp or 0, _LOSSLESS), -_LOSSLESS),
+        )
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
+        if self.mode == "expert":
+            raise ChunkEncodeError("mode 'expert' is only read; choose another mode", codec=self.name)
+        return super().encode(array, spec)
+
+
+@dataclass(frozen=True)
+class ZfpyCodec(NumcodecsCodec, _Zfp):
+    """Compression of numbers with zfp, lossy or not; the parameters are those of ``numcodecs.ZFPY``.
+
+    Parameters
+    ----------
+    mode : {4, 2, 3}
+        Fixed accuracy (lossless if the tolerance is negative), fixed rate or fixed precision.
+    tolerance : float
+        The largest accepted error. Values that zfp cannot keep within it are refused. With 0,
+        zfp keeps as much as it can, which is less near much larger numbers.
+    rate : float
+        Stored bits for each number.
+    precision : int
+        Kept bits of each number.
+    """
+
+    name = "numcodecs.zfpy"
+    _data_types, _dimensions, _has_header = _TYPES, (1, 4), True
+    mode: Literal[4, 2, 3] = 4
+    tolerance: Number = -1
+    rate: Number = -1
+    precision: Annotated[int, Meta(ge=-1, le=64)] = -1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.rate <= 64 if self.mode != 2 else 0 < self.rate <= 64):
+            raise self.wrong("rate", self.rate, "a number above 0, at most 64")
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        # numcodecs repeats the parameters as arguments of zfpy.
+        kept = configuration.get("compression_kwargs")
+        codec = super().from_configuration(
+            {name: value for name, value in configuration.items() if name != "compression_kwargs"}
+        )
+        if kept not in (None, {codec._field_of_mode: getattr(codec, codec._field_of_mode)}):
+            raise codec.wrong("compression_kwargs", kept, "null")
+        return codec
+
+    @property
+    def _field_of_mode(self) -> str:
+        return {4: "tolerance", 2: "rate", 3: "precision"}[self.mode]
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        lossless = self.mode == 4 and self.tolerance < 0
+        return {} if lossless else {self._field_of_mode: getattr(self, self._field_of_mode)}

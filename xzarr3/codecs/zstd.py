@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import Annotated
 
 import zstandard
 
 from xzarr3._types import Buffer
-from xzarr3.codecs.base import BytesBytesCodec, Configuration, ParameterCodec, parameter
+from xzarr3.codecs.base import BytesBytesCodec
 from xzarr3.errors import ChunkDecodeError
+from xzarr3.fields import Meta
 
 _SKIPPABLE = 0x184D2A50  # first magic number of skippable frames; the last four bits are free
 _RLE = 1
@@ -33,7 +35,7 @@ _local = _Contexts()
 
 
 @dataclass(frozen=True)
-class ZstdCodec(ParameterCodec, BytesBytesCodec):
+class ZstdCodec(BytesBytesCodec):
     """Compression with Zstandard.
 
     Parameters
@@ -48,11 +50,8 @@ class ZstdCodec(ParameterCodec, BytesBytesCodec):
     decode_rate = 1500
     # decode_into has to walk over the frame first, which costs too much for smaller chunks.
     direct_from = 2**19
-    level: int = parameter(Configuration.integer, -131072, 22, default=0)
-    checksum: bool = parameter(Configuration.boolean, default=False)
-
-    def encoded_size(self, size: int) -> None:
-        return None
+    level: Annotated[int, Meta(ge=-131072, le=22)] = 0
+    checksum: bool = False
 
     def max_encoded_size(self, size: int) -> int:
         return size + size // 128 + 512

@@ -82,7 +82,7 @@ class Place:
             try:
                 held = read_held(self.store, each, self.path, consolidated=False)
                 if held is not None and each.is_array(held):
-                    found = each.parse_again(held, self.path)
+                    found = each.parse(held, self.path)
                     return found if isinstance(found, ArrayMetadata) else None
             except MetadataError:
                 continue

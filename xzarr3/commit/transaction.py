@@ -299,7 +299,7 @@ def nodes_at(store: Store, format: Format, path: str) -> dict[str, NodeMetadata]
     meta = read_metadata(store, format, path, consolidated=False, again=True)
     prefix = node_prefix(path)
     below = {f"{prefix}{each}": held for each, held in held_below(store, format, path).items()}
-    nodes = {each: format.parse_again(held, each) for each, held in below.items()}
+    nodes = {each: format.parse(held, each) for each, held in below.items()}
     return nodes if meta is None else {path: meta, **nodes}
 
 

@@ -15,14 +15,13 @@ from xzarr3.copying.settings import KEEP, Settings, is_keep
 from xzarr3.errors import MetadataError, did_you_mean, levels_to_caller, listed, printable
 from xzarr3.formats import Format
 from xzarr3.formats.fill_value_attribute import (
-    fill_value_is_mask,
     from_fill_value_attribute,
     to_fill_value_attribute,
     without_literals,
 )
 from xzarr3.formats.nonfinite_attributes import as_text, finite_attributes, is_finite
 from xzarr3.groups import Group
-from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, Origin
 
 
 def translated(
@@ -35,23 +34,22 @@ def translated(
     MetadataError
         If the format cannot express them; the error names the node in the source.
     """
-    # Documents in pre-final forms of version 3 are written in the final form.
-    same = node.format.writable and node.format.answers_to(format.zarr_format)
+    same = node.format.answers_to(format.zarr_format)
     try:
         if isinstance(node, Group) or settings is None:
             if node.metadata.ignored and not same:
                 _warn_of_ignored(node)
-            return GroupMetadata(
+            return replace(
+                cast("GroupMetadata", node.metadata),
                 attributes=finite_attributes(node.metadata.attributes, node.path),
-                ignored=as_text(node.metadata.ignored) if same else {},
+                consolidated=None,
+                origin=_as_json(node.metadata) if same else None,
                 zarr_format=format.zarr_format,
             )
         meta = settings.metadata(node, format)
         is_null = meta.fill_is_null
         if same:
-            if not is_finite(meta.ignored):
-                meta = replace(meta, ignored=as_text(meta.ignored))
-            meta = without_literals(meta, format, node.path)
+            meta = without_literals(replace(meta, origin=_as_json(meta)), format, node.path)
             return meta if _is_stored_alike(meta, node.metadata) else _as_parsed(meta, format, node.path)
         if meta.ignored:
             _warn_of_ignored(node)
@@ -60,11 +58,11 @@ def translated(
             zarr_format=format.zarr_format,
             chunk_key_encoding=format.chunk_key_encoding,
             codecs=node.format.codecs_elsewhere(meta),
-            ignored={},
+            origin=None,
             fill_is_null=meta.fill_is_null and format.fill_value_may_be_null,
         )
-        if fill_value_is_mask(node.format) != fill_value_is_mask(format):
-            if fill_value_is_mask(format):
+        if node.format.fill_value_is_mask != format.fill_value_is_mask:
+            if format.fill_value_is_mask:
                 meta = from_fill_value_attribute(meta)
             else:
                 meta = to_fill_value_attribute(meta, is_null=is_null)
@@ -74,6 +72,14 @@ def translated(
         if isinstance(node, Array) and settings is not None:
             _advise(error, node, settings)
         raise
+
+
+def _as_json(meta: ArrayMetadata | GroupMetadata) -> Origin | None:
+    """The documents that metadata were read from, with text for the NaN and infinities that JSON lacks."""
+    origin = meta.origin
+    if origin is None or is_finite(origin.documents):
+        return origin
+    return origin._replace(documents=as_text(origin.documents))
 
 
 def _as_parsed(meta: ArrayMetadata, format: Format, path: str) -> ArrayMetadata:

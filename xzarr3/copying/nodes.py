@@ -30,7 +30,6 @@ from xzarr3.differences import diff
 from xzarr3.errors import MetadataError, NodeExistsError, short_traceback
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.nonfinite_attributes import Telling
 from xzarr3.groups import Group, bind
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import check_consolidates, write_consolidated
@@ -275,8 +274,7 @@ def _planned(
         before = chosen_before(store, format, path) if resume else None
         encoding = chosen = chosen_now(encoding, resume=resume) if before is None else before
     own = settings_of(nodes, settings, encoding)
-    with Telling():
-        metadata = {below: translated(each, format, own.get(below)) for below, each in nodes.items()}
+    metadata = {below: translated(each, format, own.get(below)) for below, each in nodes.items()}
     plan = _Plan(nodes, store, path, format, metadata, held, chosen)
     for below in nodes:
         check_new_path(plan.path_of(below), format)

@@ -18,7 +18,7 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ArgumentTypeError, MetadataError
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.fill_value_attribute import decode_fill_value, fill_value_is_mask
+from xzarr3.formats.fill_value_attribute import decode_fill_value
 from xzarr3.grid import Grid, RegularGrid
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
@@ -97,9 +97,7 @@ class Settings:
         grid.check(meta.shape)
         for shape in grid.sample_shapes():
             codecs = CodecChain(codecs, ChunkSpec(shape, meta.data_type, meta.fill_value)).codecs
-        # Ignored codecs belonged to the old chunks.
-        ignored = {field: value for field, value in meta.ignored.items() if field != "codecs"}
-        return replace(meta, codecs=codecs, chunk_grid=grid, ignored=ignored)
+        return replace(meta, codecs=codecs, chunk_grid=grid)
 
     def _grids(self, array: Array) -> tuple[Grid, Grid | None]:
         """The grid of the chunks, and that of the shards or None."""
@@ -136,13 +134,13 @@ class Settings:
     def _serializer(self, array: Array, filters: tuple[ArrayArrayCodec, ...]) -> ArrayBytesCodec:
         data_type = array.metadata.data_type
         if not is_keep(self.serializer):
-            return chosen_serializer(self.serializer, data_type, filters, array.format)
+            return chosen_serializer(self.serializer, data_type, array.format)
         kept = array.serializer
         if is_keep(self.filters) or not isinstance(kept, BytesCodec):
             return kept
         # The output of the old filters may have had another type, such as single bytes, or integers instead
         # of text.
-        usual = chosen_serializer("auto", data_type, filters, array.format)
+        usual = chosen_serializer("auto", data_type, array.format)
         return kept if kept.endian is not None and isinstance(usual, BytesCodec) else usual
 
 
@@ -269,7 +267,7 @@ def _is_kept(array: Array, key: str, value: Any) -> bool:
     """Whether an encoding for :func:`xzarr3.to_zarr` says here how values are packed, and they are so."""
     if key == "dtype":
         return bool(array.dtype == value)
-    mark = array.fill_value if key == "_FillValue" and fill_value_is_mask(array.format) else None
+    mark = array.fill_value if key == "_FillValue" and array.format.fill_value_is_mask else None
     found = array.attrs.get(key, mark)
     if isinstance(found, str) and array.dtype.kind == "f":
         found = decode_fill_value(found, array.dtype)

@@ -12,7 +12,7 @@ from xzarr3.codecs.base import Codec
 from xzarr3.codecs.sharding import ShardingCodec
 from xzarr3.differences.report import ABSENT, FieldDifference, Kind
 from xzarr3.differences.values import shown
-from xzarr3.formats.fill_value_attribute import fill_value_is_mask, to_fill_value_attribute
+from xzarr3.formats.fill_value_attribute import to_fill_value_attribute
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 
@@ -38,11 +38,11 @@ def compare_documents(path: str, a: Array | Group, b: Array | Group) -> Iterator
 
 def _alike(a: Array, b: Array) -> tuple[ArrayMetadata, ArrayMetadata]:
     """The metadata of both; if only one format masks fill values, as a copy in the other one has them."""
-    if fill_value_is_mask(a.format) == fill_value_is_mask(b.format):
+    if a.format.fill_value_is_mask == b.format.fill_value_is_mask:
         return a.metadata, b.metadata
     one, other = (
         to_fill_value_attribute(each.metadata, is_null=each.metadata.fill_is_null)
-        if fill_value_is_mask(each.format)
+        if each.format.fill_value_is_mask
         else each.metadata
         for each in (a, b)
     )

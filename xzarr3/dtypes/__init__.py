@@ -28,18 +28,6 @@ from xzarr3.dtypes.fixed_length import FixedLengthUTF32, NullTerminatedBytes, Ra
 from xzarr3.dtypes.ml_dtypes import (
     SMALL_TYPES,
     BFloat16,
-    ComplexBFloat16,
-    ComplexFloat4E2M1FN,
-    ComplexFloat6E2M3FN,
-    ComplexFloat6E3M2FN,
-    ComplexFloat8E3M4,
-    ComplexFloat8E4M3,
-    ComplexFloat8E4M3B11FNUZ,
-    ComplexFloat8E4M3FNUZ,
-    ComplexFloat8E5M2,
-    ComplexFloat8E5M2FNUZ,
-    ComplexFloat8E8M0FNU,
-    ComplexFloat16,
     Float4E2M1FN,
     Float6E2M3FN,
     Float6E3M2FN,
@@ -67,7 +55,7 @@ from xzarr3.dtypes.specs import (
 )
 from xzarr3.dtypes.structs import Struct, Structured
 from xzarr3.dtypes.times import DateTime64, TimeDelta64
-from xzarr3.dtypes.variable_length import JSONObjects, VariableLengthBytes, VariableLengthUTF8
+from xzarr3.dtypes.variable_length import VariableLengthBytes, VariableLengthUTF8
 from xzarr3.errors import DataTypeValidationError
 
 _CLASSES: tuple[type[ZDType], ...] = (
@@ -93,7 +81,6 @@ _CLASSES: tuple[type[ZDType], ...] = (
     TimeDelta64,
     VariableLengthUTF8,
     VariableLengthBytes,
-    JSONObjects,
     Struct,
     *SMALL_TYPES,
 )
@@ -106,18 +93,6 @@ __all__ = [
     "Bool",
     "Complex64",
     "Complex128",
-    "ComplexBFloat16",
-    "ComplexFloat4E2M1FN",
-    "ComplexFloat6E2M3FN",
-    "ComplexFloat6E3M2FN",
-    "ComplexFloat8E3M4",
-    "ComplexFloat8E4M3",
-    "ComplexFloat8E4M3B11FNUZ",
-    "ComplexFloat8E4M3FNUZ",
-    "ComplexFloat8E5M2",
-    "ComplexFloat8E5M2FNUZ",
-    "ComplexFloat8E8M0FNU",
-    "ComplexFloat16",
     "DTypeConfig_V2",
     "DTypeJSON",
     "DataTypeRegistry",
@@ -144,7 +119,6 @@ __all__ = [
     "Int16",
     "Int32",
     "Int64",
-    "JSONObjects",
     "NullTerminatedBytes",
     "RawBits",
     "RawBytes",

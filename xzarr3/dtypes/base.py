@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAli
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
+from xzarr3.dtypes.numbers import swapped
 from xzarr3.dtypes.specs import ZarrFormat, spelling_of
 from xzarr3.errors import DataTypeValidationError, MetadataError
 
@@ -100,8 +101,8 @@ class ZDType(ABC, Generic[DType, Scalar]):
         return self.byte_order is not None
 
     @property
-    def byte_order(self) -> Literal["little", "big", "mixed"] | None:
-        """Byte order of the elements; None if they have none, ``"mixed"`` if fields differ in theirs."""
+    def byte_order(self) -> Endianness | None:
+        """Byte order of the elements; None if they have none."""
         return getattr(self, "endianness", None)
 
     def in_byte_order(self, order: Endianness) -> Self:
@@ -343,29 +344,6 @@ class ZDType(ABC, Generic[DType, Scalar]):
             found=found,
             accepted=accepted or f"values that '{self.name}' can represent",
         )
-
-
-def swapped(array: AnyArray) -> AnyArray:
-    """An array of the same dtype, with the bytes of each element in reverse order."""
-    return array.view(_plain(array.dtype)).byteswap().view(array.dtype)
-
-
-def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A dtype of numpy itself for the same bytes; dtypes of ml_dtypes do not always swap bytes correctly."""
-    if dtype.names is not None and dtype.fields is not None:
-        fields = [dtype.fields[name] for name in dtype.names]
-        layout = {
-            "names": dtype.names,
-            "formats": [_plain(field[0]) for field in fields],
-            "offsets": [field[1] for field in fields],
-            "itemsize": dtype.itemsize,
-        }
-        return np.dtype(layout)  # type: ignore[call-overload, no-any-return]
-    if dtype.type.__module__ != "ml_dtypes":
-        return dtype
-    if "complex" in dtype.name:
-        return np.dtype([("real", f"u{dtype.itemsize // 2}"), ("imag", f"u{dtype.itemsize // 2}")])
-    return np.dtype(f"u{dtype.itemsize}")
 
 
 def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:

@@ -11,20 +11,27 @@ meaning: 0 and 1 for truth values, ``1.0`` for integers, strings for numbers, a 
 
 from __future__ import annotations
 
-import math
 import re
 import sys
-import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, ClassVar, Self, TypeGuard, cast
 
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Scalar
-from xzarr3.dtypes.base import Endianness, ZDType, swapped, unmasked
-from xzarr3.dtypes.specs import Spelling, ZarrFormat, check_format, native_v2, spelling_of, split_v3
+from xzarr3.dtypes.base import Endianness, ZDType, unmasked
+from xzarr3.dtypes.numbers import (
+    converted,
+    float_from_json,
+    float_to_json,
+    form_of,
+    from_digits,
+    swapped,
+    to_digits,
+    widened,
+)
+from xzarr3.dtypes.specs import ZarrFormat, check_format, native_v2, spelling_of, split_v3
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 
@@ -157,17 +164,12 @@ class _Numeric(NumpyNamed, PlainlyNamed):
                 source = np.asarray(float(data))  # larger than any integer of numpy
             if source.ndim != 0 or source.dtype.kind not in self._castable:
                 raise TypeError("not a scalar, or not one of a type that can be cast")
-            with np.errstate(all="ignore"):
-                value: Any = source.astype(self._type)[()]
+            value, lost = converted(source, np.dtype(self._type))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refused(data, "value cannot be held") from error
-        if not self._holds(source, value):
+        if lost.any():
             raise self._refused(data, "value cannot be held")
-        return cast("Scalar", value)
-
-    def _holds(self, source: AnyArray, value: Scalar) -> bool:
-        """Whether ``value`` is an acceptable result of casting ``source``."""
-        return bool(source == value)
+        return cast("Scalar", value[()])
 
     def cast_array(self, values: Any) -> AnyArray:
         given, dtype = unmasked(values, self), self._dtype
@@ -176,41 +178,15 @@ class _Numeric(NumpyNamed, PlainlyNamed):
         given = widened(given)
         if given.dtype.kind not in "biufc":
             raise self._cannot_hold(given)
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
-            result = given.astype(dtype)
-            if np.can_cast(given.dtype, dtype, "safe"):
-                return result
-            if dtype.kind in "fc" and np.can_cast(given.dtype, dtype, "same_kind"):
-                changed = np.isinf(result) & np.isfinite(given)
-            else:
-                changed = np.asarray(result != given)
-        if changed.any():
-            raise self._cannot_hold(given, found=given[changed].flat[0])
+        result, lost = converted(given, dtype)
+        if lost.any():
+            raise self._cannot_hold(given, found=given[lost].flat[0])
         return result
 
 
 class _OrderedNumeric(_Numeric, Ordered):
     def to_native_dtype(self) -> np.dtype[Any]:
         return self._ordered(np.dtype(self._type))
-
-
-def widened(array: AnyArray) -> AnyArray:
-    """Convert arrays of ml_dtypes to numpy dtypes that hold all their values; return others unchanged."""
-    dtype = array.dtype
-    if dtype.type.__module__ != "ml_dtypes":
-        return array
-    array = native_order(array)
-    if "complex" in dtype.name:
-        return array.astype(np.complex64)
-    return array.astype(np.int8 if "int" in dtype.name else np.float32)
-
-
-def native_order(array: AnyArray) -> AnyArray:
-    """Elements in the byte order of this machine. numpy's casts do not always convert it correctly."""
-    if array.dtype.isnative:
-        return array
-    return swapped(array).view(array.dtype.newbyteorder("="))
 
 
 class Bool(_Numeric, of=np.bool_):
@@ -245,9 +221,12 @@ class _Integer(_Numeric):
         return f"an integer from {bounds.min} to {bounds.max}, without fraction or exponent"
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
+        spelling = spelling_of(zarr_format)
+        if spelling.digits and (scalar := from_digits(data, np.dtype(self._type))) is not None:
+            return scalar
         number = data
         is_text = isinstance(data, str) and _INTEGER.fullmatch(data) is not None
-        if spelling_of(zarr_format).old_fills and (is_text or _is_whole(data)):
+        if spelling.old_fills and (is_text or _is_whole(data)):
             number = int(data)  # type: ignore[arg-type]
         if not isinstance(number, int) or isinstance(number, bool):
             raise self._refused(data)
@@ -302,51 +281,6 @@ class UInt64(_OrderedInteger, of=np.uint64):
     """``uint64``: integers from 0 to 2^64 - 1."""
 
 
-_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
-
-
-def float_from_json(data: JSON, native: np.dtype[Any], spelling: Spelling) -> Scalar:
-    """Read a floating point number of dtype ``native`` from a permitted form, or raise ValueError."""
-    bits = np.dtype(f"u{native.itemsize}")
-    if isinstance(data, str):
-        if data == "NaN":
-            return bits.type(_canonical_nan(native)).view(native)  # type: ignore[no-any-return]
-        if data in _SPECIAL:
-            return native.type(_SPECIAL[data])  # type: ignore[no-any-return]
-        if spelling.old_fills and _NUMBER.fullmatch(data) and math.isfinite(float(data)):
-            data = float(data)
-        elif spelling.all_bits and re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * native.itemsize}}}", data):
-            return bits.type(int(data, 16)).view(native)  # type: ignore[no-any-return]
-    if isinstance(data, (int, float)) and not isinstance(data, bool):
-        try:
-            with np.errstate(over="ignore"):
-                return native.type(data)  # type: ignore[no-any-return]
-        except OverflowError as error:
-            raise ValueError("the number is too large for a double") from error
-    raise ValueError("neither a number nor a permitted string")
-
-
-def float_to_json(value: Any, spelling: Spelling) -> Any:
-    """The JSON form of a floating point number of numpy."""
-    if math.isfinite(value):
-        return float(value)
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    bits = int(value.view(f"u{value.itemsize}"))
-    if not spelling.all_bits or bits == _canonical_nan(value.dtype):
-        return "NaN"
-    return f"0x{bits:0{2 * value.itemsize}x}"
-
-
-@cache
-def _canonical_nan(native: np.dtype[Any]) -> int:
-    """Bits of the NaN that ``"NaN"`` means: positive, only the top bit of the mantissa set."""
-    mantissa = np.finfo(native).nmant
-    exponent = 8 * native.itemsize - 1 - mantissa
-    return ((1 << exponent) - 1) << mantissa | 1 << (mantissa - 1)
-
-
 def _float_forms(size: int) -> str:
     return (
         f"a number, 'NaN', 'Infinity', '-Infinity' or '0x' and the {2 * size} hexadecimal digits of its bits"
@@ -361,12 +295,12 @@ class _Float(_OrderedNumeric):
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
         spelling = spelling_of(zarr_format)
         try:
-            return float_from_json(data, np.dtype(self._type), spelling)
+            return float_from_json(data, form_of(np.dtype(self._type)), spelling)
         except ValueError as error:
             raise self._refused(data) from error
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        return float_to_json(self.cast_scalar(data), spelling_of(zarr_format))
+        return float_to_json(self.cast_scalar(data), form_of(np.dtype(self._type)), spelling_of(zarr_format))
 
     def cast_scalar(self, data: object) -> Scalar:
         if isinstance(data, self._type):
@@ -374,9 +308,6 @@ class _Float(_OrderedNumeric):
         if isinstance(data, str):
             return self.from_json_scalar(data, zarr_format=3)
         return super().cast_scalar(data)
-
-    def _holds(self, source: AnyArray, value: Scalar) -> bool:
-        return not np.isinf(value) or bool(np.isinf(source))
 
 
 class Float16(_Float, of=np.float16):
@@ -405,6 +336,8 @@ class _Complex(_OrderedNumeric):
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
         spelling = spelling_of(zarr_format)
+        if spelling.digits and (scalar := from_digits(data, np.dtype(self._type))) is not None:
+            return scalar
         if spelling.old_fills and isinstance(data, (int, float)):
             parts: JSON = [data, 0.0]
         else:
@@ -412,7 +345,7 @@ class _Complex(_OrderedNumeric):
         if not isinstance(parts, list) or len(parts) != 2:
             raise self._refused(data)
         try:
-            numbers = [float_from_json(part, self._part, spelling) for part in parts]
+            numbers = [float_from_json(part, form_of(self._part), spelling) for part in parts]
         except ValueError as error:
             raise self._refused(data) from error
         # A view keeps the bits of each part; arithmetic would lose NaN payloads and -0.0.
@@ -421,7 +354,9 @@ class _Complex(_OrderedNumeric):
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
         spelling = spelling_of(zarr_format)
         value: Any = self.cast_scalar(data)
-        return [float_to_json(value.real, spelling), float_to_json(value.imag, spelling)]
+        if spelling.digits:
+            return to_digits(value, np.dtype(self._type))
+        return [float_to_json(part, form_of(self._part), spelling) for part in (value.real, value.imag)]
 
     def cast_scalar(self, data: object) -> Scalar:
         if isinstance(data, self._type):
@@ -429,9 +364,6 @@ class _Complex(_OrderedNumeric):
         if isinstance(data, list):
             return self.from_json_scalar(data, zarr_format=3)
         return super().cast_scalar(data)
-
-    def _holds(self, source: AnyArray, value: Scalar) -> bool:
-        return not np.isinf(value) or bool(np.isinf(source))
 
 
 class Complex64(_Complex, of=np.complex64):

@@ -1,8 +1,7 @@
 """Numbers of few bits, from the package ml_dtypes: ``int4``, ``bfloat16``, ``float8_e5m2`` and others.
 
-An element of less than a byte is stored in the lower bits of a byte; the upper bits mean nothing. A complex
-number is its real part, then its imaginary part. If ml_dtypes has no dtype for it, arrays have the fields
-``real`` and ``imag``. ml_dtypes is optional and is imported only when such a type is used.
+An element of less than a byte is stored in the lower bits of a byte; the upper bits mean nothing. Complex
+numbers of such parts are not supported. ml_dtypes is optional and is imported only when such a type is used.
 
 Specification: zarr-extensions, a document for each name. ``float8_e4m3fn`` has no document there; TensorStore
 uses this name. Version 2 uses the same names, as in TensorStore.
@@ -11,18 +10,17 @@ uses this name. Version 2 uses the same names, as in TensorStore.
 from __future__ import annotations
 
 import math
-import re
-import sys
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
-from xzarr3.dtypes.core import Float16, Ordered, PlainlyNamed, native_order, order_of, widened
+from xzarr3.dtypes.core import Ordered, PlainlyNamed, order_of
+from xzarr3.dtypes.numbers import FloatForm, converted, float_from_json, float_to_json, native_order, widened
 from xzarr3.dtypes.specs import ZarrFormat, check_dtype_spec_no_object_codec_v2, check_format, spelling_of
-from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError
+from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 
 class _NativeClass:
@@ -33,11 +31,10 @@ class _NativeClass:
 
 
 class _Small(PlainlyNamed):
-    """A data type of ml_dtypes."""
+    """A data type of ml_dtypes; it has the same name in versions 2 and 3."""
 
     dtype_cls = _NativeClass()
     _listed: ClassVar[bool] = False
-    _module_name: ClassVar[str | None] = None  # the name in ml_dtypes, if it differs
 
     @classmethod
     def _machine(cls) -> np.dtype[Any]:
@@ -48,7 +45,7 @@ class _Small(PlainlyNamed):
         UnknownExtensionError
             If ml_dtypes is not installed or too old.
         """
-        name = cls._module_name or cls._zarr_v3_name
+        name = cls._zarr_v3_name
         try:
             import ml_dtypes
 
@@ -69,7 +66,7 @@ class _Small(PlainlyNamed):
     def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
         return (
             dtype.type.__module__ == "ml_dtypes"
-            and dtype.type.__name__ == (cls._module_name or cls._zarr_v3_name)
+            and dtype.type.__name__ == cls._zarr_v3_name
             and type(dtype) is cls.dtype_cls
         )
 
@@ -104,34 +101,6 @@ class _Small(PlainlyNamed):
     def bits(self, scalar: Any) -> bytes:
         return np.asarray(scalar, dtype=self._machine()).tobytes()
 
-
-def _unused_cleared(array: AnyArray, width: int) -> AnyArray:
-    """Clear all but the lower ``width`` bits of elements of one byte."""
-    octets, mask = array.view(np.uint8), (1 << width) - 1
-    return (octets & mask).view(array.dtype) if octets.size and octets.max() > mask else array
-
-
-def _numbers(values: Any, data_type: ZDType) -> AnyArray:
-    """``values`` as an array of real numbers of numpy.
-
-    Raises
-    ------
-    DataTypeValidationError
-        If they are not real numbers.
-    """
-    given = widened(unmasked(values, data_type))
-    if given.dtype.kind not in "biufc":
-        raise data_type._cannot_hold(given)
-    if given.dtype.kind == "c":
-        if given.imag.any():
-            raise data_type._cannot_hold(given, found=given[given.imag != 0].flat[0])
-        given = given.real
-    return given
-
-
-class _SmallReal(_Small):
-    """Real numbers; they have the same names in versions 2 and 3."""
-
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
         if not check_dtype_spec_no_object_codec_v2(data) or data["name"] != cls._zarr_v3_name:
@@ -151,7 +120,27 @@ class _SmallReal(_Small):
         return {"name": self._zarr_v3_name, "object_codec_id": None}
 
 
-class _SmallInteger(_SmallReal):
+def _unused_cleared(array: AnyArray, width: int) -> AnyArray:
+    """Clear all but the lower ``width`` bits of elements of one byte."""
+    octets, mask = array.view(np.uint8), (1 << width) - 1
+    return (octets & mask).view(array.dtype) if octets.size and octets.max() > mask else array
+
+
+def _numbers(values: Any, data_type: ZDType) -> AnyArray:
+    """``values`` as an array of numbers of numpy.
+
+    Raises
+    ------
+    DataTypeValidationError
+        If they are not numbers.
+    """
+    given = widened(unmasked(values, data_type))
+    if given.dtype.kind not in "biufc":
+        raise data_type._cannot_hold(given)
+    return given
+
+
+class _SmallInteger(_Small):
     """Integers of less than a byte."""
 
     _width: ClassVar[int]  # bits
@@ -192,13 +181,10 @@ class _SmallInteger(_SmallReal):
         dtype = self._machine()
         if given.dtype == dtype:
             return self.decoded(given)
-        given = _numbers(given, self)
-        low, high = self._bounds
-        with np.errstate(all="ignore"):
-            changed = ~((given >= low) & (given <= high) & (given == given.astype(np.int8)))
-        if np.any(changed):
-            raise self._cannot_hold(given, found=given[changed].flat[0], accepted=self._permitted)
-        return given.astype(np.int8).astype(dtype)
+        result, lost = converted(_numbers(given, self), dtype)
+        if lost.any():
+            raise self._cannot_hold(given, found=given[lost].flat[0], accepted=self._permitted)
+        return result
 
 
 class Int2(_SmallInteger, name="int2"):
@@ -217,7 +203,7 @@ class UInt4(_SmallInteger, name="uint4"):
     """``uint4``: integers from 0 to 15."""
 
 
-class _SmallFloat(_SmallReal):
+class _SmallFloat(_Small):
     """Floating point numbers of up to 16 bits."""
 
     _width: ClassVar[int]  # bits
@@ -250,70 +236,32 @@ class _SmallFloat(_SmallReal):
     def decoded(self, array: AnyArray) -> AnyArray:
         return _unused_cleared(array, self._width) if self._width < 8 else array
 
-    def _of_bits(self, bits: int) -> Any:
-        return self._scalar(bits.to_bytes(self.item_size, sys.byteorder))
+    @classmethod
+    def _form(cls) -> FloatForm:
+        return FloatForm(cls._machine(), cls._width, cls._nan, cls._infinite)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        if isinstance(data, str):
-            if data == "NaN" and self._nan is not None:
-                return self._of_bits(self._nan)
-            if data in ("Infinity", "-Infinity") and self._infinite:
-                return self.cast_scalar(math.inf if data[0] == "I" else -math.inf)
-            digits = -(-self._width // 4)
-            # A number of four bits may also be written as its byte.
-            if re.fullmatch(rf"0x[0-9a-fA-F]{{{digits},{2 * self.item_size}}}", data):
-                bits = int(data, 16)
-                if bits < 1 << self._width:
-                    return self._of_bits(bits)
-        elif isinstance(data, (int, float)) and not isinstance(data, bool) and math.isfinite(_float(data)):
-            try:
-                return self.cast_scalar(_float(data))
-            except DataTypeValidationError as error:
-                raise self._refused(data, "number out of range") from error
-        raise self._refused(data)
+        spelling = spelling_of(zarr_format)._replace(all_bits=True)
+        try:
+            number = float_from_json(data, self._form(), spelling)
+            return number if isinstance(data, str) else self.cast_scalar(float(cast("float", data)))
+        except DataTypeValidationError as error:
+            raise self._refused(data, "number out of range") from error
+        except (ValueError, OverflowError) as error:  # OverflowError: an integer that no double holds
+            raise self._refused(data) from error
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        spelling = spelling_of(zarr_format)
-        scalar = self.cast_scalar(data)
-        value = float(scalar)
-        if math.isfinite(value):
-            return value
-        if math.isinf(value):
-            return "Infinity" if value > 0 else "-Infinity"
-        bits = int.from_bytes(self.bits(scalar), sys.byteorder)
-        if not spelling.all_bits or bits == self._nan:
-            return "NaN"
-        return f"0x{bits:0{-(-self._width // 4)}x}"
+        return float_to_json(self.cast_scalar(data), self._form(), spelling_of(zarr_format))
 
     def cast_array(self, values: Any) -> AnyArray:
         given = unmasked(values, self)
         if given.dtype == self._dtype:
             return self.decoded(given)
-        given = _numbers(given, self)
-        with np.errstate(all="ignore"):
-            wide = given.astype(np.float64)
-            result = given.astype(self._machine())
-            narrow = result.astype(np.float64)
-            if given.dtype.kind == "f":
-                changed = np.isfinite(wide) & ~self._in_range(wide, narrow)
-                changed |= np.isinf(wide) & (narrow != wide)
-                changed |= np.isnan(wide) & ~np.isnan(narrow)
-            else:
-                # Integers must be kept exactly, so this also checks that a double can hold them.
-                changed = (narrow != wide) | ~self._in_range(wide, narrow)
-                changed |= (abs(wide) >= 2.0**53) & (given != wide.astype(given.dtype))
-                changed |= wide >= 2.0 ** (64 if given.dtype.kind == "u" else 63)
-        if np.any(changed):
-            raise self._cannot_hold(given, found=given[changed].flat[0])
+        limits = (-math.inf, math.inf) if self._infinite else _limits(type(self))
+        result, lost = converted(_numbers(given, self), self._machine(), limits)
+        if lost.any():
+            raise self._cannot_hold(given, found=given[lost].flat[0])
         return self._in_order(result) if isinstance(self, Ordered) else result
-
-    def _in_range(self, wide: AnyArray, narrow: AnyArray) -> AnyArray:
-        """Whether numbers were rounded, and not clamped to the largest number of the type."""
-        if self._infinite:
-            return np.isfinite(narrow)
-        low, high = _limits(type(self))
-        return np.isfinite(narrow) & (wide > low) & (wide < high)
 
 
 @lru_cache(maxsize=64)
@@ -322,13 +270,6 @@ def _limits(cls: type[_SmallFloat]) -> tuple[float, float]:
     numbers = np.arange(1 << cls._width, dtype=np.uint8).view(cls._machine()).astype(np.float64)
     numbers = np.unique(numbers[np.isfinite(numbers)])
     return numbers[0] - (numbers[1] - numbers[0]) / 2, numbers[-1] + (numbers[-1] - numbers[-2]) / 2
-
-
-def _float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
 
 
 class BFloat16(_SmallFloat, Ordered, name="bfloat16", width=16, nan=0x7FC0, infinite=True):
@@ -379,161 +320,7 @@ class Float8E8M0FNU(_SmallFloat, name="float8_e8m0fnu", width=8, nan=0xFF, infin
     """``float8_e8m0fnu``: powers of two; no sign, no zero, no infinity."""
 
 
-class _SmallComplex(_Small):
-    """Complex numbers of two parts; version 2 has no names for them."""
-
-    _part_type: ClassVar[type[Any]]
-    numpy_swaps: ClassVar[bool] = False  # ml_dtypes also exchanges the parts when it swaps bytes
-
-    def __init_subclass__(cls, *, of: type[Any] | None = None, module_name: str | None = None) -> None:
-        super().__init_subclass__()
-        if of is not None:
-            cls._part_type, cls._module_name = of, module_name
-            cls._zarr_v3_name = f"complex_{of._zarr_v3_name}"
-            cls._permitted = f"an array of two parts, each {of._permitted}"
-
-    @property
-    def _part(self) -> Any:
-        """The type of the parts, in the byte order of this machine."""
-        return self._part_type()
-
-    @property
-    def item_size(self) -> int:
-        return 2 * int(self._part.item_size)
-
-    def _of_parts(self, real: AnyArray, imag: AnyArray) -> AnyArray:
-        """An array of complex numbers from their parts, in the byte order of this machine."""
-        pairs = np.stack([real, imag], axis=-1)
-        return np.ascontiguousarray(pairs).view(self._machine()).reshape(real.shape)
-
-    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        if not isinstance(data, list) or len(data) != 2:
-            raise self._refused(data)
-        try:
-            parts = [self._part.from_json_scalar(part, zarr_format=zarr_format) for part in data]
-        except DataTypeValidationError as error:
-            raise self._refused(data) from error
-        return self._scalar(b"".join(self._part.bits(part) for part in parts))
-
-    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        raw = self.bits(self.cast_scalar(data))
-        parts = np.frombuffer(raw, self._part.to_native_dtype())
-        return [self._part.to_json_scalar(part, zarr_format=zarr_format) for part in parts]
-
-    def cast_scalar(self, data: object) -> Any:
-        if isinstance(data, list):
-            return self.from_json_scalar(data, zarr_format=3)
-        if isinstance(data, str):
-            raise self._refused(data, "value cannot be held")
-        return super().cast_scalar(data)
-
-    def cast_array(self, values: Any) -> AnyArray:
-        given = unmasked(values, self)
-        if given.dtype == self._dtype:
-            return self.decoded(given)
-        given = native_order(given)
-        if given.dtype.names == ("real", "imag"):
-            real, imag = given["real"], given["imag"]
-        else:
-            given = widened(given)
-            if given.dtype.kind not in "biufc":
-                raise self._cannot_hold(given)
-            real, imag = given.real, given.imag
-        try:
-            parts = self._part.cast_array(real), self._part.cast_array(imag)
-        except MetadataError as error:
-            raise self._cannot_hold(given, error.reason, found=error.found) from error
-        result = self._of_parts(*parts)
-        return self._in_order(result) if isinstance(self, Ordered) else result
-
-
-class ComplexBFloat16(_SmallComplex, Ordered, of=BFloat16, module_name="bcomplex32"):
-    """``complex_bfloat16``: two bfloat16 numbers."""
-
-
-class ComplexFloat16(_SmallComplex, Ordered, of=Float16, module_name="complex32"):
-    """``complex_float16``: two half precision numbers."""
-
-
-class _Pair(_SmallComplex):
-    """Complex numbers without a dtype of their own: arrays have the fields ``real`` and ``imag``."""
-
-    _by_name_only: ClassVar[bool] = True
-    numpy_swaps: ClassVar[bool] = True
-
-    @classmethod
-    def _machine(cls) -> np.dtype[Any]:
-        part = cls._part_type._machine()
-        return np.dtype([("real", part), ("imag", part)])
-
-    @classmethod
-    def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
-        return dtype.names == ("real", "imag") and dtype == cls._machine()
-
-    @property
-    def byte_order(self) -> Literal["little", "big", "mixed"] | None:
-        return None
-
-    @property
-    def has_unused_bits(self) -> bool:  # type: ignore[override]
-        """Whether the parts fill less than a byte."""
-        return self._part_type._width < 8  # type: ignore[no-any-return]
-
-    def decoded(self, array: AnyArray) -> AnyArray:
-        if not self.has_unused_bits:
-            return array
-        result = array.copy()
-        for name in ("real", "imag"):
-            result[name] = self._part.decoded(result[name])
-        return result
-
-
-class ComplexFloat4E2M1FN(_Pair, of=Float4E2M1FN):
-    """``complex_float4_e2m1fn``."""
-
-
-class ComplexFloat6E2M3FN(_Pair, of=Float6E2M3FN):
-    """``complex_float6_e2m3fn``."""
-
-
-class ComplexFloat6E3M2FN(_Pair, of=Float6E3M2FN):
-    """``complex_float6_e3m2fn``."""
-
-
-class ComplexFloat8E3M4(_Pair, of=Float8E3M4):
-    """``complex_float8_e3m4``."""
-
-
-class ComplexFloat8E4M3(_Pair, of=Float8E4M3):
-    """``complex_float8_e4m3``."""
-
-
-class ComplexFloat8E4M3B11FNUZ(_Pair, of=Float8E4M3B11FNUZ):
-    """``complex_float8_e4m3b11fnuz``."""
-
-
-class ComplexFloat8E4M3FNUZ(_Pair, of=Float8E4M3FNUZ):
-    """``complex_float8_e4m3fnuz``."""
-
-
-class ComplexFloat8E5M2(_Pair, of=Float8E5M2):
-    """``complex_float8_e5m2``."""
-
-
-class ComplexFloat8E5M2FNUZ(_Pair, of=Float8E5M2FNUZ):
-    """``complex_float8_e5m2fnuz``."""
-
-
-class ComplexFloat8E8M0FNU(_Pair, of=Float8E8M0FNU):
-    """``complex_float8_e8m0fnu``."""
-
-
 SMALL_TYPES: tuple[type[ZDType], ...] = (
     Int2, Int4, UInt2, UInt4, BFloat16, Float4E2M1FN, Float6E2M3FN, Float6E3M2FN, Float8E3M4, Float8E4M3,
     Float8E4M3B11FNUZ, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0FNU,
-    ComplexBFloat16, ComplexFloat16, ComplexFloat4E2M1FN, ComplexFloat6E2M3FN, ComplexFloat6E3M2FN,
-    ComplexFloat8E3M4, ComplexFloat8E4M3, ComplexFloat8E4M3B11FNUZ, ComplexFloat8E4M3FNUZ, ComplexFloat8E5M2,
-    ComplexFloat8E5M2FNUZ, ComplexFloat8E8M0FNU,
 )  # fmt: skip

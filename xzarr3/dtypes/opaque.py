@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
 from xzarr3.dtypes.core import MAX_ITEM_SIZE, NumpyNamed, is_integer
+from xzarr3.dtypes.numbers import from_digits
 from xzarr3.dtypes.specs import ZarrFormat, from_base64, is_zero, spelling_of, split_v3, to_base64
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
@@ -72,14 +73,22 @@ class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
         spelling = spelling_of(zarr_format)
         if spelling.old_fills and is_zero(data):
             return self.default_scalar()
+        if spelling.digits:
+            scalar = from_digits(data, self._dtype)
+            if scalar is None:
+                raise self._refused(data, accepted=f"'0x' and {2 * self.item_size} hexadecimal digits")
+            return cast("np.void", scalar)
         return self._from_text(data) if spelling.packed_fills else self._from_json_scalar_v3(data)
 
     def _from_json_scalar_v3(self, data: JSON) -> np.void:
         return self._from_text(data)
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        spelling = spelling_of(zarr_format)
         raw = bytes(self.cast_scalar(data))
-        return to_base64(raw) if spelling_of(zarr_format).packed_fills else self._to_json_scalar_v3(raw)
+        if spelling.digits:
+            return f"0x{raw.hex()}"
+        return to_base64(raw) if spelling.packed_fills else self._to_json_scalar_v3(raw)
 
     def _to_json_scalar_v3(self, raw: bytes) -> Any:
         return to_base64(raw)

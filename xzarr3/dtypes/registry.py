@@ -126,7 +126,7 @@ class DataTypeRegistry:
             raise DataTypeValidationError(
                 "numpy's dtype 'object' does not say what the objects are",
                 found=dtype,
-                accepted="'string' for text, 'bytes' for bytes, 'json2' for JSON (version 2 only)",
+                accepted="'string' for text, 'bytes' for bytes",
             )
         found, refusals = self._offer(lambda cls: cls.from_native_dtype(dtype))
         if not found:
@@ -205,7 +205,7 @@ class DataTypeRegistry:
                 f"codec {codec!r} of objects is not supported{why}" if codec is not None
                 else "no filter says what the objects are",
                 found=name,
-                accepted=f"one of the codecs {', '.join(f'{c!r} for {t}' for c, t in OBJECT_CODECS.items())}",
+                accepted=f"one of the codecs {listed(OBJECT_CODECS)}",
             )  # fmt: skip
         for cls, error in refusals.items():
             if isinstance(error, UnknownExtensionError):
@@ -294,8 +294,7 @@ class DataTypeRegistry:
             return self.match_json("string", zarr_format=3)
         forms: list[tuple[DTypeJSON, ZarrFormat]] = [(spec, zarr_format)]
         if spelling_of(zarr_format).numpy_names:
-            codec = "json2" if spec == "json2" else None
-            forms = [({"name": "|O" if codec else spec, "object_codec_id": codec}, zarr_format), (spec, 3)]
+            forms = [({"name": spec, "object_codec_id": None}, zarr_format), (spec, 3)]
         for form, each_format in forms:
             try:
                 return self.match_json(form, zarr_format=each_format)

@@ -39,7 +39,7 @@ class DTypeConfig_V2(TypedDict, Generic[_Name, _Codec]):  # noqa: N801
 MAX_DEPTH = 32
 """Deepest nesting of data types."""
 
-OBJECT_CODECS = {"vlen-utf8": "'string'", "vlen-bytes": "'bytes'", "json2": "'json2'"}
+OBJECT_CODECS = {"vlen-utf8": "string", "vlen-bytes": "bytes", "json2": "string"}
 """The codecs of objects that version 2 may name, and the data types that they select."""
 
 _UNITS = "generic|Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as"
@@ -72,10 +72,17 @@ class Spelling(NamedTuple):
     levels: int
     """Deepest nesting of the JSON of a data type."""
 
+    infinity: str = "Infinity"
+    """The text for positive infinity."""
+
+    digits: bool = False
+    """Whether the bits of any number may be given by their digits, after "0x" or "0b"."""
+
 
 _NUMPY = Spelling(numpy_names=True, old_fills=True, all_bits=False, packed_fills=True, levels=2 * MAX_DEPTH)
 _ZARR = Spelling(numpy_names=False, old_fills=False, all_bits=True, packed_fills=False, levels=4 * MAX_DEPTH)
-_SPELLINGS: dict[object, Spelling] = {2: _NUMPY, 3: _ZARR, "3-draft": _ZARR}
+_DRAFT = _ZARR._replace(infinity="+Infinity", digits=True)
+_SPELLINGS: dict[object, Spelling] = {2: _NUMPY, 3: _ZARR, "3-draft": _DRAFT}
 
 
 def spelling_of(zarr_format: object) -> Spelling:

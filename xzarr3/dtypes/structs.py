@@ -2,9 +2,8 @@
 
 numpy's structured dtypes become such types. Fields are packed, whatever their offsets in numpy are. The older
 name ``structured``, with fields as pairs, is also read. So are older fill values, the base64 of all bytes;
-the bytes are little endian in version 3 and in the byte order of each field in version 2.
-
-In version 2 a field may hold an array of a given shape. Version 3 has no such fields.
+the bytes are little endian in version 3 and in the byte order of the fields in version 2. Fields that hold
+arrays and fields of several byte orders, which numpy and version 2 can express, are refused.
 
 Specification: zarr-extensions, "Struct", "Structured"; Zarr v2, "Data type encoding".
 Example: ``{"name": "struct", "configuration": {"fields": [{"name": "x", "data_type": "float32"}]}}``.
@@ -12,21 +11,20 @@ Example: ``{"name": "struct", "configuration": {"fields": [{"name": "x", "data_t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import Endianness, ZDType, unmasked
-from xzarr3.dtypes.core import MAX_ITEM_SIZE, is_integer, native_order
+from xzarr3.dtypes.core import MAX_ITEM_SIZE, is_integer
 from xzarr3.dtypes.fixed_length import is_text
+from xzarr3.dtypes.numbers import native_order
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.specs import (
     ZarrFormat,
-    check_format,
     from_base64,
     is_zero,
     spelling_of,
@@ -38,118 +36,6 @@ from xzarr3.errors import DataTypeValidationError, MetadataError, listed, shorte
 _NAMES = ("struct", "structured")
 _VARIABLE = "elements of a field have no fixed size"
 _FIELDS = "an array of objects with 'name' and 'data_type'"
-_MAX_FIELD_DIMENSIONS = 16
-_SHAPE = f"1 to {_MAX_FIELD_DIMENSIONS} integers of at least 1"
-
-
-@dataclass(frozen=True)
-class FieldArray(ZDType[np.dtype[Any], AnyArray]):
-    """The data type of a field that holds an array, in version 2. A Zarr array cannot have this data type.
-
-    Scalars are arrays of this shape.
-
-    Parameters
-    ----------
-    item : ZDType
-        Data type of the elements.
-    shape : tuple of int
-        Shape of the array in each field.
-
-    Examples
-    --------
-    >>> from xzarr3.dtypes import Float32, parse_dtype
-    >>> block = parse_dtype([("block", "<f4", (2, 2))])
-    >>> block.fields[0][1]
-    FieldArray(item=Float32(endianness='little'), shape=(2, 2))
-    >>> block.to_json(2)["name"]
-    [['block', '<f4', [2, 2]]]
-    """
-
-    item: ZDType
-    shape: tuple[int, ...]
-    dtype_cls = np.dtypes.VoidDType
-    _zarr_v3_name: ClassVar[str] = "array"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
-        fits = 0 < len(self.shape) <= _MAX_FIELD_DIMENSIONS
-        if not fits or not all(type(length) is int and length > 0 for length in self.shape):
-            raise _refused("not a shape of a field", list(self.shape), _SHAPE)
-        if self.item.is_variable:
-            raise _refused(_VARIABLE, self.item.name, "data types of fixed size")
-        size = math.prod(self.shape) * self.item.item_size
-        if size > MAX_ITEM_SIZE:
-            raise _refused("an element is too large", size, f"at most {MAX_ITEM_SIZE} bytes")
-
-    @property
-    def name(self) -> str:
-        return f"{self.item.name} {list(self.shape)}"
-
-    def to_native_dtype(self) -> np.dtype[Any]:
-        return np.dtype((self.item.to_native_dtype(), self.shape))
-
-    @classmethod
-    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        if dtype.subdtype is None:
-            raise _refused("not a dtype of arrays", dtype, "a dtype with a shape")
-        return cls(registry.match_dtype(dtype.subdtype[0]), dtype.subdtype[1])
-
-    @property
-    def byte_order(self) -> Literal["little", "big", "mixed"] | None:
-        return self.item.byte_order
-
-    def in_byte_order(self, order: Endianness) -> Self:
-        return type(self)(self.item.in_byte_order(order), self.shape)
-
-    @property
-    def numpy_swaps(self) -> bool:  # type: ignore[override]
-        """Whether numpy's casts convert the byte order of the elements."""
-        return self.item.numpy_swaps
-
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        raise DataTypeValidationError(
-            "only fields of Zarr format 2 hold arrays", found=self.name,
-            accepted="a field for each of its elements, or a dimension of the array",
-        )  # fmt: skip
-
-    def default_scalar(self) -> AnyArray:
-        return self.item.filled(self.shape, self.item.default_scalar())
-
-    def cast_scalar(self, data: object) -> AnyArray:
-        array = self.item.cast_array(_listed(data, len(self.shape)))
-        if array.shape != self.shape:
-            raise DataTypeValidationError(
-                "not the shape of a field", found=list(array.shape), accepted=str(list(self.shape))
-            )
-        return array
-
-    def from_json_scalar(self, data: Any, *, zarr_format: ZarrFormat) -> AnyArray:
-        check_format(zarr_format)
-        raise DataTypeValidationError(
-            "fill value not permitted for a field that holds an array", found=shorten(data),
-            accepted="base64 of the bytes of all fields",
-        )  # fmt: skip
-
-    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        return self.to_json(zarr_format)
-
-    def bits(self, scalar: AnyArray) -> bytes:
-        return np.asarray(scalar, self.item._dtype).tobytes()
-
-    def _packed(self, scalar: AnyArray) -> bytes:
-        return b"".join(self.item._packed(each) for each in scalar.reshape(-1))
-
-    @property
-    def has_unused_bits(self) -> bool:  # type: ignore[override]
-        """Whether the elements of the array have unused bits."""
-        return self.item.has_unused_bits
-
-    def decoded(self, array: AnyArray) -> AnyArray:
-        return self.item.decoded(array)
-
-    def cast_array(self, values: Any) -> AnyArray:
-        return self.item.cast_array(values)
 
 
 @dataclass(frozen=True)
@@ -188,6 +74,11 @@ class Struct(ZDType[np.dtype[Any], np.void]):
                 raise _refused(_VARIABLE, data_type.name, "data types of fixed size", name)
         if not fields:
             raise _refused("it has no fields", [], "at least one field")
+        orders = {data_type.byte_order for _, data_type in fields} - {None}
+        if len(orders) > 1:
+            raise _refused(
+                "fields of several byte orders", sorted(map(str, orders)), "fields of one byte order"
+            )
         try:
             dtype = self.to_native_dtype()
         except (TypeError, ValueError) as error:
@@ -217,19 +108,17 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             inner, _, *title = dtype.fields[name]
             if title:
                 raise _refused("a field has a title", title[0], "fields that have a name only", name)
-            of_arrays = inner.subdtype is not None
             try:
-                each = FieldArray.from_native_dtype(inner) if of_arrays else registry.match_dtype(inner)
-                fields.append((name, each))
+                fields.append((name, registry.match_dtype(inner)))
             except MetadataError as error:
                 error.at(field=f"fields.{name}")
                 raise
         return cls(tuple(fields))
 
     @property
-    def byte_order(self) -> Literal["little", "big", "mixed"] | None:
-        orders = {data_type.byte_order for _, data_type in self.fields} - {None}
-        return "mixed" if len(orders) > 1 else orders.pop() if orders else None
+    def byte_order(self) -> Endianness | None:
+        orders = (data_type.byte_order for _, data_type in self.fields)
+        return next((order for order in orders if order is not None), None)
 
     @property
     def endianness(self) -> Endianness:
@@ -255,15 +144,10 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             raise _refused("not a structured dtype", data, "a list of pairs of name and dtype")
         fields = []
         for at, field in enumerate(name):
-            if (
-                not isinstance(field, (list, tuple))
-                or len(field) not in (2, 3)
-                or not isinstance(field[0], str)
-                or not all(isinstance(shape, (list, tuple)) for shape in field[2:])
-            ):
-                raise _refused("not a field", field, "name, dtype and, if it is an array, shape", str(at))
+            if not isinstance(field, (list, tuple)) or len(field) != 2 or not isinstance(field[0], str):
+                raise _refused("not a field, or one that holds arrays", field, "name and dtype", str(at))
             spec = {"name": field[1], "object_codec_id": None}
-            fields.append((field[0], _field_type(spec, 2, field[0], *field[2:])))
+            fields.append((field[0], _field_type(spec, 2, field[0])))
         return cls(tuple(fields))
 
     @classmethod
@@ -286,7 +170,8 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         return cls(tuple(fields))
 
     def _to_json_v2(self) -> Any:
-        return {"name": [_pair(*field) for field in self.fields], "object_codec_id": None}
+        pairs = [[name, data_type.to_json(2)["name"]] for name, data_type in self.fields]
+        return {"name": pairs, "object_codec_id": None}
 
     def _to_json_v3(self) -> Any:
         fields = []
@@ -433,17 +318,16 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         result = np.empty(given.shape, dtype)
         for name, data_type in self.fields:
             try:
-                part, place = given[name], result[name]
+                part = given[name]
+                if part.shape != given.shape:
+                    raise ValueError(f"field '{name}' holds arrays")
             except ValueError as error:  # with the dimensions of the field, more dimensions than numpy allows
                 raise self._cannot_hold(given, str(error)) from error
             try:
-                cast = data_type.cast_array(part)
+                result[name][...] = data_type.cast_array(part)
             except MetadataError as error:
                 error.at(field=name)
                 raise
-            if cast.shape != place.shape:
-                raise self._cannot_hold(given, f"field '{name}' has another shape")
-            place[...] = cast
         return result
 
     def _of_objects(self, values: Any) -> AnyArray:
@@ -467,27 +351,12 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 Structured = Struct
 
 
-def _field_type(data: Any, zarr_format: ZarrFormat, name: object, shape: Sequence[Any] = ()) -> ZDType:
+def _field_type(data: Any, zarr_format: ZarrFormat, name: object) -> ZDType:
     try:
-        data_type = registry.match_json(data, zarr_format=zarr_format)
-        return FieldArray(data_type, tuple(shape)) if shape else data_type
+        return registry.match_json(data, zarr_format=zarr_format)
     except MetadataError as error:
         error.at(field=f"fields.{name}")
         raise
-
-
-def _pair(name: str, data_type: ZDType) -> list[Any]:
-    """A field in version 2: its name, its dtype, and its shape if it holds an array."""
-    if isinstance(data_type, FieldArray):
-        return [*_pair(name, data_type.item), list(data_type.shape)]
-    return [name, data_type.to_json(2)["name"]]
-
-
-def _listed(data: object, depth: int) -> object:
-    """Convert the outer ``depth`` levels of tuples to lists; a tuple further inside may be an element."""
-    if depth == 0 or not isinstance(data, (list, tuple)):
-        return data
-    return [_listed(each, depth - 1) for each in data]
 
 
 def _refused(reason: str, found: object, accepted: str, field: object = None) -> DataTypeValidationError:

@@ -17,7 +17,8 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import FOREIGN_ERRORS, unmasked
-from xzarr3.dtypes.core import NumpyNamed, Ordered, native_order, order_of
+from xzarr3.dtypes.core import NumpyNamed, Ordered, order_of
+from xzarr3.dtypes.numbers import native_order
 from xzarr3.dtypes.specs import ZarrFormat, native_v2, spelling_of, split_v3
 from xzarr3.errors import DataTypeValidationError, listed
 
@@ -127,7 +128,7 @@ class _Time(NumpyNamed, Ordered):
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
         spelling = spelling_of(zarr_format)
-        if data == "NaT":
+        if data == "NaT" or (spelling.digits and data is None):
             return self._of(_NAT)
         if type(data) is int and -(2**63) <= data < 2**63:
             return self._of(data)
@@ -142,7 +143,7 @@ class _Time(NumpyNamed, Ordered):
         spelling = spelling_of(zarr_format)
         count = int(self.cast_scalar(data).view(np.int64))
         # zarr-python 2 reads and writes only the number.
-        return "NaT" if count == _NAT and spelling.all_bits else count
+        return "NaT" if count == _NAT and spelling.all_bits and not spelling.digits else count
 
     def cast_scalar(self, data: object) -> Any:
         if type(data) is int or (isinstance(data, str) and data == "NaT"):

@@ -1,26 +1,26 @@
-"""Data types whose elements have no fixed size: text, bytes, and JSON values.
+"""Data types whose elements have no fixed size: text and bytes.
 
-``string`` is numpy's ``StringDType``. ``bytes``, which zarr-python calls ``variable_length_bytes``, and
-``json2`` are arrays of Python objects. Version 2 has one dtype for all of them, ``|O``; a codec among the
-filters selects the data type: ``vlen-utf8``, ``vlen-bytes`` or ``json2``. Other codecs of objects are
-refused. One of them, ``pickle``, would run any code that the chunks hold.
+``string`` is numpy's ``StringDType``. ``bytes``, which zarr-python calls ``variable_length_bytes``, are
+arrays of Python objects. Version 2 has one dtype for both, ``|O``; a codec among the filters selects the data
+type: ``vlen-utf8`` or ``json2`` for text, ``vlen-bytes`` for bytes. Other codecs of objects are refused. One
+of them, ``pickle``, would run any code that the chunks hold.
 
-Specification: zarr-extensions, "String", "Bytes"; Zarr v2, "Data type encoding". ``json2`` exists only in
-version 2, as a codec of numcodecs.
+Specification: zarr-extensions, "String", "Bytes"; Zarr v2, "Data type encoding".
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import unmasked
-from xzarr3.dtypes.core import PlainlyNamed, native_order
+from xzarr3.dtypes.core import PlainlyNamed
 from xzarr3.dtypes.fixed_length import is_text, text_items
+from xzarr3.dtypes.numbers import native_order
 from xzarr3.dtypes.specs import (
+    OBJECT_CODECS,
     ZarrFormat,
     check_dtype_spec_v2,
     check_format,
@@ -28,12 +28,10 @@ from xzarr3.dtypes.specs import (
     spelling_of,
     to_base64,
 )
-from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
+from xzarr3.errors import DataTypeValidationError
 
 OBJECT_NAMES = ("|O", "O", "|O8", "<O", ">O", "=O")
 """The names of numpy's dtype of objects in version 2."""
-
-_MAX_LEVELS = 200  # deepest nesting of a JSON value
 
 
 class _VariableLength(PlainlyNamed):
@@ -57,7 +55,7 @@ class _VariableLength(PlainlyNamed):
         if (
             not check_dtype_spec_v2(data)
             or data["name"] not in OBJECT_NAMES
-            or data["object_codec_id"] != cls.object_codec_id
+            or OBJECT_CODECS.get(data["object_codec_id"] or "") != cls._zarr_v3_name
         ):
             raise DataTypeValidationError(
                 f"not the data type '{cls._zarr_v3_name}'",
@@ -142,17 +140,10 @@ class VariableLengthUTF8(_VariableLength):
             raise self._cannot_hold(given, str(error)) from error
 
 
-class _Objects(_VariableLength):
-    dtype_cls = np.dtypes.ObjectDType
-
-    def holds_only(self, array: AnyArray, fill: Any) -> bool:
-        wanted = self.bits(fill)
-        return all(self.bits(item) == wanted for item in array.flat)
-
-
-class VariableLengthBytes(_Objects):
+class VariableLengthBytes(_VariableLength):
     """``bytes``, ``variable_length_bytes``: byte strings of any length; numpy holds them as objects."""
 
+    dtype_cls = np.dtypes.ObjectDType
     _zarr_v3_name = "bytes"
     _zarr_v3_aliases = ("variable_length_bytes",)
     object_codec_id = "vlen-bytes"
@@ -197,79 +188,4 @@ class VariableLengthBytes(_Objects):
             if not isinstance(item, (bytes, bytearray)):
                 raise self._cannot_hold(given, found=item, accepted="bytes")
             result[at] = bytes(item)
-        return result.reshape(given.shape)
-
-
-class JSONObjects(_Objects):
-    """``json2``: any JSON value; numpy holds it as an object. Exists in version 2 only."""
-
-    _zarr_v3_name = "json2"
-    object_codec_id = "json2"
-    _permitted = "what JSON can say"
-
-    @classmethod
-    def _from_json_v3(cls, data: Any) -> Self:
-        super()._from_json_v3(data)
-        raise UnknownExtensionError("only Zarr format 2 has data type 'json2'", found=data)
-
-    def _to_json_v3(self) -> Any:
-        raise DataTypeValidationError(
-            "only Zarr format 2 has data type 'json2'", found=self.name, accepted="zarr_format=2"
-        )
-
-    def _to_json_draft(self) -> Any:
-        return self._to_json_v3()
-
-    def default_scalar(self) -> None:
-        return None
-
-    def cast_scalar(self, data: object) -> Any:
-        return self._plain(data, data, _MAX_LEVELS)
-
-    def _plain(self, data: object, whole: object, room: int) -> Any:
-        """``data`` as a copy made only of JSON types; ``room`` levels of nesting are left."""
-        if isinstance(data, (np.generic, np.ndarray)) and np.ndim(data) == 0:
-            data = data.item()
-        if data is None or type(data) in (bool, int, float, str):
-            if isinstance(data, str) and not is_text(data):
-                raise self._refused(whole, "value cannot be held")
-            return data
-        if not room:
-            raise DataTypeValidationError(
-                "value nested too deeply for data type 'json2'", accepted=f"at most {_MAX_LEVELS} levels"
-            )
-        if isinstance(data, list):
-            return [self._plain(item, whole, room - 1) for item in data]
-        if isinstance(data, dict) and all(isinstance(key, str) and is_text(key) for key in data):
-            return {key: self._plain(item, whole, room - 1) for key, item in data.items()}
-        raise self._refused(whole, "value cannot be held")
-
-    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        return self.cast_scalar(data)
-
-    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        return self.cast_scalar(data)
-
-    def bits(self, scalar: Any) -> bytes:
-        import json
-
-        return json.dumps(scalar, sort_keys=True, separators=(",", ":")).encode()
-
-    def filled(self, shape: tuple[int, ...], fill: Any) -> AnyArray:
-        array = super().filled(shape, fill)
-        if isinstance(fill, (list, dict)):  # each element gets a copy, so that changing one leaves the others
-            flat = array.reshape(-1)
-            for at in range(flat.size):
-                flat[at] = copy.deepcopy(fill)
-        return array
-
-    def cast_array(self, values: Any) -> AnyArray:
-        given = unmasked(values, self, None if hasattr(values, "dtype") else object)
-        if given.dtype.kind not in "biufUTO":
-            raise self._cannot_hold(given, accepted=self._permitted)
-        result = np.empty(given.size, object)
-        for at, item in enumerate(given.astype(object, copy=False).flat):
-            result[at] = self.cast_scalar(item)
         return result.reshape(given.shape)

@@ -74,27 +74,14 @@ class Format(ABC):
     conventions_in_attributes: ClassVar[bool] = False
     """Whether attributes hold what the format lacks, such as the dimension names of xarray."""
 
-    unordered_serializers: ClassVar[tuple[str, ...]] = ()
-    """Array-to-bytes codecs whose chunks are always in C order."""
-
     regular_grids_only: ClassVar[bool] = False
     """Whether all chunks of an array have the same shape."""
 
     is_draft: ClassVar[bool] = False
     """Whether the format is a draft that other tools do not read any more."""
 
-    @property
-    def writable(self) -> bool:
-        """Whether this form of documents is written; some forms are only read."""
-        return True
-
-    @property
-    def fill_value_is_mask(self) -> bool:
-        """Whether xarray takes the fill value of an array as its ``_FillValue``.
-
-        It does in version 2 and in documents that are only read. Elsewhere the attribute counts.
-        """
-        return not self.writable
+    fill_value_is_mask: ClassVar[bool] = False
+    """Whether xarray takes the fill value of an array as its ``_FillValue``, and not the attribute."""
 
     def answers_to(self, zarr_format: ZarrFormat | None) -> bool:
         """Whether this format fits the ``zarr_format`` that a user asks for; None asks for any format."""
@@ -221,10 +208,6 @@ class Format(ABC):
         UnknownExtensionError
             If they need an unknown extension.
         """
-
-    def parse_again(self, held: Held, path: str) -> NodeMetadata:
-        """Like :meth:`parse`, without warnings: they were given the first time."""
-        return self.parse(held, path)
 
     @abstractmethod
     def hold(self, meta: NodeMetadata, path: str = "") -> Held:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from xzarr3._types import JSON
-from xzarr3.errors import shorten
+from xzarr3.dtypes.numbers import float_from_json, form_of
+from xzarr3.dtypes.specs import spelling_of
+from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
-from xzarr3.formats.nonfinite_attributes import finite_attributes, finite_marks, is_finite, tell
+from xzarr3.formats.nonfinite_attributes import finite_attributes, finite_marks, is_finite
 from xzarr3.formats.v2 import DIMENSIONS
 from xzarr3.model.metadata import ArrayMetadata
 
@@ -26,61 +27,6 @@ FILL_VALUE = "_FillValue"
 _SPELLED_KINDS = "biufc"  # Kinds of numpy for which xarray can read the attribute.
 _TEXT_KINDS = "UTO"
 _T = TypeVar("_T")
-_DECODED_BY = (
-    *("units", "calendar", "scale_factor", "add_offset", FILL_VALUE, "missing_value", "_Unsigned"),
-    *("dtype", "_Encoding"),
-)
-
-
-def fill_value_is_mask(format: Format) -> bool:
-    """Whether xarray masks the fill value of an array; see :attr:`Format.fill_value_is_mask`."""
-    return format.fill_value_is_mask
-
-
-def coding(meta: ArrayMetadata) -> dict[str, Any]:
-    """The metadata that define what stored values mean, by their names in documents.
-
-    Other attributes, such as ``history``, may change without a change in the meaning of stored values.
-
-    Examples
-    --------
-    >>> import xzarr3
-    >>> attributes = {"units": "K", "history": "made yesterday", "scale_factor": 0.5}
-    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=2, dtype="i2", attributes=attributes)
-    >>> coding(array.metadata)
-    {'units': 'K', 'scale_factor': 0.5}
-    """
-    found = {name: meta.attributes[name] for name in _DECODED_BY if name in meta.attributes}
-    if meta.dimension_names is not None:
-        found["dimension_names"] = meta.dimension_names
-    if meta.fill_is_null:
-        found["fill_value"] = None
-    return found
-
-
-def recoded(now: ArrayMetadata, then: ArrayMetadata) -> str | None:
-    """A message that says how the coding of values has changed; None if it has not.
-
-    Examples
-    --------
-    >>> import xzarr3
-    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=2, dtype="i2", attributes={"units": "K"})
-    >>> recoded(replace(array.metadata, attributes={"units": "degC"}), array.metadata)
-    "'units' is 'degC' and was 'K'"
-    """
-    if now is then:
-        return None
-    found, before = coding(now), coding(then)
-    changed = [
-        f"'{name}' is {_said(found, name)} and was {_said(before, name)}"
-        for name in dict.fromkeys((*found, *before))
-        if name not in found or name not in before or repr(found[name]) != repr(before[name])
-    ]  # By repr: the scales 1 and 1.0 differ, and a NaN equals a NaN.
-    return "; ".join(changed) or None
-
-
-def _said(coded: Mapping[str, Any], name: str) -> str:
-    return shorten(coded[name]) if name in coded else "not there"
 
 
 def _names(meta: ArrayMetadata, *, to_version_2: bool) -> tuple[str | None, ...] | None:
@@ -171,48 +117,18 @@ def without_literals(meta: ArrayMetadata, format: Format, path: str) -> ArrayMet
     """
     if is_finite(meta.attributes):
         return meta
-    dtype = meta.data_type.to_native_dtype()
-    attributes = dict(meta.attributes)
-    if dtype.kind in "iuf" and fill_value_is_mask(format):
-        meta, attributes = _marks_in_fill_value(meta, attributes, path)
-    elif dtype.kind in "iuf":
-        attributes = _marks_in_attributes(attributes, dtype, path)
+    attributes = finite_marks(meta.attributes, path)
+    mark, dtype = attributes.get(FILL_VALUE), meta.data_type.to_native_dtype()
+    if isinstance(mark, float) and np.isnan(mark) and format.fill_value_is_mask:
+        del attributes[FILL_VALUE]  # NaN is missing anyway
+    elif isinstance(mark, float) and not np.isfinite(mark) and dtype.kind == "f":
+        if format.fill_value_is_mask:
+            raise MetadataError(
+                "JSON has no infinity to mark missing values", path=path,
+                field=f"attributes.{FILL_VALUE}", found=mark, accepted="a finite number, or NaN",
+            )  # fmt: skip
+        attributes[FILL_VALUE] = encode_fill_value(mark, dtype)
     return replace(meta, attributes=finite_attributes(attributes, path))
-
-
-def _marks_in_attributes(attributes: dict[str, Any], dtype: np.dtype[Any], path: str) -> dict[str, Any]:
-    """Attributes with a ``_FillValue`` that xarray reads, and a ``missing_value`` that JSON can hold."""
-    try:
-        before = decode_fill_value(attributes[FILL_VALUE], dtype) if FILL_VALUE in attributes else None
-    except ValueError:  # A value that xarray does not mask.
-        return attributes
-    rest = {key: value for key, value in attributes.items() if key != FILL_VALUE}
-    rest, value = finite_marks(rest, before, path, floating=dtype.kind == "f")
-    if value is None:
-        return rest
-    if FILL_VALUE in attributes and not is_finite(attributes[FILL_VALUE]):
-        tell(path, FILL_VALUE, "is stored as the base64 of its bits, which xarray reads")
-    return {**rest, FILL_VALUE: encode_fill_value(value, dtype)}
-
-
-def _marks_in_fill_value(
-    meta: ArrayMetadata, attributes: dict[str, Any], path: str
-) -> tuple[ArrayMetadata, dict[str, Any]]:
-    """Drop marks that are NaN or infinite from the attributes; a needed mark becomes the fill value."""
-    floating = meta.data_type.to_native_dtype().kind == "f"
-    before: Any = None if meta.fill_is_null else meta.fill_value
-    value = before
-    mark = attributes.get(FILL_VALUE)
-    if isinstance(mark, float) and not np.isfinite(mark) and (np.isnan(mark) or (floating and value is None)):
-        del attributes[FILL_VALUE]
-        value = value if np.isnan(mark) else mark
-        became = "is left out, as NaN is missing anyway" if np.isnan(mark) else "is stored as the fill value"
-        tell(path, FILL_VALUE, became)
-    attributes, value = finite_marks(attributes, value, path, floating=floating)
-    if value is not before:
-        cast = meta.data_type.cast_scalar(value)
-        meta = replace(meta, fill_value=cast, fill_is_null=False, ignored=dict(meta.ignored))
-    return meta, attributes
 
 
 def encode_fill_value(value: Any, dtype: np.dtype[Any]) -> JSON:
@@ -302,18 +218,15 @@ def _base64_double(number: float) -> str:
 
 
 def _read_double(value: Any) -> float:
-    if not isinstance(value, str):
-        return float(value)
-    if value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    try:
-        packed = base64.b64decode(value, validate=True)
-    except binascii.Error:
-        packed = b""
-    if len(packed) == 8:
-        return float(struct.unpack("<d", packed)[0])
-    bits = bytes.fromhex(value.removeprefix("0x"))
-    forms = {2: ">e", 4: ">f", 8: ">d"}
-    if not value.startswith("0x") or len(bits) not in forms:
-        raise ValueError("neither a number, base64 of a double, nor hexadecimal bits")
-    return float(struct.unpack(forms[len(bits)], bits)[0])
+    """A number, the base64 of a double, or a form that fill values have in documents."""
+    if isinstance(value, str):
+        try:
+            packed = base64.b64decode(value, validate=True)
+        except binascii.Error:
+            packed = b""
+        if len(packed) == 8:
+            return float(struct.unpack("<d", packed)[0])
+        digits = len(value) - 2 if value.startswith("0x") else 16
+        form = form_of(np.dtype({4: "f2", 8: "f4"}.get(digits, "f8")))
+        return float(float_from_json(value, form, spelling_of(3)))
+    return float(value)

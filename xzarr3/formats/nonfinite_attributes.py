@@ -2,7 +2,7 @@
 
 Older writers left the literals ``NaN`` and ``Infinity`` in documents; these are read. Documents written to a
 new place are valid JSON. There such numbers become the text "NaN", "Infinity" or "-Infinity", as in fill
-values. Attributes that mark missing values are converted so that they mark the same values.
+values. NaN among marks of missing values is left out; infinity among them is refused.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from contextvars import ContextVar, Token
 from typing import Any
 
 import numpy as np
 
-from xzarr3.errors import levels_to_caller, shorten
+from xzarr3.errors import MetadataError, levels_to_caller, shorten
 
 _MOST = 20  # Most attributes that one warning names.
 MISSING = "missing_value"
@@ -66,99 +65,58 @@ def as_text(value: Any) -> Any:
 
 
 def finite_attributes(attributes: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The attributes with NaN and infinities replaced by text; the warning names them."""
+    """The attributes with NaN and infinities replaced by text; one warning names them."""
     found = {key: as_text(value) for key, value in attributes.items()}
-    for key, value in attributes.items():
-        if found[key] is not value:
-            tell(path, key, f"is stored as {shorten(found[key], 60)}")
+    changed = [
+        f"{key!r} is stored as {shorten(found[key], 60)}"
+        for key, value in attributes.items()
+        if found[key] is not value
+    ]
+    _warn(path, changed)
     return found
 
 
-def finite_marks(
-    attributes: Mapping[str, Any], fill_value: Any, path: str, *, floating: bool, said: bool = False
-) -> tuple[dict[str, Any], Any]:
-    """Attributes with a ``missing_value`` that JSON can hold, and the ``_FillValue`` that goes with them.
-
-    Decoded values do not change. A NaN mark can be left out, because NaN is missing anyway. A single infinity
-    can become the ``_FillValue`` if that is None or NaN.
+def finite_marks(attributes: Mapping[str, Any], path: str, *, quiet: bool = False) -> dict[str, Any]:
+    """Attributes with a ``missing_value`` that JSON can hold: without NaN, which is missing anyway.
 
     Parameters
     ----------
     attributes : mapping
-        Without ``_FillValue``.
-    fill_value : scalar, optional
-        The value that marks missing values besides ``missing_value``.
     path : str
-        Path of the node, for the warning.
-    floating : bool
-        Whether values are stored as floating point numbers.
-    said : bool
-        Do not warn if a mark is left out because the ``_FillValue`` has said the same before.
+        Path of the node, for messages.
+    quiet : bool
+        Do not warn if a NaN is left out.
+
+    Raises
+    ------
+    MetadataError
+        If infinity marks missing values.
     """
     kept = dict(attributes)
     marks = np.ravel(kept.get(MISSING, ()))
     if marks.dtype.kind != "f" or np.isfinite(marks).all():
-        return kept, fill_value
+        return kept
     left = marks[~np.isnan(marks)]
-    if len(left) == 0:
-        del kept[MISSING]
-        if not (said and _is_nan(fill_value)):
-            tell(path, MISSING, "is left out, as NaN is missing anyway")
-    elif len(left) == 1 and np.isinf(left[0]) and fill_value == left[0]:
-        del kept[MISSING]
-        if not said:
-            tell(path, MISSING, "is left out, as the '_FillValue' says the same")
-    elif len(left) == 1 and np.isinf(left[0]) and floating and (fill_value is None or _is_nan(fill_value)):
-        del kept[MISSING]
-        fill_value = left[0]
-        tell(path, MISSING, "is stored as the '_FillValue'")
-    elif len(left) < len(marks):
+    if np.isinf(left).any():
+        raise MetadataError(
+            "JSON has no infinity to mark missing values", path=path, field=f"attributes.{MISSING}",
+            found=marks.tolist(), accepted="finite numbers, and NaN",
+            advice="replace these values by NaN, and remove the attribute",
+        )  # fmt: skip
+    del kept[MISSING]
+    if len(left):
         kept[MISSING] = left.tolist() if len(left) > 1 else left[0].item()
-        tell(path, MISSING, "is stored without NaN, which is missing anyway")
-    return kept, fill_value
+    if not quiet:
+        _warn(path, [f"{MISSING!r} is stored without NaN, which is missing anyway"])
+    return kept
 
 
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
-
-
-_telling: ContextVar[list[str] | None] = ContextVar("_telling", default=None)
-
-
-def tell(path: str, name: str, outcome: str) -> None:
-    """Add the outcome for an attribute to the warning of the enclosing :class:`Telling`, or warn at once."""
-    lines = _telling.get()
-    line = f"attribute {name!r} of '/{path}' {outcome}"
-    if lines is None:
-        _warn([line])
-    else:
-        lines.append(line)
-
-
-class Telling:
-    """Collects the outcomes for attributes in a ``with`` statement and gives one warning at its end."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._token: Token[list[str] | None] | None = None
-
-    def __enter__(self) -> None:
-        if _telling.get() is None:
-            self._token = _telling.set(self._lines)
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if self._token is None:
-            return
-        _telling.reset(self._token)
-        if self._lines and kind is None:
-            _warn(self._lines)
-
-
-def _warn(lines: list[str]) -> None:
-    more = len(lines) - _MOST
-    warnings.warn(
-        "JSON has neither NaN nor Infinity: "
-        + "; ".join(lines[:_MOST])
-        + (f"; and {more} more" if more > 0 else ""),
-        stacklevel=levels_to_caller(),
-    )
+def _warn(path: str, outcomes: list[str]) -> None:
+    more = len(outcomes) - _MOST
+    if outcomes:
+        warnings.warn(
+            f"JSON has neither NaN nor Infinity; of the attributes of '/{path}' "
+            + "; ".join(outcomes[:_MOST])
+            + (f"; and {more} more" if more > 0 else ""),
+            stacklevel=levels_to_caller(),
+        )

@@ -5,13 +5,12 @@ Specification: Zarr v3 core, "Metadata". Consolidated metadata have the form of 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, cast
+from dataclasses import field as dataclass_field
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-import msgspec
-
+from xzarr3 import fields
 from xzarr3._types import JSON
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.bytes import BytesCodec
@@ -19,6 +18,7 @@ from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.extensions import EXTENSION, is_optional, parse_extension, unknown_fields
+from xzarr3.fields import Meta, fields_of
 from xzarr3.formats.base import (
     Document,
     DocumentKey,
@@ -35,49 +35,41 @@ from xzarr3.model.storage_transformers import StorageTransformer, storage_transf
 DOCUMENT = "zarr.json"
 _EARLY_STRUCT = "structured"
 
-_Extension = str | dict[str, Any]
-_ACCEPTED = {
-    "shape": "an array of integers",
-    "data_type": EXTENSION,
-    "chunk_grid": EXTENSION,
-    "chunk_key_encoding": EXTENSION,
-    "fill_value": "a value of the data type",
-    "codecs": "an array of codecs",
-    "kind": "'inline'",
-    "metadata": "an object of documents by path",
-    "must_understand": "false",
-}
+_Extension = Annotated[str | dict[str, Any], Meta(description=EXTENSION)]
 
 
-class _ArrayDocument(msgspec.Struct):
+@dataclass(frozen=True)
+class _ArrayDocument:
     zarr_format: Literal[3]
     node_type: Literal["array"]
     shape: list[int]
     data_type: _Extension
     chunk_grid: _Extension
     chunk_key_encoding: _Extension
-    fill_value: Any
+    fill_value: Annotated[Any, Meta(description="a value of the data type")]
     codecs: list[_Extension]
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, Any] = dataclass_field(default_factory=dict)
     dimension_names: list[str | None] | None = None
-    storage_transformers: list[_Extension] = []
+    storage_transformers: list[_Extension] = dataclass_field(default_factory=list)
 
 
-class _GroupDocument(msgspec.Struct):
+@dataclass(frozen=True)
+class _GroupDocument:
     zarr_format: Literal[3]
     node_type: Literal["group"]
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, Any] = dataclass_field(default_factory=dict)
     consolidated_metadata: dict[str, Any] | None = None
 
 
-class _Consolidated(msgspec.Struct):
+@dataclass(frozen=True)
+class _Consolidated:
     kind: Literal["inline"]
-    metadata: dict[str, dict[str, Any]]
+    metadata: Annotated[dict[str, dict[str, Any]], Meta(description="an object of documents by path")]
     must_understand: Literal[False] = False
 
 
-_ARRAY_FIELDS = frozenset(_ArrayDocument.__struct_fields__)
-_GROUP_FIELDS = frozenset(_GroupDocument.__struct_fields__)
+_ARRAY_FIELDS = frozenset(each.name for each in fields_of(_ArrayDocument))
+_GROUP_FIELDS = frozenset(each.name for each in fields_of(_GroupDocument))
 
 
 def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
@@ -113,43 +105,6 @@ def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
     )
 
 
-def _convert(
-    document: Mapping[str, Any], fields: frozenset[str], cls: type[Any]
-) -> tuple[Any, dict[str, JSON]]:
-    """The typed document, and the unknown fields that need not be understood."""
-    ignored = unknown_fields(document, fields, "fields marked '\"must_understand\": false'")
-    try:
-        return msgspec.convert(document, cls), ignored
-    except msgspec.ValidationError as error:
-        raise _invalid(error, document) from error
-
-
-def _invalid(error: msgspec.ValidationError, document: Mapping[str, Any], within: str = "") -> MetadataError:
-    """The error for a field that is missing or has a wrong type."""
-    reason, _, place = str(error).partition(" - at `$")
-    field = within + place.strip("`")
-    missing = re.fullmatch("Object missing required field `(.*)`", reason)
-    if missing is not None:
-        name = missing[1]
-        return MetadataError("missing field", field=f"{field}.{name}".strip("."), accepted=_ACCEPTED[name])
-    field = field.strip(".")
-    wanted = re.match("Expected `(.*?)`", reason)
-    accepted = _ACCEPTED.get(field.rpartition(".")[2]) if wanted is None else wanted[1].replace(" | ", " or ")
-    return MetadataError(reason, field=field or None, found=_dig(document, field), accepted=accepted)
-
-
-def _dig(document: Any, field: str) -> object:
-    """The value of a field such as ``shape[0]``, as far as it can be found; Ellipsis if it is missing."""
-    for name in field.replace("[", ".").replace("]", "").split("."):
-        if isinstance(document, Mapping) and name in document:
-            document = document[name]
-        elif isinstance(document, list) and name.isdigit() and int(name) < len(document):
-            document = document[int(name)]
-        else:
-            return ... if isinstance(document, Mapping) else document
-    return document
-
-
 def _extension(value: Any, field: str) -> tuple[str, dict[str, Any]]:
     """Name and configuration of an extension point that must be understood."""
     try:
@@ -170,12 +125,11 @@ def _extension(value: Any, field: str) -> tuple[str, dict[str, Any]]:
 
 
 def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
-    typed, ignored = _convert(document, _ARRAY_FIELDS, _ArrayDocument)
+    ignored = unknown_fields(document, _ARRAY_FIELDS, "fields marked '\"must_understand\": false'")
+    typed = fields.document(_ArrayDocument, document)
     shape = tuple(typed.shape)
     check_shape(shape)
     transformers = tuple(_storage_transformers(typed.storage_transformers))
-    if len(transformers) != len(typed.storage_transformers):
-        ignored["storage_transformers"] = document["storage_transformers"]
     named = _data_type(typed.data_type)
     try:
         data_type = registry.match_json(named, zarr_format=3)
@@ -189,9 +143,7 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
             f"the array has {len(shape)} dimensions", field="dimension_names", found=names,
             accepted=f"{len(shape)} strings or nulls",
         )  # fmt: skip
-    codecs = codecs_from_json(typed.codecs)
-    if len(codecs) != len(typed.codecs):
-        ignored["codecs"] = document["codecs"]  # Skipped optional codecs must stay in the document.
+    codecs = codecs_from_json(cast("JSON", typed.codecs))
     if data_type.has_byte_order and isinstance(named, dict) and named["name"] == _EARLY_STRUCT:
         codecs = tuple(map(_little, codecs))
     meta = ArrayMetadata(
@@ -204,10 +156,9 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
         attributes=typed.attributes,
         dimension_names=None if names is None else tuple(names),
         storage_transformers=transformers,
-        ignored=ignored,
     )
     meta.check_codecs()  # Codecs that do not fit the array fail now and not at the first chunk.
-    return meta
+    return meta.read_from(document, ignored)
 
 
 def _little(codec: Codec) -> Codec:
@@ -256,16 +207,16 @@ def _chunk_key_encoding(value: Any) -> ChunkKeyEncoding:
 
 
 def _parse_group(document: Mapping[str, Any]) -> GroupMetadata:
-    typed, ignored = _convert(document, _GROUP_FIELDS, _GroupDocument)
+    ignored = unknown_fields(document, _GROUP_FIELDS, "fields marked '\"must_understand\": false'")
+    typed = fields.document(_GroupDocument, document)
     consolidated = None
     if typed.consolidated_metadata is not None:
-        try:
-            consolidated = msgspec.convert(typed.consolidated_metadata, _Consolidated).metadata
-        except msgspec.ValidationError as error:
-            raise _invalid(error, document, "consolidated_metadata") from error
+        within = "consolidated_metadata"
+        consolidated = fields.document(_Consolidated, typed.consolidated_metadata, within).metadata
         for key in consolidated:
             check_path_below(key, "consolidated_metadata.metadata")
-    return GroupMetadata(attributes=typed.attributes, consolidated=consolidated, ignored=ignored)
+    meta = GroupMetadata(attributes=typed.attributes, consolidated=consolidated)
+    return meta.read_from(document, ignored)
 
 
 def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -278,40 +229,57 @@ def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) 
         The documents of all nodes below a group, for its consolidated metadata.
     """
     if isinstance(meta, GroupMetadata):
-        group: dict[str, Any] = {
-            "zarr_format": 3,
-            "node_type": "group",
-            "attributes": dict(meta.attributes),
-            **meta.ignored,
-        }
+        found = {"zarr_format": 3, "node_type": "group", **(meta.source or {})}
+        found.pop("consolidated_metadata", None)
+        if not meta.is_as_read("attributes"):
+            found["attributes"] = dict(meta.attributes)
         if consolidated is not None:
-            group["consolidated_metadata"] = {
+            found["consolidated_metadata"] = {
                 "kind": "inline",
                 "must_understand": False,
                 "metadata": dict(consolidated),
             }
-        return group
+        return found
     if meta.fill_is_null:
         raise MetadataError(
             "version 3 needs a fill value", field="fill_value", accepted="a value of the data type"
         )
-    array: dict[str, Any] = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(meta.shape),
-        "data_type": meta.data_type.to_json(3),
-        "chunk_grid": {"name": meta.chunk_grid.name, "configuration": meta.chunk_grid.configuration()},
-        "chunk_key_encoding": meta.chunk_key_encoding.to_json(),
-        "fill_value": meta.data_type.to_json_scalar(meta.fill_value, zarr_format=3),
-        "codecs": [codec.to_json() for codec in meta.codecs],
-        "attributes": dict(meta.attributes),
-        **meta.ignored,
-    }
-    if meta.dimension_names is not None:
-        array["dimension_names"] = list(meta.dimension_names)
-    if meta.storage_transformers and "storage_transformers" not in array:
-        array["storage_transformers"] = [each.to_json() for each in meta.storage_transformers]
-    return array
+    found = {"zarr_format": 3, "node_type": "array", **(meta.source or {})}
+    for field, (values, to_json) in _TO_JSON.items():
+        if not meta.is_as_read(*values):
+            found[field] = to_json(meta)
+    known = meta.source or {}
+    if meta.dimension_names is None and "dimension_names" not in known:
+        found.pop("dimension_names", None)
+    if not meta.storage_transformers and "storage_transformers" not in known:
+        found.pop("storage_transformers", None)
+    return found
+
+
+_TO_JSON: dict[str, tuple[tuple[str, ...], Callable[[ArrayMetadata], JSON]]] = {
+    "shape": (("shape",), lambda meta: list(meta.shape)),
+    "data_type": (("data_type",), lambda meta: meta.data_type.to_json(3)),
+    "chunk_grid": (
+        ("chunk_grid",),
+        lambda meta: {"name": meta.chunk_grid.name, "configuration": meta.chunk_grid.configuration()},
+    ),
+    "chunk_key_encoding": (("chunk_key_encoding",), lambda meta: meta.chunk_key_encoding.to_json()),
+    "fill_value": (
+        ("fill_value", "data_type"),
+        lambda meta: meta.data_type.to_json_scalar(meta.fill_value, zarr_format=3),
+    ),
+    "codecs": (("codecs",), lambda meta: [codec.to_json() for codec in meta.codecs]),
+    "attributes": (("attributes",), lambda meta: dict(meta.attributes)),
+    "dimension_names": (
+        ("dimension_names",),
+        lambda meta: None if meta.dimension_names is None else list(meta.dimension_names),
+    ),
+    "storage_transformers": (
+        ("storage_transformers",),
+        lambda meta: [each.to_json() for each in meta.storage_transformers],
+    ),
+}
+"""For each field of a document the values that it depends on, and how it is made from them."""
 
 
 @dataclass(frozen=True)

@@ -192,26 +192,6 @@ class Edges(msgspec.Struct, frozen=True, dict=True):
         run = bisect_right(self._starts, element) - 1
         return self._starts[run], min(self._starts[run + 1], size), self._firsts[run], self.runs[run][0]
 
-    def runs_within(self, size: int) -> list[tuple[int, int, int]]:
-        """The runs of equal chunks that begin within a dimension of this size.
-
-        Returns
-        -------
-        list of tuple of int
-            For each run its first element, the index of its first chunk and the length of its chunks. The
-            length is at most ``size``.
-
-        Examples
-        --------
-        >>> Edges(((2, 3), (50, 1), (5, 4))).runs_within(10)
-        [(0, 0, 2), (6, 3, 10)]
-        """
-        return [
-            (start, first, min(value, size))
-            for start, first, (value, _) in zip(self._starts, self._firsts, self.runs, strict=False)
-            if start < size
-        ]
-
     def lengths(self, size: int) -> tuple[int, ...]:
         """Lengths of the chunks within the dimension; see :meth:`Steps.lengths`."""
         count = _listed_count(self.count(size))

@@ -13,43 +13,50 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError
-from xzarr3.extensions import unknown_fields
+from xzarr3.fields import Meta, read
 from xzarr3.grid.along import FIELD, Edges, Steps, axis_from
 
 ChunkLengths: TypeAlias = tuple[int, ...] | tuple[tuple[int, ...], ...]
 """The shape of all chunks; or the lengths of the chunks along each dimension if they differ."""
+_CHUNKS = "for each dimension an integer, or a list of integers and pairs [length, count]"
+
+
+@dataclass(frozen=True)
+class _Regular:
+    """The configuration of a regular grid."""
+
+    chunk_shape: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=2**63 - 1)], ...], Meta(description="integers of at least 1")
+    ]
+
+
+@dataclass(frozen=True)
+class _Rectilinear:
+    """The configuration of a rectilinear grid; each dimension is read by :func:`axis_from`."""
+
+    kind: Literal["inline"]
+    chunk_shapes: Annotated[list[Any], Meta(description=_CHUNKS)]
 
 
 class Grid(ABC):
     """A chunk grid. Immutable, compared by value. ``shape`` is always that of the array."""
 
     name: ClassVar[str]
+    _field: ClassVar[str]
 
     @property
     @abstractmethod
     def axes(self) -> tuple[Steps | Edges, ...]:
         """The division of each dimension."""
 
-    @classmethod
-    @abstractmethod
-    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
-        """The grid that a metadata document describes.
-
-        Raises
-        ------
-        MetadataError
-            If the configuration is not valid; the error names the field from ``chunk_grid`` on.
-        """
-
     @abstractmethod
     def configuration(self) -> dict[str, JSON]:
         """The configuration in the form of a metadata document."""
 
-    @abstractmethod
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse a grid that does not fit an array of this shape.
 
@@ -58,8 +65,27 @@ class Grid(ABC):
         MetadataError
             If the number of dimensions differs, a chunk has no length or a dimension is not covered.
         """
+        field, found = f"{FIELD}.configuration.{self._field}", self.configuration()[self._field]
+        if len(self.axes) != len(shape):
+            raise MetadataError(
+                f"the array has {len(shape)} dimensions", field=field, found=found,
+                accepted=f"the chunks of {len(shape)} dimensions",
+            )  # fmt: skip
+        for at, (axis, size) in enumerate(zip(self.axes, shape, strict=True)):
+            if isinstance(axis, Steps):
+                if axis.length < 1 and (size > 0 or axis.length < 0):
+                    raise MetadataError(
+                        "a chunk of length 0 does not fit a dimension of another length", field=field,
+                        found=found, accepted="integers of at least 1",
+                    )  # fmt: skip
+            elif axis.total < size:
+                raise MetadataError(
+                    f"the chunk lengths add up to {axis.total}, less than the dimension's {size}",
+                    field=f"{field}[{at}]",
+                    found=axis.to_json(),
+                    accepted=f"lengths whose sum is at least {size}",
+                )
 
-    @abstractmethod
     def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
         """The grid of the array after its shape has changed.
 
@@ -71,6 +97,7 @@ class Grid(ABC):
         inner : tuple of int, optional
             Shape of the inner chunks, also of the added chunks.
         """
+        return self
 
     @cached_property
     def is_regular(self) -> bool:
@@ -147,6 +174,7 @@ class RegularGrid(Grid):
     chunk_shape: tuple[int, ...]
 
     name = "regular"
+    _field = "chunk_shape"
 
     @cached_property
     def axes(self) -> tuple[Steps | Edges, ...]:
@@ -160,40 +188,12 @@ class RegularGrid(Grid):
     def largest(self) -> tuple[int, ...]:
         return self.chunk_shape
 
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
-        unknown_fields(configuration, ("chunk_shape",), "chunk_shape", within=f"{FIELD}.configuration")
-        lengths = configuration.get("chunk_shape")
-        if not isinstance(lengths, list) or not all(type(n) is int and 0 <= n < 2**63 for n in lengths):
-            raise MetadataError(
-                "not a chunk shape", field=f"{FIELD}.configuration.chunk_shape", found=lengths,
-                accepted="integers of at least 1",
-            )  # fmt: skip
-        return cls(tuple(lengths))
-
     def configuration(self) -> dict[str, JSON]:
         return {"chunk_shape": list(self.chunk_shape)}
 
     def check(self, shape: tuple[int, ...]) -> None:
-        field = f"{FIELD}.configuration.chunk_shape"
-        if len(self.chunk_shape) != len(shape):
-            raise MetadataError(
-                f"the array has {len(shape)} dimensions",
-                field=field,
-                found=list(self.chunk_shape),
-                accepted=f"{len(shape)} integers",
-            )
-        for length, size in zip(self.chunk_shape, shape, strict=True):
-            if length < 1 and (size > 0 or length < 0):
-                raise MetadataError(
-                    "a chunk of length 0 does not fit a dimension of another length",
-                    field=field,
-                    found=list(self.chunk_shape),
-                    accepted="integers of at least 1",
-                )
-
-    def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
-        return self
+        if len(self.chunk_shape) != len(shape) or min(self.chunk_shape, default=1) < 1:
+            super().check(shape)
 
 
 AxisChunks: TypeAlias = int | Sequence[int | Sequence[int]]
@@ -232,6 +232,7 @@ class RectilinearGrid(Grid):
     chunk_shapes: tuple[AxisChunks, ...]
 
     name = "rectilinear"
+    _field = "chunk_shapes"
 
     def __post_init__(self) -> None:
         field = f"{FIELD}.configuration.chunk_shapes"
@@ -248,44 +249,8 @@ class RectilinearGrid(Grid):
         field = f"{FIELD}.configuration.chunk_shapes"
         return tuple(axis_from(value, f"{field}[{at}]") for at, value in enumerate(self.chunk_shapes))
 
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
-        known = ("chunk_shapes", "kind")
-        unknown_fields(configuration, known, ", ".join(known), within=f"{FIELD}.configuration")
-        kind = configuration.get("kind")
-        if kind != "inline":
-            raise MetadataError(
-                "missing field" if kind is None else "unknown kind of chunk shapes",
-                field=f"{FIELD}.configuration.kind",
-                found=... if kind is None else kind,
-                accepted="'inline'",
-            )
-        if "chunk_shapes" not in configuration:
-            raise MetadataError(
-                "missing field", field=f"{FIELD}.configuration.chunk_shapes", accepted=_CHUNKS
-            )
-        return cls(configuration["chunk_shapes"])
-
     def configuration(self) -> dict[str, JSON]:
         return {"kind": "inline", "chunk_shapes": [axis.to_json() for axis in self.axes]}
-
-    def check(self, shape: tuple[int, ...]) -> None:
-        field = f"{FIELD}.configuration.chunk_shapes"
-        if len(self.axes) != len(shape):
-            raise MetadataError(
-                f"the array has {len(shape)} dimensions",
-                field=field,
-                found=self.configuration()["chunk_shapes"],
-                accepted=f"the chunks of {len(shape)} dimensions",
-            )
-        for at, (axis, size) in enumerate(zip(self.axes, shape, strict=True)):
-            if isinstance(axis, Edges) and axis.total < size:
-                raise MetadataError(
-                    f"the chunk lengths add up to {axis.total}, less than the dimension's {size}",
-                    field=f"{field}[{at}]",
-                    found=axis.to_json(),
-                    accepted=f"lengths whose sum is at least {size}",
-                )
 
     def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
         units = inner or (1,) * len(shape)
@@ -293,11 +258,8 @@ class RectilinearGrid(Grid):
         return type(self)(tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in axes))
 
 
-_CHUNKS = "for each dimension an integer, or a list of integers and pairs [length, count]"
-
-
-GRIDS: dict[str, type[Grid]] = {grid.name: grid for grid in (RegularGrid, RectilinearGrid)}
-"""The known chunk grids, by their names in documents."""
+GRIDS = (RegularGrid.name, RectilinearGrid.name)
+"""The names of the known chunk grids in documents."""
 
 
 def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ...]) -> Grid:
@@ -320,6 +282,11 @@ def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ..
     """
     if name not in GRIDS:
         raise UnknownExtensionError("unknown chunk grid", field=f"{FIELD}.name", found=name, accepted=GRIDS)
-    grid = GRIDS[name].from_configuration(configuration)
+    within = f"{FIELD}.configuration"
+    grid: Grid
+    if name == "regular":
+        grid = RegularGrid(**read(_Regular, configuration, "", within=within))
+    else:
+        grid = RectilinearGrid(tuple(read(_Rectilinear, configuration, "", within=within)["chunk_shapes"]))
     grid.check(shape)
     return grid

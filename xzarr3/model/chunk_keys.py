@@ -93,8 +93,6 @@ class DraftChunkKeyEncoding(ChunkKeyEncoding):
     ----------
     separator : {"/", "."}
         Separator of the coordinates.
-    scalar : {"c", "c0"}
-        The chunk key of an array without dimensions; earlier tools write ``c0``.
 
     Examples
     --------
@@ -106,13 +104,12 @@ class DraftChunkKeyEncoding(ChunkKeyEncoding):
 
     name: str = field(default="draft", init=False)
     separator: str = "/"
-    scalar: str = "c"
 
     def __post_init__(self) -> None:
         self._check_separator("chunk_grid.separator")
 
     def prefix(self, ndim: int) -> str:
-        return "c" if ndim else self.scalar
+        return "c"
 
     def to_json(self) -> JSON:
         """Always raises: the draft has the separator in the chunk grid, other formats have no such keys.

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.codecs.base import ChunkSpec, Codec
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from xzarr3.grid import Grid
 
 _MAX_DIMENSIONS = 64  # numpy's limit
-_MAX_SAID = 512
-_said: dict[tuple[int, int], tuple[tuple[Codec, ...], ZDType, str]] = {}
 _MAX_KEPT_FILL = 2**12  # Bytes of a fill value; a chain with a larger fill value is not shared.
 
 
@@ -48,8 +46,57 @@ def check_shape(shape: tuple[int, ...]) -> None:
             )
 
 
+class Origin(NamedTuple):
+    """What metadata were read from.
+
+    Parameters
+    ----------
+    documents : JSON
+        The documents of the node, in the form that the format defines.
+    values : mapping
+        The values of the metadata that were read from them.
+    ignored : mapping
+        The fields of the documents that need not be understood and were not.
+    """
+
+    documents: Any
+    values: Mapping[str, Any]
+    ignored: Mapping[str, JSON]
+
+
+class _Read:
+    """Metadata that may have been read from documents."""
+
+    origin: Origin | None
+    zarr_format: int | str
+
+    def read_from(self, documents: Any, ignored: Mapping[str, JSON]) -> Self:
+        """The same metadata, which remember the documents that they were read from."""
+        object.__setattr__(self, "origin", Origin(documents, {**vars(self), "origin": None}, ignored))
+        return self
+
+    @property
+    def source(self) -> Any:
+        """The documents that the metadata were read from; None if none of this format."""
+        if self.origin is None or self.origin.values["zarr_format"] != self.zarr_format:
+            return None
+        return self.origin.documents
+
+    @property
+    def ignored(self) -> Mapping[str, JSON]:
+        """The fields of the documents that need not be understood and were not."""
+        return {} if self.origin is None else self.origin.ignored
+
+    def is_as_read(self, *names: str) -> bool:
+        """Whether these values are still the ones that were read from the documents."""
+        return self.source is not None and all(
+            getattr(self, name) is self.origin.values[name]  # type: ignore[union-attr]
+            for name in names
+        )
+
+
 @dataclass(frozen=True, eq=False)
-class ArrayMetadata:
+class ArrayMetadata(_Read):
     """Metadata of an array.
 
     Parameters
@@ -72,8 +119,9 @@ class ArrayMetadata:
         Names of the dimensions; None if the document has none.
     storage_transformers : tuple of StorageTransformer
         Transformers between the array and the store; the first one is next to the array.
-    ignored : mapping
-        Unknown fields that need not be understood. They are kept when the document is rewritten.
+    origin : Origin, optional
+        The documents that the metadata were read from. A change is made to these, so that a rewrite loses
+        nothing of them.
     zarr_format : {3, 2, "3-draft"}
         The format of the document.
     fill_is_null : bool
@@ -90,7 +138,7 @@ class ArrayMetadata:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     dimension_names: tuple[str | None, ...] | None = None
     storage_transformers: tuple[StorageTransformer, ...] = ()
-    ignored: Mapping[str, JSON] = field(default_factory=dict)
+    origin: Origin | None = None
     zarr_format: int | str = 3
     fill_is_null: bool = False
 
@@ -122,20 +170,6 @@ class ArrayMetadata:
             ) from error
 
     @cached_property
-    def said(self) -> str:
-        """Text that identifies codecs and data type. Equality does not: 1, 1.0 and True are equal."""
-        codecs, data_type = self.codecs, self.data_type
-        # The arrays of a dataset mostly share these objects. The cache keeps them alive, so ids stay unique.
-        key = id(codecs), id(data_type)
-        kept = _said.get(key)
-        if kept is None:
-            kept = codecs, data_type, repr((codecs, data_type))
-            if len(_said) >= _MAX_SAID:
-                _said.clear()
-            _said[key] = kept
-        return kept[2]
-
-    @cached_property
     def chain(self) -> CodecChain:
         """The codecs, bound to the largest chunk shape: that of all chunks in a regular grid."""
         return self.chain_of(self.chunk_grid.largest)
@@ -156,7 +190,7 @@ class ArrayMetadata:
         """The codecs, bound to chunks of this shape."""
         fill = self._fill
         make = _chain if len(fill.bits) <= _MAX_KEPT_FILL else _chain.__wrapped__
-        return make(self.codecs, chunk_shape, self.data_type, fill, self.said)
+        return make(self.codecs, chunk_shape, self.data_type, fill)
 
 
 @dataclass(frozen=True)
@@ -168,15 +202,13 @@ class _Fill:
 
 
 @lru_cache(maxsize=512)
-def _chain(
-    codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType, fill: _Fill, said: str
-) -> CodecChain:
-    """One chain for all arrays with equal chunks; see :attr:`ArrayMetadata.said` for the last parameter."""
+def _chain(codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType, fill: _Fill) -> CodecChain:
+    """One chain for all arrays with equal chunks."""
     return CodecChain(codecs, ChunkSpec(shape, data_type, fill.value))
 
 
 @dataclass(frozen=True, eq=False)
-class GroupMetadata:
+class GroupMetadata(_Read):
     """Metadata of a group.
 
     Parameters
@@ -186,15 +218,15 @@ class GroupMetadata:
     consolidated : mapping of str to documents, optional
         Consolidated metadata, if present: the documents of all nodes below, by their path relative to the
         group.
-    ignored : mapping
-        Unknown fields that need not be understood. They are kept when the document is rewritten.
+    origin : Origin, optional
+        The documents that the metadata were read from.
     zarr_format : {3, 2, "3-draft"}
         The format of the document.
     """
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
     consolidated: Mapping[str, Any] | None = None
-    ignored: Mapping[str, JSON] = field(default_factory=dict)
+    origin: Origin | None = None
     zarr_format: int | str = 3
 
     def __post_init__(self) -> None:

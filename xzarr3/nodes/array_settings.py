@@ -6,7 +6,6 @@ it. Nothing is read from or written to a store here.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -74,16 +73,14 @@ def array_metadata(
         ) from error
     check_shape(sizes)
     asked = parse_dtype(dtype, zarr_format=format.zarr_format)
-    # Only version 2 can store a struct whose fields have several byte orders; there it keeps them.
-    mixed = format.byte_order_in_data_type and asked.byte_order == "mixed"
-    data_type = asked if mixed else asked.in_native_order()
+    data_type = asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
     literal = literal and not format.regular_grids_only
     grid, units = chosen_grids(chunks, shards, sizes, data_type.item_size, literal=literal)
     filters, packing = chosen_filters(filters, format)
-    serializer = chosen_serializer(serializer, asked, filters, format)
+    serializer = chosen_serializer(serializer, asked, format)
     codecs: tuple[Codec, ...] = (
-        *_order(order, len(sizes), serializer, format),
+        *_order(order, len(sizes)),
         *filters,
         serializer,
         *packing,
@@ -225,11 +222,11 @@ def is_open(setting: Any) -> bool:
     return setting is None or setting is True or isinstance(setting, str)
 
 
-def _order(order: str, ndim: int, serializer: ArrayBytesCodec, format: Format) -> tuple[ArrayArrayCodec, ...]:
+def _order(order: str, ndim: int) -> tuple[ArrayArrayCodec, ...]:
     """The codec that stores the elements of a chunk in an order other than C."""
     if not isinstance(order, str) or order not in ("C", "F"):
         raise MetadataError("not an order of elements", field="order", found=order, accepted="'C', 'F'")
-    if order == "C" or ndim < 2 or serializer.name in format.unordered_serializers:
+    if order == "C" or ndim < 2:
         return ()
     from xzarr3.codecs.transpose import TransposeCodec
 
@@ -284,17 +281,12 @@ def chosen_compressors(value: Any, serializer: ArrayBytesCodec, format: Format) 
     return None if serializer.name in ("sharding_indexed", "n5_default") else format.default_compressor
 
 
-def chosen_serializer(
-    value: Any, data_type: ZDType, filters: tuple[ArrayArrayCodec, ...], format: Format
-) -> ArrayBytesCodec:
-    """The array-to-bytes codec: the given one, or the usual one for the output of the filters."""
+def chosen_serializer(value: Any, data_type: ZDType, format: Format) -> ArrayBytesCodec:
+    """The array-to-bytes codec: the given one, or the usual one for the data type."""
     if is_auto(value) or value is None:
-        if any(codec.name == "numcodecs.categorize" for codec in filters):
-            return BytesCodec()  # it turns text into integers
         serializer = default_serializer(data_type)
         if format.byte_order_in_data_type and isinstance(serializer, BytesCodec):
-            orders = {"big": "big", "mixed": sys.byteorder}
-            return replace(serializer, endian=orders.get(str(data_type.byte_order), serializer.endian))
+            return replace(serializer, endian="big" if data_type.byte_order == "big" else serializer.endian)
         return serializer
     codec = parse_codec(value)
     if not isinstance(codec, ArrayBytesCodec):

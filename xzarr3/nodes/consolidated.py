@@ -160,7 +160,7 @@ def _group_with(
     elif stored is not None:
         found = held_of(format, path, {key: stored})
         held = format.without_consolidated(found)
-    metadata = None if held is None else format.parse_again(held, path)
+    metadata = None if held is None else format.parse(held, path)
     if not isinstance(metadata, GroupMetadata):
         raise gone(store, path)
     if stored is None or (format.one_document and held == found):
@@ -169,7 +169,7 @@ def _group_with(
         if not format.one_document:
             name = key.rpartition("/")[2]
             found = {**cast("dict[str, Held]", held), name: documents.decode(stored, path, name)}
-        before = format.parse_again(found, path)
+        before = format.parse(found, path)
     except MetadataError:  # they are written anew, which needs no more than their order
         return [], metadata
     return [*(cast("GroupMetadata", before).consolidated or ())], metadata

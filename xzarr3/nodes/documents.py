@@ -86,7 +86,7 @@ def change_document(
         if stored is None and key in format.defining_keys(path):
             held = None
         if held is not None:
-            meta = change(format.parse_again(held, path))
+            meta = change(format.parse(held, path))
         elif _is_implied(store, format, path):
             meta = change(GroupMetadata(zarr_format=format.zarr_format))
         else:

@@ -5,12 +5,13 @@ This module only reads. It knows nothing of chunks, leases and handles.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import MetadataError, StoreCapabilityError
+from xzarr3.errors import FallbackWarning, MetadataError, StoreCapabilityError, levels_to_caller
 from xzarr3.formats import DRAFT, DraftFormat, Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import MAX_NAMES, Document, Fetch, Held, node_prefix
 from xzarr3.formats.v2 import V2
@@ -178,7 +179,12 @@ def read_metadata(
     """
     held = read_held(store, format, path, consolidated=consolidated)
     if held is not None:
-        return format.parse_again(held, path) if again else format.parse(held, path)
+        metadata = format.parse(held, path)
+        if not again and "data_type" in metadata.ignored:
+            from xzarr3.formats.draft.arrays import fallback_warning
+
+            warnings.warn(fallback_warning(metadata, path), FallbackWarning, stacklevel=levels_to_caller())
+        return metadata
     if _is_implied(store, format, path):
         return GroupMetadata(zarr_format=format.zarr_format)
     return None
@@ -465,7 +471,7 @@ def held_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> H
 def metadata_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> NodeMetadata | None:
     """The metadata of a node, without repeating warnings given before."""
     held = held_of(format, path, values)
-    return None if held is None else format.parse_again(held, path)
+    return None if held is None else format.parse(held, path)
 
 
 def _held(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Held | MetadataError | None:

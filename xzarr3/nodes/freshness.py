@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, cast
 from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
 from xzarr3.formats.base import Held
-from xzarr3.formats.fill_value_attribute import coding, recoded
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import changes, revalidation
+from xzarr3.nodes.coding import coding, recoded
 from xzarr3.nodes.find import metadata_of, read_held
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
@@ -282,7 +282,7 @@ def stored_metadata(array: Array) -> ArrayMetadata:
 
 
 def _same_as(array: Array, held: Held | None) -> ArrayMetadata:
-    return same(array, None if held is None else array.format.parse_again(held, array.path))
+    return same(array, None if held is None else array.format.parse(held, array.path))
 
 
 def same(array: Array, found: NodeMetadata | None, shape: tuple[int, ...] | None = None) -> ArrayMetadata:

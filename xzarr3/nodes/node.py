@@ -75,7 +75,7 @@ class Node(Shown, ABC):
         self.store = store
         self.path = path
         self.format = format
-        self.read_only = read_only or store.read_only or not format.writable
+        self.read_only = read_only or store.read_only
 
     @property
     def zarr_format(self) -> ZarrFormat:
@@ -140,11 +140,6 @@ class Node(Shown, ABC):
     def _check_writable(self) -> None:
         if self.read_only:
             self.store.check_writable()  # the store may give a more exact reason
-            if not self.format.writable:
-                raise ReadOnlyError(
-                    f"'{self.name}' of {self.store} is stored in a format from before version 3 was final, "
-                    "which xzarr3 only reads; copy it to another format with xzarr3.copy()"
-                )
             raise ReadOnlyError(f"'{self.name}' of {self.store} is read-only; open it with mode='r+'")
 
 

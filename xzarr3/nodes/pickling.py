@@ -208,4 +208,4 @@ def _parsed_below(text: bytes) -> Consolidated:
 
 @lru_cache(maxsize=_MOST_PARSED)
 def _parsed(format: Format, text: bytes, path: str) -> NodeMetadata:
-    return format.parse_again(documents.decode(text, path), path)
+    return format.parse(documents.decode(text, path), path)

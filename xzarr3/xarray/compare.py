@@ -35,7 +35,6 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.consolidated import check_consolidates
@@ -214,7 +213,7 @@ def _format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) ->
         found = find_format(store, "") or format_swapped(store)
     except MetadataError:  # An invalid document does not prevent the write, or is replaced by it.
         found = None
-    return found if found is not None and found.writable else parse_format(3)
+    return found if found is not None else parse_format(3)
 
 
 def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: str) -> bool:
@@ -249,7 +248,7 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
         arrays |= _as_stored(arrays, map(stored_name, dataset.variables), store)
     if not arrays:  # All variables are new.
         growing_dimensions(dataset, append_dim)
-    mask = fill_value_is_mask(group.format)
+    mask = group.format.fill_value_is_mask
     slices: dict[Hashable, slice] = {}
     labels: dict[Hashable, Variable] = {}
     if asked.region is not None:

@@ -19,7 +19,6 @@ from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
 from xzarr3.errors import ArgumentError, ArgumentTypeError, MetadataError, listed, one_of
 from xzarr3.formats import Format
-from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.names import hints
 from xzarr3.nodes.auto_chunks import auto_chunks
 
@@ -110,7 +109,7 @@ def array_settings(
 
 def usual_fill_value(dtype: np.dtype[Any], format: Format) -> dict[str, Any]:
     """The default fill value of a data type, if it is not the one of :func:`xzarr3.create_array`: NaN."""
-    return {"fill_value": np.nan} if dtype.kind == "f" and not fill_value_is_mask(format) else {}
+    return {"fill_value": np.nan} if dtype.kind == "f" and not format.fill_value_is_mask else {}
 
 
 def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:

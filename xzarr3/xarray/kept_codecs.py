@@ -8,23 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
-from xzarr3._types import JSON
 from xzarr3.arrays import Array
-from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
-from xzarr3.codecs.transpose import TransposeCodec
-from xzarr3.dtypes import ZDType
+from xzarr3.dtypes.specs import OBJECT_CODECS
 from xzarr3.formats import Format
 from xzarr3.formats.v2 import ARRAY
 from xzarr3.xarray.encode import usual_fill_value
 
 _T = TypeVar("_T")
 _UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
-_OBJECT_CODECS = ("vlen-utf8", "vlen-bytes", "json2")
 
 
 def kept_codecs(array: Array) -> dict[str, Any]:
@@ -46,17 +41,11 @@ def kept_codecs(array: Array) -> dict[str, Any]:
             "compressors": tuple([codec.to_json() for codec in array.compressors]),
             "filters": tuple([codec.to_json() for codec in array.filters]),
         }
-    words: Mapping[str, Any]
-    if all(isinstance(codec, _WITHOUT_FILTERS) for codec in meta.codecs):
-        encoded = _configurations(meta.codecs, meta.data_type)
-        usual = {"compressor": encoded[-1] if encoded else None, "filters": encoded[:-1]}
-        words = {**usual, **getattr(meta.ignored, "spelled", {})}  # The document's own spelling comes first.
-    else:
-        words = array.format.hold(meta, array.path)[ARRAY]
-    compressor, filters = words["compressor"], words["filters"] or ()
+    words = array.format.hold(meta, array.path)[ARRAY]
+    compressor, filters = words["compressor"], words.get("filters") or ()
     return {
         "compressors": () if compressor is None else (KeptCodec(compressor),),
-        "filters": tuple([KeptCodec(config) for config in filters if config["id"] not in _OBJECT_CODECS]),
+        "filters": tuple([KeptCodec(config) for config in filters if config["id"] not in OBJECT_CODECS]),
     }
 
 
@@ -110,18 +99,6 @@ class KeptCodec(dict[str, Any]):
     def from_config(cls, config: Mapping[str, Any]) -> KeptCodec:
         """The codec with a configuration; numcodecs calls this."""
         return cls(config)
-
-
-_WITHOUT_FILTERS = (ArrayBytesCodec, BytesBytesCodec, TransposeCodec)
-
-
-@lru_cache(maxsize=128)
-def _configurations(codecs: tuple[Codec, ...], data_type: ZDType) -> list[dict[str, JSON]]:
-    """The numcodecs configurations of the bytes-to-bytes codecs."""
-    from xzarr3.codecs.numcodecs import to_numcodecs
-
-    spec = ChunkSpec((), data_type, data_type.default_scalar())
-    return [to_numcodecs(codec, spec) for codec in codecs if isinstance(codec, BytesBytesCodec)]
 
 
 def make_from_kept(

@@ -16,7 +16,6 @@ from xarray import Variable, conventions
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, listed
-from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.stores import MemoryStore
 from xzarr3.xarray.plan import stored_documents
 from xzarr3.xarray.variables import as_variable
@@ -112,7 +111,7 @@ def other_labels(found: Mapping[str, str]) -> ArgumentError:
 
 def decoded(array: Array, values: AnyArray) -> AnyArray:
     """Values of an array as xarray shows them, such as dates."""
-    stored = as_variable(array, fill_value_is_mask(array.format))
+    stored = as_variable(array, array.format.fill_value_is_mask)
     variable = Variable(stored.dims if values.ndim else (), values, stored.attrs)
     found: AnyArray = conventions.decode_cf_variable(array.basename, variable).values
     return found

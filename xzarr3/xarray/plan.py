@@ -30,7 +30,7 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.fill_value_attribute import encode_fill_value, fill_value_is_mask
+from xzarr3.formats.fill_value_attribute import encode_fill_value
 from xzarr3.formats.nonfinite_attributes import finite_marks
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.array_settings import array_metadata
@@ -306,7 +306,7 @@ def _plan_array(
         attributes=attributes,
         format=format,
     )
-    if fill_value_is_mask(format):
+    if format.fill_value_is_mask:
         make = partial(_with_mask, make)
         if fill_value is not None:
             settings["fill_value"] = fill_value
@@ -382,11 +382,10 @@ def _attributes(
     """
     attributes = dict(variable.attrs)
     fill_value = attributes.pop("_FillValue", None)
-    attributes, fill_value = finite_marks(
-        attributes, fill_value, node, floating=variable.dtype.kind == "f", said=said
-    )
+    is_nan = isinstance(fill_value, (float, np.floating)) and bool(np.isnan(fill_value))
+    attributes = finite_marks(attributes, node, quiet=said and is_nan)
     encoded: dict[str, Any] = encode_attributes(attributes, path=node)
-    if fill_value is None or fill_value_is_mask(format):
+    if fill_value is None or format.fill_value_is_mask:
         return encoded, fill_value
     if isinstance(fill_value, str):
         # xarray's own engine cannot open text with a _FillValue in this format; it masks missing_value alike.

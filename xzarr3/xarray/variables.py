@@ -13,9 +13,9 @@ from xarray.backends.common import AbstractDataStore
 from xarray.core import indexing
 
 from xzarr3.arrays import Array
-from xzarr3.dtypes import JSONObjects, ZDType
+from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, StoreCapabilityError
-from xzarr3.formats.fill_value_attribute import decode_fill_value, fill_value_is_mask
+from xzarr3.formats.fill_value_attribute import decode_fill_value
 from xzarr3.grid import Edges, Steps
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
@@ -59,7 +59,7 @@ class Xzarr3DataStore(AbstractDataStore):
         self._kept = None if keep_variables is None else dict.fromkeys(names_of(keep_variables))
         self.group_chunks = group_chunks
         masked = use_zarr_fill_value_as_mask
-        self.mask = fill_value_is_mask(group.format) if masked is None else masked
+        self.mask = group.format.fill_value_is_mask if masked is None else masked
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Names and arrays that become variables; their documents are read concurrently."""
@@ -215,8 +215,8 @@ def for_xarray() -> Iterator[None]:
 
 
 def _can_be_masked(data_type: ZDType) -> bool:
-    """Whether xarray can mask missing elements; it cannot for records, raw bytes and JSON."""
-    return not isinstance(data_type, JSONObjects) and data_type.to_native_dtype().kind != "V"
+    """Whether xarray can mask missing elements; it cannot for records and raw bytes."""
+    return str(data_type.to_native_dtype().kind) != "V"
 
 
 def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from xzarr3.commit.resume import check_resumable
 from xzarr3.dask.bars import check_shown
 from xzarr3.errors import ArgumentError, one_of, short_traceback
 from xzarr3.formats import ZarrFormat, parse_format
-from xzarr3.formats.nonfinite_attributes import Telling
 from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path
 from xzarr3.stores import MemoryStore, Store, StoreLike
@@ -215,9 +214,8 @@ def to_zarr(
 
 
 def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: WriteOptions) -> Commit:
-    with Telling():
-        nodes = nodes_of(data, path, asked)
-        return Commit(compare(nodes, store, path, asked))
+    nodes = nodes_of(data, path, asked)
+    return Commit(compare(nodes, store, path, asked))
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:

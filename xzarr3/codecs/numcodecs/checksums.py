@@ -8,59 +8,22 @@ Specification: zarr-extensions, a document for each name; the documentation of n
 from __future__ import annotations
 
 import zlib
-from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Literal, cast
 
-import google_crc32c
 from numcodecs.fletcher32 import Fletcher32
 from numcodecs.jenkins import jenkins_lookup3
 
 from xzarr3._types import Buffer
-from xzarr3.codecs.base import BytesBytesCodec, Configuration, parameter
+from xzarr3.codecs.crc32c import Checksum, Crc32cCodec
 from xzarr3.codecs.numcodecs.base import NumcodecsCodec
-from xzarr3.errors import ChunkDecodeError
+from xzarr3.fields import Meta
 
-_SIZE = 4
-_PLACES = ("start", "end")
 _fletcher32 = Fletcher32()
 
 
-class _Checksum(NumcodecsCodec, BytesBytesCodec):
-    """A checksum that is always verified."""
-
-    location: str = "end"
-
-    @abstractmethod
-    def checksum(self, data: Buffer) -> int:
-        """The checksum of ``data``, 32 bits."""
-
-    def encoded_size(self, size: int) -> int:
-        return size + _SIZE
-
-    def max_encoded_size(self, size: int) -> int:
-        return size + _SIZE
-
-    def encode(self, data: Buffer) -> Buffer:
-        checksum = self.checksum(data).to_bytes(_SIZE, "little")
-        return b"".join([checksum, data] if self.location == "start" else [data, checksum])
-
-    def decode(self, data: Buffer, limit: int) -> Buffer:
-        if len(data) < _SIZE:
-            raise ChunkDecodeError(f"found {len(data)} bytes, expected at least {_SIZE}", codec=self.name)
-        if len(data) - _SIZE > limit:
-            raise self.too_large(limit, len(data) - _SIZE)
-        view = memoryview(data)
-        at_start = self.location == "start"
-        value, stored = (view[_SIZE:], view[:_SIZE]) if at_start else (view[:-_SIZE], view[-_SIZE:])
-        expected, actual = int.from_bytes(stored, "little"), self.checksum(value)
-        if expected != actual:
-            raise self.mismatch(expected, actual)
-        return value
-
-
 @dataclass(frozen=True)
-class Adler32Codec(_Checksum):
+class Adler32Codec(NumcodecsCodec, Checksum):
     """The Adler-32 of zlib.
 
     Parameters
@@ -70,14 +33,14 @@ class Adler32Codec(_Checksum):
     """
 
     name = "numcodecs.adler32"
-    location: str = parameter(Configuration.choice, _PLACES, default="start")
+    location: Literal["start", "end"] = "start"
 
     def checksum(self, data: Buffer) -> int:
         return zlib.adler32(data)
 
 
 @dataclass(frozen=True)
-class Crc32Codec(_Checksum):
+class Crc32Codec(NumcodecsCodec, Checksum):
     """The CRC-32 of zlib.
 
     Parameters
@@ -87,59 +50,46 @@ class Crc32Codec(_Checksum):
     """
 
     name = "numcodecs.crc32"
-    location: str = parameter(Configuration.choice, _PLACES, default="start")
+    location: Literal["start", "end"] = "start"
 
     def checksum(self, data: Buffer) -> int:
         return zlib.crc32(data)
 
 
 @dataclass(frozen=True)
-class NumcodecsCrc32cCodec(_Checksum):
-    """``crc32c`` under zarr-python's name for the codec of numcodecs.
-
-    Parameters
-    ----------
-    location : {"end", "start"}
-        Whether the checksum is before or after the data.
-    """
+class LeadingCrc32cCodec(NumcodecsCodec, Crc32cCodec):
+    """The CRC-32C before the data; after the data it is ``crc32c``."""
 
     name = "numcodecs.crc32c"
-    location: str = parameter(Configuration.choice, _PLACES, default="end")
-
-    def checksum(self, data: Buffer) -> int:
-        return cast("int", google_crc32c.value(bytes(data)))
+    location: Literal["start"] = "start"
 
 
 @dataclass(frozen=True)
-class Fletcher32Codec(_Checksum):
+class Fletcher32Codec(NumcodecsCodec, Checksum):
     """The checksum of the HDF5 filter of the same name, after the data."""
 
     name = "numcodecs.fletcher32"
 
     def checksum(self, data: Buffer) -> int:
         # numcodecs returns the checksum only with the data, and fails for empty data.
-        return int.from_bytes(_fletcher32.encode(data)[-_SIZE:], "little") if len(data) else 0
+        return int.from_bytes(_fletcher32.encode(data)[-4:], "little") if len(data) else 0
 
 
 @dataclass(frozen=True)
-class JenkinsLookup3Codec(_Checksum):
+class JenkinsLookup3Codec(NumcodecsCodec, Checksum):
     """The checksum of HDF5 metadata, lookup3 by Bob Jenkins, after the data.
 
     Parameters
     ----------
     initval : int
         The initial value of the checksum.
+    prefix : None
+        Bytes before the data, which JSON cannot hold.
     """
 
     name = "numcodecs.jenkins_lookup3"
-    initval: int = parameter(Configuration.integer, 0, 2**32 - 1, default=0)
-
-    @classmethod
-    def _read(cls, given: Configuration) -> dict[str, Any]:
-        prefix = given.take("prefix", "null", None)
-        if prefix is not None:
-            raise given.error("prefix", prefix, "null", "JSON cannot hold bytes")
-        return super()._read(given)
+    initval: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    prefix: None = None
 
     def checksum(self, data: Buffer) -> int:
         return cast("int", jenkins_lookup3(data, self.initval))

@@ -1,10 +1,8 @@
 """The filters of numcodecs: codecs from arrays to arrays that change the stored numbers.
 
 The dtypes in a configuration are numpy dtypes. A filter of numcodecs views the bytes of a chunk as elements
-of its ``dtype``, whatever the data type of the array is. If the byte order of ``dtype`` is big endian, the
-filter sees the elements with their bytes swapped; little endian, or none, leaves them unchanged. The byte
-order of ``astype`` means nothing in version 3 of the format, because the ``bytes`` codec decides the stored
-byte order.
+of its ``dtype``, whatever the data type of the array is. An array and its filters have one byte order, which
+the codec ``bytes`` decides; so the dtypes here are in the byte order of this machine.
 
 Specification: zarr-extensions, a document for each name; the documentation of numcodecs. Names:
 ``numcodecs.astype``, ``numcodecs.bitround``, ``numcodecs.delta``, ``numcodecs.fixedscaleoffset``,
@@ -19,7 +17,7 @@ import re
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 from numcodecs.astype import AsType
@@ -29,13 +27,13 @@ from numcodecs.packbits import PackBits
 from numcodecs.quantize import Quantize
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration, parameter
-from xzarr3.codecs.bitround import BitRoundCodec
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
+from xzarr3.codecs.bitround import MANTISSA, BitRoundCodec
 from xzarr3.codecs.numcodecs.base import NumcodecsCodec
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, listed
+from xzarr3.fields import REQUIRED, Meta, Number
 
-_MANTISSA = {"float16": 10, "float32": 23, "float64": 52}
 _DTYPE = re.compile(r"[<>|=]?[A-Za-z][A-Za-z0-9_]{0,15}(\[[0-9a-zA-Zμ]{1,16}\])?")
 _ONE_UNIT = "biufmM"
 """Kinds of dtypes whose elements are single numbers; such dtypes of one size can be viewed as each other."""
@@ -58,11 +56,7 @@ class Filter(NumcodecsCodec, ArrayArrayCodec):
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         if spec.data_type.is_variable:
-            raise MetadataError(
-                f"codec '{self.name}' cannot encode data type '{spec.data_type.name}'",
-                found=self.name,
-                accepted="data types of fixed size",
-            )
+            raise self.refuses_data_type(spec, "data types of fixed size")
         output = self._output(spec)
         data_type = spec.data_type if output == spec.dtype else parse_dtype(output)
         try:
@@ -90,18 +84,84 @@ class Filter(NumcodecsCodec, ArrayArrayCodec):
         values = np.ascontiguousarray(array, dtype=self._output(spec)).reshape(-1)
         try:
             decoded: AnyArray = self._coder.decode(values) if values.size else values
-            return self._looked_at(decoded).view(spec.dtype).reshape(spec.shape)
+            return decoded.view(spec.dtype).reshape(spec.shape)
         except _FAILURES as error:
             raise ChunkDecodeError(f"values cannot be decoded: {error}", codec=self.name) from error
 
     def _looked_at(self, values: AnyArray) -> AnyArray:
-        """View decoded elements as the filter sees them, or convert them back."""
+        """View decoded elements as the filter sees them."""
         return values
 
 
-@dataclass(frozen=True)
 class TypedFilter(Filter):
-    """A filter whose configuration has the dtypes of decoded and encoded elements.
+    """A filter whose configuration has the dtypes of decoded and encoded elements."""
+
+    dtype_fields: ClassVar[tuple[str, str]] = ("dtype", "astype")
+    _kinds: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in self.dtype_fields:
+            if getattr(self, field) is not None:
+                self._parsed(field)
+        own = getattr(self, self.dtype_fields[0])
+        if byte_order(own) == "big":
+            raise self.wrong(
+                self.dtype_fields[0], own, f"'{in_byte_order(own, 'little')}'",
+                "an array and its filters have one byte order, which the codec 'bytes' decides",
+            )  # fmt: skip
+
+    def _parsed(self, field: str) -> np.dtype[Any]:
+        value = getattr(self, field)
+        accepted = f"a dtype of numpy of one of the kinds {listed(self._kinds)}, as in '<f8'"
+        try:
+            if not _DTYPE.fullmatch(value):
+                raise TypeError("not the name of a dtype")
+            dtype: np.dtype[Any] = np.dtype(value)
+        except (TypeError, ValueError) as error:
+            raise self.wrong(field, value, accepted) from error
+        if dtype.kind not in self._kinds:
+            raise self.wrong(field, value, accepted, "the codec cannot use this dtype")
+        if dtype.itemsize > _MAX_ITEM_SIZE:
+            accepted = f"elements of at most {_MAX_ITEM_SIZE} bytes"
+            raise self.wrong(field, value, accepted, "an element is too large")
+        return dtype
+
+    def evolve(self, spec: ChunkSpec) -> Self:
+        own = self.dtype_fields[0]
+        return (
+            self if getattr(self, own) is not None else cast("Any", replace)(self, **{own: spec.dtype.name})
+        )
+
+    @cached_property
+    def _dtypes(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
+        """The dtypes of decoded and encoded elements, in the byte order of this machine."""
+        own, encoded = self.dtype_fields
+        decoded = self._parsed(own).newbyteorder("=")
+        given = getattr(self, encoded)
+        return decoded, decoded if given is None else np.dtype(given).newbyteorder("=")
+
+    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
+        field = self.dtype_fields[0]
+        if getattr(self, field) is None:
+            return self.evolve(spec)._output(spec)
+        dtype, own = spec.dtype, self._dtypes[0]
+        if dtype != own and not (
+            dtype.itemsize == own.itemsize and dtype.kind in _ONE_UNIT and own.kind in _ONE_UNIT
+        ):
+            raise self.wrong(
+                field, getattr(self, field), f"'{spec.dtype.str}', or numbers of the same size",
+                f"elements of data type '{spec.data_type.name}' have another size than this dtype",
+            )  # fmt: skip
+        return self._dtypes[1]
+
+    def _looked_at(self, values: AnyArray) -> AnyArray:
+        return values.view(self._dtypes[0])
+
+
+@dataclass(frozen=True)
+class _Retyped(TypedFilter):
+    """A filter with these fields.
 
     Parameters
     ----------
@@ -111,89 +171,12 @@ class TypedFilter(Filter):
         numpy's name for the dtype of encoded elements; by default ``dtype``.
     """
 
-    decoded_field: ClassVar[str] = "dtype"
-    encoded_field: ClassVar[str] = "astype"
-    _kinds: ClassVar[str]
     dtype: str | None = None
     astype: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field, value in ((self.decoded_field, self.dtype), (self.encoded_field, self.astype)):
-            if value is not None:
-                self._parsed(field, value)
-
-    def _parsed(self, field: str, value: JSON) -> np.dtype[Any]:
-        return self._parsed_as(field, value, self._kinds, "<f8")
-
-    def _parsed_as(self, field: str, value: JSON, kinds: str, example: str) -> np.dtype[Any]:
-        accepted = f"a dtype of numpy of one of the kinds {listed(kinds)}, as in '{example}'"
-        try:
-            if not isinstance(value, str) or not _DTYPE.fullmatch(value):
-                raise TypeError("not the name of a dtype")
-            dtype = np.dtype(value)
-        except (TypeError, ValueError) as error:
-            raise Configuration(self.name, {}).error(field, value, accepted) from error
-        if dtype.kind not in kinds:
-            raise Configuration(self.name, {}).error(
-                field, value, accepted, "the codec cannot use this dtype"
-            )
-        if dtype.itemsize > _MAX_ITEM_SIZE:
-            raise Configuration(self.name, {}).error(
-                field, value, f"elements of at most {_MAX_ITEM_SIZE} bytes", "an element is too large"
-            )
-        return dtype
-
-    @classmethod
-    def _read(cls, given: Configuration) -> dict[str, Any]:
-        names = {"dtype": cls.decoded_field, "astype": cls.encoded_field}
-        dtypes = {
-            own: given.take(name, "a dtype of numpy")
-            for own, name in names.items()
-            if given.has(name, null=True)
-        }
-        return dtypes | super()._read(given)
-
-    def configuration(self) -> dict[str, JSON]:
-        dtypes: dict[str, JSON] = {self.decoded_field: self.dtype, self.encoded_field: self.astype}
-        return super().configuration() | {name: value for name, value in dtypes.items() if value is not None}
-
-    def evolve(self, spec: ChunkSpec) -> Self:
-        return self if self.dtype is not None else replace(self, dtype=spec.dtype.name)
-
-    @cached_property
-    def _decoded(self) -> np.dtype[Any]:
-        return self._parsed(self.decoded_field, self.dtype).newbyteorder("=")
-
-    @cached_property
-    def _encoded_dtype(self) -> np.dtype[Any]:
-        return self._decoded if self.astype is None else np.dtype(self.astype).newbyteorder("=")
-
-    @cached_property
-    def _swapped(self) -> bool:
-        return byte_order(self.dtype) == "big"
-
-    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
-        if self.dtype is None:
-            return self.evolve(spec)._output(spec)
-        dtype, own = spec.dtype, self._decoded
-        if dtype != own and not (
-            dtype.itemsize == own.itemsize and dtype.kind in _ONE_UNIT and own.kind in _ONE_UNIT
-        ):
-            raise Configuration(self.name, {}).error(
-                self.decoded_field, self.dtype, f"'{spec.dtype.str}', or numbers of the same size",
-                f"elements of data type '{spec.data_type.name}' have another size than this dtype",
-            )  # fmt: skip
-        return self._encoded_dtype
-
-    def _looked_at(self, values: AnyArray) -> AnyArray:
-        if values.dtype != self._decoded:
-            values = values.view(self._decoded)
-        return values.byteswap() if self._swapped else values
-
 
 @dataclass(frozen=True)
-class DeltaCodec(TypedFilter):
+class DeltaCodec(_Retyped):
     """Stores the first element, then the difference of each element from the one before it in C order."""
 
     name = "numcodecs.delta"
@@ -201,11 +184,11 @@ class DeltaCodec(TypedFilter):
 
     @cached_property
     def _coder(self) -> Any:
-        return Delta(self._decoded, self._encoded_dtype)
+        return Delta(*self._dtypes)
 
 
 @dataclass(frozen=True)
-class FixedScaleOffsetCodec(TypedFilter):
+class FixedScaleOffsetCodec(_Retyped):
     """``(x - offset) * scale``, rounded to whole numbers.
 
     As in numcodecs, numpy decides the result for NaN and for numbers that the encoded dtype cannot hold. The
@@ -218,17 +201,17 @@ class FixedScaleOffsetCodec(TypedFilter):
 
     name = "numcodecs.fixedscaleoffset"
     _kinds = "iuf"
-    offset: int | float = parameter(Configuration.number, default=0, required=True)
-    scale: int | float = parameter(Configuration.number, default=1, required=True)
+    offset: Annotated[Number, REQUIRED] = 0
+    scale: Annotated[Number, REQUIRED] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scale == 0:
-            raise Configuration(self.name, {}).error("scale", self.scale, "a finite number other than 0")
+            raise self.wrong("scale", self.scale, "a finite number other than 0")
 
     @cached_property
     def _coder(self) -> Any:
-        return FixedScaleOffset(self.offset, self.scale, self._decoded, self._encoded_dtype)
+        return FixedScaleOffset(self.offset, self.scale, *self._dtypes)
 
 
 @dataclass(frozen=True)
@@ -237,30 +220,25 @@ class AsTypeCodec(TypedFilter):
 
     Parameters
     ----------
-    dtype : str, optional
-        ``decode_dtype`` in the configuration.
-    astype : str
-        ``encode_dtype`` in the configuration.
+    decode_dtype : str, optional
+        numpy's name for the dtype of decoded elements; by default the dtype of the array.
+    encode_dtype : str
+        numpy's name for the dtype of encoded elements.
     """
 
     name = "numcodecs.astype"
-    decoded_field = "decode_dtype"
-    encoded_field = "encode_dtype"
+    dtype_fields = ("decode_dtype", "encode_dtype")
     _kinds = "biufcmMSU"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Configuration(self.name, {"encode_dtype": self.astype} if self.astype else {}).take(
-            "encode_dtype", "a dtype of numpy, as in '<f4'"
-        )
+    decode_dtype: str | None = None
+    encode_dtype: Annotated[str, REQUIRED] = "<f4"
 
     @cached_property
     def _coder(self) -> Any:
-        return AsType(self._encoded_dtype, self._decoded)
+        return AsType(*reversed(self._dtypes))
 
 
 @dataclass(frozen=True)
-class QuantizeCodec(TypedFilter):
+class QuantizeCodec(_Retyped):
     """Rounds numbers to some decimal digits, so that they compress better.
 
     Parameters
@@ -271,11 +249,11 @@ class QuantizeCodec(TypedFilter):
 
     name = "numcodecs.quantize"
     _kinds = "f"
-    digits: int = parameter(Configuration.integer, -300, 300, default=0, required=True)
+    digits: Annotated[int, Meta(ge=-300, le=300), REQUIRED] = 0
 
     @cached_property
     def _coder(self) -> Any:
-        return Quantize(self.digits, self._decoded, self._encoded_dtype)
+        return Quantize(self.digits, *self._dtypes)
 
 
 @dataclass(frozen=True)
@@ -289,18 +267,13 @@ class NumcodecsBitRoundCodec(NumcodecsCodec, BitRoundCodec):
     """
 
     name = "numcodecs.bitround"
-    keepbits: int = parameter(Configuration.integer, 0, 52)
+    keepbits: Annotated[int, Meta(ge=0, le=52)]
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
-        most = _MANTISSA.get(spec.data_type.name)
-        if most is None:
-            raise MetadataError(
-                f"codec '{self.name}' cannot round data type '{spec.data_type.name}'",
-                found=self.name,
-                accepted="data type 'float16', 'float32' or 'float64'",
-            )
+        self.require_data_type(spec, ("float16", "float32", "float64"))
+        most = MANTISSA[spec.data_type.name]
         if self.keepbits > most:
-            raise Configuration(self.name, {}).error(
+            raise self.wrong(
                 "keepbits", self.keepbits, f"at most {most} for data type '{spec.data_type.name}'"
             )
         return super().resolve(spec)
@@ -313,12 +286,7 @@ class NumcodecsPackBitsCodec(Filter):
     name = "numcodecs.packbits"
 
     def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
-        if spec.dtype.kind != "b":
-            raise MetadataError(
-                f"codec '{self.name}' cannot pack data type '{spec.data_type.name}'",
-                found=self.name,
-                accepted="data type 'bool'",
-            )
+        self.require_data_type(spec, ("bool",))
         return np.dtype(np.uint8)
 
     @cached_property
@@ -359,3 +327,11 @@ def in_byte_order(dtype: str, endian: str | None) -> str:
     """The name of the same dtype with byte order ``endian``; None means that of this machine."""
     orders = {"little": "<", "big": ">", None: "="}
     return np.dtype(dtype).newbyteorder(cast("Any", orders[endian])).str
+
+
+def with_byte_order(codec: Any, endian: str | None) -> dict[str, JSON]:
+    """The dtypes in the configuration of a filter, in a byte order; empty for other codecs."""
+    if not isinstance(codec, TypedFilter):
+        return {}
+    named = [(field, getattr(codec, field)) for field in codec.dtype_fields]
+    return {field: in_byte_order(name, endian) for field, name in named if name is not None}

@@ -4,9 +4,6 @@ Specification: Zarr v3 core, editor's draft of 25 May 2022, in its state with ``
 entry point ``zarr.json``, documents below ``meta/``, chunks below ``data/``, and groups that exist as soon as
 a node below them exists. :mod:`xzarr3.formats.draft.arrays` describes the documents of arrays.
 
-zarr-python 2.12 to 2.18 wrote an earlier state of the draft as an experiment, with ``root`` in its keys. This
-module reads that state and does not write it.
-
 The specification asks readers to fail on undefined names in documents, and lets them ignore names that come
 with a later minor version. So unknown names are refused if the entry point says 3.0. If it says 3.1 or later,
 unknown names are ignored, and kept when a document is rewritten.
@@ -46,8 +43,6 @@ class DraftFormat(Format):
     ----------
     suffix : str
         End of the keys of documents.
-    root : str
-        Part of all keys after ``meta/`` and ``data/``: empty, or ``root`` for hierarchies of earlier tools.
     minor : int
         The minor version of the specification that the entry point names.
     entry_point : mapping, optional
@@ -69,13 +64,8 @@ class DraftFormat(Format):
     default_compressor: ClassVar[str] = "gzip"
 
     suffix: str = _SUFFIX
-    root: str = ""
     minor: int = 0
     entry_point: Mapping[str, Any] | None = field(default=None, hash=False)
-
-    @property
-    def writable(self) -> bool:
-        return not self.root
 
     # Entry point
 
@@ -117,22 +107,22 @@ class DraftFormat(Format):
 
         try:
             minor = _minor_version(document.get("zarr_format", ...))
-            early = isinstance(document.get("metadata_encoding"), str)
-            # Earlier tools name the encoding by a URI, and put the suffix next to it.
-            optional = ("metadata_key_suffix",) if early else ()
-            members(document, _ENTRY_FIELDS, optional, lenient=minor > 0)
-            if early:
-                suffix = _early_suffix(document)
-            else:
-                suffix = _key_suffix(document["metadata_encoding"], lenient=minor > 0)
+            if isinstance(document.get("metadata_encoding"), str):
+                raise UnknownExtensionError(
+                    "a hierarchy of the experimental version 3 of zarr-python 2, which is not read",
+                    field="metadata_encoding", found=document["metadata_encoding"], accepted=_ENCODING,
+                    advice="copy it to version 2 with zarr-python 2.18",
+                )  # fmt: skip
+            members(document, _ENTRY_FIELDS, lenient=minor > 0)
+            suffix = _key_suffix(document["metadata_encoding"], lenient=minor > 0)
             check_extensions(document["extensions"], lenient=minor > 0)
         except MetadataError as error:
             error.at(path="")
             raise
-        found = cls(suffix, "root" if early else "", minor)
+        found = cls(suffix, minor)
         if dict(document) == found.hierarchy_documents()[ENTRY_POINT]:
             return found
-        return cls(found.suffix, found.root, found.minor, dict(document))
+        return cls(suffix, minor, dict(document))
 
     def hierarchy_documents(self) -> dict[str, Document]:
         if self.entry_point is not None:
@@ -143,12 +133,12 @@ class DraftFormat(Format):
     # Keys
 
     def _key(self, path: str, kind: str) -> str:
-        if not path and not self.root:
+        if not path:
             return f"meta/{kind}{self.suffix}"
         return f"{self._below('meta', path)[:-1]}.{kind}{self.suffix}"
 
     def _below(self, what: str, path: str) -> str:
-        return f"{what}/{node_prefix(self.root)}{node_prefix(path)}"
+        return f"{what}/{node_prefix(path)}"
 
     def document_keys(self, path: str) -> tuple[str, ...]:
         return self._key(path, "array"), self._key(path, "group")
@@ -221,20 +211,12 @@ class DraftFormat(Format):
         return "array" in held
 
     def parse(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
-        return self._parse(held, path, quiet=False)
-
-    def parse_again(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
-        return self._parse(held, path, quiet=True)
-
-    def _parse(self, held: Mapping[str, Document], path: str, *, quiet: bool) -> NodeMetadata:
-        from xzarr3.formats.draft.arrays import EarlyArrayMetadata, parse_array
+        from xzarr3.formats.draft.arrays import parse_array
 
         try:
             if "array" not in held:
-                return self._parse_group(held["group"])
-            document, early = held["array"], bool(self.root)
-            meta = parse_array(document, path, early=early, lenient=self.minor > 0, quiet=quiet)
-            return EarlyArrayMetadata.of(meta, document) if early else meta
+                return self._parse_group(held)
+            return parse_array(held, lenient=self.minor > 0)
         except MetadataError as error:
             error.at(path=path)
             raise
@@ -243,46 +225,34 @@ class DraftFormat(Format):
                 "nested too deeply", path=path, field="data_type.fallback", accepted="one or some data types"
             ) from error
 
-    def _parse_group(self, document: Mapping[str, Any]) -> GroupMetadata:
+    def _parse_group(self, held: Mapping[str, Document]) -> GroupMetadata:
         from xzarr3.formats.draft.json import members
 
-        found, unknown = members(document, {"attributes": "an object"}, lenient=self.minor > 0)
+        found, unknown = members(held["group"], {"attributes": "an object"}, lenient=self.minor > 0)
         attributes = found["attributes"]
         if not isinstance(attributes, dict):
             raise MetadataError(
                 "not a valid value", field="attributes", found=attributes, accepted="an object"
             )
-        return GroupMetadata(attributes=attributes, ignored=unknown, zarr_format=self.zarr_format)
+        meta = GroupMetadata(attributes=attributes, zarr_format=self.zarr_format)
+        return meta.read_from(held, unknown)
 
     def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
-        from xzarr3.formats.draft.arrays import EarlyArrayMetadata, array_document
+        from xzarr3.formats.draft.arrays import array_document
 
-        if self.root and isinstance(meta, ArrayMetadata):
-            if not isinstance(meta, EarlyArrayMetadata):
-                raise self._read_only(path)
-            return {"array": dict(meta.document)}
+        refuse = partial(self.refuse, path)
+        if not self.minor:  # a document of a later minor version may have fields that this one lacks
+            for name, value in meta.ignored.items() if meta.source else ():
+                if name not in ("extensions", "data_type"):
+                    raise refuse(name, value, "the fields that the draft defines")
         if isinstance(meta, ArrayMetadata):
-            document = array_document(meta, partial(self.refuse, path), lenient=self.minor > 0)
-            return {"array": document}
-        for name, value in meta.ignored.items():
-            if not self.minor:
-                raise self.refuse(path, name, value, "'attributes' alone")
-        return {"group": {**meta.ignored, "attributes": dict(meta.attributes)}}
+            return {"array": array_document(meta, refuse)}
+        return {"group": {**(meta.source or {}).get("group", {}), "attributes": dict(meta.attributes)}}
 
     def documents(
         self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Any] | None = None
     ) -> dict[str, Document]:
-        if self.root:
-            raise self._read_only(path)
         return {self._key(path, kind): document for kind, document in self.hold(meta, path).items()}
-
-    def _read_only(self, path: str) -> MetadataError:
-        return self.refuse(
-            path,
-            "metadata_encoding",
-            "that of earlier tools",
-            "documents of this draft; earlier ones are only read",
-        )
 
 
 def _minor_version(uri: object) -> int:
@@ -293,15 +263,6 @@ def _minor_version(uri: object) -> int:
             "not a format that can be read", field="zarr_format", found=uri, accepted=accepted
         )
     return int(match[2])
-
-
-def _early_suffix(document: Mapping[str, Any]) -> str:
-    encoding = document["metadata_encoding"]
-    if _VERSION.fullmatch(encoding) is None:
-        raise UnknownExtensionError(
-            "unknown encoding of documents", field="metadata_encoding", found=encoding, accepted=_ENCODING
-        )
-    return _checked_suffix(document.get("metadata_key_suffix", _SUFFIX), "metadata_key_suffix")
 
 
 def _key_suffix(encoding: object, *, lenient: bool) -> str:

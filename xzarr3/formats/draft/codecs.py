@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, cast
 
 from xzarr3._types import JSON
-from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec, Configuration
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
+from xzarr3.codecs.blosc import BloscCodec, CName
 from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.codecs.gzip import GzipCodec
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
+from xzarr3.fields import Meta, read
 from xzarr3.formats.base import chunk_shape_of, lengths_of
 from xzarr3.formats.draft.json import Refuse, invalid, items_of, members, string_of
 from xzarr3.formats.draft.types import Named
 from xzarr3.grid import RegularGrid
 from xzarr3.model.metadata import ArrayMetadata
-
-_Metadata = TypeVar("_Metadata", bound=ArrayMetadata)
 
 
 def chunk_grid_from_json(value: object, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
@@ -59,55 +60,59 @@ def _codec(item: object, ndim: int, field: str) -> Codec:
     configuration = found.get("configuration", {})
     if not isinstance(configuration, dict):
         raise invalid(f"{field}.configuration", configuration, "an object")
-    read = {"gzip": _gzip, "blosc": _blosc, "endian": _endian}
     try:
-        if match[1] == "transpose":
-            return _transpose(configuration, ndim)
-        return read[match[1]](configuration)
+        return _CODEC_OF[match[1]](configuration, ndim)
     except MetadataError as error:
         error.at(field=field)
         raise
 
 
-def _gzip(configuration: Mapping[str, JSON]) -> Codec:
-    from xzarr3.codecs.gzip import GzipCodec
-
-    fields = Configuration("gzip", configuration)
-    level = fields.integer("level", 0, 9, default=GzipCodec.level)  # Decoding needs no level.
-    fields.finish()
-    return GzipCodec(level)
+@dataclass(frozen=True)
+class _Gzip:
+    level: Annotated[int, Meta(ge=0, le=9)] = 5  # decoding needs no level
 
 
-def _blosc(configuration: Mapping[str, JSON]) -> Codec:
-    from xzarr3.codecs.blosc import BloscCodec
-
-    fields = Configuration("blosc", configuration)
-    cname = fields.choice("cname", ("lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd"), default="lz4")
-    clevel = fields.integer("clevel", 0, 9)
-    shuffle = fields.integer("shuffle", -1, 2, default=1)
-    blocksize = fields.integer("blocksize", 0, 2**31 - 1, default=0)
-    fields.finish()
-    return BloscCodec(cname, clevel, _SHUFFLES[shuffle], None, blocksize)
+@dataclass(frozen=True)
+class _Blosc:
+    clevel: Annotated[int, Meta(ge=0, le=9)]
+    cname: CName = "lz4"
+    shuffle: Annotated[int, Meta(ge=-1, le=2)] = 1
+    blocksize: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
 
 
-def _endian(configuration: Mapping[str, JSON]) -> Codec:
-    fields = Configuration("endian", configuration)
-    endian = fields.choice("endian", ("little", "big"))
-    fields.finish()
-    return BytesCodec(endian)
+@dataclass(frozen=True)
+class _Endian:
+    endian: Literal["little", "big"]
+
+
+@dataclass(frozen=True)
+class _Transpose:
+    order: Annotated[
+        Literal["C", "F"] | tuple[int, ...], Meta(description="'C', 'F', or each dimension once")
+    ]
+
+
+def _gzip(configuration: Mapping[str, JSON], ndim: int) -> Codec:
+    return GzipCodec(**read(_Gzip, configuration, "codec 'gzip'"))
+
+
+def _blosc(configuration: Mapping[str, JSON], ndim: int) -> Codec:
+    given = _Blosc(**read(_Blosc, configuration, "codec 'blosc'"))
+    return BloscCodec(given.cname, given.clevel, _SHUFFLES[given.shuffle], None, given.blocksize)  # type: ignore[arg-type]
+
+
+def _endian(configuration: Mapping[str, JSON], ndim: int) -> Codec:
+    return BytesCodec(**read(_Endian, configuration, "codec 'endian'"))
 
 
 def _transpose(configuration: Mapping[str, JSON], ndim: int) -> Codec:
-    fields = Configuration("transpose", configuration)
-    order = fields.take("order", "'C', 'F', or each dimension once")
-    fields.finish()
-    if order == "C":
-        return TransposeCodec(tuple(range(ndim)))
+    order = read(_Transpose, configuration, "codec 'transpose'")["order"]
     if order == "F":
         return _reversed(ndim)
-    if not isinstance(order, list) or not all(type(axis) is int for axis in order):
-        raise fields.error("order", order, "'C', 'F', or each dimension once")
-    return TransposeCodec(tuple(order))  # type: ignore[arg-type]
+    return TransposeCodec(tuple(range(ndim)) if order == "C" else order)
+
+
+_CODEC_OF = {"gzip": _gzip, "blosc": _blosc, "endian": _endian, "transpose": _transpose}
 
 
 def _reversed(ndim: int) -> TransposeCodec:
@@ -130,7 +135,7 @@ def codecs_from_json(document: Mapping[str, Any], named: Named, ndim: int) -> tu
     filters = [codec for codec in codecs if isinstance(codec, ArrayArrayCodec)]
     if not any(isinstance(codec, ArrayBytesCodec) for codec in codecs):
         # Bytes-to-bytes codecs get the elements in C order and in the byte order of the data type.
-        codecs.insert(len(filters), BytesCodec(named.endian))
+        codecs.insert(len(filters), BytesCodec(cast("Any", named.endian)))
     if layout == "F" and ndim > 1:
         codecs.insert(0, _reversed(ndim))
     return tuple(codecs)
@@ -190,15 +195,13 @@ def _codec_to_json(codec: Codec, meta: ArrayMetadata, refuse: Refuse) -> list[JS
 _SHARDING = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 
 
-def with_shards(
-    meta: _Metadata, chunk_shape: tuple[int, ...], transformers: object, *, early: bool = False
-) -> _Metadata:
+def with_shards(meta: ArrayMetadata, chunk_shape: tuple[int, ...], transformers: object) -> ArrayMetadata:
     """The array with the sharding codec if its chunks are in shards, and with complete codecs.
 
     A shard then is the stored unit. In the draft, a storage transformer makes the shards; the stored bytes
     are the same.
     """
-    per_shard = _chunks_per_shard(transformers, len(meta.shape), early=early)
+    per_shard = _chunks_per_shard(transformers, len(meta.shape))
     try:
         meta = replace(meta, codecs=meta.chain.codecs)
         if per_shard is not None:
@@ -214,7 +217,7 @@ def with_shards(
     return meta
 
 
-def _chunks_per_shard(value: object, ndim: int, *, early: bool) -> tuple[int, ...] | None:
+def _chunks_per_shard(value: object, ndim: int) -> tuple[int, ...] | None:
     """Number of chunks in a shard along each dimension; None without the one known storage transformer."""
     needed = {"extension": "a URI", "type": "what the extension defines"}
     accepted = f"{ndim} integers of at least 1"
@@ -232,8 +235,6 @@ def _chunks_per_shard(value: object, ndim: int, *, early: bool) -> tuple[int, ..
         inside, _ = members(found.get("configuration", {}), {"chunks_per_shard": accepted}, (), field)
         field = f"{field}.chunks_per_shard"
         sharding = lengths_of(inside["chunks_per_shard"], field)
-        if early and not ndim and sharding == (1,):
-            sharding = ()  # Earlier tools write [1] for an array without dimensions.
         if len(sharding) != ndim or not all(0 < number < 2**31 for number in sharding):
             raise invalid(field, list(sharding), accepted)
     return sharding

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from xzarr3._types import JSON, Scalar
+from xzarr3._types import JSON
 from xzarr3.dtypes import (
     Bool,
     Complex64,
@@ -164,116 +163,3 @@ def data_type_to_json(data_type: ZDType, refuse: Refuse) -> JSON:
             f"{_CORE_TYPES}, and datetimes and timedeltas that count one of {listed(_UNITS)}",
         ) from error  # fmt: skip
     return named
-
-
-# Fill values
-
-_SPECIAL = {"NaN": np.nan, "+Infinity": np.inf, "Infinity": np.inf, "-Infinity": -np.inf}
-
-
-def fill_value_forms(data_type: ZDType) -> str:
-    kind, size = data_type.to_native_dtype().kind, data_type.item_size
-    digits = f"'0x' and {2 * size} hexadecimal digits, or '0b' and {8 * size} binary digits"
-    numbers = {
-        "b": "true or false",
-        "f": f"a number, 'NaN', '+Infinity', '-Infinity', {digits}",
-        "c": f"{digits}: those of the real part, then those of the imaginary part",
-        "V": f"{digits}, of the bytes in their order",
-        "M": "null, 'NaT', or an integer of 64 bits, the number of units",
-    }
-    numbers["m"] = numbers["M"]
-    return numbers.get(kind, f"an integer that '{data_type.name}' can hold, {digits}")
-
-
-def fill_value_from_json(named: Named, value: object) -> Scalar:
-    """The fill value in a document.
-
-    Raises
-    ------
-    DataTypeValidationError
-        If the data type does not have this value.
-    """
-    dtype = named.data_type.to_native_dtype()
-    try:
-        return _scalar(dtype, value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataTypeValidationError(
-            f"fill value not permitted for data type '{named.data_type.name}'", field="fill_value",
-            found=value, accepted=fill_value_forms(named.data_type),
-        ) from error  # fmt: skip
-
-
-def _scalar(dtype: np.dtype[Any], value: Any) -> Scalar:
-    """A scalar from any of its forms in the draft. Raises ValueError or TypeError for other values."""
-    if isinstance(value, str) and value[:2] in ("0x", "0b") and dtype.kind not in "bmM":
-        return _from_digits(dtype, value)
-    if dtype.kind == "b" and isinstance(value, bool):
-        return np.bool_(value)
-    if isinstance(value, bool):
-        raise ValueError("true and false are no numbers")
-    if dtype.kind in "iu" and isinstance(value, int):
-        info = np.iinfo(dtype)
-        if info.min <= value <= info.max:
-            return dtype.type(value)  # type: ignore[no-any-return]
-    if dtype.kind == "f":
-        return _float(dtype, value)
-    if dtype.kind == "c" and isinstance(value, list) and len(value) == 2:
-        # Earlier tools write the two parts. A view keeps their bits; arithmetic might change them.
-        part = np.dtype(f"f{dtype.itemsize // 2}")
-        return np.array([_float(part, each) for each in value], part).view(dtype)[0]  # type: ignore[no-any-return]
-    if dtype.kind in "mM" and (value is None or value == "NaT"):
-        return dtype.type("NaT", np.datetime_data(dtype))  # type: ignore[no-any-return]
-    if dtype.kind in "mM" and isinstance(value, int) and -(2**63) <= value < 2**63:
-        return np.array([value], np.int64).view(dtype)[0]  # type: ignore[no-any-return]
-    raise ValueError("none of the forms of the data type")
-
-
-def _float(dtype: np.dtype[Any], value: object) -> Scalar:
-    if isinstance(value, str) and value == "NaN":
-        # The NaN without sign and payload.
-        mantissa = int(np.finfo(dtype).nmant)
-        bits = ((1 << (8 * dtype.itemsize - mantissa)) - 1) << (mantissa - 1)
-        return np.array([bits], f"u{dtype.itemsize}").view(dtype)[0]  # type: ignore[no-any-return]
-    if isinstance(value, str):
-        if value[:2] in ("0x", "0b"):
-            return _from_digits(dtype, value)
-        if value not in _SPECIAL:
-            raise ValueError("no name of a number")
-        value = _SPECIAL[value]
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError("not a number")
-    with np.errstate(over="ignore"):
-        number = dtype.type(value)
-    if np.isinf(number) and not np.isinf(float(value)):
-        raise ValueError("beyond the numbers of the data type")
-    return number  # type: ignore[no-any-return]
-
-
-def _from_digits(dtype: np.dtype[Any], text: str) -> Scalar:
-    """A scalar from all of its bits, the most significant first."""
-    base, per_byte = (16, 2) if text[1] == "x" else (2, 8)
-    digits = text[2:]
-    pattern = "[0-9a-fA-F]*" if base == 16 else "[01]*"
-    if len(digits) != per_byte * dtype.itemsize or not re.fullmatch(pattern, digits):
-        raise ValueError("not all digits of the data type, and no others")
-    octets = bytes(int(digits[at : at + per_byte], base) for at in range(0, len(digits), per_byte))
-    stored = np.frombuffer(octets, dtype.newbyteorder(">"))
-    return stored.astype(dtype)[0]  # type: ignore[no-any-return]
-
-
-def fill_value_to_json(data_type: ZDType, value: Scalar) -> JSON:
-    dtype = data_type.to_native_dtype()
-    if dtype.kind == "b":
-        return bool(value)
-    scalar: Any = np.asarray(value, dtype)
-    if dtype.kind in "iu":
-        return int(scalar)
-    if dtype.kind in "mM":
-        return int(scalar.view(np.int64))
-    if dtype.kind == "f" and np.isfinite(scalar):
-        return float(scalar)
-    if dtype.kind == "f":
-        for name in ("NaN", "+Infinity", "-Infinity"):
-            if _float(dtype, name).tobytes() == scalar.tobytes():
-                return name
-    return "0x" + bytes(scalar.astype(dtype.newbyteorder(">")).tobytes()).hex()

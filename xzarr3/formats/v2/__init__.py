@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from xzarr3._types import JSON
-from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
+from xzarr3.codecs.base import ArrayBytesCodec, Codec
 from xzarr3.codecs.registry import default_serializer
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
@@ -49,29 +49,21 @@ class V2Format(Format):
     configures_as_numcodecs: ClassVar[bool] = True
     fill_value_may_be_null: ClassVar[bool] = True
     conventions_in_attributes: ClassVar[bool] = True
-    unordered_serializers: ClassVar[tuple[str, ...]] = ("numcodecs.json2",)  # Its chunks hold nested lists.
+    fill_value_is_mask: ClassVar[bool] = True
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding("v2")
     _taken_names: ClassVar[tuple[str, ...]] = (*_KINDS, "zarr.json")
 
-    @property
-    def fill_value_is_mask(self) -> bool:
-        return True
-
     def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
-        """See :meth:`Format.codecs_elsewhere`. Replaces codecs of version 2 that another format lacks.
+        """See :meth:`Format.codecs_elsewhere`.
 
-        Drops ``base64``. Text stored as categories, and text of a fixed length stored as text of variable
-        length, get the default serializer of their data type.
+        Text stored as JSON, and elements of a fixed length stored as ones of any length, get the default
+        serializer of their data type.
         """
-        codecs = [codec for codec in meta.codecs if codec.name != "numcodecs.base64"]
-        names = [codec.name for codec in codecs]
-        if "numcodecs.categorize" in names:
-            at = names.index("numcodecs.categorize")
-            codecs = codecs[:at] + [codec for codec in codecs[at:] if not isinstance(codec, ArrayArrayCodec)]
-        elif meta.data_type.is_variable or not {"vlen-utf8", "vlen-bytes"} & {*names}:
-            return tuple(codecs)
+        odd = {"numcodecs.json2"} if meta.data_type.is_variable else {"vlen-utf8", "vlen-bytes"}
+        if odd.isdisjoint(codec.name for codec in meta.codecs):
+            return meta.codecs
         usual = default_serializer(meta.data_type)
-        return tuple(usual if isinstance(codec, ArrayBytesCodec) else codec for codec in codecs)
+        return tuple(usual if isinstance(codec, ArrayBytesCodec) else codec for codec in meta.codecs)
 
     def document_keys(self, path: str) -> tuple[str, ...]:
         return tuple(node_prefix(path) + name for name in _KINDS)
@@ -142,7 +134,9 @@ class V2Format(Format):
         try:
             if isinstance(meta, ArrayMetadata):
                 return {ATTRIBUTES: _attributes_document(meta), ARRAY: _array_document(meta)}
-            return {ATTRIBUTES: dict(meta.attributes), GROUP: {**meta.ignored, "zarr_format": 2}}
+            group = {"zarr_format": 2, **(meta.source or {}).get(GROUP, {})}
+            group.pop("consolidated_metadata", None)  # zarr-python adds an empty one to consolidated copies
+            return {ATTRIBUTES: dict(meta.attributes), GROUP: group}
         except MetadataError as error:
             error.path = path or None  # Without a path here, the caller may set it.
             raise
@@ -193,6 +187,8 @@ def _attributes_document(meta: ArrayMetadata) -> Document:
     """The attributes, including the dimension names."""
     from xzarr3.formats.v2.codec_fields import cannot_say
 
+    if meta.is_as_read("attributes", "dimension_names"):
+        return dict(meta.source.get(ATTRIBUTES, {}))
     attributes = dict(meta.attributes)
     names = meta.dimension_names
     if names is None or (names and all(name is None for name in names)):
@@ -207,7 +203,7 @@ def _attributes_document(meta: ArrayMetadata) -> Document:
 
 
 def _array_document(meta: ArrayMetadata) -> Document:
-    from xzarr3.formats.v2.codec_fields import as_spelled, cannot_say, codec_fields_of
+    from xzarr3.formats.v2.codec_fields import cannot_say, codec_fields_of, stored_data_type
 
     if not isinstance(meta.chunk_grid, RegularGrid):
         raise cannot_say("chunk_grid", meta.chunk_grid.name, "a regular grid")
@@ -216,16 +212,22 @@ def _array_document(meta: ArrayMetadata) -> Document:
     if meta.storage_transformers:
         names = [each.name for each in meta.storage_transformers]
         raise cannot_say("storage_transformers", names, "none")
-    fields, stored = as_spelled(meta, *codec_fields_of(meta))
-    return {
-        **meta.ignored,
-        "zarr_format": 2,
-        "shape": list(meta.shape),
-        "chunks": [max(length, 1) for length in meta.chunk_grid.chunk_shape],
-        "fill_value": _fill_value(meta, stored),
-        **fields,
-        "dimension_separator": meta.chunk_key_encoding.separator,
-    }
+    document: Document = {"zarr_format": 2, **(meta.source or {}).get(ARRAY, {})}
+    if not meta.is_as_read("shape"):
+        document["shape"] = list(meta.shape)
+    # A chunk of length 0 fits only a dimension of length 0.
+    if not meta.is_as_read("chunk_grid") or (0 in document["chunks"] and not meta.is_as_read("shape")):
+        document["chunks"] = [max(length, 1) for length in meta.chunk_grid.chunk_shape]
+    if meta.is_as_read("codecs", "data_type"):
+        stored = stored_data_type(document)
+    else:
+        codec_fields, stored = codec_fields_of(meta)
+        document |= codec_fields
+    if not meta.is_as_read("fill_value", "fill_is_null", "data_type"):
+        document["fill_value"] = _fill_value(meta, stored)
+    if not meta.is_as_read("chunk_key_encoding"):
+        document["dimension_separator"] = meta.chunk_key_encoding.separator
+    return document
 
 
 def _fill_value(meta: ArrayMetadata, stored: ZDType) -> JSON:

@@ -6,30 +6,26 @@ These are ``dtype``, ``order``, ``filters`` and ``compressor``. Object codecs ha
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
-from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.codecs.numcodecs import from_numcodecs, stored_endian, to_numcodecs
+from xzarr3.codecs.numcodecs import from_numcodecs, to_numcodecs
 from xzarr3.codecs.registry import NUMCODECS, remembered
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.dtypes.registry import registry
+from xzarr3.dtypes.specs import OBJECT_CODECS
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 from xzarr3.formats.base import refusal
 from xzarr3.model.metadata import ArrayMetadata
 
 _CODEC = "an object with an 'id'"
-CODEC_FIELDS = ("compressor", "dtype", "filters", "order")
 _OBJECTS = "|O"
-_OBJECT_CODECS = {name: name for name in ("vlen-utf8", "vlen-bytes", "json2")} | {"categorize": "vlen-utf8"}
-"""Codecs that define the type of objects, and the codec under which the data type is registered."""
 _NO_OBJECT_CODECS = {
     "pickle": "what is unpickled may do anything",
     "msgpack2": "its elements may be objects of any class",
@@ -86,20 +82,20 @@ def _stages(document: Mapping[str, Any]) -> Iterator[_Stage]:
 def _object_codec(stages: Iterable[_Stage]) -> str:
     """The name of the codec that defines the type of the elements of an array of objects."""
     for stage in stages:
-        if stage.id in _OBJECT_CODECS:
-            return _OBJECT_CODECS[stage.id]
+        if stage.id in OBJECT_CODECS:
+            return stage.id
         if stage.id in _NO_OBJECT_CODECS:
             raise UnknownExtensionError(
                 f"codec '{stage.id}' is not read: {_NO_OBJECT_CODECS[stage.id]}", field=f"{stage.field}.id",
-                found=stage.id, accepted=_OBJECT_CODECS,
+                found=stage.id, accepted=OBJECT_CODECS,
             )  # fmt: skip
     raise UnknownExtensionError(
         "no filter says what the objects are", field="dtype", found=_OBJECTS,
-        accepted=f"a filter among {listed(_OBJECT_CODECS)}, or another data type",
+        accepted=f"a filter among {listed(OBJECT_CODECS)}, or another data type",
     )  # fmt: skip
 
 
-def _data_type(document: Mapping[str, Any]) -> ZDType:
+def stored_data_type(document: Mapping[str, Any]) -> ZDType:
     """The data type, in the byte order of the stored elements."""
     accepted = "a string such as '<f8', or an array of fields"
     name = need(document, "dtype", accepted)
@@ -142,14 +138,13 @@ def _codecs(
                 accepted="filters on arrays before filters on bytes",
             )  # fmt: skip
         if not in_bytes and isinstance(codec, BytesBytesCodec):
-            codecs.append(BytesCodec(endian))
+            codecs.append(BytesCodec(cast("Any", endian)))
             fields.append("dtype")
         in_bytes = in_bytes or not isinstance(codec, ArrayArrayCodec)
-        endian = stored_endian(codec) or endian
         codecs.append(codec)
         fields.append(stage.field)
     if not in_bytes:
-        codecs.append(BytesCodec(endian))
+        codecs.append(BytesCodec(cast("Any", endian)))
         fields.append("dtype")
     return tuple(codecs), fields
 
@@ -162,55 +157,41 @@ def _codec(config: Mapping[str, Any], endian: str | None) -> Codec:
     return codec
 
 
-def other_codec_fields(said: dict[str, Any], meta: ArrayMetadata) -> dict[str, Any]:
-    """The fields of a document that this module would write with other values."""
-    fields, _ = codec_fields_of(meta)
-    return {field: value for field, value in said.items() if value != fields[field]}
-
-
 def read_codec_fields(
     document: Mapping[str, Any], ndim: int
 ) -> tuple[ZDType, ZDType, tuple[Codec, ...], list[str]]:
     """The data type as stored, the data type of arrays in memory, the codecs, and the field of each codec."""
-    stored = _data_type(document)
+    stored = stored_data_type(document)
     order = choice(document, "order", ("C", "F"))
-    # A single byte order is a property of the chunks only. A mixed byte order stays in the data type.
-    mixed = stored.byte_order == "mixed"
-    endian = sys.byteorder if mixed else stored.byte_order
+    endian = stored.byte_order or _order_of_filters(document)
     said = repr([document.get(field, ...) for field in ("compressor", "filters")])
     codecs, fields = remembered(
         (said, order, ndim, endian), lambda: _codecs(list(_stages(document)), order, ndim, endian)
     )
-    return stored, stored if mixed else stored.in_native_order(), codecs, fields
+    return stored, stored.in_native_order(), codecs, fields
 
 
-class IgnoredFields(dict[str, JSON]):
-    """The ignored fields of a document, and the original values of fields that would be written differently.
-
-    For example, in NCZarr ``>S1`` are characters and ``|S1`` strings; and the last filter may be the
-    compressor. Such fields keep their original values as long as these agree with the metadata.
-    """
-
-    def __init__(self, fields: Mapping[str, JSON], spelled: Mapping[str, JSON]) -> None:
-        super().__init__(fields)
-        self.spelled = dict(spelled)
+def _order_of_filters(document: Mapping[str, Any]) -> str | None:
+    """The byte order that the first filter with one gives to elements whose data type has none."""
+    for stage in _stages(document):
+        for field in ("dtype", "astype", "decode_dtype", "encode_dtype"):
+            order = {"<": "little", ">": "big"}.get(str(stage.config.get(field, ""))[:1])
+            if order is not None:
+                return order
+    return None
 
 
 def codec_fields_of(meta: ArrayMetadata) -> tuple[dict[str, Any], ZDType]:
     """The fields for data type and codecs, and the data type in the byte order of these fields."""
     endian = _stored_order(meta)
     stored = meta.data_type
-    if stored.byte_order == "mixed" and endian != sys.byteorder:
-        raise cannot_say("data_type", stored.name, "fields of one byte order")
-    if stored.byte_order not in (None, "mixed"):
+    if stored.byte_order is not None:
         stored = stored.in_byte_order("big" if endian == "big" else "little")
     try:
         name = stored.to_json(2)["name"]
     except FOREIGN_ERRORS as error:
         raise cannot_say("data_type", stored.name, "data types of numpy") from error
-    fields = copy.deepcopy(
-        _fields_of_codecs(meta.codecs, meta.chain.spec.shape, meta.data_type, endian, meta.said)
-    )
+    fields = copy.deepcopy(_fields_of_codecs(meta.codecs, meta.chain.spec.shape, meta.data_type, endian))
     return {"dtype": name, **fields}, stored
 
 
@@ -219,17 +200,14 @@ def _stored_order(meta: ArrayMetadata) -> str:
     for codec in meta.codecs:
         if isinstance(codec, BytesCodec) and codec.endian is not None:
             return codec.endian
-    return sys.byteorder if meta.data_type.byte_order == "mixed" else "little"
+    return "little"
 
 
 @lru_cache(maxsize=512)
 def _fields_of_codecs(
-    codecs: tuple[Codec, ...], chunk_shape: tuple[int, ...], data_type: ZDType, endian: str, said: str
+    codecs: tuple[Codec, ...], chunk_shape: tuple[int, ...], data_type: ZDType, endian: str
 ) -> dict[str, Any]:
-    """The fields for the codecs of chunks whose elements have this byte order before the filters.
-
-    ``said`` is a part of the cache key, as unequal codecs may compare equal; see :attr:`ArrayMetadata.said`.
-    """
+    """The fields for the codecs of chunks whose elements have this byte order."""
     order = "C"
     filters: list[Any] = []
     encoded: list[Any] = []
@@ -259,29 +237,10 @@ def _fields_of_codecs(
                     accepted = "no shards"
                 raise cannot_say(field, codec.name, accepted) from error
             (filters if isinstance(codec, ArrayArrayCodec) else encoded).append(config)
-            endian = stored_endian(codec) or endian
         if isinstance(codec, ArrayArrayCodec):
             spec = codec.resolve(spec)
-    compressor = encoded.pop() if encoded and encoded[-1]["id"] not in _OBJECT_CODECS else None
+    compressor = encoded.pop() if encoded and encoded[-1]["id"] not in OBJECT_CODECS else None
     return {"compressor": compressor, "order": order, "filters": [*filters, *encoded] or None}
-
-
-def as_spelled(meta: ArrayMetadata, fields: dict[str, Any], stored: ZDType) -> tuple[dict[str, Any], ZDType]:
-    """The fields with the original values of the document that was read, if these mean the same."""
-    for names in (CODEC_FIELDS, ("dtype",)):
-        given = copy.deepcopy(meta.ignored.spelled) if isinstance(meta.ignored, IgnoredFields) else {}
-        spelled = {field: given[field] for field in names if field in given}
-        if not spelled:
-            break
-        try:
-            other, data_type, codecs, _ = read_codec_fields({**fields, **spelled}, len(meta.shape))
-            again = replace(meta, codecs=codecs).chain.codecs
-            same = data_type == meta.data_type and repr(again) == repr(meta.chain.codecs)
-        except MetadataError:
-            continue
-        if same:
-            return {**fields, **spelled}, other
-    return fields, stored
 
 
 def cannot_say(field: str, found: object, accepted: str) -> MetadataError:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from xzarr3._types import Scalar
-from xzarr3.codecs.registry import remembered
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError
 from xzarr3.formats.base import (
@@ -21,14 +20,7 @@ from xzarr3.formats.base import (
     fill_value_from_json,
     lengths_of,
 )
-from xzarr3.formats.v2.codec_fields import (
-    CODEC_FIELDS,
-    IgnoredFields,
-    choice,
-    need,
-    other_codec_fields,
-    read_codec_fields,
-)
+from xzarr3.formats.v2.codec_fields import choice, need, read_codec_fields
 from xzarr3.formats.v2.names import (
     ARRAY,
     ATTRIBUTES,
@@ -128,7 +120,6 @@ def _parse_array(held: Mapping[str, Document]) -> ArrayMetadata:
         codecs=codecs,
         attributes=attributes,
         dimension_names=names,
-        ignored=ignored,
         zarr_format=2,
         fill_is_null=fill is None,
     )
@@ -140,10 +131,7 @@ def _parse_array(held: Mapping[str, Document]) -> ArrayMetadata:
     except MetadataError as error:
         error.field = _document_field(error.field, fields)
         raise
-    # Cached, as the arrays of a dataset mostly have the same fields.
-    said = {field: document.get(field) for field in CODEC_FIELDS}
-    spelled = remembered((repr(said), grid.chunk_shape, data_type), lambda: other_codec_fields(said, meta))
-    return replace(meta, ignored=IgnoredFields(ignored, spelled)) if spelled else meta
+    return meta.read_from(held, ignored)
 
 
 def _document_field(field: str | None, fields: Sequence[str]) -> str:
@@ -192,12 +180,12 @@ def _parse_group(held: Mapping[str, Document]) -> GroupMetadata:
     consolidated = held.get(CONSOLIDATED)
     # zarr-python adds an empty field ``consolidated_metadata`` to the consolidated copies of groups.
     ignored = {k: v for k, v in document.items() if k not in ("zarr_format", "consolidated_metadata")}
-    return GroupMetadata(
+    meta = GroupMetadata(
         attributes=_object(held.get(ATTRIBUTES, {}), ATTRIBUTES),
         consolidated=None if consolidated is None else _parse_consolidated(consolidated),
-        ignored=ignored,
         zarr_format=2,
     )
+    return meta.read_from(held, ignored)
 
 
 def _parse_consolidated(document: Mapping[str, Any]) -> dict[str, dict[str, Document]]:

@@ -1,0 +1,111 @@
+"""A rewritten document loses nothing: tests over every document that other writers left in ``tests/data``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _strategies import attempt
+
+from xzarr3 import MetadataError
+from xzarr3.formats import DRAFT, V2, V3, documents
+from xzarr3.model.metadata import ArrayMetadata
+
+DATA = Path(__file__).parents[1] / "data"
+V2_NAMES = (".zarray", ".zgroup", ".zattrs", ".nczarray")
+
+
+def held_documents() -> dict[str, tuple[Any, Any]]:
+    """The format and the documents of every node, by its path, those of consolidated copies included."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for path in sorted(DATA.rglob("zarr.json")):
+        document = documents.decode(path.read_bytes())
+        found[str(path.parent.relative_to(DATA))] = V3, document
+        below = (document.get("consolidated_metadata") or {}).get("metadata", {})
+        found |= {f"{path.parent.relative_to(DATA)}//{name}": (V3, each) for name, each in below.items()}
+    for folder in sorted({path.parent for name in (".zarray", ".zgroup") for path in DATA.rglob(name)}):
+        held = {
+            name: documents.decode((folder / name).read_bytes())
+            for name in V2_NAMES
+            if (folder / name).exists()
+        }
+        found[str(folder.relative_to(DATA))] = V2, held
+    return found
+
+
+def metadata_of(name: str) -> Any:
+    """The metadata of a node; None if it is refused, which another test looks at."""
+    format, held = HELD[name]
+    return attempt(lambda: format.parse(held, name), MetadataError)[0]
+
+
+HELD = held_documents()
+READ = [name for name in HELD if metadata_of(name) is not None]
+
+
+def text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def read(name: str) -> tuple[Any, Any, Any]:
+    """The format, the documents and the metadata of a node."""
+    return (*HELD[name], metadata_of(name))
+
+
+def written(format: Any, meta: Any) -> Any:
+    """The documents as they are stored: what is in them whatever they are kept in."""
+    return json.loads(text(format.hold(meta)))
+
+
+def without(held: Any, *fields: str) -> Any:
+    """Documents without some of their fields, and without those that a rewrite adds with nothing in them."""
+    if "zarr_format" in held:
+        return {name: value for name, value in held.items() if name not in fields}
+    return {
+        name: without({"zarr_format": 2, **document}, *fields) if name != ".zattrs" else document
+        for name, document in held.items()
+        if name in (".zarray", ".zgroup") or (name == ".zattrs" and document and "attributes" not in fields)
+    }
+
+
+def test_there_are_documents_of_every_writer() -> None:
+    assert len(HELD) - 25 < len(READ) > 500
+    assert {name.partition("/")[0].rpartition("-")[0] for name in HELD} >= {"gdal", "netcdf-c", "tensorstore"}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_rewrite_loses_nothing(name: str) -> None:
+    format, held, meta = read(name)
+    ignored = ("consolidated_metadata",)
+    assert text(without(written(format, meta), *ignored)) == text(without(json.loads(text(held)), *ignored))
+    if isinstance(meta, ArrayMetadata):
+        again = format.parse(format.hold(replace(meta, origin=None)), name)
+        assert again.stores_as(meta)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_change_changes_one_field(name: str) -> None:
+    format, held, meta = read(name)
+    changed = replace(meta, attributes={**meta.attributes, "added": [1]})
+    found = written(format, changed)
+    ignored = ("consolidated_metadata", "attributes")
+    assert text(without(found, *ignored)) == text(without(json.loads(text(held)), *ignored))
+    assert format.parse(found, name).attributes["added"] == [1]
+    if isinstance(meta, ArrayMetadata) and meta.shape and meta.chunk_grid.is_regular:
+        shape = (meta.shape[0] + 1, *meta.shape[1:])
+        found = written(format, replace(meta, shape=shape))
+        ignored = ("shape",)
+        assert text(without(found, *ignored)) == text(without(json.loads(text(held)), *ignored))
+        assert format.parse(found, name).shape == shape
+
+
+def test_the_draft_keeps_other_spellings() -> None:
+    document = {
+        "shape": [4], "data_type": ">i2", "chunk_grid": {"type": "regular", "chunk_shape": [2]},
+        "chunk_memory_layout": "C", "fill_value": "0x0007", "extensions": [], "attributes": {},
+    }  # fmt: skip
+    meta = DRAFT.parse({"array": document}, "a")
+    assert DRAFT.hold(replace(meta, shape=(6,))) == {"array": {**document, "shape": [6]}}
