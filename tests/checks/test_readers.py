@@ -188,7 +188,7 @@ def test_rows_say_how_they_are_known() -> None:
 @pytest.mark.parametrize("store", [s for s in STORES if s.parent.name == "zarr-python-2.18.7"], ids=str)
 def test_zarr_python_2_reads_what_it_wrote(store: Path) -> None:
     for path, report in reports(store).items():
-        if path != "json2":
+        if report.data_type != "json2":  # A codec that zarr-python 3 has not.
             assert report.readable_by.get("zarr-python") == "2.18.7", (path, report.not_readable_by)
 
 
