@@ -20,7 +20,6 @@ from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import changes, revalidation
 from xzarr3.nodes.coding import coding, recoded
 from xzarr3.nodes.find import metadata_of, read_held
-from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 
 if TYPE_CHECKING:
@@ -30,13 +29,18 @@ _ATTEMPTS = 3  # attempts to read one version of an array that is being changed
 
 
 def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves: bool = False) -> int:
-    """Read stored units that all belong to one version of the array, or raise.
+    """Read stored units, after a check that they are of the array that was opened.
 
-    A writer that replaces an array erases its document first and stores the new one last, and no two
-    documents are equal. So all units read belong to one version if the document after the read equals the
+    If the store tells versions without a request, all units belong to one version of the array, or an error
+    is raised. A writer that replaces an array erases its document first and stores the new one last, and no
+    two documents are equal. So all units read belong to one version if the document after the read equals the
     document at any time before it. If it has changed, everything is read again: the change may have been an
-    attribute, or the length. Where each look takes a request, a document seen within
-    :data:`xzarr3.nodes.revalidation.RECENT` seconds is enough to read one unit that exists.
+    attribute, or the length.
+
+    Where each look takes a request, the documents that define how values are decoded are read beside the
+    values, once in :data:`xzarr3.nodes.revalidation.RECENT` seconds for all handles, and after a read that
+    found no value for a unit. So new values are not decoded by old documents, and erased values are not taken
+    for fill values. While an array is being replaced there, a read may give old and new values.
 
     Parameters
     ----------
@@ -60,10 +64,10 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
         if number > 1 or array._known.version is None:
             version = array.store.versions([array._key])[0]
             if version is None:
-                missing, is_steady = _read_looking(array, read, number, leaves)
-                if is_steady:
-                    return missing
-                continue
+                missing = _read_and_look(read, [*filter(_needs_look, _decoded_like(array))], leaves)
+                if missing:  # They may have been erased just now.
+                    _look(array)
+                return missing
             array._check_current(version)
         before = array._known.version
         try:
@@ -85,42 +89,6 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
         f"array '{array.name}' of {array.store} was replaced, or its document changed, each of the "
         f"{_ATTEMPTS} times that it was read; read it again when its writers have ended"
     )
-
-
-def _read_looking(array: Array, read: Callable[[], int], number: int, leaves: bool) -> tuple[int, bool]:
-    """Read where a look takes a request; also returns whether all units are of one version."""
-    own = revalidation.noted(array.store, array._key)
-    before = own or _noted_above(array, number)
-    if before is None and (number > 1 or array.store.concurrency <= 1):
-        own = before = _look_at_own(array)
-    due = [each for each in _decoded_like(array) if _needs_look(each)]
-    later = number > 1 and array in due and len(_document_keys(array)) == 1
-    if later:  # the document is read after the chunks anyway
-        due.remove(array)
-    try:
-        missing = _read_and_look(read, due, leaves)
-    except Xzarr3Error:
-        if later:
-            _look_at_own(array)
-        raise
-    if number <= 1 and not missing:
-        return missing, True
-    after = _look_at_own(array)
-    if before is None:
-        return missing, False
-    return missing, after == before if own else after.mark == before.mark
-
-
-def _noted_above(array: Array, number: int) -> revalidation.Note | None:
-    """The note of a document above that may hold a copy of this one, and was then stored with it.
-
-    If it was not, everything must be read again, so this is not used for reads of several rounds of requests.
-    """
-    if number > array.store.concurrency:
-        return None
-    keys = [array.format.consolidated_key(above) for above in ancestors(array.path)]
-    found = (revalidation.noted(array.store, key) for key in keys if key is not None)
-    return next((note for note in found if note is not None), None)
 
 
 def _read_and_look(read: Callable[[], int], due: Sequence[Array], leaves: bool) -> int:
@@ -163,27 +131,20 @@ def _needs_look(array: Array) -> bool:
     return changed > array._known_at or time.monotonic() - array._known_at >= revalidation.RECENT
 
 
-def _look(array: Array, keys: tuple[str, ...] | None = None) -> revalidation.Note:
-    """Read the documents that define how values are decoded, or some of them, and compare them."""
-    keys = keys or _document_keys(array)
-    seen = revalidation.look(array.store, keys, partial(parsed, array))
-    if seen.note is None:
+def _look(array: Array) -> None:
+    """Read the documents that define how values are decoded, and compare them."""
+    seen = revalidation.look(array.store, _document_keys(array), partial(parsed, array))
+    if seen.metadata is None:
         raise _vanished(array)
-    _check_seen(array, seen, coded=keys == _document_keys(array))
-    return seen.note
+    _check_seen(array, seen)
 
 
-def _look_at_own(array: Array) -> revalidation.Note:
-    """Read the document that is stored last when the array is written."""
-    return _look(array, (array._key,))
-
-
-def _check_seen(array: Array, seen: revalidation.Seen, *, coded: bool = True) -> None:
+def _check_seen(array: Array, seen: revalidation.Seen) -> None:
     if seen.metadata is None:
         return
     found = same(array, seen.metadata)
     array._check_shape(found)
-    how = recoded(found, array.metadata) if array._is_decoded and coded else None
+    how = recoded(found, array.metadata) if array._is_decoded else None
     if how is not None:
         raise _decoded_otherwise(array, how)
 

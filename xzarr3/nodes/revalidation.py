@@ -1,12 +1,7 @@
 """Remembers what was last seen of the documents of open arrays, to find out that an array was replaced.
 
-A store that answers at once tells for each read whether a document has changed. Where each look takes a
-request, handles on one array share what one of them saw a moment ago.
-
-Chunks read of an array belong to one version of it if its document was the same before the first read and
-after the last one: a writer that replaces an array erases its document first and stores the new one last,
-with a mark of its own. So in stores where a look takes a request, every document that is read or stored is
-noted here, whatever it was read for.
+Where each look takes a request, handles on one array share what one of them saw a moment ago. The digest of
+each document that is read or stored is noted, for dask's names.
 
 This module compares documents only as bytes; its callers parse them.
 """
@@ -19,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from xzarr3._types import Buffer
-from xzarr3.formats.documents import mark_of
 from xzarr3.model.metadata import NodeMetadata
 from xzarr3.stores import Store, versioned
 from xzarr3.stores.locks import fork_safe
@@ -32,21 +26,12 @@ _MOST_NOTED = 2**14
 Parse = Callable[[Sequence[Buffer | None]], NodeMetadata | None]
 
 
-class Note(NamedTuple):
-    """A document at some time: its digest, and the mark shared by all documents stored with it."""
-
-    digest: bytes
-    mark: bytes
-
-
 class Seen(NamedTuple):
     """The documents as seen at one time; ``metadata`` is None if the first one was absent."""
 
     time: float
     digest: bytes
     metadata: NodeMetadata | None
-    note: Note | None = None
-    """The note of the first document."""
 
     @property
     def tells(self) -> bool:
@@ -60,38 +45,30 @@ class Seen(NamedTuple):
 
 
 _guard = fork_safe(threading.Lock())
-_noted: dict[object, Note] = {}
+_noted: dict[object, bytes] = {}
 _seen: dict[object, Seen] = {}
 
 
-def note(store: Store, key: str, value: Buffer | None) -> Note | None:
-    """Note a document; returns None if it is absent."""
-    if value is None:
-        return None
-    made = Note(_digest(value), mark_of(value))
-    with _guard:
-        while len(_noted) >= _MOST_NOTED:
-            _noted.pop(next(iter(_noted)))
-        _noted[store.identity, key] = made
-    return made
+def _note(store: Store, key: str, value: Buffer | None) -> None:
+    """Note the digest of a document."""
+    if value is not None:
+        with _guard:
+            while len(_noted) >= _MOST_NOTED:
+                _noted.pop(next(iter(_noted)))
+            _noted[store.identity, key] = _digest(value)
 
 
 def note_all(store: Store, documents: Iterable[tuple[str, Buffer | None]]) -> None:
     """Note documents, in a store where looking at one again takes a request."""
     if store.concurrency > 1 or not store.traits.tells_changes:
         for key, value in documents:
-            note(store, key, value)
-
-
-def noted(store: Store, key: str) -> Note | None:
-    """The last note of a document."""
-    return _noted.get((store.identity, key))
+            _note(store, key, value)
 
 
 def tag(store: Store, key: str) -> str | None:
     """Names the version of a document that was last read or stored, where the store cannot tell versions."""
-    found = noted(store, key)
-    return None if found is None else found.digest.hex()[:16]
+    found = _noted.get((store.identity, key))
+    return None if found is None else found.hex()[:16]
 
 
 def last(store: Store, keys: tuple[str, ...]) -> Seen | None:
@@ -117,7 +94,7 @@ def look(store: Store, keys: tuple[str, ...], parse: Parse, *, to_write: bool = 
         stored = [versioned(store, key)[0] for key in keys]
     else:
         stored = [store.get(keys[0])] if len(keys) == 1 else store.get_values(keys)
-    own = note(store, keys[0], stored[0])
+    _note(store, keys[0], stored[0])
     digest = b"" if stored[0] is None else b"".join(map(_digest, stored))
     place = store.identity, keys
     before = _seen.get(place)
@@ -125,7 +102,7 @@ def look(store: Store, keys: tuple[str, ...], parse: Parse, *, to_write: bool = 
         found = before.metadata
     else:
         found = None if stored[0] is None else parse(stored)
-    return _remember(place, Seen(now, digest, found, own))
+    return _remember(place, Seen(now, digest, found))
 
 
 def _digest(stored: Buffer | None) -> bytes:
@@ -136,8 +113,8 @@ def _digest(stored: Buffer | None) -> bytes:
 
 def remember(store: Store, key: str, document: Buffer, metadata: NodeMetadata, time: float) -> None:
     """Remember a document that was read for another purpose, at ``time``."""
-    own = note(store, key, document)
-    _remember((store.identity, (key,)), Seen(time, _digest(document), metadata, own))
+    _note(store, key, document)
+    _remember((store.identity, (key,)), Seen(time, _digest(document), metadata))
 
 
 def in_the_making(store: Store, keys: Iterable[str]) -> None:
