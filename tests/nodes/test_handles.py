@@ -339,13 +339,6 @@ def test_what_is_set_now_must_be_json(zarr_format: Any) -> None:
     assert contents(store) == before
 
 
-def test_a_fill_value_with_nan_within_is_no_json() -> None:
-    store = MemoryStore()
-    with pytest.raises(xzarr3.MetadataError, match=r"fill_value.a'.*nan"):
-        xzarr3.create_array(store, shape=2, dtype="json2", zarr_format=2, fill_value={"a": np.nan})
-    assert list(store.list()) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_consolidated_groups_in_memory_go_to_other_processes(zarr_format: Any) -> None:

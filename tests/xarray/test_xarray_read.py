@@ -113,19 +113,6 @@ def _without_fill_value(variable: xr.DataArray) -> xr.DataArray:
     return variable
 
 
-def test_objects() -> None:
-    from xzarr3.dtypes import JSONObjects
-
-    store = xzarr3.MemoryStore()
-    values = np.array([{"a": [1]}, None, "text", 2.5], object)
-    options: dict[str, Any] = {"dimension_names": ["x"], "zarr_format": 2, "chunks": 2}
-    xzarr3.create_array(store, "a", data=values, dtype=JSONObjects(), **options)
-    for chunks in (None, {}):
-        assert ours(store, chunks=chunks)["a"].values.tolist() == values.tolist()
-    with pytest.raises((ValueError, TypeError)):
-        xzarr3.to_zarr(ours(store), xzarr3.MemoryStore())
-
-
 def test_types_that_numpy_does_not_have() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     store = xzarr3.MemoryStore()
