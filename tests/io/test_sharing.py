@@ -21,7 +21,6 @@ import xzarr3
 from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
-from xzarr3.commit.directory import StagedFolder as _StagedFolder
 from xzarr3.parallel import cores
 from xzarr3.stores import BytesValue, Value, cut
 
@@ -343,22 +342,3 @@ def test_shards_and_blocks_of_n5_are_not_compressed_once_more(serializer: Any) -
     array = xzarr3.create_array(MemoryStore(), data=np.arange(64), chunks=16, serializer=serializer)
     assert len(array.metadata.codecs) == 1
     assert array[5] == 5
-
-
-def test_a_staged_directory_that_comes_back_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    top, put = tmp_path / "top", LocalStore.put
-    (top / "new").mkdir(parents=True)
-    staged = _StagedFolder(str(top / "new"), "store")
-
-    def abandoned(store: Any, key: str, pieces: Any) -> None:
-        staged.close()  # By another thread, while this one writes a value.
-        put(store, key, pieces)
-
-    monkeypatch.setattr(LocalStore, "put", abandoned)
-    staged.put("a", [b"1"])
-    assert not top.exists()
-    (top / "new").mkdir(parents=True)
-    with pytest.raises(xzarr3.StoreError, match="abandoned"):
-        staged.put("b", [b"2"])

@@ -134,12 +134,12 @@ class Place:
             return True
         if any(exists(key) for each in self.formats for key in each.defining_keys(name)):
             return True
-        only_chunks = True
+        only_chunks = None  # a directory that is empty, or cannot be read, stays
         for key in below(name):
             if any((at := each.place(key)) is not None and at.kind != "other" for each in self.formats):
                 return True
-            only_chunks = only_chunks and self.is_taken(key)
-        return only_chunks
+            only_chunks = only_chunks is not False and self.is_taken(key)
+        return only_chunks is True
 
     @cached_property
     def _owners(self) -> dict[str, list[ArrayMetadata]]:
