@@ -168,7 +168,7 @@ def test_table_agrees_with_the_library(name: str, store: Path, tmp_path: Path) -
 
 def is_beyond(name: str, store: Path, path: str, report: Any) -> bool:
     """Whether the binding of GDAL cannot show it: a raster has dimensions, and shards came with 3.13."""
-    if report.zarr_format == "3-draft" or (store.name, path) == ("variable", "json"):  # Not read here.
+    if report.zarr_format == "3-draft" or path.startswith("json"):  # Not read here.
         return True
     if name != "GDAL" or getattr(find_gdal(), "version", (0,)) >= (3, 13):
         return False
@@ -188,7 +188,7 @@ def test_rows_say_how_they_are_known() -> None:
 @pytest.mark.parametrize("store", [s for s in STORES if s.parent.name == "zarr-python-2.18.7"], ids=str)
 def test_zarr_python_2_reads_what_it_wrote(store: Path) -> None:
     for path, report in reports(store).items():
-        if path != "json":  # Its codec json2 is not in zarr-python 3, and holds what is no text.
+        if not path.startswith("json"):  # Their codec json2 is not in zarr-python 3.
             assert report.readable_by.get("zarr-python") == "2.18.7", (path, report.not_readable_by)
 
 
