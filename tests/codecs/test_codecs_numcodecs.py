@@ -220,7 +220,7 @@ def test_delta_of_any_integers(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("config", "dtype", "shape", "name", "fill"),
     [
-        ({"id": "delta", "dtype": "<i4", "astype": ">i2"}, "i4", (3, 4), "int16", 7),
+        ({"id": "delta", "dtype": "<i4", "astype": "<i2"}, "i4", (3, 4), "int16", 7),
         ({"id": "fixedscaleoffset", "offset": 2, "scale": 10, "dtype": "<f8", "astype": "<i4"}, "f8", (3, 4),
          "int32", 50),
         ({"id": "fixedscaleoffset", "offset": 200, "scale": 10, "dtype": "<f8", "astype": "|u1"}, "f8",
@@ -413,11 +413,10 @@ def test_bytes_that_cannot_be_encoded() -> None:
 CONFIGS: list[dict[str, Any]] = [
     *COMPRESSORS,
     *CHECKSUMS,
-    {"id": "delta", "dtype": "<i4"},
-    {"id": "delta", "dtype": ">i4", "astype": "<i2"},
+    {"id": "delta", "dtype": ">i4", "astype": ">i2"},
     {"id": "fixedscaleoffset", "offset": 1, "scale": 10.5, "dtype": "<f8", "astype": "|u1"},
     {"id": "quantize", "digits": 3, "dtype": "<f4", "astype": "<f4"},
-    {"id": "astype", "encode_dtype": "<f4", "decode_dtype": ">f8"},
+    {"id": "astype", "encode_dtype": ">f4", "decode_dtype": ">f8"},
     {"id": "bitround", "keepbits": 5},
     {"id": "packbits"},
     {"id": "json2"},
@@ -444,6 +443,8 @@ def test_configurations_both_ways(config: Any) -> None:
         expected = json.loads(json.dumps(peer(config).get_config()))
         if config.get("shuffle") == -1:
             expected["shuffle"] = 1
+        if config["id"] == "gzip" and config.get("level") == -1:
+            expected["level"] = 6  # What -1 means to zlib.
         assert said == expected
     assert from_numcodecs(written, endian).evolve(spec) == codec.evolve(spec)
     # The same through an object of numcodecs, and through version 3 of the format.

@@ -203,7 +203,7 @@ LENGTH = "an integer of at least 1"
 BAD: list[tuple[str, str, list[Any]]] = [
     # place, words, chunk_shapes
     ("", "the array has 2 dimensions", [[4], [4, 6, 1]]),
-    ("", "not the chunks", ["46", None]),
+    ("", "not a valid value", ["46", None]),
     ("[1]", LENGTH, [[4, value] for value in (0, -6, 6.0, True, "6", None, {}, 2**63)]),
     ("[1][1]", LENGTH, [[4, each] for each in ([3, 0, 3], [3, -1, 4], [3, 3.0], [3, False], [3, "3"])]),
     ("[1][0]", "a pair", [[4, [run]] for run in ([3], [3, 2, 1], [])]),
@@ -233,7 +233,7 @@ def test_the_fields_of_the_configuration() -> None:
 
     with pytest.raises(MetadataError, match=r"chunk_grid\.configuration\.kind': missing field"):
         opened(chunk_shapes=[4, 6])
-    with pytest.raises(MetadataError, match="unknown kind of chunk shapes; found 'external'"):
+    with pytest.raises(MetadataError, match="not a valid value; found 'external'"):
         opened(kind="external", chunk_shapes=[4, 6])
     with pytest.raises(MetadataError, match=r"chunk_shapes': missing field"):
         opened(kind="inline")
