@@ -137,7 +137,7 @@ def read(
     {'level': 1}
     >>> read(Gzip, {"level": 10}, "codec 'gzip'")
     Traceback (most recent call last):
-    xzarr3.errors.MetadataError: field 'configuration.level': codec 'gzip': not a valid value: found 10, ...
+    xzarr3.errors.MetadataError: field 'configuration.level': codec 'gzip': not a valid value; found 10; ...
     """
     found = {}
     fields = fields_of(cls)

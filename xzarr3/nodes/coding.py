@@ -42,6 +42,7 @@ def recoded(now: ArrayMetadata, then: ArrayMetadata) -> str | None:
     Examples
     --------
     >>> import xzarr3
+    >>> from dataclasses import replace
     >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=2, dtype="i2", attributes={"units": "K"})
     >>> recoded(replace(array.metadata, attributes={"units": "degC"}), array.metadata)
     "'units' is 'degC' and was 'K'"
