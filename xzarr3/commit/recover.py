@@ -289,7 +289,7 @@ def _format_of(store: Store, zarr_format: ZarrFormat) -> Format:
 
 
 def settle(store: Store, path: str) -> bool:
-    """Finish the swap of an ended writer at a path or above it, in a renames.
+    """Finish the swap of an ended writer at a path or above it, in a directory.
 
     Called when a node was not found there, whether it is opened read only or not.
 

@@ -153,8 +153,12 @@ class FsspecStore(Store):
 
     # The file system, in this process
 
+    @property
+    def _names(self) -> frozenset[str]:
+        return _protocols(self._fs)  # not part of the state: equal sets may be pickled in different orders
+
     def _use(self, fs: FileSystem) -> None:
-        self._fs, self._lives, self._names, self._usual = fs, _process(), _protocols(fs), Estimate()
+        self._fs, self._lives, self._usual = fs, _process(), Estimate()
         waits = all(each.async_impl and not hasattr(each, "sync_fs") for each in _targets(fs))
         self._most = self._asked or (_MANY if waits else 1)
         # One lock for all stores on this file system: few file systems say that threads may share them.
