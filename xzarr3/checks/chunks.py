@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from xzarr3.arrays import Array
 from xzarr3.checks.keys import Listing, Units, chosen, size_problem
 from xzarr3.checks.report import Findings
-from xzarr3.checks.shard_indexes import Problem, check_shard
+from xzarr3.checks.shard_indexes import Problem, check_shard, not_decoded
 from xzarr3.errors import ChunkError, StoreError
 from xzarr3.options import memory_for_values
 from xzarr3.parallel import asked_threads, available_threads, parallel_map
@@ -147,7 +147,7 @@ def check_unit(unit: Unit, most: int | None, memory: int) -> list[Problem]:
     except StoreError as error:
         return [Problem("chunk-unreadable", str(error))]
     except ChunkError as error:
-        return [Problem("chunk-damaged", _reason(error))]
+        return [not_decoded(error, _reason(error))]
 
 
 def _problems(unit: Unit, most: int | None, at_once: int) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from xzarr3.arrays import Array
 from xzarr3.checks.chunks import is_too_large
 from xzarr3.checks.keys import Listing, is_coordinate
 from xzarr3.checks.report import Findings
+from xzarr3.checks.shard_indexes import not_decoded
 from xzarr3.errors import ChunkError, StoreError, shorten
 from xzarr3.formats.fill_value_attribute import decode_fill_value
 from xzarr3.options import memory_for_values
@@ -37,14 +38,17 @@ def check_coordinates(listing: Listing, findings: Findings) -> None:
             _check_values(path, handle, findings)
         except ChunkError as error:
             if error.key is None or not _is_known(findings, path, error.key):
-                findings.add("chunk-damaged", path, error.key or "", str(error))
+                findings.add(not_decoded(error, "").code, path, error.key or "", str(error))
         except StoreError as error:
             findings.add("chunk-unreadable", path, "", str(error))
 
 
 def _is_known(findings: Findings, path: str, key: str) -> bool:
     """Whether another check has noted what is wrong with a unit."""
-    codes = ("chunk-damaged", "chunk-empty", "chunk-size", "shard-small", "shard-index", "shard-bounds")
+    codes = (
+        "chunk-damaged", "chunk-empty", "chunk-size", "extension-unknown", "shard-small", "shard-index",
+        "shard-bounds",
+    )  # fmt: skip
     return any(findings.has(code, path, key) for code in codes)
 
 

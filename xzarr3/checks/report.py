@@ -52,14 +52,18 @@ _CONSOLIDATE = "run xzarr3 consolidate STORE PATH"
 
 CODES: dict[str, Kind] = {
     # Documents
-    "document-invalid": Kind("error", "correct the field, or restore the document from a copy"),
+    "document-invalid": Kind(
+        "error",
+        "restore the document from a copy, or correct the field if what wrote it cannot read it either",
+    ),
     "document-literals": Kind(
         "note",
         "set numbers or strings in place of NaN and infinity: xzarr3.open(STORE, PATH, mode='r+').attrs",
     ),
     "extension-unknown": Kind(
         "warning",
-        "install what it needs, as with pip install 'xzarr3[codecs]'; the array was not checked further",
+        "install what it needs, as with pip install 'xzarr3[codecs]', or read it with what wrote it; "
+        "it was not checked further",
     ),
     "document-double": Kind("warning", f"remove the documents of the format that is not used: {_ERASE}"),
     "document-orphan": Kind("warning", f"restore the document of its node, or remove this one: {_ERASE}"),

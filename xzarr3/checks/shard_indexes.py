@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3.codecs.sharding import EMPTY, Shard
-from xzarr3.errors import ChunkError
+from xzarr3.errors import ChunkError, UnknownExtensionError
 from xzarr3.stores.values import BytesValue, Value
 
 _MOST_READ = 2**26  # Bytes of inner chunks that are read at once.
@@ -23,6 +23,12 @@ class Problem(NamedTuple):
 
     code: str
     meaning: str
+
+
+def not_decoded(error: ChunkError, meaning: str) -> Problem:
+    """The problem of a chunk that cannot be decoded: it is damaged, or of a kind that is not read."""
+    known = not isinstance(error.__cause__, UnknownExtensionError)
+    return Problem("chunk-damaged" if known else "extension-unknown", meaning)
 
 
 def check_shard(
@@ -156,7 +162,7 @@ def _decoded(
             try:
                 inner.decode(data)
             except ChunkError as error:
-                yield Problem("chunk-damaged", f"inner chunk {coords}: {error}")
+                yield not_decoded(error, f"inner chunk {coords}: {error}")
 
 
 def _spans(entries: npt.NDArray[np.uint64], order: list[int], at_once: int) -> Iterator[list[int]]:

@@ -17,7 +17,7 @@ from numcodecs import blosc
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
-from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, listed
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError, listed
 from xzarr3.fields import REQUIRED, Meta
 
 CName = Literal["lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd"]
@@ -117,6 +117,8 @@ class BloscCodec(BytesBytesCodec):
                 if inside in known
                 else f"compressed with {inside or 'something unknown'}, blosc here has {listed(known)}"
             )
+            if inside == self.cname == "snappy":  # sound, but not read here
+                raise ChunkDecodeError(reason, codec=self.name) from UnknownExtensionError(reason)
             raise ChunkDecodeError(reason, codec=self.name) from error
 
     def decode_into(self, data: Buffer, out: memoryview) -> bool:

@@ -11,7 +11,7 @@ Example: ``{"name": "struct", "configuration": {"fields": [{"name": "x", "data_t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -31,10 +31,11 @@ from xzarr3.dtypes.specs import (
     split_v3,
     to_base64,
 )
-from xzarr3.errors import DataTypeValidationError, MetadataError, listed, shorten
+from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed, shorten
 
 _NAMES = ("struct", "structured")
 _VARIABLE = "elements of a field have no fixed size"
+_SEVERAL_ORDERS, _ONE_ORDER = "fields of several byte orders", "fields of one byte order"
 _FIELDS = "an array of objects with 'name' and 'data_type'"
 
 
@@ -74,11 +75,9 @@ class Struct(ZDType[np.dtype[Any], np.void]):
                 raise _refused(_VARIABLE, data_type.name, "data types of fixed size", name)
         if not fields:
             raise _refused("it has no fields", [], "at least one field")
-        orders = {data_type.byte_order for _, data_type in fields} - {None}
+        orders = _byte_orders(fields)
         if len(orders) > 1:
-            raise _refused(
-                "fields of several byte orders", sorted(map(str, orders)), "fields of one byte order"
-            )
+            raise _refused(_SEVERAL_ORDERS, orders, _ONE_ORDER)
         try:
             dtype = self.to_native_dtype()
         except (TypeError, ValueError) as error:
@@ -144,10 +143,15 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             raise _refused("not a structured dtype", data, "a list of pairs of name and dtype")
         fields = []
         for at, field in enumerate(name):
+            if isinstance(field, (list, tuple)) and len(field) == 3:
+                raise _unknown("a field that holds arrays", field, "name and dtype", str(at))
             if not isinstance(field, (list, tuple)) or len(field) != 2 or not isinstance(field[0], str):
-                raise _refused("not a field, or one that holds arrays", field, "name and dtype", str(at))
+                raise _refused("not a field", field, "name and dtype", str(at))
             spec = {"name": field[1], "object_codec_id": None}
             fields.append((field[0], _field_type(spec, 2, field[0])))
+        orders = _byte_orders(fields)
+        if len(orders) > 1:
+            raise _unknown(_SEVERAL_ORDERS, orders, _ONE_ORDER)
         return cls(tuple(fields))
 
     @classmethod
@@ -359,10 +363,19 @@ def _field_type(data: Any, zarr_format: ZarrFormat, name: object) -> ZDType:
         raise
 
 
+def _byte_orders(fields: Iterable[tuple[str, ZDType]]) -> list[str]:
+    return sorted({data_type.byte_order for _, data_type in fields if data_type.byte_order is not None})
+
+
 def _refused(reason: str, found: object, accepted: str, field: object = None) -> DataTypeValidationError:
+    """The error about a data type that is not valid."""
+    place = None if field is None else f"fields.{field}"
     return DataTypeValidationError(
-        f"data type 'struct': {reason}",
-        field=None if field is None else f"fields.{field}",
-        found=found,
-        accepted=accepted,
+        f"data type 'struct': {reason}", field=place, found=found, accepted=accepted
     )
+
+
+def _unknown(reason: str, found: object, accepted: str, field: object = None) -> UnknownExtensionError:
+    """The error about a data type that version 2 permits, but that is not read here."""
+    place = None if field is None else f"fields.{field}"
+    return UnknownExtensionError(f"data type 'struct': {reason}", field=place, found=found, accepted=accepted)

@@ -138,7 +138,7 @@ class ArrayMetadata(_Read):
     attributes: Mapping[str, Any] = field(default_factory=dict)
     dimension_names: tuple[str | None, ...] | None = None
     storage_transformers: tuple[StorageTransformer, ...] = ()
-    origin: Origin | None = None
+    origin: Origin | None = field(default=None, repr=False)
     zarr_format: int | str = 3
     fill_is_null: bool = False
 
@@ -226,7 +226,7 @@ class GroupMetadata(_Read):
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
     consolidated: Mapping[str, Any] | None = None
-    origin: Origin | None = None
+    origin: Origin | None = field(default=None, repr=False)
     zarr_format: int | str = 3
 
     def __post_init__(self) -> None:

@@ -132,8 +132,8 @@ def _to_little(given: dict[str, Any], field: str, endian: str | None) -> str | N
     if own is None:
         return endian
     if endian not in (None, own):
-        raise MetadataError(
-            "an array and its filters have one byte order", field=field, found=given[field],
+        raise UnknownExtensionError(
+            "an array and its filters have one byte order here", field=field, found=given[field],
             accepted=f"'{in_byte_order(given[field], endian)}'",
         )  # fmt: skip
     given[field] = in_byte_order(given[field], "little")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
@@ -18,11 +19,11 @@ from isal import isal_zlib
 from numcodecs import lz4
 from numcodecs.shuffle import Shuffle
 
-from xzarr3._types import Buffer
+from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
 from xzarr3.codecs.numcodecs.base import NumcodecsCodec
 from xzarr3.codecs.streams import decompressed
-from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError
 from xzarr3.fields import Meta
 
 _MAX_INT = 2**31 - 1
@@ -95,6 +96,17 @@ class LzmaCodec(NumcodecsCodec, BytesBytesCodec):
         super().__post_init__()
         if self.preset is not None and self.preset & ~lzma.PRESET_EXTREME > 9:
             raise self.wrong("preset", self.preset, "an integer from 0 to 9, or null")
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        for name in ("format", "filters"):
+            value = configuration.get(name)
+            if value == lzma.FORMAT_RAW if name == "format" else isinstance(value, list):
+                raise UnknownExtensionError(
+                    f"codec '{cls.name}': raw streams and chains of filters are not read",
+                    field=f"configuration.{name}", found=value, accepted="1 or 2, without filters",
+                )  # fmt: skip
+        return super().from_configuration(configuration)
 
     def encode(self, data: Buffer) -> Buffer:
         try:

@@ -310,7 +310,7 @@ class NumcodecsPackBitsCodec(Filter):
         return cast("AnyArray", self._coder.decode(np.ascontiguousarray(array))).reshape(spec.shape)
 
 
-def byte_order(dtype: str | None) -> str | None:
+def byte_order(dtype: object) -> str | None:
     """The byte order in the name of a numpy dtype; None if the name has none.
 
     Examples
@@ -318,7 +318,9 @@ def byte_order(dtype: str | None) -> str | None:
     >>> byte_order(">i4"), byte_order("int32"), byte_order("|u1")
     ('big', None, None)
     """
-    if dtype is None or dtype[:1] not in ("<", ">") or np.dtype(dtype).byteorder == "|":
+    if not isinstance(dtype, str) or dtype[:1] not in ("<", ">") or not _DTYPE.fullmatch(dtype):
+        return None
+    if np.dtype(dtype).byteorder == "|":
         return None
     return "little" if dtype[0] == "<" else "big"
 

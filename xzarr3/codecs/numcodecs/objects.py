@@ -18,7 +18,7 @@ import numpy as np
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec
 from xzarr3.codecs.numcodecs.base import NumcodecsCodec
-from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,8 @@ class Json2Codec(NumcodecsCodec, ArrayBytesCodec):
             level = [inner for outer in level for inner in outer]
         wrong = [item for item in level if not isinstance(item, str)]
         if wrong:
-            raise ChunkDecodeError(
-                f"an element is no text, and other objects are not read: {wrong[0]!r:.60}", codec=self.name
-            )
+            reason = f"an element is no text, and other objects are not read: {wrong[0]!r:.60}"
+            raise ChunkDecodeError(reason, codec=self.name) from UnknownExtensionError(reason)
         try:
             return np.array(level, object).astype(spec.dtype).reshape(spec.shape)
         except (TypeError, ValueError) as error:  # half of a surrogate pair, or another number of elements
