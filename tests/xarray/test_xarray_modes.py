@@ -309,7 +309,7 @@ def test_killed_anywhere(name: str, zarr_format: Any, error: Any, monkeypatch: p
                 assert alone[variable].identical(new[variable])
         except ValueError as mismatch:
             torn += "conflicting sizes" in str(mismatch)
-            with pytest.raises(ValueError, match=r"different lengths along 'time'.*\.resize"):
+            with pytest.raises(xzarr3.ConflictError, match=r"different lengths along 'time'.*\.resize"):
                 to_zarr(dataset, store, **options)
             continue
         if alone.identical(old) and n % 2:
