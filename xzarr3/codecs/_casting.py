@@ -54,7 +54,7 @@ def cast(
         else:
             numbers = array
             result, lost = converted(array, target)
-            if rounding != "nearest-even" and not np.can_cast(array.dtype, target, "safe"):
+            if rounding != "nearest-even" and array.dtype != target:
                 result = _rounded(array, result, rounding)
                 greatest = (
                     np.ldexp(1.0, np.finfo(str(target)).maxexp - 1) * 2
