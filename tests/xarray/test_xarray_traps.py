@@ -400,6 +400,14 @@ def archive(path: Path, zarr_format: int, attrs: dict[str, Any]) -> None:
             (path / name / "zarr.json").write_text(json.dumps({**document, "attributes": own}))
 
 
+def carry(way: str, old: Path, new: Path, zarr_format: Any) -> None:
+    """Write a dataset again, by way of xarray or by a copy."""
+    if way == "copy":
+        xzarr3.copy(old, new, zarr_format=zarr_format)
+    else:
+        to_zarr(xzarr3.open_dataset(old), new, zarr_format=zarr_format, consolidated=False)
+
+
 @pytest.mark.filterwarnings("ignore:variable .* non-conforming")
 @pytest.mark.parametrize("way", ["to_zarr", "copy"])
 @pytest.mark.parametrize("new", [3, 2])
@@ -417,11 +425,7 @@ def test_what_is_missing_stays_so_where_json_has_no_words(
     expected = xr.open_dataset(tmp_path / "a", engine="zarr", consolidated=False).load()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        if way == "copy":
-            xzarr3.copy(tmp_path / "a", tmp_path / "b", zarr_format=new)
-        else:
-            found = xzarr3.open_dataset(tmp_path / "a")
-            to_zarr(found, tmp_path / "b", zarr_format=new, consolidated=False)
+        carry(way, tmp_path / "a", tmp_path / "b", new)
     lines = [str(each.message) for each in told if "JSON" in str(each.message)]
     changed = [key for key, value in MARKS[kind].items() if not np.isfinite(value).all()]
     assert len(lines) <= 2
@@ -448,10 +452,7 @@ def test_an_infinite_missing_value_is_refused(
 ) -> None:
     archive(tmp_path / "a", old, INFINITE[kind])
     with pytest.raises(MetadataError, match=r"'/v'.*attributes\.missing_value.*no infinity to mark missing"):
-        if way == "copy":
-            xzarr3.copy(tmp_path / "a", tmp_path / "b", zarr_format=new)
-        else:
-            to_zarr(xzarr3.open_dataset(tmp_path / "a"), tmp_path / "b", zarr_format=new)
+        carry(way, tmp_path / "a", tmp_path / "b", new)
     assert not list(xzarr3.LocalStore(tmp_path / "b").list())
 
 
