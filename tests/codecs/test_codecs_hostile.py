@@ -42,7 +42,6 @@ from xzarr3.codecs import (
     codec_names,
     parse_codec,
 )
-from xzarr3.dtypes import parse_dtype
 
 LIBRARIES = {"numcodecs.pcodec": "pcodec", "numcodecs.zfpy": "zfpy", "zfp": "zfpy"}
 SHAPE, CHUNKS = (3, 4), (2, 2)
@@ -62,21 +61,11 @@ def values_for(element: str) -> Any:
     numbers = np.arange(1, 13).reshape(SHAPE)
     if element == "string":
         return np.array([f"word {number}" for number in numbers.flat], object).reshape(SHAPE)
-    if element == "json2":
-        return np.array([{"n": number} for number in numbers.ravel().tolist()], object).reshape(SHAPE)
     if element == "bytes":
         return np.array([b"octets %d" % number for number in numbers.flat], object).reshape(SHAPE)
     return numbers % 3 == 0 if element == "bool" else numbers
 
 
-ONLY_VERSION_2: dict[str, dict[str, Any]] = {
-    "base64 of version 2": {"dtype": "i2", "compressors": [{"id": "base64"}]},
-    "categorize of version 2": {
-        "dtype": "string",
-        "compressors": None,
-        "filters": [{"id": "categorize", "dtype": "|O", "labels": [f"word {n}" for n in range(1, 13)]}],
-    },
-}
 CHAINS: dict[str, list[Any]] = {
     "bits of blosc": [
         BIG,
@@ -90,7 +79,7 @@ CHAINS: dict[str, list[Any]] = {
     ],
     "encoded shard": [sharding((1, 1), LITTLE), codec("gzip", level=5)],
 }
-NAMES = [*codec_names(), *ONLY_VERSION_2, *CHAINS]
+NAMES = [*codec_names(), *CHAINS]
 
 
 def make(store: xzarr3.Store, name: str) -> None:
@@ -98,29 +87,21 @@ def make(store: xzarr3.Store, name: str) -> None:
     if name in LIBRARIES:
         pytest.importorskip(LIBRARIES[name])
     options: dict[str, Any] = {"compressors": None}
-    if name in ONLY_VERSION_2:
-        options = {"zarr_format": 2, **ONLY_VERSION_2[name]}
-        element = options.pop("dtype")
-    elif name in CHAINS:
+    if name in CHAINS:
         element = "int16"
         document = chunk_document(element, CHUNKS, CHAINS[name], shape=list(SHAPE), fill_value=FILL)
         store.set("a/zarr.json", json.dumps(document).encode())
         xzarr3.open_array(store, "a", mode="r+")[...] = values_for(element)
         return
+    parsed = parse_codec(support_table._configured(name, support_table.CODECS))
+    element = support_table.ELEMENTS.get(name, "int16")
+    if isinstance(parsed, ArrayArrayCodec):
+        options["filters"] = [parsed]
+    elif isinstance(parsed, ArrayBytesCodec):
+        options["serializer"] = parsed
     else:
-        parsed = parse_codec(support_table._configured(name, support_table.CODECS))
-        element = support_table.ELEMENTS.get(name, "int16")
-        if isinstance(parsed, ArrayArrayCodec):
-            options["filters"] = [parsed]
-        elif isinstance(parsed, ArrayBytesCodec):
-            options["serializer"] = parsed
-        else:
-            options["compressors"] = [parsed]
-    dtype: Any = element
-    if element == "json2":
-        dtype = parse_dtype({"name": "|O", "object_codec_id": element}, zarr_format=2)
-        options["zarr_format"] = 2
-    array = xzarr3.create_array(store, "a", shape=SHAPE, chunks=CHUNKS, dtype=dtype, **options)
+        options["compressors"] = [parsed]
+    array = xzarr3.create_array(store, "a", shape=SHAPE, chunks=CHUNKS, dtype=element, **options)
     array[...] = values_for(element)
 
 
