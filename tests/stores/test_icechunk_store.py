@@ -259,8 +259,8 @@ def test_icechunk_store_requests_are_those_that_are_explained(session: Any, opti
     told = array.explain(SELECTION)
     with xzarr3.trace() as trace:
         np.testing.assert_array_equal(array[SELECTION], VALUES[SELECTION])
-    document = 1  # Read again, as a read of several chunks does.
-    assert trace.total["requests"] == told.requests + document
+    looks = trace.total["requests"] - told.requests
+    assert looks in (0, 1)  # The document is read again if it was last seen two seconds ago.
 
 
 def test_icechunk_store_threads_change_parts_of_one_chunk(session: Any) -> None:
