@@ -240,7 +240,7 @@ def lost_of_version_2(held: Any, written: Any) -> Iterator[str]:
     """The fields that are stored again otherwise, but for those that the text has a default for."""
     if ".zarray" in held:
         defaults = {"dimension_separator": ".", "filters": None, "fill_value": None}
-        wanted, found = {**defaults, **held[".zarray"]}, written[".zarray"]
+        wanted, found = ({**defaults, **each[".zarray"]} for each in (held, written))
         wanted["chunks"] = [max(length, 1) for length in wanted["chunks"]]
         if (found["fill_value"] is None) != (wanted["fill_value"] is None):
             yield "fill_value"
