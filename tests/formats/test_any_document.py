@@ -117,7 +117,7 @@ FORMS = {
             {".zarray": zarray(
                 dtype="|O", fill_value="", compressor={"id": "zlib"}, order="F",
                 filters=[{"id": "json2"}])},
-            {".zarray": zarray(dtype=[["a", "<i2"], ["b", [["c", ">f4", [2]]]]], fill_value=None)},
+            {".zarray": zarray(dtype=[["a", "<i2"], ["b", [["c", "<f4"]]]], fill_value=None)},
             {".zarray": zarray(
                 dtype="<f4", shape=[], chunks=[],
                 compressor={"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": -1, "blocksize": 0},
