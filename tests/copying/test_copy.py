@@ -544,3 +544,15 @@ def test_copy_keeps_what_text_is_missing(
         assert ds.s.values.tolist()[2] == ""
         xr.testing.assert_equal(ds.load(), found[0].load())
     assert dict(xzarr3.open_array(paths[1], path="s").attrs) == {"missing_value": marks}
+
+
+def test_names_of_dimensions_in_a_document_of_nczarr() -> None:
+    """That document is not copied; the names that it alone has are."""
+    source, target = xzarr3.MemoryStore(), xzarr3.MemoryStore()
+    xzarr3.create_group(source, zarr_format=2)
+    xzarr3.create_array(source, "v", data=np.ones((4, 6)), zarr_format=2)
+    source.set(".nczgroup", b"{}")
+    source.set("v/.nczarray", b'{"dimrefs": ["/y", "/x"]}')
+    assert xzarr3.open_array(source, "v").dimension_names == ("y", "x")
+    xzarr3.copy(source, target)
+    assert xzarr3.open_array(target, "v").dimension_names == ("y", "x")

@@ -187,7 +187,8 @@ def _attributes_document(meta: ArrayMetadata) -> Document:
     """The attributes, including the dimension names."""
     from xzarr3.formats.v2.codec_fields import cannot_say
 
-    if meta.is_as_read("attributes", "dimension_names"):
+    # Names from a document of NCZarr alone would be lost where that one is not: in a copy.
+    if meta.is_as_read("attributes", "dimension_names") and NCZARR_ARRAY not in meta.source:
         return dict(meta.source.get(ATTRIBUTES, {}))
     attributes = dict(meta.attributes)
     names = meta.dimension_names
