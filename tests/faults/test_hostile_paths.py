@@ -724,13 +724,45 @@ def _files(root: Path) -> dict[str, tuple[int, bytes]]:
 
 def _planted(plant: str, node: Path) -> dict[str, tuple[int, bytes]]:
     before = _files(node)
-    FOREIGN[plant](node)
+    {**FOREIGN, **UNREADABLE}[plant](node)
     after = _files(node)
     return {name: what for name, what in after.items() if name not in before}
 
 
 def _to_zarr(store: str, **options: Any) -> None:
     xzarr3.to_zarr(xr.Dataset({"plain": ("x", np.arange(5.0))}), store, mode="w", **options)
+
+
+@pytest.mark.parametrize("how", [*REPLACING, "to_zarr"])
+@pytest.mark.parametrize("plant", [*FOREIGN, *UNREADABLE])
+@unprivileged(_hierarchy)
+def test_replacing_keeps_foreign_files_beside_nodes(base: Path, plant: str, how: str) -> None:
+    """What lies within a node goes with it; links are removed, not followed. A refusal changes nothing."""
+    nodes = ("zarr.json", "plain", "a", *(["old"] if plant in UNREADABLE else []))
+    planted = _planted(plant, base / "store")
+    beside = {name: what for name, what in planted.items() if name.split(os.sep)[0] not in nodes}
+    before = _files(base / "store")
+    try:
+        _to_zarr(_store(base)) if how == "to_zarr" else REPLACING[how](_store(base))
+    except Xzarr3Error:
+        assert _files(base / "store") == before
+        return
+    after = _files(base / "store")
+    assert {name: after.get(name) for name in beside} == beside
+
+
+@pytest.mark.parametrize("plant", [*FOREIGN, *UNREADABLE])
+@unprivileged()
+def test_deleting_removes_what_lies_within_a_node_and_nothing_else(base: Path, plant: str) -> None:
+    for delete in DELETING[plant == "no document" :]:  # There is no node then.
+        _hierarchy(base, "victim")
+        _hierarchy(base, "other")
+        _planted(plant, base / "store" / "victim")
+        other = _files(base / "store" / "other")
+        delete(_writable(_store(base)))
+        assert _files(base / "store" / "other") == other
+        for node in ("victim", "other"):
+            shutil.rmtree(base / "store" / node, ignore_errors=True)
 
 
 @unprivileged(_hierarchy)
