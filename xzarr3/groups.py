@@ -36,7 +36,15 @@ from xzarr3.nodes import revalidation
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.create import make_node
 from xzarr3.nodes.documents import change_document, gone, with_attributes
-from xzarr3.nodes.find import DocumentView, children, depth_first, exists, load_below, read_metadata
+from xzarr3.nodes.find import (
+    DocumentView,
+    children,
+    depth_first,
+    exists,
+    load_below,
+    parse_and_warn,
+    read_metadata,
+)
 from xzarr3.nodes.node import Node, ancestors, check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
 from xzarr3.options import Missing
@@ -163,7 +171,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         if isinstance(held, MetadataError):
             raise held
         path = node_prefix(self.path) + relative
-        meta = self.format.parse(held, path)
+        meta = parse_and_warn(self.format, held, path)
         if self._documents is None or not isinstance(meta, GroupMetadata):
             node = self._bind(path, meta)
             if isinstance(node, Array):

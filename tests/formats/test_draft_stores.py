@@ -183,6 +183,8 @@ def test_a_fallback_is_used_and_said() -> None:
     with pytest.warns(FallbackWarning, match=r"'/a'.*'q4'.*'int32'") as caught:
         array = xzarr3.open_array(source, "a", mode="r+")
     assert caught[0].filename == __file__
+    with pytest.warns(FallbackWarning, match="'q4'"):
+        assert "a" in dict(xzarr3.open_group(source).members())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         assert same_bits(array[...], VALUES)

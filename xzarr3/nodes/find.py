@@ -179,15 +179,20 @@ def read_metadata(
     """
     held = read_held(store, format, path, consolidated=consolidated)
     if held is not None:
-        metadata = format.parse(held, path)
-        if not again and "data_type" in metadata.ignored:
-            from xzarr3.formats.draft.arrays import fallback_warning
-
-            warnings.warn(fallback_warning(metadata, path), FallbackWarning, stacklevel=levels_to_caller())
-        return metadata
+        return format.parse(held, path) if again else parse_and_warn(format, held, path)
     if _is_implied(store, format, path):
         return GroupMetadata(zarr_format=format.zarr_format)
     return None
+
+
+def parse_and_warn(format: Format, held: Held, path: str) -> NodeMetadata:
+    """The metadata of a node that is opened. Warns of an unknown data type that is read as its fallback."""
+    metadata = format.parse(held, path)
+    if isinstance(format, DraftFormat) and "data_type" in metadata.ignored:
+        from xzarr3.formats.draft.arrays import fallback_warning
+
+        warnings.warn(fallback_warning(metadata, path), FallbackWarning, stacklevel=levels_to_caller())
+    return metadata
 
 
 def _is_implied(store: Store, format: Format, path: str) -> bool:
@@ -290,7 +295,7 @@ def find_node(
         format = _draft_of(get((DOCUMENT,))[0])
         held = None if format is None else format.fetch(path, get)
         if format is not None and held is not None:
-            return format, format.parse(held, path)
+            return format, parse_and_warn(format, held, path)
         if format is not None and _is_implied(store, format, path):
             return format, GroupMetadata(zarr_format=format.zarr_format)
     return None
