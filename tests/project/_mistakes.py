@@ -239,11 +239,11 @@ ARRAYS: dict[str, Mistake] = {
     ),
     "fast codec": (lambda t: create(compressors="lz4"), Extension, "'lz4'", "'numcodecs.lz4'?", "None"),
     "codec of a package": (
-        lambda t: create(compressors="jpeg2k"), Extension, "'imagecodecs'", "register_codec", "?",
+        lambda t: create(compressors="jpeg2k"), Extension, "install the package", "register_codec", "?",
     ),
     "codec of kerchunk": (
         lambda t: create(filters={"id": "grib", "var": "t"}, zarr_format=2),
-        Extension, "'kerchunk'", "reg", "?",
+        Extension, "install the package", "register_codec", "?",
     ),
     "number for a codec": (lambda t: create(compressors=5), Document, "not a codec: int", "its name", "None"),
     "level": (

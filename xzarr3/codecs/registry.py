@@ -7,10 +7,9 @@ installed packages. Names and objects that users pass are parsed in :mod:`xzarr3
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -18,8 +17,11 @@ from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayBytesCodec, Codec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error
+from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, did_you_mean
 from xzarr3.extensions import parse_extension
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # A class is loaded on first use, because its module imports the library that does its work.
 _CORE = {
@@ -84,7 +86,7 @@ def register_codec(cls: type[Codec]) -> type[Codec]:
 
 def codec_names() -> list[str]:
     """The names of all codecs of this package and of other installed packages."""
-    installed = (point.name for point in entry_points(group=_GROUP))
+    installed = (point.name for point in _entry_points())
     return sorted({*_CORE, *NUMCODECS, *ALIASES, *_loaded, *installed})
 
 
@@ -110,9 +112,15 @@ def codec_class(name: str) -> type[Codec]:
     return _loaded[name]
 
 
+def _entry_points() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # imported late: it takes milliseconds
+
+    return entry_points(group=_GROUP)
+
+
 def _installed(name: str) -> type[Codec]:
     """The class of a codec of another package, which is imported only when a document or a user names it."""
-    points = [*entry_points(group=_GROUP, name=name)]
+    points = [point for point in _entry_points() if point.name == name]
     if not points:
         raise unknown(name, "name", codec_names())
     try:
@@ -132,7 +140,7 @@ def unknown(name: str, field: str, known: list[str]) -> UnknownExtensionError:
     """The error for a codec that is not known."""
     return UnknownExtensionError(
         "unknown codec", field=field, found=name, accepted=known,
-        advice="install the package that has it, or register a class for it with "
+        advice=did_you_mean(name, known) or "install the package that has it, or register a class for it with "
         "xzarr3.codecs.register_codec()",
     )  # fmt: skip
 
