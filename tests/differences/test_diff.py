@@ -314,9 +314,9 @@ PAIRS: dict[str, tuple[Callable[[], MemoryStore], Callable[[], MemoryStore], str
         lambda: _array(shape=1, dtype=[("a", "f8")], fill_value=np.array((0.1 + 1e-16,), [("a", "f8")])[()]),
         "fill_value",
     ),
-    "shapes of fields": (
-        lambda: _of_v2(dtype=[["a", "<f4", [2]]], fill_value=None),
-        lambda: _of_v2(dtype=[["a", "<f4", [3]]], fill_value=None),
+    "fields of fields": (
+        lambda: _of_v2(dtype=[["a", [["b", "<f4"]]]], fill_value=None),
+        lambda: _of_v2(dtype=[["a", [["b", "<f4"], ["c", "<f4"]]]], fill_value=None),
         "data_type",
     ),
     "years and days": (lambda: _data([1], "m8[Y]"), lambda: _data([365], "m8[D]"), "data_type"),

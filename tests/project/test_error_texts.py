@@ -106,8 +106,8 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "codec of format 2": (
         lambda: create(compressors={"id": "zlbi"}, zarr_format=2),
         "node '/', field 'id': unknown codec; found 'zlbi'; did you mean 'zlib'? accepted: 'zlib', "
-        "'adler32', 'astype', 'bitround', 'blosc', 'bz2', 'crc32', 'crc32c', 'delta', 'fixedscaleoffset' and 14 "
-        "more",
+        "'adler32', 'astype', 'bitround', 'blosc', 'bz2', 'crc32', 'crc32c', 'delta', 'fixedscaleoffset' and "
+        "14 more",
     ),
     "setting of a codec": (
         lambda: create(compressors={"name": "gzip", "configuration": {"level": 3, "levl": 3}}),
