@@ -140,8 +140,8 @@ def unknown(name: str, field: str, known: list[str]) -> UnknownExtensionError:
     """The error for a codec that is not known."""
     return UnknownExtensionError(
         "unknown codec", field=field, found=name, accepted=known,
-        advice=did_you_mean(name, known) or "install the package that has it, or register a class for it with "
-        "xzarr3.codecs.register_codec()",
+        advice=did_you_mean(name, known) or "install the package that has it, or register a class for it "
+        "with xzarr3.codecs.register_codec()",
     )  # fmt: skip
 
 

@@ -143,7 +143,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             raise _refused("not a structured dtype", data, "a list of pairs of name and dtype")
         fields = []
         for at, field in enumerate(name):
-            if isinstance(field, (list, tuple)) and len(field) == 3:
+            if isinstance(field, (list, tuple)) and len(field) == 3 and isinstance(field[2], (list, tuple)):
                 raise _unknown("a field that holds arrays", field, "name and dtype", str(at))
             if not isinstance(field, (list, tuple)) or len(field) != 2 or not isinstance(field[0], str):
                 raise _refused("not a field", field, "name and dtype", str(at))
