@@ -193,7 +193,7 @@ def test_listing_without_permission(base: Path) -> None:
                 lambda prefix=prefix: list(store.list_prefix(prefix)),
                 lambda prefix=prefix: store.list_dir(prefix),
                 lambda: list(store.list()),
-                lambda: xzarr3.create_group(store, overwrite=True),
+                *([] if prefix else [lambda: xzarr3.create_group(store, overwrite=True)]),
             )
         assert all(str(root) in str(error) and "list" in str(error) for error in errors)
     with permitted(0o300, root / "a"):
@@ -206,7 +206,7 @@ def test_listing_without_permission(base: Path) -> None:
             lambda: group.__delitem__("a"),
         )
     assert all("a/" in str(error) for error in errors)
-    assert list(group["a"]) == ["x"]
+    assert "a" not in group  # Its document went first, and then what is below it could not be found.
 
 
 @unprivileged()

@@ -131,8 +131,10 @@ class StagedKeys(Store):
         self._prefix = prefix
         self._guard = threading.Lock()
         self._written: set[str] = set()
+        self._alone = True  # no copy of this object exists that may have written values
 
     def __getstate__(self) -> dict[str, object]:
+        self._alone = False
         return {**self.__dict__, "_guard": None, "_written": set()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -148,15 +150,18 @@ class StagedKeys(Store):
         Raises
         ------
         StoreError
-            If values that this process stored are gone.
+            If values that this process stored are gone, or not listed while other processes may have stored
+            some as well.
         """
         there = set(self.list_prefix(""))
         with self._guard:
             lost = sorted(self._written - there)
-        if not all(parallel_map(self.exists, lost, self.concurrency)):  # listings may lag behind writes
+        is_late = lost and self._alone and all(parallel_map(self.exists, lost, self.concurrency))
+        if lost and not is_late:  # a listing may lag behind writes, and then those of others lack as well
             raise StoreError(
                 f"cannot write to {self}: values that this write stored before are gone, because {len(lost)} "
-                f"are not listed, {listed(lost[:3])}; repeat the write"
+                f"are not listed, {listed(lost[:3])}, and those of other processes may not be listed either; "
+                "repeat the write"
             )
         return there.union(lost)
 

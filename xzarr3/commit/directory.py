@@ -24,7 +24,7 @@ from xzarr3.errors import StoreError
 from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
 from xzarr3.stores import LocalStore
-from xzarr3.stores.local.files import discard, make
+from xzarr3.stores.local.files import discard, failed, make
 
 
 class Directory(Transaction):
@@ -62,7 +62,7 @@ class Directory(Transaction):
             make(self.target.check_inside(self._new, f"{self.top}{NEW}"), fsync=self.target.fsync)
             self._made = os.stat(self._new)
         except OSError as error:
-            raise StoreError(f"cannot write to {self.target}: {error.strerror or error}") from error
+            raise failed(f"cannot write to {self.target}", error) from error
 
     def publish(self) -> None:
         store, path = self.target, self.place.path
@@ -74,7 +74,7 @@ class Directory(Transaction):
         try:
             away, come = self._units()
         except OSError as error:
-            raise StoreError(f"cannot replace '/{path}' in {store}: {error.strerror or error}") from error
+            raise failed(f"cannot replace '/{path}' in {store}", error) from error
         if not self._is_kept():  # looked at only now: it may have been removed while it was listed
             raise self.gone()
         for unit in (*away, *come) if path else ():

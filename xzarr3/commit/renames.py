@@ -14,10 +14,10 @@ import warnings
 from collections.abc import Iterator
 
 from xzarr3.commit.transaction import NEW, OLD, SWAP, Swap
-from xzarr3.errors import StoreError, printable
+from xzarr3.errors import printable
 from xzarr3.formats import FORMATS
 from xzarr3.stores import LocalStore
-from xzarr3.stores.local.files import erase_tree, make
+from xzarr3.stores.local.files import erase_tree, failed, make
 from xzarr3.stores.local.names import STAGED
 
 
@@ -118,7 +118,7 @@ def _moving(store: LocalStore) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot rename the files of {store}: {error.strerror or error}") from error
+        raise failed(f"cannot rename the files of {store}", error) from error
 
 
 def _place(store: LocalStore, name: str) -> str:
@@ -171,7 +171,7 @@ def remove_at_once(store: LocalStore, folder: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StoreError(f"cannot remove '{folder}': {error}") from error
+        raise failed(f"cannot remove '{folder}'", error) from error
     remove(removed)
 
 
@@ -181,4 +181,4 @@ def remove(folder: str) -> None:
         erase_tree(folder)
     except OSError as error:
         if os.path.lexists(folder):
-            raise StoreError(f"cannot remove '{folder}': {error}") from error
+            raise failed(f"cannot remove '{folder}'", error) from error

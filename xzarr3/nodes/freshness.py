@@ -64,6 +64,8 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
         if number > 1 or array._known.version is None:
             version = array.store.versions([array._key])[0]
             if version is None:
+                if array.store.traits.tells_changes:
+                    raise _vanished(array)
                 missing = _read_and_look(read, [*filter(_needs_look, _decoded_like(array))], leaves)
                 if missing:  # They may have been erased just now.
                     _look(array)

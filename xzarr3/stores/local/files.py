@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
 from xzarr3._types import Buffer
-from xzarr3.errors import StoreError
+from xzarr3.errors import StoreError, StorePermissionError
 from xzarr3.stores.local import system
 from xzarr3.stores.local.names import LOCK, STAGED
 from xzarr3.stores.values import Closing, OversizedError, Scratch, Value, digest
@@ -317,6 +317,12 @@ def discard(name: str, at: int | None = None) -> None:
 # Directories
 
 
+def failed(text: str, error: OSError) -> StoreError:
+    """The error for a call to the system that failed."""
+    kind = StorePermissionError if isinstance(error, PermissionError) else StoreError
+    return kind(f"{text}: {error.strerror or error}")
+
+
 def staging_folders(root: str) -> list[str]:
     """The directories in the root of a store in which writes have staged values, or have their leases."""
     try:
@@ -329,7 +335,7 @@ def staging_folders(root: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise StoreError(f"cannot list '{root}': {error.strerror or error}") from error
+        raise failed(f"cannot list '{root}'", error) from error
 
 
 def make(folder: str, *, fsync: bool) -> None:
