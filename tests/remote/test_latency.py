@@ -269,7 +269,8 @@ def test_a_node_is_made_in_few_rounds(zarr_format: Any, first: int, below: int) 
         with store.counted() as count, pytest.raises(error):
             make(path)
         assert not count.of("set")
-    assert rounds_of(store, lambda: make(shape=5, overwrite=True)) <= 16
+    # It is staged, and swapped under a lease: a failure leaves the old array.
+    assert rounds_of(store, lambda: make(shape=5, overwrite=True)) <= 30
 
 
 @pytest.mark.parametrize(("zarr_format", "rounds"), [(3, 7), (2, 9)])
