@@ -22,7 +22,7 @@ RECENT = tuple(map(int, pytest.importorskip("zarr").__version__.split(".")[:2]))
 NUMPY = [
     *NUMERIC, *(f">{native(name).str[1:]}" for name in NUMERIC if native(name).itemsize > 1),
     "S1", "S9", "<U1", ">U7", "<M8[s]", ">M8[10us]", "<m8[ns]", ">m8[7D]", "<M8[Y]", "<M8",
-    np.dtype([("a", "<i2"), ("b", ">f4")]), np.dtype([("a", [("x", "f8"), ("y", "S3")]), ("t", "<M8[s]")]),
+    np.dtype([("a", "<i2"), ("b", "<f4")]), np.dtype([("a", [("x", "f8"), ("y", "S3")]), ("t", "<M8[s]")]),
     np.dtype([("v", "V3"), ("u", "<U2")]),
 ]  # fmt: skip
 
@@ -38,7 +38,7 @@ def plain(data: Any) -> Any:
     return json.loads(json.dumps(data))
 
 
-PLAIN: list[Any] = [("a", "<i2"), ("b", ">f4")]
+PLAIN: list[Any] = [("a", "<i2"), ("b", "<f4")]
 NESTED: list[Any] = [("p", [("x", "f8")]), ("s", "S3")]
 
 
