@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -64,20 +65,29 @@ def test_with_zarr_python(dtype: str, filters: Any, compressors: Any, tmp_path: 
     document = json.loads((tmp_path / "theirs" / "zarr.json").read_text())
     parsed = [codec_from_json(item) for item in document["codecs"]]
     mine = json.loads((tmp_path / "ours" / "zarr.json").read_text())
-    assert [codec_from_json(item) for item in mine["codecs"]] == parsed
+    assert [_of_any_type_size(codec_from_json(item)) for item in mine["codecs"]] == [
+        _of_any_type_size(codec) for codec in parsed
+    ]
     copy = xzarr3.open_array(tmp_path / "theirs", mode="r+")
     copy[...] = values
     assert same_bits(zarr.open_array(tmp_path / "theirs", mode="r")[...], expected)
 
 
+def _of_any_type_size(codec: Any) -> Any:
+    """Ours notes the size of elements, which numcodecs finds out."""
+    return dataclasses.replace(codec, typesize=None) if codec.name == "blosc" else codec
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_swapped_bytes_of_zarr_python(tmp_path: Path) -> None:
-    """What zarr-python writes for a big endian filter; it does not always read it back itself."""
+def test_swapped_bytes_of_zarr_python_are_refused(tmp_path: Path) -> None:
+    """An array and its filters have one byte order; zarr-python does not always read these back itself."""
     values = numbers("i4", (7, 9))
     options: dict[str, Any] = {"shape": values.shape, "chunks": (4, 5), "dtype": "i4", "compressors": None}
     filters = [zarr_numcodecs.Delta(dtype=">i4")]
     zarr.create_array(tmp_path / "theirs", filters=filters, **options)[...] = values
-    assert same_bits(xzarr3.open_array(tmp_path / "theirs")[...], values)
-    xzarr3.create_array(tmp_path / "ours", filters=filters, **options)[...] = values
-    for key in ("c/0/0", "c/0/1", "c/1/0", "c/1/1"):
-        assert (tmp_path / "ours" / key).read_bytes() == (tmp_path / "theirs" / key).read_bytes()
+    for ask in (
+        lambda: xzarr3.open_array(tmp_path / "theirs")[...],
+        lambda: xzarr3.create_array(tmp_path / "ours", filters=filters, **options),
+    ):
+        with pytest.raises(xzarr3.MetadataError, match="one byte order"):
+            ask()
