@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from xzarr3._types import Buffer
@@ -25,6 +26,7 @@ from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
 from xzarr3.stores import LocalStore
 from xzarr3.stores.local.files import discard, failed, make
+from xzarr3.stores.local.names import STAGED
 
 
 class Directory(Transaction):
@@ -68,7 +70,8 @@ class Directory(Transaction):
         store, path = self.target, self.place.path
         self.check_groups()
         store_documents(self.store, self.new.format, self.new.documents, last=path)
-        self._reserve()
+        with self._noting():
+            self._reserve()
         if not self.overwrite and self.place.is_occupied():
             raise self.place.taken()
         try:
@@ -80,11 +83,10 @@ class Directory(Transaction):
         for unit in (*away, *come) if path else ():
             store.check_inside(os.path.dirname(os.path.join(store.root, unit)), path)
         swap = self.swap([away], come, whole=False)
-        store.set(f"{self.top}{SWAP}", swap.text())
-        if (
-            self.plan is not None and self.lease is not None
-        ):  # the lease of other writes says so from the start
-            self.lease.say(path, SWAPPING, self.top)
+        with self._noting():
+            store.set(f"{self.top}{SWAP}", swap.text())
+            if self.plan is not None and self.lease is not None:  # that of others says so from the start
+                self.lease.say(path, SWAPPING, self.top)
         self.is_swapping = True
         for each in self.place.formats:  # first, so that no consolidated copy outlives its document
             drop_from_consolidated(store, each, path)
@@ -94,6 +96,17 @@ class Directory(Transaction):
             raise self.place.taken()
         self.new.follow(store)
         self.is_swapping = False
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Errors about the lease and the list of the swap name the node: of these keys no user knows."""
+        try:
+            yield
+        except StoreError as error:
+            if STAGED not in str(error) or not isinstance(error.__cause__, OSError):
+                raise
+            text = f"cannot replace '/{self.place.path}' in {self.target}: the swap cannot be noted"
+            raise failed(text, error.__cause__) from error
 
     def _is_kept(self) -> bool:
         """Whether the staging directory is still the one that was made."""
