@@ -925,19 +925,14 @@ class Array(Node):
         fields: Fields | None = None,
         *,
         threads: int | None = None,
-        left_out: list[tuple[int, ...]] | None = None,
     ) -> None:
-        """Write to a selection that has been worked out; see :meth:`set`.
-
-        ``left_out`` gets the coordinates of the units that are not stored because they hold only the fill
-        value.
-        """
+        """Write to a selection that has been worked out; see :meth:`set`."""
         self._check_writable()
         if self.store.concurrency > 1 and self.store.versions([self._key])[0] is None:
             self._check_to_write()
         else:
             self._check_current()
-        self._write(selection, values, fields, threads, left_out)
+        self._write(selection, values, fields, threads)
 
     def _write(
         self,
@@ -945,7 +940,6 @@ class Array(Node):
         values: npt.ArrayLike,
         fields: Fields | None = None,
         threads: int | None = None,
-        left_out: list[tuple[int, ...]] | None = None,
     ) -> None:
         plan = self.engine.plan(selection)
         names: tuple[str, ...] = ()
@@ -956,14 +950,7 @@ class Array(Node):
             fitted = self._fitted_fields(values, plan.shape, fields)
         threads = asked_threads(threads)
         try:
-            self.engine.write(
-                plan,
-                plan.source(fitted),
-                threads,
-                keep_empty=self._keeps_empty,
-                fields=names,
-                left_out=left_out,
-            )
+            self.engine.write(plan, plan.source(fitted), threads, keep_empty=self._keeps_empty, fields=names)
         finally:
             self._stored = None
             note_values(self)

@@ -203,7 +203,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         plan: ReadPlan,
         native: NativeRead | NativeWrite | None,
         threads: int | None,
-        absent: list[tuple[int, ...]] | None,
+        absent: list[tuple[int, ...]] | None = None,
     ) -> tuple[Iterator[Batch], int, int]:
         """Let native code do what it can.
 
@@ -242,7 +242,6 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         *,
         keep_empty: bool,
         fields: tuple[str, ...] = (),
-        left_out: list[tuple[int, ...]] | None = None,
     ) -> None:
         """Write ``source`` to what ``plan`` selects.
 
@@ -259,8 +258,6 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
             Whether to store units that hold only the fill value. Otherwise they are erased.
         fields : tuple of str
             The fields of the elements to write; all fields if empty.
-        left_out : list, optional
-            Gets the coordinates of the units that are absent afterwards.
 
         Raises
         ------
@@ -273,10 +270,10 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         from xzarr3.io.native_write import NativeWrite
 
         native = None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty)
-        units, number, _ = self._left(plan, native, threads, left_out)
+        units, number, _ = self._left(plan, native, threads)
         if number:
             runs = Runs(units, number, min(self.threads(plan, threads, writes=True), number))
-            given = keep_empty, fields, left_out
+            given = keep_empty, fields
             runs.share(lambda: UnitWriter(self, plan.addressing, *given).run(runs, source), self.pool)
 
     def clear(self, coords: tuple[int, ...], inner: tuple[slice, ...], *, keep_empty: bool) -> None:

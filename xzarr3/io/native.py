@@ -64,7 +64,7 @@ class Left(NamedTuple):
     """What native code leaves to Python."""
 
     absent: list[Numbers]
-    """Coordinates of the units that a read found absent, or a write left out."""
+    """Coordinates of the units that a read found absent."""
     coords: set[tuple[int, ...]]
     """The units that Python has to read or write."""
 

@@ -16,7 +16,6 @@ from xzarr3.errors import Xzarr3Error
 from xzarr3.grid import Steps
 from xzarr3.io import rows
 from xzarr3.io.native import (
-    ABSENT,
     DONE,
     LARGEST,
     LEFT,
@@ -156,7 +155,6 @@ class NativeWrite:
             self._left.coords.update(each)
             return
         if folder is None:
-            self._left.absent.append(coords)
             return
         try:
             with free_key_locks(engine.store_identity, keys) as held:
@@ -171,7 +169,6 @@ class NativeWrite:
         finally:
             os.close(folder)
         self._left.coords.update(map(tuple, coords[np.isin(call.status, (LEFT, _NOT_OURS))].tolist()))
-        self._left.absent.append(coords[call.status == ABSENT])
 
     def _folder(self, coords: Numbers) -> int | None:
         """The directory of the units, open; None if there is none and none is needed."""

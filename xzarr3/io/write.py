@@ -42,15 +42,12 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
         Whether to store units that hold only the fill value.
     fields : tuple of str
         The fields of the elements to write; all fields if empty.
-    left_out : list, optional
-        Gets the coordinates of the units that are absent afterwards.
     """
 
     engine: Engine
     addressing: Slices
     keep_empty: bool
     fields: tuple[str, ...] = ()
-    left_out: list[tuple[int, ...]] | None = None
 
     @for_array(lambda writer: writer.engine)
     def run(self, runs: Runs, source: AnyArray) -> int:
@@ -63,46 +60,36 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
                 key = self.engine.key(unit.coords)
                 try:
                     change = self._replace if all(unit.whole) and not self.fields else self.update
-                    stored = change(chain, key, unit.inner, source[unit.outer])
+                    change(chain, key, unit.inner, source[unit.outer])
                 except ChunkError as error:
                     error.key, error.chunk = key, unit.coords
                     raise
                 if chain.shard is not None:  # The kept index is out of date now.
                     forget_index(chain.shard, self.engine.store_identity, key)
-                if not stored and self.left_out is not None:
-                    self.left_out.append(unit.coords)
         return 0
 
-    def _replace(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
-        """Store a unit whose elements are all given; returns whether the unit exists afterwards."""
+    def _replace(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
+        """Store a unit whose elements are all given, or erase it."""
         spec = chain.spec
         if self._is_empty(spec, values):
             with key_lock(self.engine.store.identity, key):
                 if self.engine.waiting or self.engine.store.exists(key):
                     self.engine.store.erase(key)
-            return False
+            return
         if values.shape != spec.shape or _is_mesh(inner):
             chunk = spec.data_type.filled(spec.shape, spec.fill_value)
             self.addressing.put(chunk, inner, values)
             values = chunk
         pieces = chain.encoded_pieces(values, keep_empty=self.keep_empty)
         self.engine.store.put(key, pieces)
-        return True
 
     @for_array(lambda writer: writer.engine)
-    def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
-        """Change a part of a unit without losing changes by other writers.
-
-        Returns whether the unit exists afterwards.
-        """
+    def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
+        """Change a part of a unit without losing changes by other writers."""
         spec = chain.spec
-        there = True
 
         def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
-            nonlocal there
-            there = True
             if stored is None and self._is_empty(spec, values):
-                there = False
                 return UNCHANGED
             if chain.shard is not None:
                 pieces = self._updated_shard(chain.shard, stored, inner, values)
@@ -110,7 +97,6 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
                 data = self._updated(chain, stored, inner, values)
                 pieces = [] if data is None else [data]
             if pieces or stored is None or self.engine.store.traits.erases_conditionally:
-                there = bool(pieces)
                 return pieces or None
             return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
 
@@ -119,7 +105,6 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
                 update(self.engine.store, key, change, into=scratch, limit=self.engine.largest_value)
         except OversizedError as error:
             raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
-        return there
 
     def _updated(
         self, chain: CodecChain, stored: Buffer | None, inner: Inner, values: AnyArray
