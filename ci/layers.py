@@ -48,7 +48,7 @@ LAYERS: list[dict[str, str]] = [
     },
     {
         "nodes": "finding nodes; making, changing and erasing them; pickling; freshness",
-        "commit": "the lease of a writer; staging, swapping, resuming a write",
+        "commit": "the transaction that makes or replaces a node; the lease of a writer",
     },
     {"io": "selection, projection on the grid, byte ranges, plan, executor; reads and writes of chunks"},
     {"formats": "documents of v3, v2 and the draft to metadata, and back"},
