@@ -997,8 +997,9 @@ def test_what_cannot_be_removed_after_a_swap_blocks_nobody(
     without_group(tmp_path, "h")
     with monkeypatch.context() as patch:
         patch.setattr(renames, "remove", busy)
-        with pytest.warns(UserWarning, match="could not be removed.*busy"):
+        with pytest.warns(UserWarning, match="could not be removed.*busy") as told:
             to_zarr(filled(2), tmp_path, group="g", mode="w")
+        assert told[0].filename == __file__
         with pytest.warns(UserWarning, match="could not be removed.*busy"):
             assert values(tmp_path, "h") == [2, 2, 2, 2]
         assert not list(tmp_path.glob(".xzarr3-staged-*/.xzarr3-lease"))

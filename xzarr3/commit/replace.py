@@ -66,7 +66,7 @@ def _clean(done: Transaction) -> None:
         warnings.warn(
             f"'/{printable(done.place.path)}' in {done.target} was written, but some values that it "
             f"replaced, or that it needed while writing, could not be removed: {error}",
-            stacklevel=levels_to_caller(),
+            stacklevel=levels_to_caller(("xzarr3", "contextlib")),  # `write` is a context manager
         )
 
 
