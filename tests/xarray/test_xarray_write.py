@@ -1232,7 +1232,8 @@ def test_a_failed_write_leaves_what_was_there_or_can_be_ended(group: str | None,
             if any("xzarr3.recover(store)" in note for note in getattr(failure, "__notes__", ())):
                 done = xzarr3.recover(store)
                 assert done in ([f"/{group or ''}"], [])
-                xr.testing.assert_identical(open_dataset(store, group=group), small() if done else old)
+                found = open_dataset(store, group=group)
+                assert found.identical(small()) or (not done and found.identical(old))
                 ended += bool(done)
             else:
                 left = {key: value for key, value in contents(store).items() if ".xzarr3" not in key}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 from xzarr3._types import Buffer
@@ -26,7 +25,6 @@ from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
 from xzarr3.stores import LocalStore
 from xzarr3.stores.local.files import discard, failed, make
-from xzarr3.stores.local.names import STAGED
 
 
 class Directory(Transaction):
@@ -70,7 +68,7 @@ class Directory(Transaction):
         store, path = self.target, self.place.path
         self.check_groups()
         store_documents(self.store, self.new.format, self.new.documents, last=path)
-        with self._noting():
+        with self.noting():
             self._reserve()
         if not self.overwrite and self.place.is_occupied():
             raise self.place.taken()
@@ -83,7 +81,7 @@ class Directory(Transaction):
         for unit in (*away, *come) if path else ():
             store.check_inside(os.path.dirname(os.path.join(store.root, unit)), path)
         swap = self.swap([away], come, whole=False)
-        with self._noting():
+        with self.noting():
             store.set(f"{self.top}{SWAP}", swap.text())
             if self.plan is not None and self.lease is not None:  # that of others says so from the start
                 self.lease.say(path, SWAPPING, self.top)
@@ -96,17 +94,6 @@ class Directory(Transaction):
             raise self.place.taken()
         self.new.follow(store)
         self.is_swapping = False
-
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """Errors about the lease and the list of the swap name the node: of these keys no user knows."""
-        try:
-            yield
-        except StoreError as error:
-            if STAGED not in str(error) or not isinstance(error.__cause__, OSError):
-                raise
-            text = f"cannot replace '/{self.place.path}' in {self.target}: the swap cannot be noted"
-            raise failed(text, error.__cause__) from error
 
     def _is_kept(self) -> bool:
         """Whether the staging directory is still the one that was made."""

@@ -85,7 +85,8 @@ class Keys(Transaction):
         self._is_ours = True
         if self.is_staged or self.plan is not None:
             key = None if self.lease is None else self.lease.key
-            self.target.set(f"{self.top}{BEGUN}", now(staged=self.is_staged, lease=key))
+            with self.noting():
+                self.target.set(f"{self.top}{BEGUN}", now(staged=self.is_staged, lease=key))
 
     def publish(self) -> None:
         self.check_groups()
@@ -132,9 +133,10 @@ class Keys(Transaction):
                 "store that lists all of its keys"
             )
         swap = self.swap(away, sorted(come), whole=True)
-        store.set(f"{self.top}{SWAP}", swap.text())
-        if self.lease is not None:
-            self.lease.say(place.path, SWAPPING, self.top)
+        with self.noting():
+            store.set(f"{self.top}{SWAP}", swap.text())
+            if self.lease is not None:
+                self.lease.say(place.path, SWAPPING, self.top)
         self.is_swapping = True
         put_in_place(store, self.new.format, self.top, swap)
 

@@ -13,15 +13,14 @@ from __future__ import annotations
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from xzarr3._types import Buffer
 from xzarr3.commit.lease import Lease
 from xzarr3.commit.places import Place
-from xzarr3.errors import (
-    StoreError,
-)
+from xzarr3.errors import StoreError, StorePermissionError
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -31,6 +30,7 @@ from xzarr3.nodes.create import groups_missing, make_groups_above
 from xzarr3.nodes.find import DocumentView, held_below, read_metadata
 from xzarr3.nodes.node import ancestors
 from xzarr3.stores import Store
+from xzarr3.stores.local.files import failed
 from xzarr3.stores.local.names import STAGED, is_lock
 
 NEW, OLD = "new", "old"
@@ -194,6 +194,18 @@ class Transaction(ABC):
                 self.lease.leave()
         except StoreError as another:
             error.add_note(f"not all that was written already could be removed: {another}")
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Errors about what the write notes for itself name the node: of these keys no user knows."""
+        try:
+            yield
+        except StoreError as error:
+            if STAGED not in str(error) or type(error) not in (StoreError, StorePermissionError):
+                raise
+            text = f"cannot write '/{self.place.path}' to {self.target}: its state cannot be noted"
+            cause = error.__cause__
+            raise (failed(text, cause) if isinstance(cause, OSError) else type(error)(text)) from error
 
     def check_groups(self) -> None:
         """Raise if there is an array above the node."""
