@@ -26,13 +26,14 @@ find_python() {
     return 1
 }
 
-# prepare_venv DIR EXTRA: makes the environment DIR with this checkout and its extra EXTRA installed.
-# An environment that is there already is installed into again only if pyproject.toml, native code, the extra
+# prepare_venv DIR EXTRAS [GROUP]: makes the environment DIR with this checkout, its extras EXTRAS (comma between them)
+# and what the dependency group GROUP of pyproject.toml lists.
+# An environment that is there already is installed into again only if pyproject.toml, native code, these words
 # or the place of the checkout changed, and made anew only if its Python does not run or PYTHON names one.
 prepare_venv() {
-    local dir="$1" extra="$2" stamp wanted python
+    local dir="$1" extras="$2" group="${3:-}" stamp wanted python pip
     stamp="$dir/installed"
-    wanted="$(cat pyproject.toml xzarr3/io/_native.c ci/hatch_build.py | cksum) $extra $PWD ${PYTHON:-}"
+    wanted="$(cat pyproject.toml xzarr3/io/_native.c ci/hatch_build.py | cksum) $extras $group $PWD ${PYTHON:-}"
     if [ -x "$dir/bin/python" ] && usable_python "$dir/bin/python" && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
@@ -42,7 +43,16 @@ prepare_venv() {
         "$python" -m venv --clear "$dir" || return 1
     fi
     rm -f "$stamp"
-    echo "== installing xzarr3[$extra] into $dir"
-    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]" || return 1
+    echo "== installing xzarr3[$extras]${group:+ and the group $group} into $dir"
+    pip=("$dir/bin/python" -m pip install --quiet --disable-pip-version-check)
+    if [ -n "$group" ]; then
+        "${pip[@]}" "pip>=25.1" || return 1  # The first that knows groups.
+    fi
+    "${pip[@]}" --editable ".[$extras]" ${group:+--group "$group"} || return 1
     printf '%s' "$wanted" >"$stamp"
+}
+
+# prepare_test_venv DIR: the environment of the tests.
+prepare_test_venv() {
+    prepare_venv "$1" codecs,demo,ml-dtypes,object test
 }

@@ -14,7 +14,7 @@ usable_python() {
 }
 
 venv="${VENV:-.venv-bench}"
-if ! prepare_venv "$venv" bench; then
+if ! prepare_venv "$venv" object bench; then
     echo "the bench needs Python >= 3.12 and the package index" >&2
     exit 1
 fi

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source ci/_venv.sh
 venv="${VENV:-.venv-test}"
-prepare_venv "$venv" test
+prepare_test_venv "$venv"
 
 wheel="pyramids-core==0.72.0"
 gdal="$venv/gdal"

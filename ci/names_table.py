@@ -3,7 +3,7 @@
     python ci/names_table.py    prints what is wrong: names without a place in the table, and others
 
 The reasons are here and in :mod:`xzarr3.names`. The names are those of the installed zarr-python.
-``ci/reference.py`` puts the table into the reference.
+``notebooks/conf.py`` puts the table into the site.
 """
 
 from __future__ import annotations

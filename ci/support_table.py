@@ -1,6 +1,6 @@
 """The table of what is supported in which format, made from the registries by trying it.
 
-``python ci/support_table.py`` prints it, and ``ci/reference.py`` puts it into the reference.
+``python ci/support_table.py`` prints it, and ``notebooks/conf.py`` puts it into the site.
 """
 
 from __future__ import annotations

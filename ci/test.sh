@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes an environment in .venv-test, then checks lint, format and types and runs the default tests.
+# Makes an environment in .venv-test, then checks lint, format, types and layers and runs the default tests.
 # `bash ci/test.sh --all` runs every test: those with servers (installed in .servers), a browser, clusters, other
 # libraries and killed processes as well. Other arguments go to pytest (`bash ci/test.sh --all -k demo`).
 # VENV names another directory for the environment, JOBS another number of processes than there are cores.
@@ -12,7 +12,7 @@ fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source ci/_venv.sh
 venv="${VENV:-.venv-test}"
-prepare_venv "$venv" test
+prepare_test_venv "$venv"
 bin="$venv/bin"
 
 echo "== ruff check"
@@ -21,6 +21,8 @@ echo "== ruff format"
 "$bin/ruff" format --check .
 echo "== mypy"
 "$bin/mypy"
+echo "== imports between layers"
+"$bin/lint-imports" --no-cache >"$venv/imports.log" || { cat "$venv/imports.log"; exit 1; }
 run=("$bin/python" -m pytest -n "${JOBS:-logical}" --maxprocesses 8 --dist worksteal)
 if ! "$all"; then
     echo "== pytest: the default tests (--all adds those with servers, clusters, other libraries and kills)"

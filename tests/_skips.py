@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 KNOWN: dict[str, tuple[str, ...]] = {
-    "A package is not installed. Where one of the extra `test` is absent, test_packaging.py fails.": (
+    "A package is not installed. Where one of the group `test` is absent, test_packaging.py fails.": (
         "could not import ",
         r"module '\w+' has __version__",
         r"[\w-]+ is not installed: ",

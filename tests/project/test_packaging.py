@@ -27,7 +27,8 @@ from packaging.tags import Tag, sys_tags
 import xzarr3
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 IMPORT_BUDGET = 300_000  # Calls and returns, beyond numpy's; there are 213,000.
 LIBRARIES = {"google_crc32c", "msgspec", "numpy", "typing_extensions", "xzarr3"}
 
@@ -70,7 +71,7 @@ def test_every_public_object_is_there_and_has_a_docstring() -> None:
 
 
 def test_modules_need_only_declared_dependencies() -> None:
-    """pandas and botocore come with a declared one, which documents them as its own interface."""
+    """pandas, botocore and psutil come with declared ones: xarray, boto3 and distributed."""
     extras = {"dtypes/ml_dtypes.py": ("ml-dtypes",), "stores/object/client.py": ("object", "aws")}
     bridges = {"stores/foreign.py": {"zarr"}}  # Only called with objects of that library.
     extras |= dict.fromkeys(("advice/plot.py", "advice/report.py"), ("demo",))
@@ -83,31 +84,36 @@ def test_modules_need_only_declared_dependencies() -> None:
         assert "zarr" not in declared
         if "if TYPE_CHECKING:\n    from typing_extensions" in source.read_text(encoding="utf-8"):
             declared.add("typing_extensions")
-        declared |= {"botocore", "pandas", "xzarr3"} | sys.stdlib_module_names
+        declared |= {"botocore", "pandas", "psutil", "xzarr3"} | sys.stdlib_module_names
         undeclared[where] = imported(source) - declared - bridges.get(where, set())
     assert {where: names for where, names in undeclared.items() if names} == {}
 
 
-def required(extra: str) -> Iterator[Requirement]:
-    """What an extra asks for on this Python."""
-    for line in PROJECT["optional-dependencies"][extra]:
-        requirement = Requirement(line)
-        if requirement.name == "xzarr3":
-            for other in requirement.extras:
-                yield from required(other)
-        elif requirement.marker is None or requirement.marker.evaluate():
-            yield requirement
+def grouped(group: str) -> Iterator[str]:
+    """What a dependency group lists, with the groups that it includes."""
+    for line in PYPROJECT["dependency-groups"][group]:
+        if isinstance(line, str):
+            yield line
+        else:
+            yield from grouped(line["include-group"])
 
 
 def test_the_packages_of_the_tests_are_installed() -> None:
     """Without one of them other tests would be skipped, and what they test would fail unseen."""
     absent = set()
-    for requirement in (*map(Requirement, PROJECT["dependencies"]), *required("test")):
+    extras = (PROJECT["optional-dependencies"][name] for name in ("codecs", "demo", "ml-dtypes", "object"))
+    for requirement in map(Requirement, itertools.chain(PROJECT["dependencies"], *extras, grouped("test"))):
         try:
-            importlib.metadata.version(requirement.name)
+            if requirement.marker is None or requirement.marker.evaluate():
+                importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
             absent.add(requirement.name)
-    assert absent == set(), "python -m pip install --editable '.[test]' installs them"
+    assert absent == set(), "bash ci/test.sh installs them"
+
+
+def test_extras_are_for_users_and_dependencies_are_few() -> None:
+    assert len(PROJECT["dependencies"]) <= 13
+    assert not PROJECT["optional-dependencies"].keys() & PYPROJECT["dependency-groups"].keys()
 
 
 def test_reasons_to_skip_a_test() -> None:

@@ -1,37 +1,41 @@
-"""README.md and the pages of the reference say what is: their code runs, no part or link is out of date."""
+"""README.md and the pages of the site say what is: their code runs, names exist, no link is dead."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import inspect
+import itertools
+import pkgutil
 import re
 import tomllib
 import warnings
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import docstrings
-import layers
-import pages
+import _pages
 import pytest
 import xarray as xr
 
 import xzarr3
 from xzarr3.codecs import registry
 
-ROOT = pages.ROOT
-PAGES = pages.pages()
-BY_HAND = {page.stem: pages.by_hand(page.read_text("utf-8")) for page in PAGES}
+ROOT = _pages.ROOT
+PAGES = _pages.pages()
+IMPORTLINTER = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The blocks of a language that are written by hand, in order."""
-    return [text for each, text in pages.blocks(BY_HAND[page]) if each == language]
+    """The blocks of a language, in order."""
+    return [text for each, text in _pages.blocks(PAGES[page]) if each == language]
 
 
-WITH_CODE = [page for page in BY_HAND if blocks(page, "python")]
+WITH_CODE = [page for page in PAGES if blocks(page, "python")]
 PRINTED = {
-    "arrays": ["[20. 20. nan nan]"],
-    "opening": ["(31, 28, 31, 30", "[59.9  0. ]"],
+    "api/opening": ["(31, 28, 31, 30", "[59.9  0. ]"],
+    "howto/append_daily": ["would be there twice"],
 }
 """What blocks without a block of text below them print."""
 
@@ -55,7 +59,7 @@ def test_blocks_run(
     others, outputs = "", 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for (language, block), (below, output) in pairwise([*pages.blocks(BY_HAND[page]), ("", "")]):
+        for (language, block), (below, output) in pairwise([*_pages.blocks(PAGES[page]), ("", "")]):
             if language == "python":
                 run(page, block, names)
                 printed = " ".join(capsys.readouterr().out.replace(str(tmp_path), "/data").split())
@@ -70,26 +74,27 @@ def test_blocks_run(
 
 
 def test_every_page_with_examples_runs_them() -> None:
-    assert {"README", "arrays", "codecs", "dask", "opening", "stores", "tools", "xarray"} <= set(WITH_CODE)
+    without = {"howto/index"}
+    assert {page for page in PAGES if page.startswith("howto/")} - without <= {"README", *WITH_CODE}
     assert sum(len(blocks(page, "python")) for page in WITH_CODE) >= 30
 
 
 @pytest.fixture
 def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the first block of the page of stores names: the dataset ``ds``."""
+    """What the first block of the page names: the dataset ``ds``."""
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
-    run("stores", blocks("stores", "python")[0], found)
+    run("howto/write_to_s3", blocks("howto/write_to_s3", "python")[0], found)
     return found
 
 
 def run_at(place: str, names: dict[str, Any], replaced: dict[str, str]) -> None:
     """Run the block of a place, with other words for where that is."""
-    (block,) = blocks("stores", f"python {place}")
+    (block,) = blocks("howto/write_to_s3", f"python {place}")
     for old, new in replaced.items():
         assert old in block
         block = block.replace(old, new)
-    run("stores", block, names)
+    run("howto/write_to_s3", block, names)
 
 
 def test_block_of_s3(names: dict[str, Any], s3_server: Any) -> None:
@@ -126,65 +131,103 @@ def test_block_of_http(names: dict[str, Any], http_server: Any) -> None:
     xr.testing.assert_equal(names["daily"].compute(), names["ds"])
 
 
-def test_layers_hold() -> None:
-    assert layers.broken() == []
+def test_imports_hold_to_the_layers() -> None:
+    """The contracts of pyproject.toml, which ``lint-imports`` checks."""
+    cli = pytest.importorskip("importlinter.cli")
+    with contextlib.chdir(ROOT):
+        assert cli.lint_imports(no_cache=True) == cli.EXIT_STATUS_SUCCESS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("xzarr3", exclude_type_checking_imports=True, cache_dir=None)
+    imports = {each: graph.find_modules_directly_imported_by(each) for each in graph.modules}
+    TopologicalSorter(imports).prepare()
+
+
+def rooms(text: str) -> list[str]:
+    """The rooms that a text names in code, in order, without repetition."""
+    names = {each for layer in IMPORTLINTER["contracts"][0]["layers"] for each in layer.split(" : ")}
+    found = re.findall(r"(\w+)(?:/|\.py)", text)
+    return list(dict.fromkeys(each for each in found if each in names))
+
+
+def test_layers_of_the_picture_are_those_of_the_contract() -> None:
+    (picture,) = (text for page in ("README", "CONTRIBUTING") for text in blocks(page, "mermaid"))
+    layers = [layer.split(" : ") for layer in IMPORTLINTER["contracts"][0]["layers"]]
+    assert [rooms(line) for line in picture.splitlines() if rooms(line)] == layers
+    tour = rooms("\n".join(re.findall(r"^\| .*", PAGES["CONTRIBUTING"], re.MULTILINE)))
+    assert sorted(tour) == sorted(itertools.chain(*layers))
+
+
+@pytest.mark.parametrize("page", _pages.FORGE, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
-    assert pages.dead(page) == []
+    assert _pages.dead(page) == []
 
 
-def test_parts_are_those_that_the_code_gives() -> None:
-    zarr = pytest.importorskip("zarr")
-    pytest.importorskip("ml_dtypes")
-    import reference
+def listed() -> list[str]:
+    """The names that the pages of the API list, with their modules."""
+    found = []
+    for page, text in PAGES.items():
+        for language, block in _pages.blocks(text) if page.startswith("api/") else ():
+            if language == "{eval-rst}":
+                module = re.search(r"currentmodule:: (\S+)", block)
+                assert module is not None
+                found += [f"{module[1]}.{name}" for name in re.findall(r"^   (\w+)$", block, re.MULTILINE)]
+    return found
 
-    makers = dict(reference.MAKERS)
-    if not zarr.__version__.startswith("3.4."):
-        del makers["zarr-python"]  # Its table has the names of this version.
-    assert reference.stale(makers) == [], "run: python ci/reference.py --write"
-    assert reference.missing() == []
-    assert "| `bool`, " in reference.support_table.table()
+
+def test_every_public_name_is_on_one_page_of_the_api() -> None:
+    names = listed()
+    assert len(names) == len(set(names))
+    things = {id(thing): name for name in names for thing in [pkgutil.resolve_name(name)]}
+    modules = ("", ".stores", ".codecs", ".dtypes", ".checks", ".differences", ".advice", ".testing")
+    public = [
+        f"{module.__name__}.{name}"
+        for module in (importlib.import_module(f"xzarr3{each}") for each in modules)
+        for name in module.__all__
+        if not name.startswith("_")
+    ]
+    assert [name for name in public if id(pkgutil.resolve_name(name)) not in things] == []
 
 
-def test_every_public_name_and_its_members_have_an_entry() -> None:
-    pytest.importorskip("zarr")
-    import reference
-
-    entries = reference.entries()
-    assert {f"xzarr3.{name}" for name in xzarr3.__all__ if name[0] != "_"} <= entries.keys()
-    for name in ("Array.append", "Array.oindex", "Group.members", "Store.put", "config.set"):
-        assert f"xzarr3.{name}" in entries
-    described = [entry.name for entry in entries.values() if entry.owner is None and not entry.is_constant]
-    assert [name for name in described if not entries[name].text and ".dtypes." not in name] == []
+def test_public_functions_and_classes_have_examples() -> None:
+    """And a text, but for the data types, whose class says it all."""
+    for name in listed():
+        thing = pkgutil.resolve_name(name)
+        if inspect.isroutine(thing) or inspect.isclass(thing):
+            assert thing.__doc__, name
 
 
 def test_names_of_zarr_python_have_a_place_in_the_table() -> None:
-    pytest.importorskip("zarr")
+    zarr = pytest.importorskip("zarr")
     import names_table
 
-    page = (pages.REFERENCE / "zarr_python.md").read_text("utf-8")
-    assert names_table.problems() == []
+    assert names_table.problems() == [] or not zarr.__version__.startswith("3.4.")
     for owner in names_table.OWNERS:
         assert names_table.same(owner)
-        listed = re.findall(rf"^\| {owner} \| (.*?) \|", page, re.MULTILINE)
+        listed = re.findall(rf"^\| {owner} \| (.*?) \|", names_table.table(), re.MULTILINE)
         assert set(names_table.theirs(owner)) <= set(re.findall(r"`(\w+)`", " ".join(listed)))
+
+
+def test_the_table_of_formats_is_made_by_trying() -> None:
+    pytest.importorskip("ml_dtypes")
+    import support_table
+
+    assert "| `bool`, " in support_table.table()
 
 
 def test_each_dependency_has_a_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {re.split(r"[\[<>=]", requirement)[0] for requirement in project["dependencies"]}
-    assert names <= set(re.findall(r"^\| `([\w-]+)(?:\[\w+\])?` \|", BY_HAND["inside"], re.MULTILINE))
+    table = re.findall(r"^\| `([\w-]+)(?:\[\w+\])?` \|", PAGES["CONTRIBUTING"], re.MULTILINE)
+    assert names <= set(table)
 
 
 def test_readme_is_short_and_names_its_commands() -> None:
-    text = BY_HAND["README"]
-    assert text.count("\n") <= 250
-    scripts = {
-        name for page in BY_HAND.values() for name in re.findall(r"(?:bash|python) (ci/[\w/.]+)", page)
-    }
-    assert {"ci/demo.sh", "ci/test.sh"} <= scripts
+    assert PAGES["README"].count("\n") <= 200
+    scripts = {name for text in PAGES.values() for name in re.findall(r"(?:bash|python) (ci/[\w/.]+)", text)}
+    assert {"ci/demo.sh", "ci/test.sh", "ci/docs.sh"} <= scripts
     assert [name for name in scripts if not (ROOT / name).exists()] == []
 
 
@@ -202,51 +245,5 @@ def test_a_dead_link_is_found(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# A page\n\n{text}\n")
     expected = BROKEN[text]
-    assert len(pages.dead(page)) == (expected is not None)
-    assert expected is None or expected in pages.dead(page)[0]
-
-
-DOCSTRING = """
-Give ``n`` times :func:`open_array`.
-
-Parameters
-----------
-n, m : int
-    How often.
-
-Raises
-------
-ValueError
-    If <never>.
-
-Examples
---------
->>> 1 + 1
-2
-"""
-MARKDOWN = """
-Give `n` times [`open_array`](there).
-
-**Parameters**
-
-- `n`, `m` (int): How often.
-
-**Raises**
-
-- ValueError: If &lt;never>.
-
-**Examples**
-
-```pycon
->>> 1 + 1
-2
-```
-"""
-
-
-def test_docstrings_become_markdown() -> None:
-    assert docstrings.markdown(DOCSTRING.strip(), lambda _: "there") == MARKDOWN.strip()
-
-    def call(a: int, *, b: str = "x", **unknown: Any) -> float: ...
-
-    assert docstrings.signature("call", call, typed=False) == 'call(a, *, b="x", **unknown) -> float'
+    assert len(_pages.dead(page)) == (expected is not None)
+    assert expected is None or expected in _pages.dead(page)[0]
