@@ -6,10 +6,14 @@ made anew by each build, in ``_made``, where pages include them.
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
+import inspect
 import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +53,8 @@ nb_execution_mode = "off"  # Outputs are stored; tests compare them with a new r
 html_theme = "pydata_sphinx_theme"
 html_title = f"xzarr3 {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {
     "logo": {"text": "xzarr3"},
     "navigation_with_keys": False,
@@ -136,6 +142,26 @@ def resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
     return None
 
 
+@functools.cache
+def texts() -> dict[str, str]:
+    """The texts below what modules assign, by name."""
+    found = {}
+    for file in sorted((HERE.parent / "xzarr3").rglob("*.py")):
+        for above, below in pairwise(ast.parse(file.read_text("utf-8")).body):
+            target = above.targets[0] if isinstance(above, ast.Assign) else getattr(above, "target", None)
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(target, ast.Name):
+                found[target.id] = inspect.cleandoc(str(text.value))
+    return found
+
+
+def describe(_app: Any, what: str, name: str, thing: Any, _options: Any, lines: list[str]) -> None:
+    """Give a constant the text below it, where Python only knows that of its type."""
+    text = texts().get(name.rpartition(".")[2])
+    if what == "data" and text and inspect.getdoc(thing) in (None, inspect.getdoc(type(thing))):
+        lines[:] = [*text.splitlines(), ""]
+
+
 def leave_out(_app: Any, _what: str, _name: str, thing: Any, _skip: bool, _options: Any) -> bool | None:
     """Leave out names of zarr-python that only say what to use instead."""
     return True if type(thing).__name__ == "Absent" else None
@@ -146,4 +172,5 @@ def setup(app: Any) -> None:
     app.connect("config-inited", fetch_inventories)
     app.connect("config-inited", make_tables)
     app.connect("missing-reference", resolve)
+    app.connect("autodoc-process-docstring", describe)
     app.connect("autodoc-skip-member", leave_out)

@@ -1,7 +1,7 @@
 """Names that users know from elsewhere, and what has their meaning here.
 
 Arguments of zarr-python 2 and of netCDF are answered with the argument to use. Names of zarr-python 3.4 that
-are absent here are listed with the reason; the reference shows them as a table. The names are in
+are absent here are listed with the reason; the documentation shows them as a table. The names are in
 ``names.toml``.
 """
 

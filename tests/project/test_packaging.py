@@ -279,3 +279,5 @@ def test_an_installation_without_native_code(tmp_path: Path) -> None:
 def test_changelog_knows_the_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## {xzarr3.__version__}" in changelog
+    citation = (ROOT / ".github" / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {xzarr3.__version__}\n" in citation

@@ -90,7 +90,7 @@ def to_zarr(
 
     It reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``. What is in memory
     is checked before anything is written, dask arrays while they are computed; values that would be read as
-    others are refused. The page "Stores" of the reference tells what a killed or failed write leaves.
+    others are refused. The page "What is guaranteed" of the documentation tells what a failed write leaves.
 
     Parameters
     ----------
