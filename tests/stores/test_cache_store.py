@@ -257,7 +257,7 @@ def test_parts_are_kept(place: dict[str, Any]) -> None:
         with cache.open("a", (-40, 40)) as reader:  # type: ignore[union-attr]
             assert reader.read(-40, 40) == value[-40:]
             assert reader.size == 5000
-            assert [bytes(part) for part in reader.iter_ranges([7, 100, 900], [3, 50, 9])] == [
+            assert [bytes(part) for part in reader.read_ranges([7, 100, 900], [3, 50, 9])] == [
                 *(value[7:10], value[100:150], value[900:909])
             ]
             assert reader.read_into(7, memoryview(bytearray(3))) == 3

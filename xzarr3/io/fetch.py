@@ -340,7 +340,7 @@ def fetched(reader: Value, rows: Sequence[Row], price: Price) -> Iterable[tuple[
 
 def _asked(reader: Value, rows: Sequence[Row], price: Price) -> Iterator[tuple[Row, Buffer]]:
     for window in windows(rows, price):
-        found = reader.iter_ranges([start for start, _, _ in window], [length for _, length, _ in window])
+        found = reader.read_ranges([start for start, _, _ in window], [length for _, length, _ in window])
         for (start, _, inside), data in zip(window, found, strict=True):
             view = memoryview(data)
             for row in inside:

@@ -563,32 +563,32 @@ class _Parts(Value):
             self._store._keep(self._key, name, entry, self._number)
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        return next(self._each([(start, length)]))
+        return self._all([(start, length)])[0]
 
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        return self._each(list(zip(starts, lengths, strict=True)))
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        return self._all([*zip(starts, lengths, strict=True)])
 
-    def _each(self, wanted: Sequence[tuple[int, int | None]]) -> Iterator[Buffer]:
+    def _all(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
         kept = [self._find(*each) for each in wanted]
-        missing = [each for each, part in zip(wanted, kept, strict=True) if part is None]
         for part in kept:
             self._store._kept.count(part is not None)
+        missing = [each for each, part in zip(wanted, kept, strict=True) if part is None]
         try:
-            below = self._missing(missing)
-            for each, part in zip(wanted, kept, strict=True):
-                if part is None:
-                    part = next(below)
-                    self._keep(*each, part)
-                yield part
+            found = iter(self._missing(missing) if missing else ())
         except ChangedError:
             self._store._forget(self._key)
             raise
+        return [next(found) if part is None else part for part in kept]
 
-    def _missing(self, wanted: Sequence[tuple[int, int | None]]) -> Iterator[Buffer]:
-        if len(wanted) == 1 or any(length is None for _, length in wanted):
-            return (self._below(*each).read(*each) for each in wanted)
-        starts, lengths = [start for start, _ in wanted], [length or 0 for _, length in wanted]
-        return self._below(*wanted[0]).iter_ranges(starts, lengths) if wanted else iter(())
+    def _missing(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
+        below = self._below(*wanted[0])
+        if len(wanted) == 1:
+            found = [below.read(*wanted[0])]
+        else:
+            found = below.read_ranges([start for start, _ in wanted], [length or 0 for _, length in wanted])
+        for each, part in zip(wanted, found, strict=True):
+            self._keep(*each, part)
+        return found
 
     def close(self) -> None:
         if self._inner is not None:

@@ -434,8 +434,8 @@ class _FileValue(Value):
     def read(self, start: int, length: int | None = None) -> Buffer:
         return self._read([(start, length)])[0]
 
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        return iter(self._read([*zip(starts, lengths, strict=True)]))
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        return self._read([*zip(starts, lengths, strict=True)])
 
     def _read(self, ranges: Sequence[ByteRange]) -> list[Buffer]:
         store, size = self._store, self._look.size

@@ -209,21 +209,12 @@ class _ToldValue(Value):
             request.value(part)
             return part
 
-    def _asked_for(self, starts: Sequence[int], lengths: Sequence[int], **how: Any) -> Request:
-        first = (starts[0], lengths[0]) if starts else None
-        return _asked(self._store, "read", self._key, first, number=len(starts), **how)
-
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        with self._asked_for(starts, lengths) as request:
+        first = (starts[0], lengths[0]) if starts else None
+        with _asked(self._store, "read", self._key, first, number=len(starts)) as request:
             parts = self._inner.read_ranges(starts, lengths)
             request.size = sum(map(len, parts))
             return parts
-
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        def later() -> Iterator[Buffer]:  # Sends no request before the first part is wanted.
-            yield from self._inner.iter_ranges(starts, lengths)
-
-        return told(self._asked_for(starts, lengths, in_parts=True), later(), sizes=True)
 
     def read_into(self, start: int, out: memoryview) -> int:
         with _asked(self._store, "read", self._key, (start, len(out))) as request:

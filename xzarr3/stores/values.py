@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -96,11 +96,7 @@ class Value(Closing, ABC):
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         """Several parts, each as by :meth:`read`."""
-        return list(self.iter_ranges(starts, lengths))
-
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        """The same parts one after the other; a part may be read only once it is requested."""
-        return map(self.read, starts, lengths)
+        return [*map(self.read, starts, lengths)]
 
     def read_into(self, start: int, out: memoryview) -> int:
         """Read from ``start`` on into ``out``; returns the number of bytes, fewer where the value ends."""

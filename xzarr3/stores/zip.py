@@ -17,13 +17,14 @@ import stat
 import struct
 import sys
 import threading
+import time
 import uuid
 import warnings
 import weakref
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Literal, Self, TypeAlias, get_args
 from zipfile import ZipInfo
@@ -37,22 +38,17 @@ from xzarr3.errors import StoreError
 from xzarr3.stores.base import Key, Store, Traits
 from xzarr3.stores.interned import interned
 from xzarr3.stores.keys import check_key
+from xzarr3.stores.local import system
+from xzarr3.stores.local.files import Lock
 from xzarr3.stores.local.near import missing_part
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.values import BytesValue, OversizedError, Value, cut
 
-try:
-    from fcntl import LOCK_EX, LOCK_NB, flock
-except ImportError:  # On Windows, where nothing keeps two writers apart.
-    flock = None  # type: ignore[assignment]
-
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-", "x"]
 Part: TypeAlias = ByteRange | None
 Found: TypeAlias = Buffer | None
 
-TEMPORARY = ".xzarr3-zip-"
-"""Prefix of the name of the file in which a zip is written."""
 TAIL = 2**16 + 98
 """Bytes at the end of a zip that always contain its end records, whatever the comment."""
 LARGEST_DIRECTORY = 2**29
@@ -64,11 +60,10 @@ _UNICODE, _ENCRYPTED = 0x800, 0x2041
 _EMPTY = b"PK\5\6" + bytes(18)  # A zip without members.
 _MOST_DEFLATED = 1032  # The best compression factor of deflate.
 _FAR = 2**62  # Stands for the size of a value that does not tell its size.
-_NEW = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _BLOCK = 2**22
 _SLACK = 60  # Bytes of a header's extra fields that are read along with it.
 _OF_INNER = ("concurrency", "request_bytes", "over_read")
-_LONG = 200  # Bytes of a name; with the prefix, it would be too long for most file systems.
+_PATIENCE = 0.2  # Seconds that a writer waits for another one.
 _WHOLE = "copy the zip again, whole"
 _CLOSED = "is read-only: it was opened with mode 'r', or is closed; open it with mode 'a' or 'w'"
 _ELSEWHERE = (
@@ -245,9 +240,6 @@ class _Member(Value):
             return self._zip.read(self._info, firsts, sizes)
         return [cut(self._whole, part) for part in zip(firsts, sizes, strict=True)]
 
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        return iter(self.read_ranges(starts, lengths))
-
 
 def _raw_name(info: ZipInfo) -> bytes:
     """The bytes of a member's name in the file."""
@@ -271,10 +263,9 @@ def _name(info: ZipInfo) -> str | None:
 
 
 class _Draft(Value):
-    """The file in which a zip is written, beside its path; it is renamed once it is complete.
+    """The lock file of a zip, in which the next one is written; see :mod:`xzarr3.stores.local.files`.
 
-    Its name is fixed and it is locked, so that one writer is active, and finds what a killed writer left. It
-    is closed once no reader of it is left.
+    It is closed once no reader of it is left.
 
     Parameters
     ----------
@@ -286,49 +277,27 @@ class _Draft(Value):
         Whether an old zip is replaced, whatever happened to it meanwhile.
     """
 
-    _descriptor = -1
+    _kept = -1  # The file, once it is the zip or has no name any more.
 
     def __init__(self, target: str, where: str, *, replaces: bool) -> None:
-        self.where, self._target, self._lock, self.end = where, target, threading.Lock(), 0
-        self._replaces = replaces
-        self._folder, name = os.path.split(target)
-        if len(os.fsencode(name)) > _LONG:
-            name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
-        self.path = os.path.join(self._folder, TEMPORARY + name)
+        self.where, self._target, self._replaces = where, target, replaces
+        self._turn, self.end = threading.Lock(), 0
+        folder = os.path.dirname(target)
         with _failing(f"write {where}"):
-            os.makedirs(self._folder, exist_ok=True)
-            while not self._is_taken():
-                self.close()
+            os.makedirs(folder, exist_ok=True)
+            late, end = system.tells_late(os.stat(folder).st_dev), time.monotonic() + _PATIENCE
+            try:
+                self.lock = Lock(target, end, shared=system.POSIX, late=late)
+            except TimeoutError as error:
+                raise StoreError(
+                    f"cannot write {where}: another ZipStore is writing it, in this process or in another; "
+                    "use one writer at a time, or threads of one process"
+                ) from error
             self._before = _state(target)
-            self.forget = weakref.finalize(self, _warn, where, self.path)
+            self.forget = weakref.finalize(self, _warn, where, self.lock)
             if self._before and not os.access(target, os.W_OK):
                 self.release()
                 raise PermissionError(13, "the zip may not be written", target)
-
-    def _is_taken(self) -> bool:
-        """Create and lock the file; False if it was another one, which is gone now."""
-        self._descriptor = os.open(self.path, _NEW, 0o666)
-        try:
-            if flock is not None:
-                flock(self._descriptor, LOCK_EX | LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreError(
-                f"cannot write {self.where}: another ZipStore is writing it, in this process or in another; "
-                "use one writer at a time, or threads of one process"
-            ) from error
-        info = os.fstat(self._descriptor)
-        is_new = info.st_size == 0 and info.st_nlink == 1 and stat.S_ISREG(info.st_mode)
-        if self._is_in_place() and not is_new:
-            self._let_go()
-            os.unlink(self.path)  # Left by a killed writer.
-            return False
-        return is_new and self._is_in_place()
-
-    def _is_in_place(self) -> bool:
-        """Whether the name of the file is still its own."""
-        with contextlib.suppress(FileNotFoundError):
-            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
-        return False
 
     def copy(self, old: _Zip) -> None:
         """Begin with the members of an old zip."""
@@ -340,70 +309,68 @@ class _Draft(Value):
             self.append([old.file.read(at, min(_BLOCK, old.start - at))])
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        if self._descriptor < 0:
+        file = self._kept if self.lock.descriptor < 0 else self.lock.descriptor
+        if file < 0:
             raise StoreError(f"{self.where} {_ELSEWHERE}")
-        with self._lock, open(self._descriptor, "rb", closefd=False) as stream:
-            stream.seek(start)
-            return stream.read(-1 if length is None else length)
+        with self._turn:
+            return system.read_at(file, self.end - start if length is None else length, start)
 
-    def append(self, pieces: Iterable[Buffer]) -> None:
+    def append(self, pieces: Sequence[Buffer]) -> None:
         """Append bytes. After a failure the next ones are written to the same offset."""
-        with self._lock, _failing(f"write {self.where}"):
-            end = os.lseek(self._descriptor, self.end, os.SEEK_SET)
-            for piece in pieces:
-                end, rest = end + len(piece), memoryview(piece)
-                while rest:
-                    rest = rest[os.write(self._descriptor, rest) :]
-        self.end = end
+        with self._turn, _failing(f"write {self.where}"):
+            os.lseek(self.lock.descriptor, self.end, os.SEEK_SET)
+            system.write_all(self.lock.descriptor, pieces)
+        self.end += sum(map(len, pieces))
 
     def commit(self, zipped: _Zip, *, fsync: bool) -> None:
         """Write the directory and rename the file; if that fails, the old zip is as it was."""
         with _failing(f"write {self.where}"):
-            with open(self._descriptor, "wb", 2**20, closefd=False) as stream:
+            with open(self.lock.descriptor, "wb", 2**20, closefd=False) as stream:
                 stream.seek(self.end)
                 with zipfile.ZipFile(stream, "w") as archive:
                     archive.comment = zipped.comment
                     members = [*zipped.others, *zipped.members.values()]
                     archive.infolist().extend(sorted(members, key=attrgetter("header_offset")))
                 stream.truncate()
-                if fsync:
-                    os.fsync(stream.fileno())
             now = _state(self._target)
-            if not self._is_in_place() or not (self._replaces or now == self._before):
+            if not self.lock.is_in_place() or not (self._replaces or now == self._before):
                 raise errors.ConflictError(f"cannot write {self.where}: another writer changed it meanwhile")
             if now is not None:
-                os.chmod(self.path, stat.S_IMODE(os.stat(self._target).st_mode))
+                os.chmod(self.lock.name, stat.S_IMODE(os.stat(self._target).st_mode))
+            self.lock.publish(fsync=fsync)
             self._let_go()
-            os.replace(self.path, self._target)
-            self.forget.detach()
-            if fsync and flock is not None:
-                _sync(self._folder)
+            if fsync:
+                system.sync_folder(os.path.dirname(self._target))
 
     def release(self) -> None:
         """Remove the file, unless it was renamed."""
-        if self.forget.detach() and self._is_in_place():
-            self._let_go()
-            os.unlink(self.path)
+        if self.lock.descriptor < 0:
+            return
+        if system.POSIX:
+            self.lock.unlink()
+            self._let_go()  # What was opened before can still be read.
+        else:
+            self.forget.detach()
+            self.lock.close()
 
     def _let_go(self) -> None:
-        """Close the file on Windows, where an open file can be neither renamed nor removed."""
-        if flock is None:
-            self.close()
+        self.forget.detach()
+        self._kept = self.lock.let_go()
 
     def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor, self._kept = self._kept, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     __del__ = close
 
 
-def _warn(where: str, path: str) -> None:
+def _warn(where: str, lock: Lock) -> None:
     """Say that a zip was never closed, when its store is gone or the interpreter exits."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    text = f"{where} was not closed, so nothing was written to it; use 'with', or call close()"
-    warnings.warn(text, stacklevel=2)
+    if lock.descriptor >= 0:  # Not in a forked child, which has none.
+        lock.close()
+        text = f"{where} was not closed, so nothing was written to it; use 'with', or call close()"
+        warnings.warn(text, stacklevel=2)
 
 
 @contextlib.contextmanager
@@ -425,12 +392,6 @@ def _state(path: str) -> tuple[object, ...] | None:
         info = os.stat(path)
         return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
     return None
-
-
-def _sync(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 class ZipStore(Store):
@@ -464,10 +425,10 @@ class ZipStore(Store):
 
     Notes
     -----
-    A zip is written to a file beside its path, whose name begins with ``.xzarr3-zip-``, and then renamed in
-    one step. Adding to a zip starts from a copy of it, which takes the space of a second zip and the time to
-    copy it. A killed writer leaves that file behind until the next writer removes it; a directory store
-    around it takes it for a key. Nothing can be added to a zip with names that are not UTF-8.
+    A zip is written to its lock file, as values of a :class:`LocalStore` are: ``x.zip.__lock`` beside
+    ``x.zip``, which is then renamed in one step. Adding to a zip starts from a copy of it, which takes the
+    space of a second zip and the time to copy it. A killed writer leaves that file behind until the next
+    writer removes it. Nothing can be added to a zip with names that are not UTF-8.
 
     Members whose names cannot be keys (``../x``, ``/x``, ``a//b``) are ignored. Backslashes and colons in
     names are ordinary characters. A member that is encrypted, compressed by another method, of an impossible
@@ -493,6 +454,7 @@ class ZipStore(Store):
     traits = Traits(request_bytes=2**12, conditional="processes", visible="at close", tells_changes=True)
     _zip: _Zip | None = None
     _draft: _Draft | None = None
+    _writer: int | None = None  # The process that writes the zip, -1 if it is another one.
     _original: ZipStore | None = None
 
     def __init__(
@@ -528,7 +490,7 @@ class ZipStore(Store):
 
     def with_traits(self, **changes: Any) -> Self:
         made = super().with_traits(**changes)
-        made._original = self  # Which a pickled form of the new one names, and a forked child looks for.
+        made._original = self  # Which a pickled form of the new one names.
         return made
 
     def __repr__(self) -> str:
@@ -542,8 +504,8 @@ class ZipStore(Store):
     @property
     def read_only(self) -> bool:
         """Whether every write is refused, as once the zip is closed."""
-        is_closed = self._is_elsewhere or self._draft is None or not self._draft.forget.alive
-        return self.traits.read_only or is_closed
+        is_open = self._draft is not None and self._draft.lock.descriptor >= 0  # None in a forked child.
+        return self.traits.read_only or not is_open
 
     def check_writable(self) -> None:
         if self._is_elsewhere:
@@ -554,17 +516,19 @@ class ZipStore(Store):
     def __reduce__(self) -> tuple[object, ...]:
         own = ("_original", "_zip", "_draft", "_lock")
         state = {name: value for name, value in vars(self).items() if name not in own}
-        return _restored, (self._name, state, self._draft is not None)
+        return _restored, (self._name, state | {"_writer": None if self._writer is None else -1})
 
     # Opening and closing
 
     @property
     def _is_elsewhere(self) -> bool:
         """Whether the zip is written by another process: this one has a copy, or was forked from it."""
-        return self._draft is not None and self._zip is None
+        return self._writer is not None and self._writer != os.getpid()
 
     def _opened(self) -> _Zip:
         """The present contents."""
+        if self._is_elsewhere:
+            raise StoreError(f"{self} {_ELSEWHERE}")
         found = self._zip
         if found is None:
             with self._lock:
@@ -572,8 +536,6 @@ class ZipStore(Store):
         return found
 
     def _found(self) -> _Zip:
-        if self._is_elsewhere:
-            raise StoreError(f"{self} {_ELSEWHERE}")
         file = self._inner.open(self.key, (-TAIL, TAIL))
         if file is None:
             near = f"; {missing_part(self.path)}" if self.path else ""
@@ -602,7 +564,7 @@ class ZipStore(Store):
         zipped.file.close()
         zipped.file, zipped.lineage = draft, uuid.uuid4().hex
         zipped.changes = int(is_new)
-        self._zip, self._draft = zipped, draft
+        self._zip, self._draft, self._writer = zipped, draft, os.getpid()
 
     def _writing(self) -> tuple[_Draft, _Zip]:
         """The draft and its contents. The caller holds the lock, so that no other thread writes or closes."""
@@ -646,7 +608,7 @@ class ZipStore(Store):
             if not self._is_elsewhere:
                 if self._draft is not None and not self.traits.read_only:
                     self._draft.release()
-                self._zip = self._draft = None
+                self._zip = self._draft = self._writer = None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None:
@@ -748,35 +710,17 @@ class ZipStore(Store):
         return [zipped.version(key) if key else (zipped.lineage, zipped.changes) for key in keys]
 
 
-_NOT_OURS: Any = object()
-"""Stands for the draft of another process."""
 _live: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
 
 
-def _restored(name: str, state: dict[str, Any], is_written: bool) -> ZipStore:
+def _restored(name: str, state: dict[str, Any]) -> ZipStore:
     """The store of a pickled form: the original in its own process, else one that reads, if nobody writes."""
 
     def make() -> ZipStore:
         made = ZipStore.__new__(ZipStore)
         vars(made).update(state, _lock=fork_safe(threading.RLock()))
-        if is_written:
-            vars(made).update(_draft=_NOT_OURS, _zip=None)
         return made
 
     store = _live.get(name) or interned((ZipStore, name), make)
     traits = state["traits"]
     return store if store.traits == traits else store.with_traits(**msgspec.structs.asdict(traits))
-
-
-def _forked() -> None:
-    """Leave zips that are written to the parent; an open file would keep its lock."""
-    for store in list(_live.values()):
-        if store._draft is not None:
-            store._draft.forget.detach()
-            store._draft.close()
-            store._zip = None
-    _live.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

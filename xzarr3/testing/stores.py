@@ -301,7 +301,6 @@ def open_values(store: Store) -> None:
     with _opened(store, "a") as reader:
         _expect(reader.size in (None, len(value)), f"size is {reader.size}, expected {len(value)} or None")
         _same([bytes(part) for part in reader.read_ranges(starts, lengths)], expected, "read_ranges")
-        _same([bytes(part) for part in reader.iter_ranges(starts, lengths)], expected, "iter_ranges")
         out = bytearray(b"." * 12)
         _same(reader.read_into(299_995, memoryview(out)[1:-1]), 5, "the length of what read_into reads")
         _same(bytes(out), b"." + value[-5:] + b"." * 6, "read_into")

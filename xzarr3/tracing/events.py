@@ -147,16 +147,8 @@ def listen_no_more(listener: Listener) -> None:
     everywhere.listeners = tuple(other for other in everywhere.listeners if other != listener)
 
 
-def told(request: Request, items: Iterator[Item], *, sizes: bool = False) -> Iterator[Item]:
-    """Yield ``items`` as part of a request. The time that the consumer takes between items is not counted.
-
-    Parameters
-    ----------
-    request : Request
-    items : iterator
-    sizes : bool
-        Whether the items are read bytes; otherwise they are counted.
-    """
+def told(request: Request, items: Iterator[Item]) -> Iterator[Item]:
+    """Yield and count ``items`` as part of a request, without the time that the consumer takes in between."""
 
     def step() -> Item | None:
         with request:
@@ -164,8 +156,7 @@ def told(request: Request, items: Iterator[Item], *, sizes: bool = False) -> Ite
 
     try:
         while (item := step()) is not None:
-            request.number += not sizes
-            request.size += len(item) if sizes else 0  # type: ignore[arg-type]
+            request.number += 1
             yield item
     finally:
         request.tell()

@@ -218,11 +218,7 @@ class Lock(Closing):
         """Write the value and rename the file to be it, which releases the lock."""
         if system.POSIX:
             system.write_all(self.descriptor, pieces)
-            if fsync:
-                system.sync(self.descriptor)
-            elif self._late:
-                os.close(os.dup(self.descriptor))
-            os.replace(self.name, self._path)
+            self.publish(fsync=fsync)
             self.lose()
         else:  # An open file cannot be renamed.
             with open(self.name + LOCK, "wb") as file:
@@ -232,6 +228,20 @@ class Lock(Closing):
                     system.sync(file.fileno())
             os.replace(self.name + LOCK, self._path)
             self.close()
+
+    def publish(self, *, fsync: bool) -> None:
+        """Rename the file, which holds the value now. It stays open, except on Windows."""
+        if fsync:
+            system.sync(self.descriptor)
+        elif self._late:
+            os.close(os.dup(self.descriptor))
+        if not system.POSIX:
+            self.lose()
+        os.replace(self.name, self._path)
+
+    def is_in_place(self) -> bool:
+        """Whether the lock is held and its file still has its name."""
+        return self.descriptor >= 0 and self._names(os.fstat(self.descriptor))
 
     def _names(self, info: os.stat_result) -> bool:
         """Whether the name of the lock is that of a file."""
@@ -243,26 +253,31 @@ class Lock(Closing):
     def close(self) -> None:
         """Release the lock; its file is removed unless it is the value now."""
         if self.descriptor >= 0:
-            first, then = (self._unlink, self.lose) if system.POSIX else (self.lose, self._unlink)
+            first, then = (self.unlink, self.lose) if system.POSIX else (self.lose, self.unlink)
             try:
                 first()
             finally:  # Also after Ctrl-C: nobody else could take the lock.
                 then()
 
-    def _unlink(self) -> None:
+    def unlink(self) -> None:
+        """Remove the file, unless it is the value now."""
         with contextlib.suppress(OSError):  # The next writer of the key does it.
             # Ctrl-C may come once the file was renamed; another writer may then have one of this name.
-            if self.descriptor < 0 or self._names(os.fstat(self.descriptor)):
+            if self.descriptor < 0 or self.is_in_place():
                 os.unlink(self.name)
 
     __del__ = close  # Ctrl-C may come before anybody holds the object.
 
     def lose(self) -> None:
         """Close the file. A forked child does so, as the lock is its parent's."""
+        with contextlib.suppress(OSError):  # What is written has arrived.
+            os.close(self.let_go())
+
+    def let_go(self) -> int:
+        """The open file, which the caller closes, without the lock."""
         descriptor, self.descriptor = self.descriptor, -1
         _open_ones.discard(self)
-        with contextlib.suppress(OSError):  # What is written has arrived.
-            os.close(descriptor)
+        return descriptor
 
 
 _open_ones: WeakSet[Lock] = WeakSet()
