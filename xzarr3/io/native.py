@@ -341,16 +341,16 @@ class Call:
     ----------
     layout : Layout
     rows : int
-    threads, run : int
-        Number of threads, and of the rows that one takes at a time.
-    stop : ndarray of int
-        Its element is not 0 once the threads have to stop.
+    threads : int
+        The most threads. Fewer take part if they would have too little to do.
+    each : float
+        Microseconds that a row takes.
     edges : ndarray of int, optional
         The first row of each fetch, and the end of the last one; by default each row is a fetch.
+    nbytes : int
+        Decoded bytes of a row, if it is not one chunk.
     extra : int
         Bytes for the entries of a shard.
-    timed : bool
-        Whether the times are counted.
     native : Native, optional
         The library, by default the one that is loaded.
     """
@@ -360,32 +360,33 @@ class Call:
         layout: Layout,
         rows: int,
         threads: int,
-        run: int,
-        stop: Numbers,
+        each: float,
         *,
         edges: Numbers | None = None,
+        nbytes: int = 0,
         extra: int = 0,
-        timed: bool = False,
         native: Native | None = None,
     ) -> None:
         native = native or loaded()
         if native is None:
             raise RuntimeError("the library of native rows is not loaded")
-        self._library, self._stop, self._head = native.library, stop, (run,)
+        self._library = native.library
         self._fetches = rows if edges is None else len(edges) - 1
-        threads = max(1, min(threads, self._fetches, _MOST_THREADS))
-        each = self._library.xzarr3_scratch(at(layout.numbers), extra)
+        busy = min(threads, 1 + int(rows * each / WORTH))
+        run = max(1, min(16, self._fetches // (4 * busy), RUN_BYTES // (nbytes or layout.nbytes)))
+        threads = max(1, min(busy, self._fetches, _MOST_THREADS))
+        room = self._library.xzarr3_scratch(at(layout.numbers), extra)
         memory = _lent.memory
-        if memory is None or len(memory) < threads * each:
-            memory = _allocate(threads * each)
+        if memory is None or len(memory) < threads * room:
+            memory = _allocate(threads * room)
             _lent.memory = memory if len(memory) <= _KEPT else None
         contexts = _lent.contexts = _lent.contexts or _Contexts(native)
         self.counts = np.zeros(_COUNTS, np.int64)
         self.status = np.zeros(rows, np.uint8)
-        self._next = np.zeros(1, np.int64)
+        self._next, never = np.zeros((2, 1), np.int64)
         self._work = [
-            *(native.table, layout.numbers, self._fetches, threads, self._head[0], _SLICE, timed),
-            *(0 if edges is None else edges, self._next, stop, memory, each, contexts.numbers),
+            *(native.table, layout.numbers, self._fetches, threads, run, _SLICE, bool(process.collectors)),
+            *(0 if edges is None else edges, self._next, never, memory, room, contexts.numbers),
             *(self.counts, self.status),
         ]
 
@@ -397,7 +398,7 @@ class Call:
     def do(self, name: str, job: Sequence[Any]) -> None:
         """Do the rows of a job. Ctrl-C is heard between two calls."""
         packed, function = self.packed(job), getattr(self._library, name)
-        while self._next[0] < self._fetches and not self._stop[0] and is_wanted():
+        while self._next[0] < self._fetches and is_wanted():
             function(packed)
 
     def read(
@@ -464,10 +465,10 @@ def _agrees(native: Native, known: _Known, *, encodes: bool) -> bool:
     plain = np.frombuffer(bytes(range(256)) * 8 + b"the same bytes again and again" * 20, np.uint8)
     chain = CodecChain((BytesCodec(), known.sample), ChunkSpec(plain.shape, UInt8(), np.uint8(0)))
     stored, layout = bytes(chain.encode(plain)), _layout(chain, encodes=encodes)
-    out, stop = np.zeros(2 * len(plain), np.uint8), np.zeros(1, np.int64)
+    out = np.zeros(2 * len(plain), np.uint8)
     if layout is None:
         return False
-    call = Call(layout, 1, 1, 1, stop, native=native)
+    call = Call(layout, 1, 1, 1.0, native=native)
     if encodes:
         size = native.library.xzarr3_encode(call.packed([]), at(plain), at(out))
         return out[: max(size, 0)].tobytes() == stored

@@ -85,7 +85,8 @@ class NativeRead(msgspec.Struct, frozen=True):
         self.left.coords.update(map(tuple, coords[status == LEFT].tolist()))
 
     def _call(self, layout: Layout, number: int, threads: int, edges: Numbers | None = None) -> Call:
-        return _call(layout, number, threads, _OPEN + self.engine.meta.chain.decode_time, edges)
+        each = _OPEN + self.engine.meta.chain.decode_time
+        return Call(layout, number, threads, each, edges=edges)
 
     def _names(self, coords: Numbers) -> list[Any]:
         prefix = os.fsencode(os.path.join(self.engine.store.folder or "", self.engine.key_prefix))
@@ -158,14 +159,6 @@ class NativeRead(msgspec.Struct, frozen=True):
         call.read(places, begin, boxes, apart, index)
         call.tell("get_range", is_index=True)
         return index.reshape(number, shard.number, 2), call.status
-
-
-def _call(layout: Layout, number: int, threads: int, each: float, edges: Numbers | None = None) -> Call:
-    """The call of some rows, each of which takes so many microseconds."""
-    fetches = number if edges is None else len(edges) - 1
-    busy = min(threads, 1 + int(number * each / native.WORTH))
-    run = max(1, min(16, fetches // (4 * busy), native.RUN_BYTES // layout.nbytes))
-    return Call(layout, number, busy, run, np.zeros(1, np.int64), edges=edges, timed=bool(process.collectors))
 
 
 def native_read(engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | None:
@@ -248,7 +241,7 @@ def place_rows(
     places = [*[0] * 8, memory, np.zeros(number, np.int64), *part]
     steps, begin = [each.step for each in listed[0].inner], np.arange(number + 1)
     with contextlib.suppress(MemoryError):  # Python takes less.
-        call = _call(layout, number, threads, chain.decode_time)
+        call = Call(layout, number, threads, chain.decode_time)
         call.read(places, begin, boxes, (steps, out.strides), out, fill)
         call.tell("get_range")
         return [*itertools.compress(listed, call.status == LEFT)]

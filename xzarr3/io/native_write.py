@@ -19,8 +19,6 @@ from xzarr3.io.native import (
     DONE,
     LARGEST,
     LEFT,
-    RUN_BYTES,
-    WORTH,
     Call,
     Layout,
     Left,
@@ -33,6 +31,7 @@ from xzarr3.io.native import (
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import Slices
 from xzarr3.io.shards import forget_index
+from xzarr3.parallel import is_wanted
 from xzarr3.stores.local.system import HAS_OFD, tells_late
 from xzarr3.stores.locks import free_key_locks
 from xzarr3.tracing.counters import process
@@ -70,7 +69,6 @@ class NativeWrite:
         self._name = os.fsencode(engine.key_prefix.rpartition("/")[2])
         self._store = cast("LocalStore", engine.store)
         self._sizes = np.array(engine.meta.shape, np.int64)
-        self._stop = np.zeros(1, np.int64)
         self._left = Left([], set())
 
     @classmethod
@@ -100,10 +98,6 @@ class NativeWrite:
             return None
         return cls(engine, plan, source, keep_empty=keep_empty)
 
-    def stop(self) -> None:
-        """Let the threads return soon."""
-        self._stop[0] = 1
-
     def run(self, threads: int) -> Left | None:
         """Write the units with at most so many threads; None if Python is to write all of them."""
         self._store.check_writable()
@@ -130,7 +124,7 @@ class NativeWrite:
             return
         coords, count, place = batch.coords[whole], count[whole], batch.boxes.place[whole]
         for at in range(0, len(coords), _AT_ONCE):
-            if self._stop[0]:
+            if not is_wanted():
                 break
             part = slice(at, at + _AT_ONCE)
             self._some(coords[part], count[part], place[part], chain, layout, threads)
@@ -146,20 +140,22 @@ class NativeWrite:
     ) -> None:
         """Write units under their locks, except those whose lock is held by another thread."""
         engine, shard = self._engine, chain.shard
-        each = [*map(tuple, coords.tolist())]
+        units = [*map(tuple, coords.tolist())]
         form = engine.key_prefix.replace("%", "%%") + engine.separator.join(["%d"] * coords.shape[1])
-        keys = [form % unit for unit in each]  # `engine.key` takes three times as long.
+        keys = [form % unit for unit in units]  # `engine.key` takes three times as long.
         try:
             folder = self._folder(coords)
         except (OSError, Xzarr3Error):  # The Python executor raises it.
-            self._left.coords.update(each)
+            self._left.coords.update(units)
             return
         if folder is None:
             return
         try:
             with free_key_locks(engine.store_identity, keys) as held:
                 try:
-                    call = self._call(coords, chain, layout, threads)
+                    nbytes, extra = chain.spec.nbytes, 0 if shard is None else shard.index_size
+                    each = _CREATE + nbytes / _RATE
+                    call = Call(layout, len(keys), threads, each, nbytes=nbytes, extra=extra)
                     call.status[~np.array(held)] = _NOT_OURS
                     self._write(call, coords, count, place, shard, folder)
                 finally:
@@ -188,13 +184,6 @@ class NativeWrite:
             )
             for unit in coords.tolist()
         )
-
-    def _call(self, coords: Numbers, chain: CodecChain, layout: Layout, threads: int) -> Call:
-        number = len(coords)
-        busy = min(threads, 1 + int(number * (_CREATE + chain.spec.nbytes / _RATE) / WORTH))
-        run = max(1, min(16, number // (4 * busy), RUN_BYTES // chain.spec.nbytes))
-        size = 0 if chain.shard is None else chain.shard.index_size
-        return Call(layout, number, busy, run, self._stop, extra=size, timed=bool(process.collectors))
 
     def _write(
         self,

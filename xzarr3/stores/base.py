@@ -383,7 +383,7 @@ class Store(Shown, Closing):
         """A context in which no other process changes the value of a key, as far as the store can do that.
 
         The thread that holds it may call :meth:`put` or :meth:`erase` for the key, once; a store may take
-        that for the end of the context.
+        that for the end of the context. It may also enter the context once more.
         """
         return nullcontext()
 

@@ -200,6 +200,9 @@ class CacheStore(WrapperStore):
     ``max_age`` of 0 each thread reads it itself. A value that is read while any value is written through the
     cache is not kept.
 
+    A zip that is being written, and a session of Icechunk that can be written, are refused: what they hold
+    may still be discarded.
+
     Pickling the store does not include kept values. Unpickled copies in one process share a cache, and all
     processes with the same directory share that directory. The inner store checks credentials; the cache does
     not. Only this user may enter the directory.
@@ -250,6 +253,11 @@ class CacheStore(WrapperStore):
         max_age: float | None = 300.0,
     ) -> None:
         super().__init__(store)
+        if self.inner.writeable and self.traits.visible != "at once":
+            raise ArgumentError(
+                f"a cache of {self.inner}, whose values others do not see before it is closed or committed; "
+                "close or commit it first, and open it anew to read it"
+            )
         self.max_bytes, self.max_age = index(max_bytes), max_age
         if self.max_bytes < 1:
             raise ArgumentError(f"max_bytes={max_bytes!r}; accepted: an integer of at least 1")
@@ -313,23 +321,6 @@ class CacheStore(WrapperStore):
         self._kept.forget((), self._base)
 
     @property
-    def _is_draft(self) -> bool:
-        """Whether what a zip or a transaction holds may still be discarded, unseen by others."""
-        return self.inner.writeable and self.inner.traits.visible != "at once"
-
-    def close(self) -> None:
-        was_draft = self._is_draft
-        super().close()
-        if was_draft:  # What others have kept meanwhile is old now.
-            self.clear()
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        was_draft = self._is_draft
-        super().__exit__(kind, error, trace)
-        if was_draft:
-            self.clear()
-
-    @property
     def told_apart(self) -> object:
         # Values kept by one cache may be older than those kept by another.
         return super().told_apart if self.max_age == 0 else str(self.directory or self._token)
@@ -352,8 +343,6 @@ class CacheStore(WrapperStore):
         return self._kept.find(self._named(key, part))
 
     def _keep(self, key: str, part: str, entry: _Entry, number: bytes | None) -> None:
-        if self._is_draft:
-            return
         if self.max_age != 0 or (entry.version is not None and part != _HEAD):
             self._kept.keep(self._named(key, part), entry, number)
 

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -28,7 +28,7 @@ from xzarr3.stores.base import Names, Store, Traits
 from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import fork_safe
-from xzarr3.stores.values import BytesValue, RangesValue, Value, cut, joined
+from xzarr3.stores.values import BytesValue, Value, WholeValue, cut, joined
 from xzarr3.tracing.events import sent
 
 Result = TypeVar("Result")
@@ -156,7 +156,7 @@ class ForeignStore(Store):
             value = self._ask("get", key, self._get(key))
         if value is not None:
             self._usual.note(len(value))
-        return value if byte_range is None else _cut(value, byte_range)
+        return value if byte_range is None or value is None else cut(value, byte_range)
 
     async def _get(self, key: str, request: object = None) -> Buffer | None:
         from zarr.core.buffer.cpu import buffer_prototype
@@ -170,9 +170,7 @@ class ForeignStore(Store):
         if first is not None:
             value = self.get(key)
             return None if value is None else BytesValue(value)
-        whole = cache(partial(self.get, key))  # Once, if a part is wanted, as nothing tells versions apart.
-        name = f"key '{key}' of {self}"
-        return RangesValue(lambda part: _cut(whole(), part), name) if self._has(key) else None
+        return WholeValue(partial(self.get, key), f"key '{key}' of {self}") if self._has(key) else None
 
     def _has(self, key: str) -> bool:
         return self._holds(key) and bool(self._ask("head", key, self._found(self.foreign.exists(key))))
@@ -332,20 +330,20 @@ class IcechunkStore(ForeignStore):
         return super().list(prefix)
 
 
-class _Parts(RangesValue):
+class _Parts(Value):
     """Parts of a value that does not change meanwhile; the first part is already there."""
 
     def __init__(self, store: Store, key: str, first: ByteRange, found: Buffer) -> None:
-        super().__init__(
-            lambda part: found if part == first else store.get(key, part), f"key '{key}' of {store}"
-        )
+        self._store, self._key, self._first, self._found = store, key, first, found
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        part = self._found if (start, length) == self._first else self._store.get(self._key, (start, length))
+        if part is None:
+            raise errors.ChangedError(f"key '{self._key}' of {self._store} was removed while it was read")
+        return part
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         return parallel_map(lambda part: self.read(*part), zip(starts, lengths, strict=True), _MANY)
-
-
-def _cut(value: Buffer | None, part: ByteRange) -> Buffer | None:
-    return None if value is None else cut(value, part)
 
 
 async def _all_of(names: AsyncIterator[str]) -> list[str]:

@@ -20,7 +20,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from xzarr3 import errors
@@ -33,7 +33,7 @@ from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.local.names import LOCK, is_lock
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import BytesValue, OversizedError, RangesValue, Scratch, Value, cut, joined, steady
+from xzarr3.stores.values import BytesValue, OversizedError, Scratch, Value, WholeValue, joined, steady
 from xzarr3.tracing.events import sent
 
 FileSystem: TypeAlias = Any  # fsspec is imported when needed, and has no types.
@@ -243,9 +243,7 @@ class FsspecStore(Store):
                 if look is None or look.tag is not None:
                     return None if look is None else _FileValue(self, key, look)
                 if first is None:
-                    whole = cache(partial(self.get, key))  # Once, if a part is wanted.
-                    name = f"key '{key}' of {self}"
-                    return RangesValue(lambda part: _cut(whole(), part), name, look.size)
+                    return WholeValue(partial(self.get, key), f"key '{key}' of {self}", look.size)
             value = self._whole(path)  # As nothing tells whether parts are of one version.
         return None if value is None else BytesValue(value)
 
@@ -514,10 +512,6 @@ def _without_secrets(text: str) -> str:
     return "::".join(
         re.sub(r"(\w://)(?:[^/\s'\"]+@)?([^\s'\"<>?]*)(?:\?[^\s'\"<>)\]]*)?", r"\1\2", link) for link in links
     )
-
-
-def _cut(value: Buffer | None, part: ByteRange) -> Buffer | None:
-    return None if value is None else cut(value, part)
 
 
 def _tag(info: Mapping[str, Any]) -> object | None:

@@ -6,9 +6,7 @@ class holds only what is its own.
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -264,34 +262,13 @@ def _copy(method: Method) -> Method:
     return copy
 
 
-class _Held(threading.local):
-    """The keys that this thread keeps others from changing."""
-
-    def __init__(self) -> None:
-        self.keys: set[object] = set()
-
-
-_held = _Held()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _held.keys.clear())
-
-
 def _exclusive(method: Method) -> Method:
     @wraps(method)
     @contextmanager
     def exclusive(store: Store, key: str) -> Iterator[None]:
         store.check_writable()
-        place = store.identity, check_key(key)
-        if place in _held.keys:
+        with key_lock(store.identity, check_key(key)), method(store, key):
             yield
-            return
-        with key_lock(*place), method(store, key):
-            try:
-                _held.keys.add(place)
-                yield
-            finally:
-                _held.keys.discard(place)
 
     return exclusive
 

@@ -121,28 +121,27 @@ class BytesValue(Value):
         return cut(self.data, (start, length))
 
 
-class RangesValue(Value):
-    """A value whose parts are read by one call each; what a store gives that has no other way.
+class WholeValue(Value):
+    """A value that is read whole, once, when a part is wanted: where nothing tells versions of it apart.
 
     Parameters
     ----------
     get : callable
-        Takes a start and a length, or None for the rest; returns the part, or None if the value is gone.
+        Returns the value, or None if it is gone.
     name : str
         Names the value in errors.
     size : int, optional
     """
 
-    def __init__(self, get: Callable[[ByteRange], Buffer | None], name: str, size: int | None = None) -> None:
-        self._get = get
-        self._name = name
-        self.size = size
+    def __init__(self, get: Callable[[], Buffer | None], name: str, size: int | None = None) -> None:
+        self._get, self._name, self.size = get, name, size
+        self._whole: Buffer | None = None
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        part = self._get((start, length))
-        if part is None:
+        self._whole = self._get() if self._whole is None else self._whole
+        if self._whole is None:
             raise ChangedError(f"{self._name} was removed while it was read")
-        return part
+        return cut(self._whole, (start, length))
 
 
 def steady(read: Callable[[], Result]) -> Result:

@@ -59,7 +59,6 @@ _UNIX, _MODE = 3, 0o100644 << 16
 _UNICODE, _ENCRYPTED = 0x800, 0x2041
 _EMPTY = b"PK\5\6" + bytes(18)  # A zip without members.
 _MOST_DEFLATED = 1032  # The best compression factor of deflate.
-_FAR = 2**62  # Stands for the size of a value that does not tell its size.
 _BLOCK = 2**22
 _SLACK = 60  # Bytes of a header's extra fields that are read along with it.
 _OF_INNER = ("concurrency", "request_bytes", "over_read")
@@ -73,12 +72,11 @@ _ELSEWHERE = (
 
 
 class _Seekable(io.RawIOBase):
-    """A zip as :mod:`zipfile` wants it, with its end in memory; without a size, the end is at ``_FAR``."""
+    """A zip as :mod:`zipfile` wants it, with its end in memory."""
 
     def __init__(self, file: Value) -> None:
         self._file, self._tail, self._at = file, bytes(file.read(-TAIL, TAIL)), 0
-        size = len(self._tail) if len(self._tail) < TAIL else file.size
-        self.end, self.shift = (_FAR, -_FAR) if size is None else (size, 0)
+        self._end = file.size or len(self._tail)
         self.hash = hashlib.blake2b(digest_size=16)
         """Of what was read, which are the end records and the directory."""
 
@@ -86,19 +84,16 @@ class _Seekable(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = max((0, self._at, self.end)[whence] + offset, 0)
+        self._at = max((0, self._at, self._end)[whence] + offset, 0)
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        rest = max(self.end - self._at, 0)
+        rest = max(self._end - self._at, 0)
         count = rest if size is None or size < 0 else min(size, rest)
         if count > LARGEST_DIRECTORY:
             raise zipfile.BadZipFile(f"its directory has {count} bytes, {LARGEST_DIRECTORY} at most are read")
-        first = self._at - (self.end - len(self._tail))
-        if first >= 0:
-            data = self._tail[first : first + count]
-        else:
-            data = bytes(self._file.read(self._at + self.shift, count))
+        first = self._at - (self._end - len(self._tail))
+        data = self._tail[first:][:count] if first >= 0 else bytes(self._file.read(self._at, count))
         self._at += len(data)
         self.hash.update(data)
         return data
@@ -121,6 +116,9 @@ class _Zip:
     """
 
     def __init__(self, where: str, file: Value) -> None:
+        if file.size is None:
+            with file:
+                file = BytesValue(file.read(0))
         self.where, self.file = where, file
         seekable = _Seekable(file)
         try:
@@ -128,7 +126,6 @@ class _Zip:
                 infos, self.start, self.comment = archive.infolist(), archive.start_dir, archive.comment
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error) as error:
             raise StoreError(f"cannot read {where}: {error}; {_WHOLE}") from error
-        self._shift = seekable.shift
         self.lineage = seekable.hash.hexdigest()
         """Distinguishes the contents from those of other zips, and of other writers of this zip."""
         self.members = {name: info for info in infos if (name := _name(info)) is not None}
@@ -156,7 +153,7 @@ class _Zip:
         begin = self.data.get(info.header_offset)
         if begin is None:
             self._check(info)
-            offset, size = info.header_offset + self._shift, _HEADER.size + len(_raw_name(info))
+            offset, size = info.header_offset, _HEADER.size + len(_raw_name(info))
             is_first = list(starts) == [0]
             if is_first:  # One request, with room for the extra fields that some programs add.
                 header = self.file.read(offset, size + lengths[0] + _SLACK)
@@ -397,8 +394,8 @@ def _state(path: str) -> tuple[object, ...] | None:
 class ZipStore(Store):
     """Values are members of a zip, uncompressed.
 
-    Reading requests the end of the zip and its directory once, and then one request for each value. Deflated
-    members are read as well, each as a whole. A value that is read whole is verified by its checksum. For a
+    Reading requests the end of the zip and its directory once, and then one request for each value; a store
+    that cannot tell the size of the zip reads all of it. Deflated members are read as well, each as a whole. A value that is read whole is verified by its checksum. For a
     part, the store verifies that the member is where the directory says and that the part has the right
     length.
 

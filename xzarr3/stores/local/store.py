@@ -272,10 +272,10 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def exclusive(self, key: str) -> Iterator[None]:
-        if not self.locks:
+        path = self._path(key)
+        if not self.locks or path in files.held():
             yield
             return
-        path = self._path(key)
         try:
             with self._lock(key, path, needed=True) as lock:
                 files.held()[path] = lock
