@@ -50,6 +50,7 @@ from xzarr3.errors import (
 )
 from xzarr3.stores import Value, ZipStore, cut, update
 from xzarr3.stores import zip as zip_files
+from xzarr3.stores.local.names import LOCK
 from xzarr3.stores.values import OversizedError
 
 codecs.lookup("cp437")  # The user that some children become may not be able to load it.
@@ -76,7 +77,7 @@ def verified(path: Path) -> dict[str, bytes]:
 
 def draft_of(path: Path) -> Path:
     """Where a zip is written."""
-    return path.with_name(zip_files.TEMPORARY + path.name)
+    return path.with_name(path.name + LOCK)
 
 
 def fork() -> int:

@@ -395,9 +395,9 @@ class ZipStore(Store):
     """Values are members of a zip, uncompressed.
 
     Reading requests the end of the zip and its directory once, and then one request for each value; a store
-    that cannot tell the size of the zip reads all of it. Deflated members are read as well, each as a whole. A value that is read whole is verified by its checksum. For a
-    part, the store verifies that the member is where the directory says and that the part has the right
-    length.
+    that cannot tell the size of the zip reads all of it. Deflated members are read as well, each as a whole.
+    A value that is read whole is verified by its checksum. For a part, the store verifies that the member is
+    where the directory says and that the part has the right length.
 
     Writing needs a single writer: one store object, which all threads of its process may use. Its changes are
     committed to the zip by :meth:`close`, by :meth:`flush` or at the end of a ``with`` statement. Until then
