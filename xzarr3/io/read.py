@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,12 +19,12 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
-from xzarr3.io.fetch import InnerChunks, Layout, Request, Table, fetched
+from xzarr3.io.fetch import InnerChunks, Request, Row, Table, fetched
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
 from xzarr3.io.shards import Opened, forget_index, open_shard
 from xzarr3.parallel import available_threads, is_shared, is_wanted
-from xzarr3.stores.values import BytesValue, OversizedError, Scratch, steady
+from xzarr3.stores.values import BytesValue, OversizedError, Scratch, Value, steady
 from xzarr3.tracing.counters import add, for_array, process
 
 if TYPE_CHECKING:
@@ -154,9 +154,8 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
 
     def _parts(self, chain: CodecChain, key: str, asked: list[Request], place: AnyArray) -> bool:
         """Read parts of a chunk whose stored bytes are its elements; returns whether the chunk is stored."""
-        starts, lengths = [start for start, _, _ in asked], [length for _, length, _ in asked]
-        (*_, layout), *others = asked[0][2]
-        value = self.engine.store.open(key, (starts[0], lengths[0]))
+        start, length, (row, *others) = asked[0]
+        value = self.engine.store.open(key, (start, length))
         if value is None:
             return False
         with value:
@@ -166,31 +165,16 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
                     f"'{chain.spec.data_type.name}'",
                     codec="bytes",
                 )
+            is_box = row.layout is not None and row.layout.places is None
             # One range may hold just the elements of a contiguous place.
-            if (
-                layout is not None
-                and layout.places is None
-                and not others
-                and self._is_memory_of(chain, place, lengths[0])
-            ):
-                memory = _Place(place).memory
-                parts: list[Buffer] = [memory[: value.read_into(starts[0], memory)]]
-                if len(parts[0]) == len(memory):
-                    chain.settle(place)
-                    return True
+            if is_box and not others and self._is_memory_of(chain, place, length):
+                count = value.read_into(start, _Place(place).memory)
+                if count != length:
+                    raise _short(start, length, count)
+                chain.settle(place)
             else:
-                parts = value.read_ranges(starts, lengths)
-        stored = cast("np.dtype[np.generic]", chain.stored_dtype)
-        for (start, length, inside), data in zip(asked, parts, strict=True):
-            if len(data) != length:
-                raise ChunkDecodeError(
-                    f"found {len(data)} bytes in the ranges from byte {start} on, expected {length}",
-                    codec="bytes",
-                )
-            view = memoryview(data)
-            for offset, count, _, _, outer, layout in inside:
-                part = view[offset - start : offset - start + count]
-                place[outer] = chain.settled(cast("Layout", layout).elements(part, stored))
+                rows = [row for _, _, inside in asked for row in inside]
+                self._place(chain, value, rows, place, _short)
         return True
 
     def _shard(self, chain: CodecChain, key: str, inner: Inner, place: AnyArray) -> bool:
@@ -228,15 +212,32 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
             threads = 1 if is_shared() else self.threads or available_threads()
             rows = place_rows(chain, rows, value.data, out, self.engine.fill, threads)
         self._direct = self._slices and chain.is_direct(len(rows))
+        self._place(chain, value, rows, out, shard.outside)
+
+    def _place(
+        self,
+        chain: CodecChain,
+        value: Value,
+        rows: Sequence[Row],
+        out: AnyArray,
+        short: Callable[[int, int, int], ChunkError],
+    ) -> None:
+        """Read, decode and place rows of an open value; ``short`` makes the error if bytes are missing."""
         stored = cast("np.dtype[np.generic]", chain.stored_dtype)  # Rows with a layout have one.
         for (offset, length, coords, inner, outer, layout), data in fetched(value, rows, self.plan.price):
             try:
                 if len(data) != length:
-                    raise shard.outside(offset, length, len(data))
+                    raise short(offset, length, len(data))
                 if layout is None:
                     self._put(chain, data, inner, out, outer)
                 else:
                     out[outer] = chain.settled(layout.elements(data, stored))
             except ChunkError as error:
-                error.inner_chunk = coords + (error.inner_chunk or ())
+                error.inner_chunk = coords + (error.inner_chunk or ()) or None
                 raise
+
+
+def _short(offset: int, length: int, found: int) -> ChunkDecodeError:
+    return ChunkDecodeError(
+        f"found {found} bytes in the range from byte {offset} on, expected {length}", codec="bytes"
+    )

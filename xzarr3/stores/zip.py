@@ -483,7 +483,7 @@ class ZipStore(Store):
             self._opened()
         else:
             self._begin("x" if mode == "w-" else mode)
-        _live[self._name] = self
+        interned((ZipStore, self._name), lambda: self, keep=False)
 
     def with_traits(self, **changes: Any) -> Self:
         made = super().with_traits(**changes)
@@ -707,9 +707,6 @@ class ZipStore(Store):
         return [zipped.version(key) if key else (zipped.lineage, zipped.changes) for key in keys]
 
 
-_live: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
-
-
 def _restored(name: str, state: dict[str, Any]) -> ZipStore:
     """The store of a pickled form: the original in its own process, else one that reads, if nobody writes."""
 
@@ -718,6 +715,6 @@ def _restored(name: str, state: dict[str, Any]) -> ZipStore:
         vars(made).update(state, _lock=fork_safe(threading.RLock()))
         return made
 
-    store = _live.get(name) or interned((ZipStore, name), make)
+    store = interned((ZipStore, name), make, keep=state["_writer"] is None)
     traits = state["traits"]
     return store if store.traits == traits else store.with_traits(**msgspec.structs.asdict(traits))
