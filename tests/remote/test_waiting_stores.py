@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -175,6 +175,19 @@ def test_the_index_of_a_shard_is_read_once() -> None:
         assert array[at, at] == data[at, at]
     assert indexes(store) == 1
     assert len(store.requests()) == 1 + 16
+
+
+def test_inner_chunks_of_one_shard_are_requested_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_ranges(value: Value, starts: Sequence[int], lengths: Sequence[int]) -> list[Any]:
+        return parallel_map(lambda part: value.read(*part), [*zip(starts, lengths, strict=True)], 64)
+
+    monkeypatch.setattr(_FarValue, "read_ranges", read_ranges)
+    store = FarStore(latency=0.05)
+    store.traits = Traits(concurrency=64, request_bytes=0, over_read=1)
+    array = xzarr3.create_array(store, data=np.arange(4096), chunks=(16,), shards=(4096,))
+    store.most = 0
+    assert array[::64].tolist() == list(range(0, 4096, 64))
+    assert store.most > 8
 
 
 def test_many_threads_that_want_one_shard_read_its_index_once() -> None:

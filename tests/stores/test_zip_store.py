@@ -879,6 +879,16 @@ def test_left_by_a_killed_writer(path: Path, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [path.name]
 
 
+def test_lock_file_of_a_zip_store_is_no_key_of_the_folder(path: Path) -> None:
+    folder = LocalStore(path.parent)
+    with ZipStore(path, mode="w") as store:
+        store.set("a", b"1")
+        assert os.listdir(path.parent) == [draft_of(path).name]
+        assert (list(folder.list()), list(folder.leftovers())) == ([], [])
+    draft_of(path).write_bytes(b"of a killed writer")
+    assert (list(folder.list()), list(folder.leftovers())) == ([path.name], [draft_of(path).name])
+
+
 def test_file_of_a_draft_that_somebody_removes(path: Path) -> None:
     store = ZipStore(path, mode="w")
     store.set("a", b"1" * 100)
