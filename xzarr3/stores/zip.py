@@ -483,7 +483,7 @@ class ZipStore(Store):
             self._opened()
         else:
             self._begin("x" if mode == "w-" else mode)
-        interned((ZipStore, self._name), lambda: self, keep=False)
+        interned((self._name, os.getpid()), lambda: self, keep=False)
 
     def with_traits(self, **changes: Any) -> Self:
         made = super().with_traits(**changes)
@@ -715,6 +715,6 @@ def _restored(name: str, state: dict[str, Any]) -> ZipStore:
         vars(made).update(state, _lock=fork_safe(threading.RLock()))
         return made
 
-    store = interned((ZipStore, name), make, keep=state["_writer"] is None)
+    store = interned((name, os.getpid()), make, keep=state["_writer"] is None)
     traits = state["traits"]
     return store if store.traits == traits else store.with_traits(**msgspec.structs.asdict(traits))
