@@ -309,7 +309,7 @@ def test_a_thread_takes_large_chunks_one_by_one(tmp_path: Path, monkeypatch: pyt
     original = native.Call.do
 
     def do(self: native.Call, name: str, job: list[int]) -> None:
-        taken.append(self._head[0])
+        taken.append(self.run)
         original(self, name, job)
 
     monkeypatch.setattr(native.Call, "do", do)

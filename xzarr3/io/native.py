@@ -353,6 +353,11 @@ class Call:
         Bytes for the entries of a shard.
     native : Native, optional
         The library, by default the one that is loaded.
+
+    Attributes
+    ----------
+    run : int
+        Rows that a thread takes at a time.
     """
 
     def __init__(
@@ -373,7 +378,7 @@ class Call:
         self._library = native.library
         self._fetches = rows if edges is None else len(edges) - 1
         busy = min(threads, 1 + int(rows * each / WORTH))
-        run = max(1, min(16, self._fetches // (4 * busy), RUN_BYTES // (nbytes or layout.nbytes)))
+        self.run = max(1, min(16, self._fetches // (4 * busy), RUN_BYTES // (nbytes or layout.nbytes)))
         threads = max(1, min(busy, self._fetches, _MOST_THREADS))
         room = self._library.xzarr3_scratch(at(layout.numbers), extra)
         memory = _lent.memory
@@ -385,7 +390,15 @@ class Call:
         self.status = np.zeros(rows, np.uint8)
         self._next, never = np.zeros((2, 1), np.int64)
         self._work = [
-            *(native.table, layout.numbers, self._fetches, threads, run, _SLICE, bool(process.collectors)),
+            *(
+                native.table,
+                layout.numbers,
+                self._fetches,
+                threads,
+                self.run,
+                _SLICE,
+                bool(process.collectors),
+            ),
             *(0 if edges is None else edges, self._next, never, memory, room, contexts.numbers),
             *(self.counts, self.status),
         ]
