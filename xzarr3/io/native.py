@@ -390,15 +390,8 @@ class Call:
         self.status = np.zeros(rows, np.uint8)
         self._next, never = np.zeros((2, 1), np.int64)
         self._work = [
-            *(
-                native.table,
-                layout.numbers,
-                self._fetches,
-                threads,
-                self.run,
-                _SLICE,
-                bool(process.collectors),
-            ),
+            *(native.table, layout.numbers, self._fetches, threads),
+            *(self.run, _SLICE, bool(process.collectors)),
             *(0 if edges is None else edges, self._next, never, memory, room, contexts.numbers),
             *(self.counts, self.status),
         ]
