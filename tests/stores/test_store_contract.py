@@ -395,6 +395,8 @@ DURABLE: dict[str, tuple[Callable[[Path], Store], bool]] = {
 def test_durable_is_what_the_wrapped_store_is(kind: str, wrap: str, tmp_path: Path) -> None:
     make, expected = DURABLE[kind]
     with make(tmp_path / "x") as store:
+        if wrap == "CacheStore":
+            store.close()  # A zip that is being written has no cache.
         found = store if wrap == "itself" else getattr(stores, wrap)(store)
         assert found.traits.durable is expected
 
