@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MOST_BESIDE = 512  # Objects kept alive with one store.
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
@@ -38,6 +39,7 @@ class Interned:
         self._lock = fork_safe(threading.RLock())
         self._live: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._beside: dict[int, OrderedDict[Hashable, Any]] = {}
 
     def __call__(self, key: Hashable, make: Callable[[], T], *, keep: bool = True) -> T:
         """The object for a key; ``make`` makes it, without any request, if there is none."""
@@ -49,13 +51,20 @@ class Interned:
                 self._kept[key] = found
                 self._kept.move_to_end(key)
             dropped = [self._kept.popitem(last=False)[1] for _ in range(len(self._kept) - self._most)]
-        del dropped  # Outside the lock, as dropping an object may run any finalizer.
+            things = [self._beside.pop(id(each), None) for each in dropped]
+        del dropped, things  # Outside the lock, as dropping an object may run any finalizer.
         return cast("T", found)
 
-    def keeps(self, thing: object) -> bool:
-        """Whether an object is one of those that are kept alive."""
+    def keep_beside(self, owner: object, key: Hashable, thing: object) -> None:
+        """Keep ``thing`` alive for as long as ``owner`` is kept alive; no effect if it is not kept."""
         with self._lock:
-            return any(each is thing for each in self._kept.values())
+            if not any(each is owner for each in self._kept.values()):
+                return
+            things = self._beside.setdefault(id(owner), OrderedDict())
+            things[key] = thing
+            things.move_to_end(key)
+            dropped = things.popitem(last=False) if len(things) > _MOST_BESIDE else None
+        del dropped
 
 
 interned = Interned(32)
