@@ -310,6 +310,14 @@ def open_array(
     ------
     NodeTypeError
         If there is a group at ``path``.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "ocean/t", data=[280, 281])
+    >>> xzarr3.open_array(store, "ocean/t")[1:].tolist()
+    [281]
     """
     options: dict[str, Any] = {"use_consolidated": None, "missing": missing, "by_name": True}
     node = _opened(store, path, "array", mode, zarr_format, storage_options, **options)
@@ -346,6 +354,14 @@ def open_group(
         If there is an array at ``path``.
     NodeExistsError
         If there is a node already and ``mode`` is ``w-``.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "ocean/t", data=[280, 281])
+    >>> list(xzarr3.open_group(store, "ocean"))
+    ['t']
     """
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
     missing = check_missing(missing)

@@ -191,10 +191,13 @@ def test_every_public_name_is_on_one_page_of_the_api() -> None:
     assert [name for name in public if id(pkgutil.resolve_name(name)) not in things] == []
 
 
-def test_public_functions_and_classes_have_texts() -> None:
+def test_public_names_have_texts_and_functions_examples() -> None:
     things = {name: pkgutil.resolve_name(name) for name in listed()}
     described = {name for name, each in things.items() if inspect.isroutine(each) or inspect.isclass(each)}
     assert [name for name in described if not things[name].__doc__] == []
+    functions = {name for name in described if inspect.isroutine(things[name])}
+    without = {name for name in functions if ">>>" not in things[name].__doc__}
+    assert without == {"xzarr3.register_storage_transformer"}, "StorageTransformer has its example"
 
 
 def test_names_of_zarr_python_have_a_place_in_the_table() -> None:

@@ -78,14 +78,28 @@ _Made = TypeVar("_Made")
 
 
 def register_codec(cls: type[Codec]) -> type[Codec]:
-    """Register a codec under its name; it replaces an earlier one. Returns the class."""
+    """Register a codec under its name; it replaces an earlier one. Returns the class.
+
+    Examples
+    --------
+    >>> from xzarr3.codecs import ZstdCodec, register_codec
+    >>> register_codec(ZstdCodec).name
+    'zstd'
+    """
     _loaded[cls.name] = cls
     _parsed.clear()
     return cls
 
 
 def codec_names() -> list[str]:
-    """The names of all codecs of this package and of other installed packages."""
+    """The names of all codecs of this package and of other installed packages.
+
+    Examples
+    --------
+    >>> from xzarr3.codecs import codec_names
+    >>> "zstd" in codec_names()
+    True
+    """
     installed = (point.name for point in _entry_points())
     return sorted({*_CORE, *NUMCODECS, *ALIASES, *_loaded, *installed})
 
@@ -152,6 +166,12 @@ def codec_from_json(data: JSON) -> Codec | None:
     ------
     MetadataError
         If the codec is unknown or malformed, or its configuration is not valid.
+
+    Examples
+    --------
+    >>> from xzarr3.codecs import codec_from_json
+    >>> codec_from_json({"name": "gzip", "configuration": {"level": 5}})
+    GzipCodec(level=5)
     """
     found = parse_extension(data, "a codec")
     if not isinstance(found.configuration, dict):

@@ -15,6 +15,12 @@ def check_key(key: str) -> str:
     ------
     InvalidKeyError
         If it is empty, absolute, ends with ``/``, climbs or holds a NUL character.
+
+    Examples
+    --------
+    >>> from xzarr3.stores import check_key
+    >>> check_key("ocean/c/0")
+    'ocean/c/0'
     """
     if not isinstance(key, str):
         raise InvalidKeyError(f"a key must be a string, found {type(key).__name__}")
@@ -33,6 +39,12 @@ def check_prefix(prefix: str) -> str:
     ------
     InvalidKeyError
         Otherwise.
+
+    Examples
+    --------
+    >>> from xzarr3.stores import check_prefix
+    >>> check_prefix("ocean/")
+    'ocean/'
     """
     if not isinstance(prefix, str):
         raise InvalidKeyError(f"a prefix must be a string, found {type(prefix).__name__}")

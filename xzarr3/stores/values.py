@@ -165,6 +165,12 @@ def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
     ------
     InvalidRangeError
         If the length is negative.
+
+    Examples
+    --------
+    >>> from xzarr3.stores import cut
+    >>> bytes(cut(b"0123456789", (2, 3)))
+    b'234'
     """
     check_range(byte_range)
     start, length = byte_range
