@@ -52,6 +52,7 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
+from xzarr3.model.chunk_keys import ChunkKeyEncoding, register_chunk_key_encoding
 from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.options import config, set_options
 from xzarr3.stores import MemoryStore, Store, open_store
@@ -103,7 +104,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlignmentError", "ArgumentError", "ArgumentTypeError", "Array", "CacheStore", "ChangedError",
-    "ChunkDecodeError", "ChunkEncodeError", "ChunkError", "ChunkTask", "ConflictError",
+    "ChunkDecodeError", "ChunkEncodeError", "ChunkError", "ChunkKeyEncoding", "ChunkTask", "ConflictError",
     "DataTypeValidationError", "FallbackWarning", "FsspecStore", "Group", "IncompleteWriteError",
     "InvalidKeyError", "InvalidRangeError", "LargeWriteWarning", "LocalStore", "MemoryStore",
     "MetadataError", "MissingChunksError", "MissingChunksWarning", "NodeExistsError", "NodeNotFoundError",
@@ -114,8 +115,8 @@ __all__ = [
     "create_array", "create_group", "diff", "empty", "empty_like", "from_array", "from_zarr", "full",
     "full_like", "group", "load", "ones", "ones_like", "open", "open_array", "open_consolidated",
     "open_dataset", "open_datatree", "open_group", "open_store", "open_zarr", "recover",
-    "register_storage_transformer", "save", "save_array", "save_group", "set_options", "show_versions",
-    "stats", "store", "to_zarr", "trace", "tree", "zeros", "zeros_like",
+    "register_chunk_key_encoding", "register_storage_transformer", "save", "save_array", "save_group",
+    "set_options", "show_versions", "stats", "store", "to_zarr", "trace", "tree", "zeros", "zeros_like",
 ]  # fmt: skip
 
 # These names need dask, xarray or other packages, or are not needed by all: they are imported on first use.

@@ -13,18 +13,12 @@ from typing import Any
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
-from xzarr3.display import html
-from xzarr3.display.shown import Description, Shown
-from xzarr3.display.text import table
+from xzarr3.display.report import Page, Report, Table
 from xzarr3.display.units import counted, ratio, share, size
-from xzarr3.errors import MetadataError, printable, short_traceback
-from xzarr3.formats import Format
-from xzarr3.groups import Group
+from xzarr3.errors import short_traceback
 from xzarr3.io.stored_units import FEW, count_stored
-from xzarr3.stores import Store
 from xzarr3.stores.open import StoreLike, open_store
-
-_MOST_ROWS = 300  # Arrays in HTML.
+from xzarr3.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -41,9 +35,9 @@ class Keys:
     number: int
     nbytes: int | None
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
-        return dict(vars(self))
+    def __add__(self, nbytes: int | None) -> Keys:
+        """These keys and one more."""
+        return Keys(self.number + 1, _sum((self.nbytes, nbytes)))
 
 
 @dataclass(frozen=True)
@@ -77,6 +71,8 @@ class ArrayStats:
     stored: int | None
     nbytes_stored: int | None
 
+    _also = ("ratio",)
+
     @property
     def ratio(self) -> float | None:
         """Decoded size by stored size, of the units that exist as far as their number tells; None if unknown.
@@ -87,13 +83,9 @@ class ArrayStats:
             return None
         return self.nbytes * min(self.stored / self.units, 1) / self.nbytes_stored
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields and the ratio as JSON has them."""
-        return {**vars(self), "shape": list(self.shape), "ratio": self.ratio}
-
 
 @dataclass(frozen=True)
-class Stats(Shown):
+class Stats(Report):
     """How much of a store is used for what; made by :func:`xzarr3.stats`.
 
     Parameters
@@ -119,6 +111,8 @@ class Stats(Shown):
     other: Keys | None
     unreadable: tuple[str, ...] = ()
 
+    _also = ("nbytes", "nbytes_stored", "units", "stored")
+
     @property
     def nbytes(self) -> int | None:
         """Decoded size of all arrays in bytes; None if elements of one are of variable size."""
@@ -140,62 +134,40 @@ class Stats(Shown):
         """Number of units in the grids of all arrays."""
         return sum(each.units for each in self.arrays.values())
 
-    def to_json(self) -> dict[str, Any]:
-        """All of it as JSON."""
-        return {
-            "store": self.store,
-            "path": self.path,
-            "nbytes": self.nbytes,
-            "nbytes_stored": self.nbytes_stored,
-            "units": self.units,
-            "stored": self.stored,
-            "arrays": [each.to_json() for each in self.arrays.values()],
-            "documents": None if self.documents is None else self.documents.to_json(),
-            "other": None if self.other is None else self.other.to_json(),
-            "unreadable": list(self.unreadable),
-        }
-
-    def rows(self) -> Iterator[tuple[str, ...]]:
-        """The printed table: a heading, the arrays, other keys, and the sum."""
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        """The table of the arrays."""
         yield "array", "size", "stored", "ratio", "stored units"
         for each in self.arrays.values():
-            there = "?" if each.stored is None else f"{each.stored:,}"
-            part = "" if each.stored is None else f" ({share(each.stored, each.units)})" if each.units else ""
+            part = f" ({share(each.stored, each.units)})" if each.stored is not None and each.units else ""
             times = "" if each.ratio is None else ratio(each.ratio, 1)
-            units = f"{there} of {counted(each.units, each.unit)}{part}"
+            units = f"{_number(each.stored)} of {counted(each.units, each.unit)}{part}"
             yield f"/{each.path}", _size(each.nbytes), _size(each.nbytes_stored), times, units
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        sizes = f"{_size(self.nbytes)}, stored in {_size(self.nbytes_stored)}"
+        yield "sum", f"{sizes}: {_number(self.stored)} of {self.units:,} units"
         for name, keys in (("documents", self.documents), ("other keys", self.other)):
             if keys is not None and keys.number:
-                yield name, "", _size(keys.nbytes), "", counted(keys.number, "key")
-        there = "?" if self.stored is None else f"{self.stored:,}"
-        yield "sum", _size(self.nbytes), _size(self.nbytes_stored), "", f"{there} of {self.units:,} units"
+                yield name, f"{_size(keys.nbytes)} in {counted(keys.number, 'key')}"
 
-    def __str__(self) -> str:
-        lines = [printable(f"stats of '/{self.path}' in {self.store}"), table([*self.rows()])]
-        lines += [printable(f"/{path} cannot be read; its chunks are other keys") for path in self.unreadable]
-        return "\n".join(lines)
-
-    def _describe(self) -> Description:
-        return Description(str(self), self._html)
-
-    def _html(self) -> str:
-        rows = [*self.rows()]
-        left = len(self.arrays) - _MOST_ROWS
-        if left > 0:
-            rows = [*rows[: 1 + _MOST_ROWS], *rows[1 + len(self.arrays) :]]
-        parts = [html.tall(html.table(rows))]
-        if left > 0:
-            parts.append(html.note(f"and {left:,} more arrays; arrays has all of them"))
-        if self.unreadable:
-            parts.append(html.note(f"{counted(len(self.unreadable), 'node')} cannot be read"))
-        title = html.title("xzarr3.Stats", f"/{self.path}")
-        return html.box(title, *parts, html.facts([("Store", self.store)]))
+    def _page(self) -> Page:
+        return Page(
+            "xzarr3.stats",
+            f"stats of '/{self.path}' in {self.store}",
+            self._facts(),
+            [Table([*self._rows()])],
+            notes=[f"/{path} cannot be read; its chunks are other keys" for path in self.unreadable],
+        )
 
 
 def _sum(numbers: Any) -> int | None:
     """The sum; None if one of the numbers is unknown."""
     found = list(numbers)
     return None if None in found else sum(found)
+
+
+def _number(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
 
 
 def _size(nbytes: int | None) -> str:
@@ -244,125 +216,59 @@ def stats(store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any
     opened = open_store(store, storage_options, mode="r")
     with contextlib.nullcontext() if opened is store else opened:
         node = open_node(opened, path)
-        arrays, unreadable = _arrays(node)
+        walk = Walk.of(node)
+        unreadable = tuple(sorted(walk.unreadable))
         if not opened.listable:
-            found = {path: _asked(array) for path, array in arrays.items()}
-            return Stats(str(opened), node.path, found, None, None, unreadable)
-        counts = _listed(opened, node, arrays)
-        found = {path: counts.owners[path].stats() for path in arrays}
-        return Stats(str(opened), node.path, found, counts.documents.keys(), counts.other.keys(), unreadable)
+            asked = {path: _asked(array) for path, array in walk.arrays.items()}
+            return Stats(str(opened), node.path, asked, None, None, unreadable)
+        units, documents, other = _listed(walk)
+        found = {
+            path: _array_stats(
+                array, None if array.metadata.storage_transformers else units[path].number, units[path].nbytes
+            )
+            for path, array in walk.arrays.items()
+        }
+        return Stats(str(opened), node.path, found, documents, other, unreadable)
 
 
-def _arrays(node: Array | Group) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """The arrays by path, and the paths of nodes that cannot be read."""
-    if isinstance(node, Array):
-        return {node.path: node}, ()
-    above = f"{node.path}/" if node.path else ""
-    found = {f"{above}{path}": each for path, each in node.load(max_depth=None)}
-    arrays = {path: each for path, each in found.items() if isinstance(each, Array)}
-    return arrays, tuple(path for path, each in found.items() if isinstance(each, MetadataError))
+def _listed(walk: Walk) -> tuple[dict[str, Keys], Keys, Keys]:
+    """The stored units of each array, the documents and the other keys."""
+    units = dict.fromkeys(walk.arrays, Keys(0, 0))
+    documents = other = Keys(0, 0)
+    for entry in walk.entries():
+        if entry.kind == "unit":
+            units[entry.owner or ""] += entry.nbytes
+        elif entry.kind == "document":
+            documents += entry.nbytes
+        else:
+            other += entry.nbytes
+    for key in walk.format.document_keys(walk.path):  # The draft keeps them beside the node.
+        nbytes = None if key.startswith(walk.prefixes) else walk.store.getsize(key)
+        if nbytes is not None:
+            documents += nbytes
+    return units, documents, other
 
 
-@dataclass
-class _Sum:
-    """Counts keys and their bytes."""
-
-    number: int = 0
-    nbytes: int = 0
-    is_known: bool = True
-
-    def add(self, nbytes: int | None) -> None:
-        self.number += 1
-        self.nbytes += nbytes or 0
-        self.is_known = self.is_known and nbytes is not None
-
-    def keys(self) -> Keys:
-        return Keys(self.number, self.nbytes if self.is_known else None)
-
-
-class _Units(_Sum):
-    """Counts the stored units of an array."""
-
-    def __init__(self, array: Array) -> None:
-        super().__init__()
-        self.array = array
-        self.counts = array.metadata.chunk_grid.counts(array.shape)
-        self._coords = array.metadata.chunk_key_encoding.coords
-        self._transformers = array.metadata.storage_transformers
-
-    def has(self, relative: str) -> bool:
-        """Whether a key below the array is that of a unit, or belongs to a storage transformer."""
-        coords = self._coords(relative, len(self.counts))
-        if coords is None:
-            return any(each.owns(relative) for each in self._transformers)
-        return all(at < count for at, count in zip(coords, self.counts, strict=True))
-
-    def stats(self) -> ArrayStats:
-        keys = self.keys()
-        stored = None if self._transformers else keys.number
-        return _array_stats(self.array, math.prod(self.counts), stored, keys.nbytes)
-
-
-def _array_stats(array: Array, units: int, stored: int | None, nbytes: int | None) -> ArrayStats:
+def _array_stats(array: Array, stored: int | None, nbytes: int | None) -> ArrayStats:
     return ArrayStats(
         path=array.path,
         shape=array.shape,
         data_type=array.zdtype.name,
         nbytes=None if array.zdtype.is_variable else array.nbytes,
         unit="chunk" if array.shards is None else "shard",
-        units=units,
+        units=_units(array),
         stored=stored,
         nbytes_stored=nbytes,
     )
 
 
-@dataclass
-class _Counts:
-    """What a listing has found so far."""
-
-    format: Format
-    owners: dict[str, _Units]
-    """The counts of each array, by path."""
-    documents: _Sum
-    other: _Sum
-
-    def __post_init__(self) -> None:
-        self._prefixes = {self.format.chunk_prefix(path): units for path, units in self.owners.items()}
-
-    def add(self, key: str, nbytes: int | None) -> None:
-        """Count a key for its array, for the documents, or for the others."""
-        end = 0
-        while end <= len(key):
-            units = self._prefixes.get(key[:end])
-            if units is not None and units.has(key[end:]):
-                units.add(nbytes)
-                return
-            slash = key.find("/", end)
-            end = slash + 1 if slash >= 0 else len(key) + 1
-        is_document = self.format.place(key) is not None or key in self.format.hierarchy_documents()
-        (self.documents if is_document else self.other).add(nbytes)
-
-
-def _listed(store: Store, node: Array | Group, arrays: Mapping[str, Array]) -> _Counts:
-    """Count the keys of a node."""
-    owners = {path: _Units(array) for path, array in arrays.items()}
-    counts = _Counts(node.format, owners, _Sum(), _Sum())
-    prefixes = node.format.prefixes(node.path) if node.path else ("",)
-    for prefix in prefixes:
-        for key in store.list(prefix):
-            counts.add(key, getattr(key, "size", None))
-    for key in node.format.document_keys(node.path):  # The draft keeps them beside the node.
-        if not key.startswith(prefixes):
-            nbytes = store.getsize(key)
-            if nbytes is not None:
-                counts.documents.add(nbytes)
-    return counts
+def _units(array: Array) -> int:
+    return math.prod(array.metadata.chunk_grid.counts(array.shape))
 
 
 def _asked(array: Array) -> ArrayStats:
     """The units of an array in a store that cannot list; unknown if there are many."""
-    units = math.prod(array.metadata.chunk_grid.counts(array.shape))
-    if units > FEW:
-        return _array_stats(array, units, None, None)
+    if _units(array) > FEW:
+        return _array_stats(array, None, None)
     found = count_stored(array)
-    return _array_stats(array, units, found.number, found.nbytes)
+    return _array_stats(array, found.number, found.nbytes)

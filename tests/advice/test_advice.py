@@ -455,7 +455,7 @@ def test_a_field_without_time() -> None:
         "map": "everything",
         "sample": "latitude 606:670, longitude 800:864",
     }
-    assert "region: latitude 606:1061" in str(found)
+    assert "region       latitude 606:1061" in str(found)
     small = [each for each in found.candidates if np.prod(each.chunks) < 1e6]
     assert small
     assert all(max(each.chunks) <= 2 * min(each.chunks) for each in small)

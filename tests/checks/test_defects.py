@@ -76,13 +76,6 @@ def lacks(plant: Planter) -> str:
     return key
 
 
-def longer(plant: Planter) -> str:
-    """A coordinate that is shorter than its dimension elsewhere."""
-    plant.edit(plant.document("time"), lambda document: document.update(shape=[4]))
-    erase(plant.store, plant.chunk("time", 1)) if plant.store.exists(plant.chunk("time", 1)) else None
-    return ""
-
-
 def coordinate(plant: Planter, values: Any, **attributes: Any) -> str:
     """Replace the coordinate."""
     array = xzarr3.open_array(plant.store, "time", mode="r+")
@@ -167,16 +160,6 @@ def renamed(plant: Planter) -> str:
     return put(plant.store, prefix + {3: "0.1", 2: "0/1", "3-draft": "0.1"}[plant.zarr_format])
 
 
-def group_named(plant: Planter, name: str) -> str:
-    key = plant.document(name, array=False)
-    value = bytes(plant.store.get(plant.document("deep", array=False)))
-    put(plant.store, key, value)
-    if plant.zarr_format == 2:
-        put(plant.store, key.replace(".zgroup", ".zattrs"), b"{}")
-    plant.copy()
-    return ""
-
-
 def shared(index: Any) -> None:
     index[1] = index[0]
 
@@ -226,12 +209,8 @@ DEFECTS: dict[str, tuple[str, tuple[Any, ...], str, Plant]] = {
         "consolidated-differs", WITH_COPIES, "",
         differing,
     ),
-    "name is reserved": ("name-reserved", (3, "3-draft"), "__mine", lambda p: group_named(p, "__mine")),
-    "dimension twice": ("dimension-repeated", ALL, "t2m", lambda p: dims(p, ["lat", "lat"])),
     "too few dimension names": ("dimension-names-invalid", (2,), "t2m", lambda p: dims(p, ["time"])),
     "no names in dimension names": ("dimension-names-invalid", (2,), "t2m", lambda p: dims(p, [1, 2])),
-    "lengths of a dimension": ("dimension-lengths", ALL, "", lambda p: (dims(p, ["time", "y"]) and (
-        xzarr3.create_array(p.store, "other", data=[1, 2], dimension_names=("y",)) and p.copy())) or ""),
     "missing chunk": ("chunks-missing", ALL, "t2m", lambda p: erase(p.store, p.chunk("t2m", 1, 0))),
     "all chunks are missing": (
         "chunks-missing", ALL, "deep/x",
@@ -280,7 +259,6 @@ DEFECTS: dict[str, tuple[str, tuple[Any, ...], str, Plant]] = {
         "coordinate-fill", (3,), "lat",
         lambda p: lat(p, [1, 2, 3, -99, 5, 6], _FillValue=xzarr3_fill(-99.0)),
     ),
-    "coordinate of another length": ("coordinate-length", ALL, "time", longer),
 }  # fmt: skip
 
 

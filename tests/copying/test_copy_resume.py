@@ -263,60 +263,6 @@ def test_stores_that_keep_nothing(tmp_path: Path) -> None:
         xzarr3.copy(source(MemoryStore()), target, resume=True)
 
 
-def test_settings_chosen_by_a_function_stay_those_of_the_first_attempt() -> None:
-    before, calls = source(MemoryStore()), iter(["gzip", "zstd", "zstd", "zstd"])
-
-    def choose() -> dict[str, Any]:
-        return {"maps": {"chunks": (5, 2), "compressors": [next(calls)]}}
-
-    target = MortalStore()
-    assert target.killed_at(8, lambda: xzarr3.copy(before, target, resume=True, encoding=choose), gone=True)
-    there = units(target)
-    assert there
-    copied = xzarr3.copy(before, target, resume=True, encoding=choose)
-    assert [codec.name for codec in copied["maps"].compressors] == ["gzip"]
-    assert there.items() <= units(target).items()
-    whole = MemoryStore()
-    xzarr3.copy(before, whole, encoding={"maps": {"chunks": (5, 2), "compressors": "gzip"}})
-    assert contents(target) == contents(whole)
-    assert next(calls) == "zstd", "chosen again"
-    fresh = xzarr3.copy(before, MemoryStore(), resume=True, encoding=choose)
-    assert [codec.name for codec in fresh["maps"].compressors] == ["zstd"]
-
-
-def test_a_choice_is_kept_or_refused_wherever_it_is_killed() -> None:
-    before = source(MemoryStore())
-
-    def copy(store: Any, codec: str) -> Any:
-        chosen = {"maps": {"compressors": [codec]}, "time": {"chunks": 3}}
-        return xzarr3.copy(before, store, resume=True, encoding=lambda: chosen, threads=1)
-
-    for store, killed in killed_everywhere(MortalStore(), lambda store: copy(store, "gzip")):
-        if not killed:
-            break
-        forget_process()
-        stored = units(store)
-        try:
-            copied = copy(store, "zstd")
-        except NodeExistsError:  # It has begun and noted nothing, or has ended and removed its notes.
-            assert "zarr.json" in contents(store) or not stored
-            assert units(store) == stored
-        else:
-            (compressor,) = copied["maps"].compressors
-            assert compressor.name == ("gzip" if stored else compressor.name)
-            np.testing.assert_array_equal(copied["maps"][...], xzarr3.open_array(before, "maps")[...])
-            assert left(store) == []
-
-
-def test_a_choice_that_cannot_be_noted_is_refused() -> None:
-    target = MemoryStore()
-    choose = lambda: {"maps": {"compressors": [xzarr3.codecs.GzipCodec()]}}  # noqa: E731
-    with pytest.raises(TypeError, match="cannot be noted"):
-        xzarr3.copy(source(MemoryStore()), target, resume=True, encoding=choose)
-    assert contents(target) == {}
-    assert xzarr3.copy(source(MemoryStore()), target, encoding=choose)["maps"].compressors
-
-
 def test_a_copy_that_is_killed_twice_at_its_end_leaves_nothing() -> None:
     before = source(MemoryStore())
     ended = [

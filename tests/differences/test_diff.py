@@ -14,7 +14,7 @@ import pytest
 
 import xzarr3
 from xzarr3 import Array, Group, MemoryStore
-from xzarr3.differences.values import equal, incomparable, tile_lengths
+from xzarr3.differences.values import equal, incomparable, tiles_of
 
 
 def hierarchy(zarr_format: Any = 3, **options: Any) -> Group:
@@ -32,7 +32,7 @@ def test_equal_stores_do_not_differ() -> None:
     found = xzarr3.diff(hierarchy().store, hierarchy().store)
     assert found.ok
     assert (found.nodes, found.compared) == (4, 64)
-    assert str(found).splitlines()[-1] == "4 nodes and 64 values compared: no difference"
+    assert str(found).splitlines()[-1] == "found  4 nodes and 64 values compared: no difference"
 
 
 @pytest.mark.parametrize("formats", [*itertools.permutations([2, 3, "3-draft"], 2)])
@@ -221,7 +221,7 @@ UNITS = [(1, 512, 512), (64, 8, 8), (64, 512, 512), (3, 5, 7), (1, 1, 1)]
 
 @pytest.mark.parametrize(("a", "b"), [*itertools.combinations_with_replacement(UNITS, 2)])
 def test_tiles_are_bounded_and_not_tiny(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    lengths = tile_lengths(_large(a), _large(b))
+    lengths = tiles_of(_large(a), _large(b)).lengths
     assert 2**20 <= 8 * np.prod(lengths) <= max(2**25, 8 * np.prod(a))
 
 

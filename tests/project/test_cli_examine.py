@@ -35,7 +35,8 @@ def test_diff_names_the_first_differences(folder: Path, call: Call) -> None:
     array = xzarr3.open_array("copy.zarr", "time", mode="r+")
     array[2:] = -1
     _, out, _ = call("diff", "ocean.zarr", "copy.zarr", "--first", "2")
-    assert "values: 6 of 8 differ; largest difference 8\n    [2]  2 | -1\n    [3]  3 | -1\n" in out
+    lines = ["/time", "  values  6 of 8 differ; largest difference 8", "  [2]     2 | -1", "  [3]     3 | -1"]
+    assert out.splitlines()[-4:] == lines
     assert "[4]" not in out
 
 
@@ -43,7 +44,7 @@ def test_diff_that_cannot_read_exits_with_2(folder: Path, call: Call) -> None:
     Path("copy.zarr/sst/c/0/0/0").write_bytes(b"damaged")
     status, out, err = call("diff", "ocean.zarr", "copy.zarr")
     assert (status, err) == (2, "")
-    assert "cannot be read: " in out
+    assert "  cannot be read  in b: " in out
     assert "c/0/0/0" in out
 
 
@@ -62,7 +63,7 @@ def test_advise(folder: Path, call: Call) -> None:
     assert "present" in out
     assert "series" in out
     status, out, _ = call("advise", "ocean.zarr", "--json")
-    assert json.loads(out)["target"] == "LocalStore"
+    assert json.loads(out)["target"]["name"] == "LocalStore"
     xzarr3.create_group("empty.zarr")
     shown = " ".join(call("advise", "--help")[1].split())
     assert [name for name, meaning in PATTERNS.items() if f"{name} {meaning}" not in shown] == []

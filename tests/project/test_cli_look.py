@@ -82,7 +82,8 @@ def test_json_of_nodes(folder: Path, call: Call) -> None:
     assert sst["attributes"] == {"units": "K"}
     assert [each["name"] for each in sst["codecs"]] == ["bytes", "zstd"]
     tree = json.loads(call("tree", "ocean.zarr", "--json")[1])
-    assert tree["members"]["deep"]["members"]["salt"]["shape"] == [8, 6]
+    assert [each["path"] for each in tree["nodes"]] == ["", "deep", "deep/salt", "lat", "sst", "time"]
+    assert tree["nodes"][2]["shape"] == [8, 6]
     found = json.loads(call("stats", "ocean.zarr", "--json")[1])
     assert found == xzarr3.stats("ocean.zarr").to_json()
 

@@ -39,26 +39,22 @@ class Compression(NamedTuple):
     is_measured: bool = True
 
 
-def compression(
-    sample: AnyArray | None, array: Array, name: str, compressors: list[Any] | None
-) -> Compression:
+def compressions(sample: AnyArray | None, array: Array) -> list[Compression]:
+    """All compressors on a sample; without one, what is assumed of one of them."""
+    names = ["zstd"] if sample is None else list(CODECS)
+    return [_tried(sample, array, name, [CODECS[name]] if CODECS[name] else None) for name in names]
+
+
+def present_compression(sample: AnyArray | None, array: Array) -> Compression:
+    """What the compressors of an array do to a sample."""
+    name = "+".join(each.name for each in array.compressors) or "none"
+    return _tried(sample, array, name, [codec.to_json() for codec in array.compressors] or None)
+
+
+def _tried(sample: AnyArray | None, array: Array, name: str, compressors: list[Any] | None) -> Compression:
     """Encode a sample as one chunk, with the filters of the array; without a sample, what is assumed."""
     if sample is None:
         return Compression(name, compressors, _DEFAULT_RATIO, is_measured=False)
     settings = Settings(chunks=sample.shape, shards=None, compressors=compressors)
     encoded = bytes(settings.metadata(array, array.format).chain.encode(sample, keep_empty=True))
     return Compression(name, compressors, sample.nbytes / max(len(encoded), 1))
-
-
-def compressions(sample: AnyArray | None, array: Array) -> list[Compression]:
-    """All compressors on a sample; without one, what is assumed of one of them."""
-    names = ["zstd"] if sample is None else list(CODECS)
-    return [
-        compression(sample, array, name, None if CODECS[name] is None else [CODECS[name]]) for name in names
-    ]
-
-
-def present_compression(sample: AnyArray | None, array: Array) -> Compression:
-    """What the compressors of an array do to a sample."""
-    kept = [codec.to_json() for codec in array.compressors] or None
-    return compression(sample, array, "+".join(each.name for each in array.compressors) or "none", kept)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xzarr3._types import JSON
 from xzarr3.advice.compression import Compression
 from xzarr3.advice.imagined import Target
-from xzarr3.display import html
-from xzarr3.display.shown import Description, Shown
-from xzarr3.display.text import table
+from xzarr3.display.report import Page, Report, Table
 from xzarr3.display.units import counted, ratio
-from xzarr3.errors import printable
 from xzarr3.grid import ChunkLengths
 
 if TYPE_CHECKING:
@@ -87,23 +82,9 @@ class Candidate:
     predictions: tuple[Prediction, ...]
     score: float = math.inf
 
-    def to_json(self) -> dict[str, JSON]:
-        """All of it as JSON."""
-        return {
-            "name": self.name,
-            "chunks": [*map(_plain, self.chunks)],
-            "shards": None if self.shards is None else [*map(_plain, self.shards)],
-            "compressor": self.compression.name,
-            "files": self.files,
-            "stored": self.stored,
-            "task_bytes": self.task_bytes,
-            "score": round(self.score, 3),
-            "accesses": [{**vars(each)} for each in self.predictions],
-        }
-
 
 @dataclass(frozen=True)
-class Advice(Shown):
+class Advice(Report):
     """Layouts of an array, the best first; made by :func:`xzarr3.advise`.
 
     Parameters
@@ -193,65 +174,30 @@ class Advice(Shown):
 
         return drawn(self, self.shown)
 
-    def to_json(self) -> dict[str, JSON]:
-        """All of it as JSON."""
-        return {
-            "shape": list(self.shape),
-            "dtype": str(self.dtype),
-            "target": self.target.name,
-            "reads": dict(self.reads),
-            "present": None if self.present is None else self.present.to_json(),
-            "candidates": [each.to_json() for each in self.candidates],
-            "compressors": [
-                {"name": each.name, "ratio": round(each.ratio, 3), "measured": each.is_measured}
-                for each in self.compressions
-            ],
-        }
-
-    def _describe(self) -> Description:
-        return Description(str(self), self._html)
-
-    def _html(self) -> str:
-        ratios = [(each.name, _ratio(each)) for each in self.compressions]
-        return html.box(
-            html.title("xzarr3.Advice", ", ".join(self.variables), f"{_lengths(self.shape)} {self.dtype}"),
-            html.note(f"{self._verdict}time and requests of each access on {self.target.name}"),
-            html.table([[re.sub(" requests?$", "", cell) for cell in row] for row in self.rows()], left=4),
-            html.folded(html.dim("what each access reads or writes"), html.facts([*self.reads.items()])),
-            html.folded(html.dim("compression of a sample"), html.facts(ratios)),
-        )
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """The printed table: a heading, the present layout if there is one, then the best ones."""
-        first = self.candidates[0].predictions
-        heading = ("layout", "chunks", "shards", "codec", "files", "score", *(each.access for each in first))
-        return [heading, *(self._row(each) for each in self.shown)]
-
-    @property
-    def _verdict(self) -> str:
-        return "the present layout is as good as the best one\n" if self.best is self.present else ""
-
-    def _row(self, one: Candidate) -> tuple[str, ...]:
-        return (
-            one.name,
-            _lengths(one.chunks),
-            "-" if one.shards is None else _lengths(one.shards),
-            one.compression.name,
-            f"{one.files:,}",
-            ratio(one.score, 1),
-            *(f"{duration(each.seconds)}, {counted(each.requests, 'request')}" for each in one.predictions),
-        )
-
-    def __str__(self) -> str:
+    def _page(self) -> Page:
         codecs = ", ".join(f"{each.name} {_ratio(each)}" for each in self.compressions)
-        where = f" of {', '.join(map(printable, self.variables))}" if any(self.variables) else ""
-        return (
+        where = f" of {', '.join(self.variables)}" if any(self.variables) else ""
+        rows = [*self._rows()]
+        return Page(
+            "xzarr3.advise",
             f"layouts{where} for {_lengths(self.shape)} {self.dtype} on {self.target.name}; a score of 2 "
-            "takes twice as long as the layouts that suit each access best\n"
-            f"{table(self.rows(), 99)}\n{self._verdict}"
-            + "".join(f"{printable(name)}: {printable(what)}\n" for name, what in self.reads.items())
-            + f"compression: {codecs}"
+            "takes twice as long as the layouts that suit each access best",
+            [*self.reads.items(), ("compression", codecs)],
+            [Table(rows, len(rows[0]))],
+            ["the present layout is as good as the best one"] if self.best is self.present else [],
         )
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        """The table: its titles, the present layout if there is one, then the best ones."""
+        accesses = (each.access for each in self.candidates[0].predictions)
+        yield "layout", "chunks", "shards", "codec", "files", "score", *accesses
+        for one in self.shown:
+            shards = "-" if one.shards is None else _lengths(one.shards)
+            costs = (
+                f"{duration(each.seconds)}, {counted(each.requests, 'request')}" for each in one.predictions
+            )
+            layout = one.name, _lengths(one.chunks), shards, one.compression.name
+            yield *layout, f"{one.files:,}", ratio(one.score, 1), *costs
 
 
 def _ratio(one: Compression) -> str:
@@ -268,10 +214,6 @@ def duration(seconds: float) -> str:
     """
     number, unit = (seconds * 1000, "ms") if seconds < 0.1 else (seconds, "s")
     return f"{number:.2g} {unit}" if number < 99 else f"{number:,.0f} {unit}"
-
-
-def _plain(length: int | tuple[int, ...]) -> JSON:
-    return length if isinstance(length, int) else list(length)
 
 
 def _lengths(lengths: Sequence[Any]) -> str:

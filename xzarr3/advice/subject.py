@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,49 +71,55 @@ def subject_of(
         if shape is None or dtype is None:
             raise ArgumentTypeError("nothing to advise on; give an array or a dataset, or shape= and dtype=")
         return Subject(_new(shape, dtype), tuple(dims or ()))
-    whole, beside = data, {}
-    if isinstance(data, (str, os.PathLike, Store)):
-        data = open_node(data)
-    if isinstance(data, Group):
-        nodes = of_data(
-            {path: each for path, each in data.members(max_depth=None) if isinstance(each, Array)}
-        )
-        data = _largest(nodes)
-        beside = {each.basename: each for each in nodes.values() if _kind(each) == _kind(data)}
-    elif hasattr(data, "data_vars"):
-        found = of_data({**data.variables})
-        chosen = _largest({name: each for name, each in found.items() if name in data.data_vars})
-        beside = {name: each.variable for name, each in data.data_vars.items() if each.dims == chosen.dims}
-        data = data[next(name for name, each in found.items() if each is chosen)]
-    if not (hasattr(data, "shape") and hasattr(data, "dtype")):
-        raise ArgumentTypeError(
-            f"cannot advise on {type(data).__name__}; accepted: an array, a dataset, a path or store, or "
-            "shape= and dtype="
-        )
-    if isinstance(data, Array):
-        names: Any = data.dimension_names
-        encodings = {name: _own(each) for name, each in (beside or {data.basename: data}).items()}
-        subject = Subject(data, (), _sample(data), True, encodings, data.store)
-    elif hasattr(data, "variable"):
-        names, name = data.dims, "" if data.name is None else data.name
-        beside = beside or ({name: data.variable} if name else {})
-        array, sample, own = _planned(data.variable, name, SAMPLE_BYTES)
-        encodings = {each: own if each == name else _planned(beside[each], each, _FEW)[2] for each in beside}
-        kept = None if sample.dtype.hasobject or sample.dtype.kind == "T" else sample
-        subject = Subject(array, (), kept, True, encodings, _place(whole, data.variable))
+    whole = open_node(data) if isinstance(data, (str, os.PathLike, Store)) else data
+    found = _variables(whole)
+    if found is None:
+        return Subject(_new(whole.shape, whole.dtype), tuple(dims or ()), _sample(whole))
+    name, lead = _largest(found)
+    beside = {path: each for path, each in found.items() if _kind(path, each) == _kind(name, lead)}
+    if isinstance(lead, Array):
+        array, sample = lead, _sample(lead)
+        place: Store | str = lead.store
+        encodings = {each.basename: _own(each) for each in beside.values()}
     else:
-        names = None
-        subject = Subject(_new(data.shape, data.dtype), (), _sample(data))
-    return replace(subject, names=tuple(dims or names or ()))
+        array, sample, own = _planned(lead, name, SAMPLE_BYTES)
+        sample = None if sample.dtype.hasobject or sample.dtype.kind == "T" else sample
+        encodings = {each: _planned(beside[each], each, _FEW)[2] if each != name else own for each in beside}
+        place = _place(whole, lead)
+    return Subject(array, tuple(dims or _dims(lead)), sample, True, encodings, place)
+
+
+def _variables(data: Any) -> dict[str, Any] | None:
+    """The arrays or variables that the advice may be for, by path or name; None for data without names."""
+    if isinstance(data, Group):
+        arrays = {path: each for path, each in data.members(max_depth=None) if isinstance(each, Array)}
+        return of_data(arrays)
+    if isinstance(data, Array):
+        return {data.path: data}
+    if hasattr(data, "data_vars"):
+        return {name: each for name, each in of_data({**data.variables}).items() if name in data.data_vars}
+    if hasattr(data, "variable"):
+        return {"" if data.name is None else data.name: data.variable}
+    if hasattr(data, "shape") and hasattr(data, "dtype"):
+        return None
+    raise ArgumentTypeError(
+        f"cannot advise on {type(data).__name__}; accepted: an array, a dataset, a path or store, or shape= "
+        "and dtype="
+    )
 
 
 def _new(shape: Sequence[int], dtype: Any) -> Array:
     return create_array(MemoryStore(), shape=tuple(shape), dtype=dtype)
 
 
-def _kind(array: Array) -> tuple[object, ...]:
+def _dims(each: Any) -> tuple[str | None, ...]:
+    """The names of the dimensions of an array or a variable, if it has any."""
+    return tuple(getattr(each, "dims", None) or getattr(each, "dimension_names", None) or ())
+
+
+def _kind(path: str, each: Any) -> tuple[object, ...]:
     """What arrays have in common that are laid out alike: their group, shape and dimensions."""
-    return array.path.rpartition("/")[0], array.shape, array.dimension_names
+    return str(path).rpartition("/")[0], each.shape, _dims(each)
 
 
 def _place(whole: Any, variable: Variable) -> Store | str:
@@ -203,17 +209,17 @@ def of_data(variables: Mapping[str, Any]) -> dict[str, Any]:
         path: each
         for path, each in variables.items()
         if each.size and each.ndim and (name := str(path).rpartition("/")[2]) not in described
-        if list(getattr(each, "dims", None) or getattr(each, "dimension_names", None) or ()) != [name]
+        if _dims(each) != (name,)
     }
 
 
-def _largest(found: Mapping[str, Any]) -> Any:
+def _largest(found: Mapping[str, Any]) -> tuple[str, Any]:
     if not found:
         raise ArgumentTypeError(
             "no array to advise on: none has elements and a dimension, without describing another one; give "
             "an array, or shape= and dtype="
         )
-    return max(found.values(), key=lambda each: each.nbytes)
+    return max(found.items(), key=lambda item: item[1].nbytes)
 
 
 def _sample(data: Any) -> AnyArray | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -58,14 +59,15 @@ def check_chunks(
     memory = memory_for_values()
     number = {"all": None, "sample": _SAMPLE, "none": 0}[decode]
     wanted = {path: _chosen(listing, units, number, findings) for path, units in listing.units.items()}
-    read = {path: len(units) for path, units in wanted.items()}
+    read = {path: len(indices) for path, indices in wanted.items()}
     text = f"checking {len(wanted)} arrays"
     with Progress(progress or False, sum(read.values()), text, unit="chunks") as shown:
-        for path, units in wanted.items():
+        for path, indices in wanted.items():
             handle = listing.units[path].handle
             at_once = _threads(handle, threads, memory)
             check = partial(check_unit, most=None if decode == "all" else _SAMPLE, memory=memory)
-            for batch in _batches(units):
+            units = _units(listing, listing.units[path], indices)
+            while batch := list(itertools.islice(units, _AT_ONCE)):
                 for unit, problems in zip(batch, parallel_map(check, batch, at_once), strict=True):
                     for problem in problems:
                         findings.add(problem.code, path, unit.key, problem.meaning)
@@ -73,20 +75,17 @@ def check_chunks(
     return read
 
 
-class _Chosen:
-    """Units that are read, made one by one."""
+def _is_listed(listing: Listing, units: Units) -> bool:
+    """Whether the units are those of a listing. Storage transformers may give them other keys than those."""
+    return listing.scope.is_listed and not units.handle.metadata.storage_transformers
 
-    def __init__(self, units: Units, indices: Sequence[int], *, is_listed: bool) -> None:
-        self._units, self._indices, self._is_listed = units, indices, is_listed
 
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __iter__(self) -> Iterator[Unit]:
-        units = self._units
-        for at in self._indices:
-            place, size = (units.places[at], units.sizes[at]) if self._is_listed else (at, -1)
-            yield Unit(units.handle, units.coords(place), size)
+def _units(listing: Listing, units: Units, indices: Sequence[int]) -> Iterator[Unit]:
+    """The units that are read, made one by one."""
+    is_listed = _is_listed(listing, units)
+    for at in indices:
+        place, size = (units.places[at], units.sizes[at]) if is_listed else (at, -1)
+        yield Unit(units.handle, units.coords(place), size)
 
 
 def is_too_large(handle: Array) -> bool:
@@ -94,14 +93,13 @@ def is_too_large(handle: Array) -> bool:
     return handle.metadata.chain.chunk_nbytes > _LARGEST
 
 
-def _chosen(listing: Listing, units: Units, number: int | None, findings: Findings) -> _Chosen:
-    # Storage transformers may give units other keys than those that are listed.
-    is_listed = listing.scope.is_listed and not units.handle.metadata.storage_transformers
+def _chosen(listing: Listing, units: Units, number: int | None, findings: Findings) -> Sequence[int]:
+    """Which units are read: of those that are listed their numbers, else their places in the grid."""
     if number != 0 and is_too_large(units.handle):
         findings.add("chunks-large", units.handle.path, "", f"chunks of more than {_LARGEST // 2**30} GiB")
         number = 0
-    indices: Any = chosen(units, number) if is_listed else _spread(units.total, number)
-    return _Chosen(units, indices, is_listed=is_listed)
+    found: Any = chosen(units, number) if _is_listed(listing, units) else _spread(units.total, number)
+    return found  # type: ignore[no-any-return]
 
 
 def _spread(total: int, number: int | None) -> range | list[int]:
@@ -110,17 +108,6 @@ def _spread(total: int, number: int | None) -> range | list[int]:
     if total <= number:
         return range(total)
     return sorted({at * (total - 1) // max(number - 1, 1) for at in range(number)})
-
-
-def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
-    batch: list[Unit] = []
-    for unit in units:
-        batch.append(unit)
-        if len(batch) == _AT_ONCE:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _threads(handle: Array, threads: int | None, memory: int) -> int:

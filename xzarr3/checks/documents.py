@@ -1,4 +1,4 @@
-"""Checks documents: against the specification, against their consolidated copies, and the names in them.
+"""Checks documents: against the specification, and against their consolidated copies.
 
 Finds the nodes that the other checks look at. Reads documents only, each once.
 """
@@ -6,19 +6,21 @@ Finds the nodes that the other checks look at. Reads documents only, each once.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from xzarr3.checks.report import Findings
-from xzarr3.errors import InvalidKeyError, MetadataError, UnknownExtensionError, listed, shorten
+from xzarr3.differences.documents import compare_documents
+from xzarr3.display.report import brief
+from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.formats import Format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.formats.v2 import DIMENSIONS, V2
 from xzarr3.formats.v3 import V3
+from xzarr3.groups import bind
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.find import DocumentView, find_format, load_below, read_held
 from xzarr3.nodes.node import ancestors
@@ -128,6 +130,7 @@ def _parse(scope: Scope, path: str, held: Held | MetadataError, findings: Findin
     scope.held[path] = held
     if isinstance(meta, ArrayMetadata):
         scope.arrays[path] = meta
+        _check_dimension_names(path, meta, format, findings)
     else:
         scope.groups[path] = meta
     _check_literals(scope, path, findings)
@@ -139,6 +142,16 @@ def _blamed(scope: Scope, path: str, held: object, error: MetadataError) -> str:
     named = [key for key in keys if error.field and key.endswith(f"/{error.field}".lstrip("/"))]
     there = [key for key in keys if scope.view.exists(key)]
     return (named or there or list(keys))[0]
+
+
+def _check_dimension_names(path: str, meta: ArrayMetadata, format: Format, findings: Findings) -> None:
+    """Note an attribute that does not name the dimensions, as it should in version 2."""
+    if format.conventions_in_attributes and DIMENSIONS in meta.attributes and meta.dimension_names is None:
+        findings.add(
+            "dimension-names-invalid", path, format.attributes_key(path, array=True),
+            f"attribute '{DIMENSIONS}' of an array of {len(meta.shape)} dimensions is "
+            f"{shorten(meta.attributes[DIMENSIONS])}",
+        )  # fmt: skip
 
 
 def _check_literals(scope: Scope, path: str, findings: Findings) -> None:
@@ -197,8 +210,8 @@ def _compare(scope: Scope, holder: str, key: str, copies: Mapping[str, Held], fi
             findings.add("consolidated-stale", holder, key, f"has a copy of '/{path}', which does not exist")
             continue
         copy, own = format.without_consolidated(held), scope.held.get(path)
-        if own is not None and not _is_same(format, path, copy, own):
-            what = _difference(copy, own)
+        what = None if own is None else _difference(scope, path, copy, own)
+        if what is not None:
             findings.add(
                 "consolidated-differs", holder, key, f"the copy of '/{path}' differs from its document{what}"
             )
@@ -207,87 +220,29 @@ def _compare(scope: Scope, holder: str, key: str, copies: Mapping[str, Held], fi
             findings.add("consolidated-lacks", holder, key, f"has no copy of '/{path}'")
 
 
-def _is_same(format: Format, path: str, one: Held, other: Held) -> bool:
-    """Whether documents are equal, or mean the same."""
-    if _text(one) == _text(other):
-        return True
+def _difference(scope: Scope, path: str, copy: Held, own: Held) -> str | None:
+    """What a copy of a document says otherwise; None if both mean the same."""
+    if _text(copy) == _text(own):
+        return None
     try:
-        return _meaning(format, path, one) == _meaning(format, path, other)
-    except MetadataError:
-        return False
-
-
-def _meaning(format: Format, path: str, held: Held) -> str:
-    return _text(format.hold(replace(format.parse(held, path), origin=None), path))
+        nodes = [
+            bind(
+                scope.store,
+                scope.format,
+                path,
+                scope.format.parse(held, path),
+                read_only=True,
+                consolidated=False,
+            )
+            for held in (copy, own)
+        ]
+    except MetadataError as error:
+        return f", and cannot be read: {error}"
+    first = next(compare_documents("", *nodes), None)
+    if first is None:
+        return None
+    return f" in '{first.field}': {brief(first.a)} in the copy, {brief(first.b)} in the document"
 
 
 def _text(held: Held) -> str:
     return json.dumps(held, sort_keys=True, default=repr)
-
-
-def _difference(one: Held, other: Held) -> str:
-    """The first field in which two documents differ."""
-    one, other = _flat(one), _flat(other)
-    for name in sorted({*one, *other}):
-        if one.get(name) != other.get(name):
-            found, before = (shorten(each.get(name, "absent"), 60) for each in (one, other))
-            return f" in '{name}': {found} in the copy, {before} in the document"
-    return ""
-
-
-def _flat(held: Held) -> dict[str, Any]:
-    """The fields of all documents of a node."""
-    nested = all(isinstance(each, dict) for each in held.values())
-    return {k: v for each in held.values() for k, v in each.items()} if nested else dict(held)
-
-
-# Names
-
-
-def check_names(scope: Scope, findings: Findings) -> None:
-    """Check the names of nodes, and the names and lengths of dimensions."""
-    for path in sorted(scope.nodes() - {scope.path}):
-        try:
-            scope.format.check_name(path.rpartition("/")[2], path)
-        except InvalidKeyError as error:
-            findings.add("name-reserved", path, "", str(error))
-    groups: dict[str, dict[str, ArrayMetadata]] = {}
-    for path, meta in scope.arrays.items():
-        _check_dimension_names(path, meta, scope.format, findings)
-        above, _, name = path.rpartition("/")
-        groups.setdefault(above, {})[name] = meta
-    for group, arrays in groups.items():
-        _check_lengths(group, arrays, findings)
-
-
-def _check_dimension_names(path: str, meta: ArrayMetadata, format: Format, findings: Findings) -> None:
-    key = format.attributes_key(path, array=True)
-    in_attributes = format.conventions_in_attributes and DIMENSIONS in meta.attributes
-    if in_attributes and meta.dimension_names is None:
-        findings.add(
-            "dimension-names-invalid", path, key,
-            f"attribute '{DIMENSIONS}' of an array of {len(meta.shape)} dimensions is "
-            f"{shorten(meta.attributes[DIMENSIONS])}",
-        )  # fmt: skip
-    repeated = [name for name, number in Counter(meta.dimension_names or ()).items() if number > 1 and name]
-    if repeated:
-        findings.add("dimension-repeated", path, key, f"{listed(repeated)} names several dimensions")
-
-
-def _check_lengths(group: str, arrays: Mapping[str, ArrayMetadata], findings: Findings) -> None:
-    """Compare the lengths of dimensions of one name in a group."""
-    lengths: dict[str, dict[int, str]] = {}
-    for name, meta in arrays.items():
-        names = meta.dimension_names or ()
-        for dim, length in zip(names, meta.shape, strict=False):
-            if dim and names.count(dim) == 1:
-                lengths.setdefault(dim, {}).setdefault(length, name)
-    for dim, found in lengths.items():
-        if len(found) < 2:
-            continue
-        said = ", ".join(f"{length} in '{name}'" for length, name in found.items())
-        coordinate = arrays.get(dim)
-        is_coordinate = coordinate is not None and coordinate.dimension_names == (dim,)
-        code = "coordinate-length" if is_coordinate else "dimension-lengths"
-        path = node_prefix(group) + dim if is_coordinate else group
-        findings.add(code, path, "", f"dimension '{dim}' has length {said}")

@@ -25,6 +25,7 @@ from xzarr3.formats import Format
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
 from xzarr3.stores.local.names import STAGED
+from xzarr3.walk import Entry, Walk
 
 _LARGEST_GRID = 2**63
 _MOST_PREFIXES = _MOST_LEASES = 10_000
@@ -116,24 +117,22 @@ class Listing:
 
     def __post_init__(self) -> None:
         scope = self.scope
-        self._owners: dict[str, Units | None] = {}
-        for path, meta in scope.arrays.items():
-            handle = Array(scope.store, path, meta, format=scope.format, read_only=True)
-            units = self.units[path] = Units(handle, meta.chunk_grid.counts(meta.shape))
-            self._owners[scope.format.chunk_prefix(path)] = units
-        for path in scope.unreadable:
-            self._owners.setdefault(scope.format.chunk_prefix(path), None)
+        arrays = [
+            Array(scope.store, path, meta, format=scope.format, read_only=True)
+            for path, meta in scope.arrays.items()
+        ]
+        self.walk = Walk(scope.store, scope.format, scope.path, arrays, scope.unreadable)
+        self.units = {path: Units(each, self.walk.counts[path]) for path, each in self.walk.arrays.items()}
         self._paths = scope.nodes()
-        self._entries = frozenset(scope.format.hierarchy_documents())
         self._foreign: tuple[Format, ...] = tuple(each for each in (V3, V2) if each != scope.format)
         self._orphans: dict[str, tuple[str, int]] = {}
         self._lost: set[str] = set()
 
     def run(self) -> None:
         """List the keys, and note what is wrong with them."""
-        for prefix in self.prefixes():
-            for key in self.scope.store.list(prefix):
-                self._see(key, getattr(key, "size", None))
+        for entry in self.walk.entries():
+            self._see(entry)
+        for prefix in self.walk.prefixes:
             for name in self.scope.store.leftovers(prefix):
                 self._temporary(name)
         self._report_orphans()
@@ -141,35 +140,29 @@ class Listing:
             units.sort()
             self._report_missing(path, units)
 
-    def prefixes(self) -> tuple[str, ...]:
-        """The prefixes that are listed."""
-        return self.scope.format.prefixes(self.scope.path) if self.scope.path else ("",)
-
-    def _see(self, key: str, size: int | None) -> None:
-        name = key[key.rfind("/") + 1 :]
+    def _see(self, entry: Entry) -> None:
+        key = entry.key
         if is_lease(key):
             if len(self.leases) < _MOST_LEASES:
                 self.leases.append(key)
-        elif key.startswith(STAGED) or key in self._entries:
+        elif key.startswith(STAGED):
             return
-        elif not (name.isdigit() or self._is_document(key)):
-            if not self._owned(key, size):
-                self._stray(key, name)
-        elif name.isdigit() and not self._owned(key, size):
-            self._stray(key, name)
+        elif entry.kind == "document":
+            place = entry.place
+            if place is not None and place.path not in self._paths:
+                self._lose(key, place.path, is_node=place.kind != "other")
+        elif entry.owner in self.units and (entry.coords is not None or entry.kind == "unit"):
+            self._owned(self.units[entry.owner], entry)
+        elif not self._is_foreign(key) and entry.owner not in self.walk.unreadable:
+            self._stray(key)
 
     # Documents
 
-    def _is_document(self, key: str) -> bool:
-        """Whether a key is that of a document; notes documents that no listing of nodes finds."""
-        place = self.scope.format.place(key)
-        if place is not None:
-            if place.path not in self._paths:
-                self._lose(key, place.path, is_node=place.kind != "other")
-            return True
+    def _is_foreign(self, key: str) -> bool:
+        """Whether a key is that of a document of another format, which is noted."""
         for format in self._foreign:
             place = format.place(key)
-            if place is not None and key not in self._entries:
+            if place is not None:
                 self._other_format(key, place.path, place.kind != "other", format)
                 return True
         return False
@@ -207,44 +200,25 @@ class Listing:
 
     # Chunks
 
-    def _owned(self, key: str, size: int | None) -> bool:
-        """Whether a key lies below an array, whose unit it then is, or something is wrong with it."""
-        end = 0
-        while end <= len(key):
-            prefix = key[:end]
-            if prefix in self._owners:
-                units = self._owners[prefix]
-                if units is not None:
-                    return self._unit(units, key, key[end:], size)
-                return True
-            slash = key.find("/", end)
-            end = slash + 1 if slash >= 0 else len(key) + 1
-        return False
-
-    def _unit(self, units: Units, key: str, relative: str, size: int | None) -> bool:
-        handle = units.handle
-        meta = handle.metadata
-        coords = meta.chunk_key_encoding.coords(relative, len(meta.shape))
-        if coords is None:
-            return any(each.owns(relative) for each in meta.storage_transformers)
-        if any(at >= count for at, count in zip(coords, units.counts, strict=True)):
+    def _owned(self, units: Units, entry: Entry) -> None:
+        """Take a unit of an array, or note that it is outside of the grid."""
+        path, key, coords = units.handle.path, entry.key, entry.coords
+        if coords is None:  # What a storage transformer keeps.
+            return
+        if entry.kind != "unit":
             self.findings.add(
-                "chunk-outside", handle.path, key,
-                f"chunk {coords} is outside of the grid of {units.counts} chunks",
-            )  # fmt: skip
-            return True
-        if units.total >= _LARGEST_GRID:
+                "chunk-outside", path, key, f"chunk {coords} is outside of the grid of {units.counts} chunks"
+            )
+        elif units.total >= _LARGEST_GRID:
             units.others += 1
-            return True
-        place = units.place(coords)
-        units.places.append(place)
-        units.sizes.append(_UNKNOWN if size is None else size)
-        if size is not None:
-            problem = size_problem(handle, coords, size)
+        else:
+            place = units.place(coords)
+            units.places.append(place)
+            units.sizes.append(_UNKNOWN if entry.nbytes is None else entry.nbytes)
+            problem = None if entry.nbytes is None else size_problem(units.handle, coords, entry.nbytes)
             if problem is not None:
                 units.bad.add(place)
-                self.findings.add(problem[0], handle.path, key, problem[1])
-        return True
+                self.findings.add(problem[0], path, key, problem[1])
 
     # Everything else
 
@@ -260,8 +234,8 @@ class Listing:
         prefix = next((each for each in self.scope.format.prefixes("") if key.startswith(each)), "")
         return key[len(prefix) :]
 
-    def _stray(self, key: str, name: str) -> None:
-        if _TEMPORARY.search(name):
+    def _stray(self, key: str) -> None:
+        if _TEMPORARY.search(key[key.rfind("/") + 1 :]):
             self._temporary(key)
             return
         match = _LIKE_CHUNK.search(key)

@@ -11,7 +11,6 @@ Knows documents as JSON and no stores.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -28,11 +27,12 @@ class Row(NamedTuple):
 
     reader: str
     zarr_format: int
-    data_types: str
+    data_type: str
     """In version 2 the kinds of numpy's, ``record``, or other names."""
-    codecs: str
-    layouts: str
-    """Chunk grids, dimensions ``named`` and ``unnamed``, and ``filters`` of version 2."""
+    codec: str
+    """Also ``filters``, those of version 2."""
+    layout: str
+    """What it reads beside regular chunks of named dimensions: ``unnamed`` ones."""
     since: str
     """The oldest version that is known to read them; empty where its documentation names none."""
     checked: str
@@ -41,66 +41,54 @@ class Row(NamedTuple):
 
 _REALS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
 _NUMBERS = f"{_REALS} complex64 complex128"
-_JS = f"{_REALS} string fixed_length_utf32"
-_TYPES = (
-    f"{_NUMBERS} numpy.datetime64 numpy.timedelta64 string fixed_length_utf32 null_terminated_bytes "
-    "variable_length_bytes bytes raw_bytes structured"
-)
+_TEXT = "string fixed_length_utf32"
+_BYTES = "null_terminated_bytes variable_length_bytes bytes raw_bytes"
+_TYPES = f"{_NUMBERS} numpy.datetime64 numpy.timedelta64 {_TEXT} {_BYTES} structured"
 _SMALL = "int4 bfloat16 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz"
-_SMALLER = "int2 float4_e2m1fn float8_e3m4 float8_e8m0fnu"
 _KINDS = "b i u f c m M S U V O record"
 _CORE = "bytes transpose gzip blosc zstd crc32c sharding_indexed"
-_NUMCODECS = (
-    "adler32 astype bitround blosc bz2 crc32 crc32c delta fixedscaleoffset fletcher32 gzip jenkins_lookup3 "
-    "lz4 lzma packbits quantize shuffle zlib zstd"
-)
-_V2_CODECS = f"{_NUMCODECS} base64 categorize vlen-bytes vlen-utf8"
+_COMMON = "bitround blosc delta fixedscaleoffset gzip lzma quantize shuffle zlib zstd"
+_NUMCODECS = f"{_COMMON} adler32 astype bz2 crc32 crc32c fletcher32 jenkins_lookup3 lz4 packbits"
+_V2_CODECS = f"{_NUMCODECS} base64 categorize vlen-bytes vlen-utf8 filters"
 _V3_CODECS = f"{_CORE} vlen-utf8 vlen-bytes numcodecs.{_NUMCODECS.replace(' ', ' numcodecs.')}"
-_GDAL_V2 = "bitround blosc delta fixedscaleoffset gzip lzma quantize shuffle zlib zstd"
-_JS_V2 = "blosc delta gzip lz4 shuffle vlen-utf8 zlib zstd"
-_JS_V3 = (
-    f"{_CORE} vlen-utf8 bitround cast_value scale_offset numcodecs.blosc numcodecs.delta numcodecs.gzip "
-    "numcodecs.lz4 numcodecs.shuffle numcodecs.zlib numcodecs.zstd"
-)
-_ANY, _ANY_V2 = "regular named unnamed", "regular named unnamed filters"
-_NEW_CODECS = "scale_offset cast_value"
+_NEW = "scale_offset cast_value"
+_JS_V2 = "blosc delta gzip lz4 shuffle zlib zstd"
+_JS_V3 = f"{_CORE} vlen-utf8 bitround {_NEW} numcodecs.{_JS_V2.replace(' ', ' numcodecs.')}"
 
 ROWS: tuple[Row, ...] = (
-    Row("zarr-python", 3, _TYPES, _V3_CODECS, _ANY, "3.1.6", _TESTED),
-    Row("zarr-python", 3, "struct", _NEW_CODECS, "", "3.4.2", _TESTED),
-    Row("zarr-python", 2, _KINDS, _V2_CODECS, _ANY_V2, "2.18.7", _TESTED),
-    Row("xarray", 3, _TYPES, _V3_CODECS, "regular named", "2026.9.0", _TESTED),
-    Row("xarray", 3, "struct", _NEW_CODECS, "", "2026.9.0", _TESTED),
-    Row("xarray", 2, _KINDS, _V2_CODECS, "regular named filters", "2026.9.0", _TESTED),
-    Row("tensorstore", 3, f"{_NUMBERS} {_SMALL}", _CORE, _ANY, "0.1.71", _TESTED),
-    Row("tensorstore", 3, _SMALLER, "", "", "0.1.86", _TESTED),
-    Row("tensorstore", 2, f"b i u f c {_SMALL}", "blosc bz2 gzip zlib zstd", _ANY, "0.1.71", _TESTED),
-    Row("GDAL", 3, _NUMBERS, _CORE, _ANY, "3.13", _TESTED),
-    Row("GDAL", 2, "b i u f c", _GDAL_V2, _ANY_V2, "3.13", _TESTED),
-    Row("zarrita.js", 3, _JS, _JS_V3, _ANY, "", DOCUMENTED),
-    Row("zarrita.js", 2, "b i u f S U O", _JS_V2, _ANY_V2, "", DOCUMENTED),
+    Row("zarr-python", 3, _TYPES, _V3_CODECS, "unnamed", "3.1.6", _TESTED),
+    Row("zarr-python", 3, "struct", _NEW, "", "3.4.2", _TESTED),
+    Row("zarr-python", 2, _KINDS, _V2_CODECS, "unnamed", "2.18.7", _TESTED),
+    Row("xarray", 3, _TYPES, _V3_CODECS, "", "2026.9.0", _TESTED),
+    Row("xarray", 3, "struct", _NEW, "", "2026.9.0", _TESTED),
+    Row("xarray", 2, _KINDS, _V2_CODECS, "", "2026.9.0", _TESTED),
+    Row("tensorstore", 3, f"{_NUMBERS} {_SMALL}", _CORE, "unnamed", "0.1.71", _TESTED),
+    Row("tensorstore", 3, "int2 float4_e2m1fn float8_e3m4 float8_e8m0fnu", "", "", "0.1.86", _TESTED),
+    Row("tensorstore", 2, f"b i u f c {_SMALL}", "blosc bz2 gzip zlib zstd", "unnamed", "0.1.71", _TESTED),
+    Row("GDAL", 3, _NUMBERS, _CORE, "unnamed", "3.13", _TESTED),
+    Row("GDAL", 2, "b i u f c", f"{_COMMON} filters", "unnamed", "3.13", _TESTED),
+    Row("zarrita.js", 3, f"{_REALS} {_TEXT}", _JS_V3, "unnamed", "", DOCUMENTED),
+    Row("zarrita.js", 2, "b i u f S U O", f"{_JS_V2} vlen-utf8 filters", "unnamed", "", DOCUMENTED),
 )
 """The table."""
 READERS = tuple(dict.fromkeys(row.reader for row in ROWS))
 
 
 def readable_by(meta: ArrayMetadata, held: Held) -> tuple[dict[str, str], dict[str, str]]:
-    """The libraries that read an array with the version they need, and the others with the reason."""
+    """The libraries that read an array with the version they need; of the others, what they do not know."""
     readers: dict[str, str] = {}
     others: dict[str, str] = {}
-    wanted = list(_features(meta, held))
     for reader in READERS:
         rows = [row for row in ROWS if (row.reader, row.zarr_format) == (reader, meta.zarr_format)]
-        since: list[str] = []
-        unknown = [] if rows else [f"Zarr format {meta.zarr_format}"]
-        for column, name, said in wanted if rows else ():
-            found = [row.since for row in rows if name in getattr(row, column).split()]
-            since += found[:1]
-            unknown += [] if found else [said]
-        if unknown:
-            others[reader] = f"does not know {', '.join(dict.fromkeys(unknown))}"
+        since: dict[str, str | None] = {}
+        for column, name in _features(meta, held) if rows else ():
+            said = _SAID.get(name, f"{column.replace('_', ' ')} '{name}'")
+            since[said] = next((row.since for row in rows if name in getattr(row, column).split()), None)
+        if None in since.values() or not rows:
+            unknown = (said for said, known in since.items() if known is None)
+            others[reader] = ", ".join(unknown) or f"Zarr format {meta.zarr_format}"
         else:
-            readers[reader] = newest(since)
+            readers[reader] = newest(filter(None, since.values()))
     return readers, others
 
 
@@ -109,25 +97,26 @@ def newest(versions: Iterable[str]) -> str:
     return max(versions, key=lambda text: [int(part) for part in text.split(".") if part], default="")
 
 
-def _features(meta: ArrayMetadata, held: Held) -> Iterator[tuple[str, str, str]]:
-    """What a reader must know: the column of the table, the name there, and what a message says."""
+_SAID = {"unnamed": "dimensions without names", "filters": "filters in version 2"}
+
+
+def _features(meta: ArrayMetadata, held: Held) -> Iterator[tuple[str, str]]:
+    """What a reader must know: the column of the table and the name there."""
     if meta.zarr_format == 3:
-        data_type, codecs = _name(held["data_type"]), list(_names(held["codecs"]))
-    elif meta.zarr_format == 2:
-        document = held[ARRAY]
-        stages = [*(document.get("filters") or ()), document.get("compressor")]
-        data_type, codecs = _kind(document["dtype"]), [each["id"] for each in stages if each]
-        if document.get("filters"):
-            yield "layouts", "filters", "filters in version 2"
+        data_type, codecs = _name(held["data_type"]), [*_names(held["codecs"])]
     else:
-        return
-    yield "data_types", data_type, f"data type {data_type!r}"
-    yield from (("codecs", name, f"codec {name!r}") for name in codecs)
-    yield "layouts", meta.chunk_grid.name, f"chunk grid {meta.chunk_grid.name!r}"
+        document = held[ARRAY]
+        filters = [*(document.get("filters") or ())]
+        named = [each["id"] for each in (*filters, document.get("compressor")) if each]
+        data_type, codecs = _kind(document["dtype"]), [*named, "filters"] if filters else named
+    yield "data_type", data_type
+    yield from (("codec", name) for name in codecs)
+    if meta.chunk_grid.name != "regular":
+        yield "layout", meta.chunk_grid.name
     if meta.dimension_names is None and (meta.shape or meta.zarr_format == 2):
-        yield "layouts", "unnamed", "dimensions without names"
+        yield "layout", "unnamed"
     if meta.storage_transformers:
-        yield "layouts", "transformed", "storage transformers"
+        yield "layout", "transformed"
 
 
 def _name(extension: Any) -> str:
@@ -145,5 +134,6 @@ def _names(codecs: Any) -> Iterator[str]:
 
 def _kind(dtype: Any) -> str:
     """The kind of a numpy dtype as version 2 names it."""
-    match = re.fullmatch(r"[<>|=]?([biufcmMSUVO])(\d*)(\[.*\])?", dtype) if isinstance(dtype, str) else None
-    return match[1] if match is not None else dtype if isinstance(dtype, str) else "record"
+    if not isinstance(dtype, str):
+        return "record"
+    return dtype[1] if dtype[0] in "<>|=" else dtype

@@ -6,26 +6,22 @@ stores.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from xzarr3.checks.readers import DOCUMENTED, newest
-from xzarr3.display import html
-from xzarr3.display.shown import Description, Shown
-from xzarr3.display.text import cut
+from xzarr3.display.report import Page, Report, Table, brief
+from xzarr3.display.units import counted
 from xzarr3.errors import printable
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 _KEPT = 100  # Findings of one code and node that are kept one by one.
-_SHOWN = 40  # Lines of a printed report.
-_MOST_ROWS = 300  # Findings in HTML.
-_OF_NODE = 8  # Lines of one node, as long as others have findings too.
-_NAMED = 3  # Arrays that are named because a library does not read them,
-_LONGEST = 60  # and characters of such a name, and of the reason.
+_SHOWN = 24  # Lines of findings in text,
+_REMEDIES = 10  # and of what to do.
+_NAMED = 3  # Arrays that are named because a library does not read them.
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,7 @@ CODES: dict[str, Kind] = {
     "consolidated-differs": Kind("error", _CONSOLIDATE),
     "consolidated-stale": Kind("error", _CONSOLIDATE),
     "consolidated-lacks": Kind("error", _CONSOLIDATE),
-    # Names
-    "name-reserved": Kind("note", "rename the node"),
     "dimension-names-invalid": Kind("error", "give one name for each dimension"),
-    "dimension-repeated": Kind("warning", "give each dimension a name of its own"),
-    "dimension-lengths": Kind("note", "use other names, or groups of their own, for grids of other lengths"),
     # Keys
     "chunks-missing": Kind(
         "note",
@@ -106,7 +98,6 @@ CODES: dict[str, Kind] = {
     # Coordinates
     "coordinate-nan": Kind("error", "write the coordinate again without NaN"),
     "coordinate-fill": Kind("error", "write the coordinate again, all of it"),
-    "coordinate-length": Kind("error", "resize the coordinate or the data, so that their lengths are equal"),
     # Writers
     "write-running": Kind("note", "wait until the writer has ended"),
     "write-unknown": Kind("warning", f"make sure that the writer has ended, then {_RECOVER[4:]}"),
@@ -117,8 +108,6 @@ CODES: dict[str, Kind] = {
 """Every code of a finding."""
 _OF_MANY = frozenset(("chunks-missing", "chunks-orphan"))
 """Codes of which one finding is about many chunks."""
-
-_WIDTH = max(map(len, CODES))
 
 
 @dataclass(frozen=True)
@@ -149,14 +138,6 @@ class Finding:
     severity: Severity
     remedy: str
     count: int = 1
-
-    def __str__(self) -> str:
-        key = f"{self.key}: " if self.key else ""
-        return printable(f"{self.severity:8} {self.code:{_WIDTH}} {key}{self.meaning}")
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -194,11 +175,6 @@ class ArrayReport:
     read: int
     readable_by: Mapping[str, str] = field(default_factory=dict)
     not_readable_by: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
-        readers = {"readable_by": dict(self.readable_by), "not_readable_by": dict(self.not_readable_by)}
-        return {**vars(self), "shape": list(self.shape), **readers}
 
 
 class Findings:
@@ -239,7 +215,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class CheckReport(Shown):
+class CheckReport(Report):
     """What :func:`xzarr3.check` found.
 
     Parameters
@@ -272,6 +248,8 @@ class CheckReport(Shown):
     arrays: Mapping[str, ArrayReport]
     decode: str
 
+    _also = ("ok",)
+
     @property
     def ok(self) -> bool:
         """Whether no error was found."""
@@ -287,108 +265,54 @@ class CheckReport(Shown):
         found = (each for each in self.findings if each.severity == severity)
         return sum(1 if each.code in _OF_MANY else each.count for each in found)
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON has it."""
-        return {
-            "store": self.store,
-            "path": self.path,
-            "ok": self.ok,
-            "decode": self.decode,
-            "findings": [finding.to_json() for finding in self.findings],
-            "arrays": {path: array.to_json() for path, array in self.arrays.items()},
-        }
-
-    def __str__(self) -> str:
-        read = sum(array.read for array in self.arrays.values())
-        stored = [array.stored for array in self.arrays.values()]
-        of = "" if None in stored else f" of {sum(filter(None, stored))}"
-        lines = [
-            printable(f"check of '/{self.path}' in {self.store}"),
-            f"{_number(len(self.arrays), 'array')}, {read}{of} stored units decoded: "
-            + ", ".join(_number(self.count(each), each) for each in SEVERITIES),
-            *self._readers(),
-        ]
-        remedies = dict.fromkeys(f"  {each.code}: {each.remedy}" for each in self.findings)
-        advice = ["to do", *_cut(list(remedies), _SHOWN // 4)] if remedies else []
-        return "\n".join([*_cut([*lines, *self._lines()], _SHOWN - len(advice)), *map(printable, advice)])
-
-    def _describe(self) -> Description:
-        return Description(str(self), self._html)
-
-    def _html(self) -> str:
-        read = sum(array.read for array in self.arrays.values())
-        counts = ", ".join(_number(self.count(each), each) for each in SEVERITIES)
-        facts = [
-            ("Store", self.store),
-            ("Arrays", f"{len(self.arrays)}, of which {_number(read, 'stored unit')} decoded"),
-            ("Found", counts),
-            *(("Readers", text) for text in self._readers()),
-        ]
+    def _page(self) -> Page:
+        arrays, found = self.arrays.values(), self.findings
+        stored = [array.stored for array in arrays]
+        of = "" if None in stored else f" of {sum(filter(None, stored)):,}"
         rows = [
-            (each.severity, f"/{each.path}", each.code, each.key, each.meaning, each.remedy)
-            for each in self.findings[:_MOST_ROWS]
+            (f"/{each.path}", each.severity, each.code, f"{each.key}: {each.meaning}".removeprefix(": "))
+            for each in found
         ]
-        left = len(self.findings) - len(rows)
-        table = html.table([("severity", "node", "code", "key", "meaning", "remedy"), *rows], left=6)
-        parts = [html.tall(table)] if rows else []
-        if left:
-            parts.append(html.note(f"and {left} more; findings has all of them"))
-        return html.box(html.title("xzarr3.CheckReport", f"/{self.path}"), html.facts(facts), *parts)
+        remedies = dict.fromkeys((each.code, each.remedy) for each in found)
+        facts = [
+            ("arrays", f"{len(arrays):,}"),
+            ("decoded", f"{sum(array.read for array in arrays):,}{of} stored units"),
+            ("found", ", ".join(counted(self.count(each), each) for each in SEVERITIES)),
+        ]
+        return Page(
+            "xzarr3.check",
+            f"check of '/{self.path}' in {self.store}",
+            [*facts, *(("read by", text) for text in self._readers())],
+            [
+                Table([("node", "severity", "code", "finding"), *rows], 4, by_node=True, most=_SHOWN),
+                Table([("what", "to do"), *remedies], 2, most=_REMEDIES),
+            ],
+        )
 
     def _readers(self) -> Iterator[str]:
         """How many of the arrays each library reads, from which version on, and which it does not."""
-        arrays = self.arrays.items()
+        arrays = self.arrays
         names = dict.fromkeys(
-            name for _, each in arrays for name in (*each.readable_by, *each.not_readable_by)
+            name for each in arrays.values() for name in (*each.readable_by, *each.not_readable_by)
         )
         told = []
         for name in names:
             unread = {
-                path: each.not_readable_by[name] for path, each in arrays if name in each.not_readable_by
+                path: each.not_readable_by[name]
+                for path, each in arrays.items()
+                if name in each.not_readable_by
             }
-            since = newest(each.readable_by[name] for _, each in arrays if name in each.readable_by)
+            since = newest(each.readable_by.get(name, "") for each in arrays.values())
             label = f"{name} {since}" if since or len(unread) == len(arrays) else f"{name} ({DOCUMENTED})"
             told.append((len(unread), f"{label.rstrip()}: {self._read(unread)}"))
         if told:
-            yield f"arrays read by {', '.join(text for _, text in sorted(told, key=lambda each: each[0]))}"
+            yield ", ".join(text for _, text in sorted(told, key=lambda each: each[0]))
 
     def _read(self, unread: Mapping[str, str]) -> str:
         """How many arrays a library reads, and why not the others, of which it names a few."""
         total = len(self.arrays)
         if not unread or len(unread) == total:
             return "0" if unread else "all"
-        named: dict[str, list[str]] = {}
-        for path, reason in [*unread.items()][:_NAMED]:
-            named.setdefault(_brief(reason), []).append(printable(cut(path, _LONGEST)))
-        texts = [f"{', '.join(paths)}: {reason}" for reason, paths in named.items()]
+        texts = [f"{brief(path)}: {brief(reason)}" for path, reason in [*unread.items()][:_NAMED]]
         more = [f"and {len(unread) - _NAMED} more"] if len(unread) > _NAMED else []
-        return f"{total - len(unread)} of {total} (not {'; '.join([*texts, *more])})"
-
-    def _lines(self) -> Iterator[str]:
-        """The findings, grouped by node; the node with the worst finding first."""
-        by_node: dict[str, list[Finding]] = {}
-        for finding in self.findings:
-            by_node.setdefault(finding.path, []).append(finding)
-        for path, found in by_node.items():
-            yield printable(f"/{path}")
-            most = len(found) if len(by_node) == 1 else _OF_NODE
-            yield from (f"  {finding}" for finding in found[:most])
-            if len(found) > most:
-                yield f"  and {len(found) - most} more"
-
-
-def _brief(reason: str) -> str:
-    """Why a library does not read an array; of a data type or a codec that it does not know, the name."""
-    known = re.fullmatch(r"does not know (?:data type|codec) ('[^']*')", reason)
-    return printable(cut(reason if known is None else known[1].replace("'", ""), _LONGEST))
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def _cut(lines: list[str], most: int) -> list[str]:
-    """At most so many lines; the last one counts the others."""
-    if len(lines) <= most:
-        return lines
-    return [*lines[: most - 1], f"and {len(lines) - most + 1} more lines; to_json() has all of them"]
+        return printable(f"{total - len(unread)} of {total} (not {'; '.join([*texts, *more])})")

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from xzarr3.checks.chunks import Decode, check_chunks
 from xzarr3.checks.coordinates import check_coordinates
-from xzarr3.checks.documents import Scope, check_copies, check_names, find_nodes
+from xzarr3.checks.documents import Scope, check_copies, find_nodes
 from xzarr3.checks.keys import Listing
 from xzarr3.checks.readers import readable_by
 from xzarr3.checks.report import ArrayReport, CheckReport, Findings
@@ -37,8 +37,8 @@ def check(
 ) -> CheckReport:
     """Check an array, or a group with all that is below it, for damage and for what misleads readers.
 
-    Looks at documents and their consolidated copies, names, keys and sizes of values, indexes of shards,
-    chunks, coordinates, and writes that have not ended. Nothing is changed. The keys are listed once,
+    Looks at documents and their consolidated copies, keys and sizes of values, indexes of shards, chunks,
+    coordinates, and writes that have not ended. Nothing is changed. The keys are listed once,
     whatever their number; memory is about 16 bytes for each stored unit. Each finding has a code, a key, a
     meaning, a severity and a remedy, which names the command that mends it;
     :data:`xzarr3.checks.report.CODES` lists all of them.
@@ -109,7 +109,6 @@ def _look(
             raise _nothing_at(store, path)
         return CheckReport(str(store), path, findings.all(), {}, decode)
     check_copies(scope, findings)
-    check_names(scope, findings)
     listing = Listing(scope, findings)
     if scope.is_listed:
         listing.run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import click
@@ -11,11 +10,12 @@ import click
 import xzarr3
 from xzarr3.cli import arguments, output
 from xzarr3.cli.arguments import NODE
-from xzarr3.cli.look import node_to_json
+from xzarr3.cli.look import nodes_to_json
+from xzarr3.cli.output import Output
 from xzarr3.cli.running import command
 from xzarr3.copying.settings import KEEP
-from xzarr3.describe import describe_tree
 from xzarr3.errors import Xzarr3Error, printable
+from xzarr3.walk import nodes_of
 
 
 @command(
@@ -38,8 +38,7 @@ from xzarr3.errors import Xzarr3Error, printable
     ),
     click.option(
         "--advice", is_flag=True,
-        help="Give each array the chunks, shards and compressor that xzarr3 advise puts first; with "
-        "--resume, an interrupted copy keeps those it began with.",
+        help="Give each array the chunks, shards and compressor that xzarr3 advise puts first.",
     ),
     arguments.access_option,
     click.option(
@@ -59,25 +58,25 @@ from xzarr3.errors import Xzarr3Error, printable
     click.option("-q", "--quiet", is_flag=True, help="Show no progress and no description of the copy."),
     arguments.store_option("--source-option", "the store to copy from"),
     arguments.store_option("--target-option", "the store to copy to"),
-    examples=[
-        "xzarr3 copy ocean.zarr backup.zarr",
-        "xzarr3 copy ocean.zarr old.zarr --format 2 --compressor zstd",
-        "xzarr3 copy ocean.zarr sst.zarr --source-path sst",
-        "xzarr3 copy ocean.zarr again.zarr --chunks time=4,lat=6 --resume",
-        "xzarr3 copy ocean.zarr by_time.zarr --chunks time=-1,lat=3 --shards none",
-        "xzarr3 copy ocean.zarr advised.zarr --advice --access series=0.9 --access map=0.1",
-    ],
 )  # fmt: skip
 def copy(
     store: str, target: str, source_path: str, path: str, *, zarr_format: str | None, advice: bool,
     access: Mapping[str, float], compressors: tuple[Any, ...], filters: tuple[Any, ...], quiet: bool,
-    as_json: bool, source_option: dict[str, Any], target_option: dict[str, Any], **given: Any,
-) -> None:  # fmt: skip
+    source_option: dict[str, Any], target_option: dict[str, Any], **given: Any,
+) -> Output:  # fmt: skip
     """Copy a node, also in another format or with other chunks.
 
     A group is copied with all that is below it. Chunks are moved untouched where both stores encode them
     alike; --chunks, --shards or --advice cut them anew, in bounded memory. What the format of the copy cannot
     say is an error before anything is written.
+
+    Examples:
+      xzarr3 copy ocean.zarr backup.zarr
+      xzarr3 copy ocean.zarr old.zarr --format 2 --compressor zstd
+      xzarr3 copy ocean.zarr sst.zarr --source-path sst
+      xzarr3 copy ocean.zarr again.zarr --chunks time=4,lat=6 --resume
+      xzarr3 copy ocean.zarr by_time.zarr --chunks time=-1,lat=3 --shards none
+      xzarr3 copy ocean.zarr advised.zarr --advice --access series=0.9 --access map=0.1
     """
     if access and not advice:
         raise click.UsageError("--access is for --advice; give both")
@@ -87,24 +86,22 @@ def copy(
         if codecs:
             given[name] = [each for each in codecs if each is not None] or None
     if advice:
-        place = xzarr3.open_store(target, target_option)
-        given["encoding"] = partial(_advised, store, source_path, access, source_option, place)
+        source = xzarr3.open(store, source_path, storage_options=source_option)
+        given["encoding"] = _advised(source, access, xzarr3.open_store(target, target_option))
     node = xzarr3.copy(
         store, target, source_path=source_path, path=path,
         zarr_format=arguments.FORMATS[zarr_format] if zarr_format else None,
-        progress=not quiet and output.shows_progress(), source_options=source_option,
+        progress=not quiet and output.is_terminal(), source_options=source_option,
         target_options=target_option, **given,
     )  # fmt: skip
-    members = dict(node.load(max_depth=None)) if isinstance(node, xzarr3.Group) else {"": node}
-    if as_json:
-        nodes = [node_to_json(*each) for each in members.items()]
-        output.echo_json({"target": target, "path": path, "nodes": nodes})
-    elif not quiet:
-        click.echo(str(node.info if isinstance(node, xzarr3.Array) else describe_tree(node, members)))
+    return Output(
+        lambda: {"target": target, "path": path, "nodes": nodes_to_json(nodes_of(node))},
+        lambda: "" if quiet else str(node.tree() if isinstance(node, xzarr3.Group) else node.info),
+    )
 
 
 def _advised(
-    store: str, path: str, access: Mapping[str, float], options: Mapping[str, Any], target: xzarr3.Store
+    node: xzarr3.Array | xzarr3.Group, access: Mapping[str, float], target: xzarr3.Store
 ) -> dict[str, dict[str, Any]]:
     """The layout that is advised for each array of data, by its path below the copied node.
 
@@ -113,44 +110,47 @@ def _advised(
     from xzarr3.advice.patterns import NEED_TIME, roles
     from xzarr3.advice.subject import of_data
 
-    node = xzarr3.open(store, path, storage_options=options)
-    found = node.members(max_depth=None) if isinstance(node, xzarr3.Group) else [("", node)]
-    arrays = of_data({name: each for name, each in found if isinstance(each, xzarr3.Array)})
+    arrays = of_data({path: each for path, each in nodes_of(node).items() if isinstance(each, xzarr3.Array)})
     if not arrays:
         raise Xzarr3Error(f"{node!r} has no array to advise on; leave --advice out")
     advised = {}
-    for name, array in arrays.items():
+    for path, array in arrays.items():
         has_time = roles(array.shape, array.dimension_names).time is not None
         fitting = {each: weight for each, weight in access.items() if has_time or each not in NEED_TIME}
         if fitting or not access:
-            advised[name] = xzarr3.advise(array, access=fitting or None, target=target).options()
+            advised[path] = xzarr3.advise(array, access=fitting or None, target=target).options()
     return advised
 
 
-@command(*NODE, examples=["xzarr3 consolidate ocean.zarr", "xzarr3 consolidate ocean.zarr deep --json"])
-def consolidate(store: str, path: str, as_json: bool, option: dict[str, Any]) -> None:
+@command(*NODE)
+def consolidate(store: str, path: str, option: dict[str, Any]) -> Output:
     """Write consolidated metadata: opening all takes one request.
 
     The documents of all nodes below a group are written into that of the group.
+
+    Examples:
+      xzarr3 consolidate ocean.zarr
+      xzarr3 consolidate ocean.zarr deep --json
     """
     group = xzarr3.consolidate_metadata(store, path, storage_options=option)
     number = group.nmembers(max_depth=None)
-    if as_json:
-        output.echo_json({"path": group.path, "nodes": number})
-    else:
-        click.echo(f"consolidated metadata of {number:,} nodes written to {printable(group.name)}")
+    text = f"consolidated metadata of {number:,} nodes written to {printable(group.name)}"
+    return Output(lambda: {"path": group.path, "nodes": number}, lambda: text)
 
 
-@command(arguments.store_argument(), arguments.store_option(), examples=["xzarr3 recover ocean.zarr"])
-def recover(store: str, as_json: bool, option: dict[str, Any]) -> None:
+@command(
+    arguments.store_argument(),
+    arguments.store_option(),
+)
+def recover(store: str, option: dict[str, Any]) -> Output:
     """Finish what a killed writer was putting in place.
 
     Finishes what writers were just putting in its place when they were killed, and removes what others left
     there.
+
+    Examples:
+      xzarr3 recover ocean.zarr
     """
     paths = xzarr3.recover(store, storage_options=option)
-    if as_json:
-        output.echo_json({"recovered": list(paths)})
-        return
-    lines = [f"put in its place: {printable(path)}" for path in paths]
-    click.echo("\n".join(lines) or "nothing was left to finish")
+    lines = [f"put in its place: {printable(path)}" for path in paths] or ["nothing was left to finish"]
+    return Output(lambda: {"recovered": [*paths]}, lambda: "\n".join(lines))

@@ -8,10 +8,7 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.checks.coordinates import masked_value
 from xzarr3.errors import MetadataError
-
-_CODING = frozenset(("scale_factor", "add_offset", "missing_value", "_Unsigned", "dtype"))
 
 
 def decoded(array: Array, values: AnyArray) -> AnyArray:
@@ -22,17 +19,17 @@ def decoded(array: Array, values: AnyArray) -> AnyArray:
     MetadataError
         If xarray cannot decode them.
     """
-    attributes = {name: value for name, value in array.metadata.attributes.items() if name != "_FillValue"}
-    masked = masked_value(array)
-    if masked is not None:
-        attributes["_FillValue"] = masked[()]
-    is_coded = masked is not None or "since" in str(attributes.get("units")) or _CODING & attributes.keys()
-    if array.dtype.kind not in "biufc" or not is_coded or (array.shape and array.dimension_names is None):
+    mask = array.format.fill_value_is_mask
+    named = not array.shape or array.dimension_names is not None
+    if array.dtype.kind not in "biufc" or not named or not (mask or array.attrs):
         return values
 
     from xarray import Variable, conventions
     from xarray.coders import CFTimedeltaCoder
 
+    from xzarr3.xarray.variables import as_variable
+
+    attributes = as_variable(array, mask).attrs
     variable = Variable([f"dim_{axis}" for axis in range(values.ndim)], values, attributes)
     durations = CFTimedeltaCoder(decode_via_units=False)  # A number of days is no date.
     try:

@@ -7,40 +7,45 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
 
-def is_terminal(stream: Any) -> bool:
-    """Whether a stream is a terminal; a closed one is None."""
-    return stream is not None and stream.isatty()
+def is_terminal() -> bool:
+    """Whether errors and progress are shown on a terminal; a closed stream is None."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
-def is_colored(stream: Any) -> bool:
-    """Whether a stream is a terminal that may be colored."""
-    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def is_colored() -> bool:
+    """Whether errors may be colored."""
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def echo_found(found: Any, as_json: bool) -> None:
-    """Print what a function found: its text, or its ``to_json()``."""
-    if as_json:
-        echo_json(found.to_json())
-    else:
-        click.echo(str(found))
+class Output(NamedTuple):
+    """What a command prints; only one of document and text is made."""
+
+    document: Callable[[], object]
+    """As JSON."""
+    text: Callable[[], str]
+    """Nothing is printed where it is empty."""
+    status: int = 0
+    """The exit status."""
+    indent: int | None = 2
+    """Of the JSON; None for one line."""
+
+
+def found(report: Any, status: int = 0) -> Output:
+    """The output of a command that prints what a function found."""
+    return Output(report.to_json, lambda: str(report), status)
 
 
 def echo_json(document: object, *, indent: int | None = 2) -> None:
     """Print a document as JSON that any program reads: without NaN and control characters."""
     text = json.dumps(_finite(document), indent=indent, allow_nan=False)
     click.echo(text.replace("\x7f", "\\u007f"))
-
-
-def shows_progress() -> bool:
-    """Whether a bar is shown: on a terminal."""
-    return is_terminal(sys.stderr)
 
 
 def _finite(value: Any) -> Any:
@@ -61,34 +66,23 @@ def values_to_json(values: Any) -> Any:
     ['2020-01-01', 'NaT']
     """
     found = np.asarray(values)
-    if found.dtype.names is not None:
-        fields = {name: values_to_json(found[name]) for name in found.dtype.names}
-        return _records(fields, found.ndim)
-    if found.dtype.kind in "mM":
-        return found.astype(str).tolist()
-    if found.dtype.kind == "c":
-        return np.stack([found.real, found.imag], axis=-1).tolist()
-    if found.dtype.kind == "V":  # Types of other packages, such as bfloat16, or raw bytes.
-        try:
-            return found.astype(np.float64).tolist()
-        except (TypeError, ValueError):
-            return _plain(found.tolist())
-    return _plain(found.tolist())
+    if found.dtype.kind in "biuf":
+        return found.tolist()
+    return np.fromiter(map(_element, found.ravel()), object, found.size).reshape(found.shape).tolist()
 
 
-def _records(fields: Mapping[str, Any], depth: int) -> Any:
-    """Nested lists of mappings, from a mapping of nested lists."""
-    if depth == 0:
-        return dict(fields)
-    return [
-        _records(dict(zip(fields, each, strict=True)), depth - 1)
-        for each in zip(*fields.values(), strict=True)
-    ]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+def _element(value: Any) -> Any:
+    if isinstance(value, np.ndarray):  # A field that is an array.
+        return values_to_json(value)
+    if isinstance(value, np.void) and value.dtype.names is not None:
+        return {name: _element(value[name]) for name in value.dtype.names}
+    if isinstance(value, np.complexfloating):
+        return [float(value.real), float(value.imag)]
+    if isinstance(value, bytes | np.void):
+        return base64.b64encode(bytes(value)).decode("ascii")
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return str(value)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, str | int | float | bool | None):
+        return plain
+    return float(plain) if hasattr(plain, "__float__") else str(plain)  # bfloat16 and others

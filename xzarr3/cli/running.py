@@ -6,15 +6,15 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from xzarr3 import errors
 from xzarr3.cli.arguments import Function, json_option
-from xzarr3.cli.output import is_colored
+from xzarr3.cli.output import Output, echo_json, is_colored
 from xzarr3.errors import FULL_TRACEBACK, Xzarr3Error, printable
 
 FAILURE = 1
@@ -38,7 +38,6 @@ _HINTS: tuple[tuple[type[Xzarr3Error], str], ...] = (
     (errors.StorePermissionError, "give credentials with --option NAME=VALUE, or anon=true for public data"),
 )
 """Hints by the class of an error; the first one that fits is given."""
-_OTHERWISE = "--debug shows where it was raised"
 
 EXPECTED = (Xzarr3Error, OSError, ValueError, TypeError, ImportError, MemoryError)
 """Errors of what a user gave. Others are defects, and keep their traceback."""
@@ -46,7 +45,9 @@ EXPECTED = (Xzarr3Error, OSError, ValueError, TypeError, ImportError, MemoryErro
 
 def hint_for(error: BaseException) -> str:
     """What to try after an error."""
-    return next((hint for kind, hint in _HINTS if isinstance(error, kind)), _OTHERWISE)
+    return next(
+        (hint for kind, hint in _HINTS if isinstance(error, kind)), "--debug shows where it was raised"
+    )
 
 
 def report(error: BaseException, hint: str = "") -> None:
@@ -62,7 +63,7 @@ def report(error: BaseException, hint: str = "") -> None:
 
 def _tell(label: str, text: str, color: str) -> None:
     line = f"{click.style(label, fg=color, bold=True)} {printable(text)}"
-    click.echo(line, err=True, color=is_colored(sys.stderr))
+    click.echo(line, err=True, color=is_colored())
 
 
 def run_reporting(
@@ -122,10 +123,7 @@ def _usage_hint(error: click.UsageError) -> str:
 def warnings_as_lines() -> Iterator[None]:
     """Print warnings as one line each, without the line of code that caused them."""
 
-    def show(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int,
-        file: TextIO | None = None, line: str | None = None,
-    ) -> None:  # fmt: skip
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         _tell("warning:", " ".join(str(message).split()), "yellow")
 
     with warnings.catch_warnings():
@@ -138,35 +136,44 @@ class Command(click.Command):
 
     Parameters
     ----------
-    examples : sequence of str
-        Command lines.
+    help : str
+        What it does; then ``Examples:``, and command lines.
     failure : int
         The exit status after an error.
     """
 
-    def __init__(self, *args: Any, examples: Sequence[str], failure: int, **options: Any) -> None:
-        lines = ["\b", "Examples:", *(f"  {each}" for each in examples)]
-        super().__init__(*args, **{**options, "epilog": "\n".join(lines)})
-        self.examples = tuple(examples)
+    def __init__(self, *args: Any, failure: int, **options: Any) -> None:
+        options["help"], _, examples = options["help"].partition("\n\nExamples:\n")
+        super().__init__(*args, **{**options, "epilog": f"\b\nExamples:\n{examples}"})
+        self.examples = tuple(map(str.strip, examples.splitlines()))
         self.failure = failure
         self.params.append(debug_option())
 
     def invoke(self, ctx: click.Context) -> None:
-        """Run the command; its exit status is that of the process."""
-        run = super().invoke
+        """Run the command and print its output; its exit status is that of the process."""
+        as_json, run = ctx.params.pop("as_json"), super().invoke
+
+        def printed() -> int:
+            found: Output = run(ctx)
+            if as_json:
+                echo_json(found.document(), indent=found.indent)
+            elif text := found.text():
+                click.echo(text)
+            return found.status
+
         debug = lambda: bool(ctx.meta.get(_DEBUG))  # noqa: E731
-        ctx.exit(run_reporting(lambda: run(ctx), expected=EXPECTED, debug=debug, failure=self.failure))
+        ctx.exit(run_reporting(printed, expected=EXPECTED, debug=debug, failure=self.failure))
 
 
 def command(
-    *parameters: Callable[[Function], Function], examples: Sequence[str], failure: int = FAILURE
-) -> Callable[[Callable[..., Any]], Command]:
-    """Make a command of a function, with these arguments and options and with ``--json``."""
+    *parameters: Callable[[Function], Function], failure: int = FAILURE
+) -> Callable[[Callable[..., Output]], Command]:
+    """Make a command of a function that returns its output, with these arguments and options."""
 
-    def decorate(function: Callable[..., Any]) -> Command:
+    def decorate(function: Callable[..., Output]) -> Command:
         for each in (json_option, *reversed(parameters)):
             function = each(function)
-        return click.command(cls=Command, examples=examples, failure=failure)(function)
+        return click.command(cls=Command, failure=failure)(function)
 
     return decorate
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
@@ -21,7 +21,6 @@ from xzarr3.commit.replace import transaction, write
 from xzarr3.commit.resume import check_resumable
 from xzarr3.commit.transaction import NewNode
 from xzarr3.copying.between import can_keep, chunks_between, temporary
-from xzarr3.copying.chosen import Encoding, chosen_before, chosen_now, note_chosen
 from xzarr3.copying.documents import translated
 from xzarr3.copying.finished import CopyResumption, fingerprint
 from xzarr3.copying.settings import KEEP, Settings, settings_of
@@ -39,6 +38,9 @@ from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
+from xzarr3.walk import Walk
+
+Encoding: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 @short_traceback
@@ -54,7 +56,7 @@ def copy(
     compressors: Any = KEEP,
     filters: Any = KEEP,
     serializer: Any = KEEP,
-    encoding: Encoding | Callable[[], Encoding] | None = None,
+    encoding: Encoding | None = None,
     resume: bool = False,
     overwrite: bool = False,
     consolidated: bool | None = None,
@@ -109,7 +111,6 @@ def copy(
         ``compressors``, ``filters``, ``serializer`` and ``fill_value``; ``xzarr3.advise(array).encoding()``
         gives one. What it says of the packing of values has to be so in the array. Chunks without shards are
         stored one by one. Values stay the same under another fill value.
-        Or a function that returns such a mapping: a resumed copy keeps what it returned at first.
     resume : bool
         Go on with a copy that was interrupted, and keep what is stored if this one is. Units that are stored
         are not copied again. A finished copy stays as it is: a node with all documents that the copy would
@@ -173,7 +174,7 @@ def copy(
     store, path = locate_node(target, path, target_options, mode="a")
     settings = Settings(chunks, shards, compressors, filters, serializer)
     with store if was_made(store, target) else nullcontext():
-        plan = _planned(node, store, path, zarr_format, settings, encoding, consolidated, resume)
+        plan = _planned(node, store, path, zarr_format, settings, encoding, consolidated)
         return _run(plan, overwrite=overwrite, resume=resume, progress=progress, threads=threads)
 
 
@@ -191,8 +192,6 @@ class _Plan:
     metadata : mapping of str to metadata
         The nodes of the copy, by relative path.
     consolidated : bool
-    chosen : mapping, optional
-        Settings to note, if the copy can be resumed.
     """
 
     nodes: Mapping[str, Array | Group]
@@ -201,7 +200,6 @@ class _Plan:
     format: Format
     metadata: Mapping[str, ArrayMetadata | GroupMetadata]
     consolidated: bool
-    chosen: Encoding | None = None
 
     def path_of(self, below: str) -> str:
         """Path in the target of a node with this relative path."""
@@ -254,9 +252,8 @@ def _planned(
     path: str,
     zarr_format: ZarrFormat | None,
     settings: Settings,
-    encoding: Encoding | Callable[[], Encoding] | None,
+    encoding: Encoding | None,
     consolidated: bool | None,
-    resume: bool,
 ) -> _Plan:
     """Plan a copy; raises if it cannot be made."""
     path = normal_path(path)
@@ -269,13 +266,9 @@ def _planned(
     if held:
         check_consolidates(store)
     nodes = _nodes_below(node)
-    chosen = None
-    if callable(encoding):
-        before = chosen_before(store, format, path) if resume else None
-        encoding = chosen = chosen_now(encoding, resume=resume) if before is None else before
     own = settings_of(nodes, settings, encoding)
     metadata = {below: translated(each, format, own.get(below)) for below, each in nodes.items()}
-    plan = _Plan(nodes, store, path, format, metadata, held, chosen)
+    plan = _Plan(nodes, store, path, format, metadata, held)
     for below in nodes:
         check_new_path(plan.path_of(below), format)
     return plan
@@ -313,8 +306,6 @@ def _run(
     if threads is None:
         threads = most_threads(plan.nodes[""], store, plan.arrays.values())
     with write(copy):
-        if resumed is not None and plan.chosen is not None:
-            note_chosen(store, copy.top, plan.chosen)
         _copy_values(plan, copy.store, None if resumed is None else copy.top, progress, threads)
     return plan.opened()
 
@@ -423,14 +414,13 @@ def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
     held = [name for name in node.copies or () if name in below]  # The order of the variables in xarray.
     nodes.update((name, below[name]) for name in depth_first(dict.fromkeys([*held, *below])))
     known = {node.path, *(node_prefix(node.path) + below for below in nodes)}
-    for prefix in node.format.prefixes(node.path):
-        for key in node.store.list_prefix(prefix):
-            place = node.format.place(key)
-            if place is not None and place.kind != "other" and place.path not in known:
-                raise MetadataError(
-                    f"'{node.name}' cannot be reached: a group above it has no document",
-                    path=place.path, advice="create the groups above it with create_group()",
-                )  # fmt: skip
+    for entry in Walk(node.store, node.format, node.path, ()).entries():
+        place = entry.place
+        if place is not None and place.kind != "other" and place.path not in known:
+            raise MetadataError(
+                f"'{node.name}' cannot be reached: a group above it has no document",
+                path=place.path, advice="create the groups above it with create_group()",
+            )  # fmt: skip
     return nodes
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xzarr3.grid import Edges, Grid, Steps
 
@@ -74,7 +74,7 @@ class Tiles:
             else range(0)
             for part, per, axis in zip(region, self.per_tile, self.grid.axes, strict=True)
         ]
-        return itertools.product(*ranges)
+        return product(ranges)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -87,6 +87,14 @@ class Tiles:
         """The most elements of a tile."""
         return math.prod(self.lengths)
 
+    def at_least(self, elements: int) -> Tiles:
+        """Tiles of at least so many elements, if the array has them: the last dimensions grow first."""
+        per_tile, counts = [*self.per_tile], self.grid.counts(self.shape)
+        for at in reversed(range(len(per_tile))):
+            while replace(self, per_tile=tuple(per_tile)).elements < elements and per_tile[at] < counts[at]:
+                per_tile[at] *= 2
+        return replace(self, per_tile=tuple(per_tile))
+
     def reads(self, chunks: Grid) -> int:
         """How often chunks of another grid are read, over all tiles."""
         return math.prod(
@@ -95,6 +103,16 @@ class Tiles:
                 self.grid.axes, self.per_tile, chunks.axes, self.shape, strict=True
             )
         )
+
+
+def product(ranges: Sequence[range]) -> Iterator[Coords]:
+    """All coordinates in some ranges, one at a time: :func:`itertools.product` would hold each range."""
+    if not ranges:
+        yield ()
+        return
+    for at in ranges[0]:
+        for others in product(ranges[1:]):
+            yield (at, *others)
 
 
 def tiles_for(grid: Grid, chunks: Grid, shape: tuple[int, ...], most: int) -> Tiles:

@@ -6,7 +6,6 @@ whole units of the target (:mod:`xzarr3.copying.tiles`). No unit is written by t
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from collections import deque
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from xzarr3._types import Buffer, Scalar
 from xzarr3.arrays import Array
 from xzarr3.copying.finished import left
-from xzarr3.copying.tiles import Coords, Tiles, tiles_for
+from xzarr3.copying.tiles import Coords, Tiles, product, tiles_for
 from xzarr3.errors import MetadataError
 from xzarr3.io.selection import basic_selection
 from xzarr3.io.stored_units import FEW
@@ -203,7 +202,7 @@ class Absent:
 
 def _all(counts: Coords) -> Iterator[Coords]:
     """All coordinates in a grid, one at a time."""
-    return itertools.product(*map(range, counts))
+    return product([*map(range, counts)])
 
 
 def _stored(array: Array) -> Iterator[Coords]:

@@ -11,7 +11,7 @@ from typing import Any
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.differences.documents import compare_documents
-from xzarr3.differences.report import Diff, FieldDifference, ValueDifference
+from xzarr3.differences.report import Diff, FieldDifference, Problem, ValueDifference
 from xzarr3.differences.values import compare_values
 from xzarr3.errors import MetadataError, SelectionError, short_traceback
 from xzarr3.groups import Group
@@ -19,6 +19,7 @@ from xzarr3.io.selection import BasicSelection, DimSelection, basic_selection
 from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.quantities import positive
 from xzarr3.stores.open import StoreLike, open_store
+from xzarr3.walk import nodes_of
 
 
 @short_traceback
@@ -97,7 +98,7 @@ def diff(
     >>> new = other.create_array("sst", data=[[1.5, 3.5]], attributes={"units": "degC"})
     >>> found = xzarr3.diff(one.store, other.store, encoding=False)
     >>> [each.field for each in found.fields], found.values[0].first
-    (['attributes.units'], (((0, 1), 2.5, 3.5),))
+    (['attributes.units'], (Element(at=(0, 1), a=2.5, b=3.5),))
     """
     check_asked(progress or False)
     first = positive("first", first, "an integer of at least 1")
@@ -128,7 +129,7 @@ class _Comparison:
     only: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     fields: list[FieldDifference] = field(default_factory=list)
     values: list[ValueDifference] = field(default_factory=list)
-    problems: list[tuple[str, str]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     nodes: int = 0
     compared: int = 0
 
@@ -161,7 +162,7 @@ class _Comparison:
                 )
                 self.compared += compared
                 self.values += [] if difference is None else [difference]
-                self.problems += [(path, problem) for problem in problems]
+                self.problems += [Problem(path, problem) for problem in problems]
 
     def _documents(self, path: str, one: Array | Group, other: Array | Group) -> None:
         for difference in compare_documents(path, one, other):
@@ -175,13 +176,12 @@ class _Comparison:
         self, a: Array | Group, b: Array | Group
     ) -> Iterator[tuple[str, Array | Group, Array | Group]]:
         """The nodes that both sides have; notes the others and those that cannot be read."""
-        yield "", a, b
-        below = [dict(node.load(max_depth=None)) if isinstance(node, Group) else {} for node in (a, b)]
+        below = nodes_of(a), nodes_of(b)
         for path in dict.fromkeys((*below[0], *below[1])):
             pair = one, other = below[0].get(path), below[1].get(path)
             for side, node in zip("ab", pair, strict=True):
                 if isinstance(node, MetadataError):
-                    self.problems.append((path, f"in {side}: {node}"))
+                    self.problems.append(Problem(path, f"in {side}: {node}"))
             if one is None or other is None:
                 self._note_only(0 if other is None else 1, path)
             elif not (isinstance(one, MetadataError) or isinstance(other, MetadataError)):

@@ -14,9 +14,10 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.copying.tiles import tiles_for
-from xzarr3.differences.report import ValueDifference
+from xzarr3.copying.tiles import Tiles, tiles_for
+from xzarr3.differences.report import Element, ValueDifference
 from xzarr3.errors import ChunkError
+from xzarr3.grid import RegularGrid
 from xzarr3.io.selection import DimSelection
 from xzarr3.options import memory_for_values
 from xzarr3.parallel import asked_threads, available_threads, parallel_map
@@ -34,7 +35,7 @@ class Found:
 
     compared: int = 0
     count: int = 0
-    first: tuple[tuple[tuple[int, ...], Any, Any], ...] = ()
+    first: tuple[Element, ...] = ()
     largest: float | None = None
     problems: tuple[str, ...] = ()
 
@@ -66,16 +67,14 @@ def compare_values(
         advance(number)
         return ValueDifference(path, number, 0, why=why), 0, []
     memory = memory_for_values()
-    lengths = tile_lengths(a, b, min(_LARGEST, max(_AT_ONCE, memory // 4)))
+    tiles = tiles_of(a, b, min(_LARGEST, max(_AT_ONCE, memory // 4)))
     # A tile of each, and beside it a chunk as it is stored and as it is decoded.
-    held = 2 * math.prod(lengths) * _itemsize(a, b) + 2 * max(
-        each.metadata.chain.chunk_nbytes for each in (a, b)
-    )
+    held = 2 * tiles.elements * _itemsize(a, b) + 2 * max(each.metadata.chain.chunk_nbytes for each in (a, b))
     most = asked_threads(threads) or max(available_threads(), a.store.concurrency, b.store.concurrency)
     most = max(1, min(most, memory // max(held, 1)))
     total = Found()
-    tiles = _tiles(chosen, lengths)
-    while batch := list(itertools.islice(tiles, _BATCH)):
+    parts = _tiles(chosen, tiles)
+    while batch := list(itertools.islice(parts, _BATCH)):
         for found in parallel_map(lambda tile: _compare_tile(a, b, tile, first), batch, most):
             total = _added(total, found, first)
         advance(sum(math.prod(part.count for part in tile) for tile in batch))
@@ -107,51 +106,40 @@ def _itemsize(a: Array, b: Array) -> int:
     return max(8, a.dtype.itemsize, b.dtype.itemsize)  # Indices of differences take 8 bytes each.
 
 
-def tile_lengths(a: Array, b: Array, most: int = _LARGEST) -> tuple[int, ...]:
-    """Lengths of tiles of whole chunks of ``a`` that seldom read chunks of ``b`` again, in ``most`` bytes.
+def tiles_of(a: Array, b: Array, most: int = _LARGEST) -> Tiles:
+    """Tiles of whole chunks of ``a`` that seldom read chunks of ``b`` again, in ``most`` bytes.
 
     Examples
     --------
     >>> import xzarr3
     >>> maps = xzarr3.empty((1000, 500, 500), chunks=(1, 500, 500), dtype="f8")
     >>> series = xzarr3.empty((1000, 500, 500), chunks=(1000, 5, 5), dtype="f8")
-    >>> tile_lengths(maps, maps), tile_lengths(maps, series)
+    >>> tiles_of(maps, maps).lengths, tiles_of(maps, series).lengths
     ((2, 500, 500), (16, 500, 500))
     """
     shape, itemsize = tuple(map(min, a.shape, b.shape)), _itemsize(a, b)
-    lengths = [*tiles_for(a.chunk_grid, b.chunk_grid, shape, most // itemsize).lengths]
-    for at in reversed(range(a.ndim)):  # Many small chunks are read together.
-        while math.prod(lengths) * itemsize < min(_SMALLEST, most) // 2 and lengths[at] < shape[at]:
-            lengths[at] *= 2
-    return tuple(max(length, 1) for length in lengths)
+    tiles = tiles_for(a.chunk_grid, b.chunk_grid, shape, most // itemsize)
+    return tiles.at_least(min(_SMALLEST, most) // 2 // itemsize)
 
 
-def _tiles(chosen: Sequence[DimSelection], lengths: Sequence[int]) -> Iterator[tuple[DimSelection, ...]]:
+def _tiles(chosen: Sequence[DimSelection], tiles: Tiles) -> Iterator[tuple[DimSelection, ...]]:
     """The chosen elements of each tile that has any."""
-    return _product(
-        [functools.partial(_parts, each, length) for each, length in zip(chosen, lengths, strict=True)]
+    bounds = [
+        slice(part.start, part.start + (part.count - 1) * part.step + 1 if part.count else part.start)
+        for part in chosen
+    ]
+    for coords in tiles.over(bounds):
+        parts = tuple(map(_within, chosen, tiles.region(coords)))
+        if all(part.count for part in parts):
+            yield parts
+
+
+def _within(chosen: DimSelection, part: slice) -> DimSelection:
+    """The elements of a choice along one dimension that lie in a part of it."""
+    first, end = (
+        min(max(-(-(at - chosen.start) // chosen.step), 0), chosen.count) for at in (part.start, part.stop)
     )
-
-
-def _product(axes: Sequence[Callable[[], Iterator[DimSelection]]]) -> Iterator[tuple[DimSelection, ...]]:
-    """The product of iterators that start anew, one at a time."""
-    if not axes:
-        yield ()
-        return
-    for part in axes[0]():
-        for others in _product(axes[1:]):
-            yield (part, *others)
-
-
-def _parts(chosen: DimSelection, length: int) -> Iterator[DimSelection]:
-    """A choice along one dimension, divided at multiples of a length."""
-    at, step = chosen.start, chosen.step
-    left = chosen.count
-    while left:
-        end = (at // length + 1) * length
-        count = min(-(-(end - at) // step), left)
-        yield DimSelection(at, step, count, False, False)
-        at, left = at + count * step, left - count
+    return DimSelection(chosen.start + first * chosen.step, chosen.step, end - first, False, False)
 
 
 def _compare_tile(
@@ -168,7 +156,8 @@ def _compare_tile(
     if problems and not is_whole:
         return Found(problems=tuple(problems))
     if problems:
-        parts = _tiles(tile, [*map(min, *(each.metadata.chunk_grid.largest for each in (a, b)))])
+        lengths = tuple(map(min, *(each.metadata.chunk_grid.largest for each in (a, b))))
+        parts = _tiles(tile, Tiles(RegularGrid(lengths), tuple(map(min, a.shape, b.shape)), (1,) * a.ndim))
         of_chunks = (_compare_tile(a, b, part, first, is_whole=False) for part in parts)
         return functools.reduce(lambda one, other: _added(one, other, first), of_chunks, Found())
     one, other = map(np.ravel, read)
@@ -177,7 +166,7 @@ def _compare_tile(
         piece = slice(start, start + _AT_ONCE)
         found = _compare_piece(one[piece], other[piece], first)
         # The numbers of the elements become their indices in the arrays.
-        examples = ((_index(tile, start + number), *values) for (number,), *values in found.first)
+        examples = (Element(_index(tile, start + number), *values) for (number,), *values in found.first)
         total = _added(total, replace(found, first=tuple(examples)), first)
     return total
 
@@ -193,7 +182,7 @@ def _compare_piece(one: AnyArray, other: AnyArray, first: int) -> Found:
     where = np.flatnonzero(~equal(one, other))
     if not where.size:
         return Found(compared=one.size)
-    examples = tuple(((int(at),), shown(one[at]), shown(other[at])) for at in where[:first])
+    examples = tuple(Element((int(at),), shown(one[at]), shown(other[at])) for at in where[:first])
     return Found(one.size, where.size, examples, _largest(one[where], other[where]))
 
 

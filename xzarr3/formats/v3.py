@@ -16,7 +16,7 @@ from xzarr3.codecs.base import Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes.registry import registry
-from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
+from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.extensions import EXTENSION, is_optional, parse_extension, unknown_fields
 from xzarr3.fields import Meta, fields_of
 from xzarr3.formats.base import (
@@ -28,7 +28,7 @@ from xzarr3.formats.base import (
     node_prefix,
 )
 from xzarr3.grid import Grid, parse_grid
-from xzarr3.model.chunk_keys import ChunkKeyEncoding
+from xzarr3.model.chunk_keys import chunk_key_encoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
 from xzarr3.model.storage_transformers import StorageTransformer, storage_transformer
 
@@ -150,7 +150,7 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
         shape=shape,
         data_type=data_type,
         chunk_grid=_chunk_grid(typed.chunk_grid, shape),
-        chunk_key_encoding=_chunk_key_encoding(typed.chunk_key_encoding),
+        chunk_key_encoding=chunk_key_encoding(*_extension(typed.chunk_key_encoding, "chunk_key_encoding")),
         fill_value=fill_value,
         codecs=codecs,
         attributes=typed.attributes,
@@ -193,17 +193,6 @@ def _storage_transformers(values: list[Any]) -> Iterator[StorageTransformer]:
                 continue
             error.at(field=field)
             raise
-
-
-def _chunk_key_encoding(value: Any) -> ChunkKeyEncoding:
-    name, configuration = _extension(value, "chunk_key_encoding")
-    unknown_fields(configuration, ("separator",), "separator", within="chunk_key_encoding.configuration")
-    if "separator" not in configuration:
-        return ChunkKeyEncoding(name)
-    separator = configuration["separator"]
-    return ChunkKeyEncoding(
-        name, separator if isinstance(separator, str) and separator else shorten(separator)
-    )
 
 
 def _parse_group(document: Mapping[str, Any]) -> GroupMetadata:

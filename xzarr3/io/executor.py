@@ -98,6 +98,11 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return self.prefix + self.meta.chunk_key_encoding.prefix(len(self.meta.shape))
 
     @cached_property
+    def has_joined_keys(self) -> bool:
+        """Whether a key is :attr:`key_prefix` and the coordinates with :attr:`separator` between them."""
+        return self.meta.chunk_key_encoding.is_joined
+
+    @cached_property
     def separator(self) -> str:
         """Separator of the coordinates in the key of a unit."""
         return self.meta.chunk_key_encoding.separator
@@ -119,7 +124,9 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
 
     def key(self, coords: tuple[int, ...]) -> str:
         """Key of a unit."""
-        return self.key_prefix + self.separator.join(map(str, coords))
+        if self.has_joined_keys:
+            return self.key_prefix + self.separator.join(map(str, coords))
+        return self.prefix + self.meta.chunk_key_encoding.key(coords)
 
     def chain_of(self, shape: tuple[int, ...]) -> CodecChain:
         """The codecs, bound to units of this shape."""

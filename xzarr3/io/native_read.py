@@ -176,6 +176,8 @@ def does(engine: Engine, plan: ReadPlan) -> bool:
     chain, shard = engine.meta.chain, engine.meta.chain.shard
     if not engine.store.traits.plain_files or max(engine.meta.shape, default=0) > _LONGEST:
         return False
+    if not engine.has_joined_keys:
+        return False
     if plan.chunks < (FEW if shard is None else FEW_INNER) and not _has_many_ranges(plan):
         return False
     known = [chain] if shard is None else [shard.inner, shard.index_chain]

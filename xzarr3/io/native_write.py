@@ -87,7 +87,7 @@ class NativeWrite:
             return None
         if not all(any(part.whole for part in along) for along in plan.parts):
             return None  # No unit is given whole.
-        if process.wants_each:
+        if process.wants_each or not engine.has_joined_keys:
             return None
         if len(store.folder or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
             return None

@@ -99,6 +99,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
         """Read units of one shape; returns the number of absent ones."""
         engine, out, missing = self.engine, self.out, 0
         key_prefix, join = engine.key_prefix, engine.separator.join
+        joined = engine.has_joined_keys
         self._table, self._is_plain = Table(self.plan, chain), chain.is_plain
         self._direct = self._slices and chain.is_direct(self.plan.number)
         read = self._chunk if chain.shard is None else self._shard
@@ -107,7 +108,8 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
             for unit in units:
                 if not is_wanted():
                     break
-                key, place = key_prefix + join(unit.texts), out[unit.outer]
+                key = key_prefix + join(unit.texts) if joined else engine.key(unit.coords)
+                place = out[unit.outer]
                 if not read(chain, key, unit.inner, place):
                     place[...] = engine.fill
                     missing += 1

@@ -1,18 +1,24 @@
 """Chunk key encodings: turn the coordinates of a chunk into its key below the array, and back.
 
 Specification: Zarr v3, "Chunk key encodings": ``default`` and ``v2``; draft of May 2022, "Regular grids".
+Others are registered with :func:`register_chunk_key_encoding`.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from xzarr3._types import JSON
-from xzarr3.errors import MetadataError, UnknownExtensionError
+from xzarr3.dtypes.base import FOREIGN_ERRORS
+from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
+from xzarr3.extensions import unknown_fields
 
 _SEPARATORS = {"default": "/", "v2": "."}
+_known: dict[str, type[ChunkKeyEncoding]] = {}
 
 
 @functools.lru_cache(maxsize=128)  # A listing asks for the same one with every key.
@@ -24,6 +30,9 @@ def _pattern(prefix: str, separator: str, ndim: int) -> re.Pattern[str]:
 @dataclass(frozen=True)
 class ChunkKeyEncoding:
     """The form of chunk keys.
+
+    One's own is a frozen dataclass derived from it, with another ``name``, :meth:`key` and :meth:`coords`;
+    see :func:`register_chunk_key_encoding`.
 
     Parameters
     ----------
@@ -46,15 +55,14 @@ class ChunkKeyEncoding:
     separator: str = ""
 
     def __post_init__(self) -> None:
-        if self.name not in _SEPARATORS:
+        if type(self) is ChunkKeyEncoding and self.name not in _SEPARATORS:
             raise UnknownExtensionError(
-                "unknown chunk key encoding",
-                field="chunk_key_encoding.name",
-                found=self.name,
-                accepted="'default', 'v2'",
-            )
+                "unknown chunk key encoding", field="chunk_key_encoding.name", found=self.name,
+                accepted=[*_SEPARATORS, *sorted(_known)],
+                advice="make it known with register_chunk_key_encoding()",
+            )  # fmt: skip
         if self.separator == "":
-            object.__setattr__(self, "separator", _SEPARATORS[self.name])
+            object.__setattr__(self, "separator", _SEPARATORS.get(self.name, "/"))
         self._check_separator("chunk_key_encoding.configuration.separator")
 
     def _check_separator(self, field: str) -> None:
@@ -62,6 +70,27 @@ class ChunkKeyEncoding:
             raise MetadataError(
                 "not a separator of chunk keys", field=field, found=self.separator, accepted="'/', '.'"
             )
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        """Make the encoding of a registered class that a metadata document describes.
+
+        Raises
+        ------
+        MetadataError
+            If the configuration has an unknown field or a wrong value.
+        """
+        unknown_fields(configuration, ("separator",), "separator", within="chunk_key_encoding.configuration")
+        return cls(separator=_separator(configuration))
+
+    def configuration(self) -> dict[str, JSON]:
+        """The configuration in the form of a metadata document."""
+        return {"separator": self.separator}
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether a key is the prefix and the coordinates with separators between them."""
+        return type(self).key is ChunkKeyEncoding.key
 
     def prefix(self, ndim: int) -> str:
         """The part of a key before the coordinates, for an array with ``ndim`` dimensions."""
@@ -80,7 +109,69 @@ class ChunkKeyEncoding:
 
     def to_json(self) -> JSON:
         """The encoding in the form of a metadata document."""
-        return {"name": self.name, "configuration": {"separator": self.separator}}
+        configuration = self.configuration()
+        return {"name": self.name, "configuration": configuration} if configuration else {"name": self.name}
+
+
+def _separator(configuration: Mapping[str, JSON]) -> str:
+    separator = configuration.get("separator", "")
+    is_given = "separator" in configuration
+    return separator if isinstance(separator, str) and (separator or not is_given) else shorten(separator)
+
+
+def register_chunk_key_encoding(cls: type[ChunkKeyEncoding]) -> type[ChunkKeyEncoding]:
+    """Register a chunk key encoding under its name, replacing an earlier one; returns ``cls``.
+
+    Arrays with such keys are read and written without native code. Where the class is not registered, opening
+    them raises :class:`xzarr3.UnknownExtensionError`, as it does for other libraries.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import xzarr3
+    >>> @xzarr3.register_chunk_key_encoding
+    ... @dataclass(frozen=True)
+    ... class Padded(xzarr3.ChunkKeyEncoding):
+    ...     name: str = "example.padded"
+    ...     def key(self, coords):
+    ...         return "c" + "".join(f"/{at:06}" for at in coords)
+    ...     def coords(self, key, ndim):
+    ...         _, *parts = key.split("/")
+    ...         found = tuple(int(part) for part in parts if len(part) == 6 and part.isdecimal())
+    ...         return found if len(found) == ndim and self.key(found) == key else None
+    >>> store = xzarr3.MemoryStore()
+    >>> array = xzarr3.create_array(store, data=[1, 2, 3], chunks=2, chunk_key_encoding="example.padded")
+    >>> sorted(store.list()), xzarr3.open_array(store)[:].tolist()
+    (['c/000000', 'c/000001', 'zarr.json'], [1, 2, 3])
+    """
+    _known[cls.name] = cls
+    return cls
+
+
+def chunk_key_encoding(name: str, configuration: Mapping[str, JSON]) -> ChunkKeyEncoding:
+    """The chunk key encoding that a metadata document describes.
+
+    Raises
+    ------
+    UnknownExtensionError
+        If none has this name.
+    MetadataError
+        If the configuration is not valid.
+    """
+    cls = _known.get(name)
+    if cls is None:
+        known = ChunkKeyEncoding(name)  # Raises if the name is unknown.
+        unknown_fields(configuration, ("separator",), "separator", within="chunk_key_encoding.configuration")
+        return replace(known, separator=_separator(configuration))
+    try:
+        return cls.from_configuration(configuration)
+    except MetadataError:
+        raise
+    except FOREIGN_ERRORS as error:
+        raise MetadataError(
+            f"chunk key encoding '{name}': {error}", field="chunk_key_encoding.configuration",
+            found=dict(configuration),
+        ) from error  # fmt: skip
 
 
 @dataclass(frozen=True)

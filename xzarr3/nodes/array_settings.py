@@ -24,6 +24,7 @@ from xzarr3.errors import DataTypeValidationError, MetadataError, did_you_mean
 from xzarr3.formats import V3, Format, documents
 from xzarr3.grid import Grid, RegularGrid, as_lengths, grid_for
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
+from xzarr3.model.chunk_keys import chunk_key_encoding as encoding_of
 from xzarr3.model.metadata import ArrayMetadata, check_shape
 from xzarr3.model.storage_transformers import StorageTransformer, storage_transformer
 from xzarr3.nodes.auto_chunks import (
@@ -305,20 +306,21 @@ def _chunk_key_encoding(
     if isinstance(value, ChunkKeyEncoding):
         return value
     if isinstance(value, str):
-        return ChunkKeyEncoding(value)
+        return encoding_of(value, {})
     if not isinstance(value, Mapping):
         raise MetadataError(
             "not a chunk key encoding", field="chunk_key_encoding", found=value,
             accepted="a ChunkKeyEncoding, its name or its JSON",
         )  # fmt: skip
     options = {**value, **value.get("configuration", {})}
-    unknown = options.keys() - {"name", "separator", "configuration"}
+    name = options.pop("name", None)
+    options.pop("configuration", None)
+    if name is not None:
+        return encoding_of(str(name), options)
+    unknown = options.keys() - {"separator"}
     if unknown:
         raise MetadataError(
             "unknown field", field=f"chunk_key_encoding.{min(unknown)}", found=value,
             accepted="'name', 'separator'", advice=did_you_mean(min(unknown), ("name", "separator")),
         )  # fmt: skip
-    separator = str(options.get("separator", ""))
-    if "name" not in options:
-        return replace(default, separator=separator)
-    return ChunkKeyEncoding(str(options["name"]), separator)
+    return replace(default, separator=str(options.get("separator", "")))

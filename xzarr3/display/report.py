@@ -1,0 +1,159 @@
+"""Reports: what a tool found, as facts, tables and notes. One page of them becomes text, HTML and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from xzarr3.display import html, text
+from xzarr3.display.shown import Description, Shown
+from xzarr3.errors import printable, shorten
+
+_MOST_ROWS = 300  # Rows of a table in HTML.
+_OF_NODE = 8  # Lines of one node in text, as long as others have rows, too.
+_LONGEST = 60  # Characters of a value that :func:`brief` shows.
+
+
+class Absent:
+    """Stands for a value that there is none of; JSON leaves its field out."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = Absent()
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of a page.
+
+    Parameters
+    ----------
+    cells : sequence of sequence of str
+        The first row has the titles.
+    left : int
+        How many columns hold text; the others hold numbers.
+    by_node : bool
+        Whether text has each row below its first cell, which names a node, and no titles.
+    most : int
+        Most lines in text.
+    """
+
+    cells: Sequence[Sequence[str]]
+    left: int = 1
+    by_node: bool = False
+    most: int = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """What a report shows.
+
+    Parameters
+    ----------
+    kind, title : str
+        What was made, and of what; HTML has both in its first line, text the title.
+    facts : iterable of (str, str)
+    tables : iterable of Table
+    notes : iterable of str
+        Lines below the tables.
+    """
+
+    kind: str
+    title: str
+    facts: Iterable[tuple[str, str]] = ()
+    tables: Iterable[Table] = ()
+    notes: Iterable[str] = ()
+
+
+class Report(Shown):
+    """Mixin of dataclasses that hold what a tool found. They make a page, and the rest follows."""
+
+    _also: ClassVar[tuple[str, ...]] = ()
+    """Properties that JSON has beside the fields."""
+
+    def _page(self) -> Page:
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON: the fields, and what follows from them."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+    def __str__(self) -> str:
+        page = self._page()
+        facts = [(printable(label), said) for label, said in page.facts]
+        width = max((len(label) for label, _ in facts), default=0) + 2
+        parts = [printable(page.title), text.rows(facts, width), *map(_text, page.tables)]
+        return "\n".join([*filter(None, parts), *map(printable, page.notes)])
+
+    def _describe(self) -> Description:
+        return Description(str(self), self._html)
+
+    def _html(self) -> str:
+        page = self._page()
+        tables = (part for table in page.tables for part in _html(table))
+        facts = [html.facts(found)] if (found := [*page.facts]) else []
+        return html.box(html.title(page.kind, page.title), *facts, *tables, *map(html.note, page.notes))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: of dataclasses and named tuples the fields by name.
+
+    Examples
+    --------
+    >>> plain({"shape": (2, 3), "dtype": np.dtype("f4"), "a": ABSENT})
+    {'shape': [2, 3], 'dtype': 'float32'}
+    """
+    if dataclasses.is_dataclass(value):
+        names = [each.name for each in dataclasses.fields(value)]
+        value = {name: getattr(value, name) for name in (*names, *getattr(value, "_also", ()))}
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items() if each is not ABSENT}
+    if isinstance(value, (list, tuple)):
+        return [*map(plain, value)]
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, (str, int, float, type(None))) else str(value)
+
+
+def brief(value: Any) -> str:
+    """A value in a few characters."""
+    return text.cut(value, _LONGEST) if isinstance(value, str) else shorten(value, _LONGEST)
+
+
+def _html(table: Table) -> Iterable[str]:
+    head, *rows = table.cells
+    if rows:
+        yield html.tall(html.table([head, *rows[:_MOST_ROWS]], table.left))
+    if len(rows) > _MOST_ROWS:
+        yield html.note(f"and {len(rows) - _MOST_ROWS:,} more; to_json() has all of them")
+
+
+def _text(table: Table) -> str:
+    if not table.cells[1:]:
+        return ""
+    lines = [*_by_node(table)] if table.by_node else text.table(table.cells, table.left).split("\n")
+    if len(lines) > table.most:
+        left = len(lines) - table.most + 1
+        lines = [*lines[: table.most - 1], f"and {left:,} more lines; to_json() has all of them"]
+    return "\n".join(lines)
+
+
+def _by_node(table: Table) -> Iterable[str]:
+    """The rows below the names of their nodes."""
+    _, *rows = table.cells
+    lines = text.table([row[1:] for row in rows], table.left).split("\n")
+    nodes: dict[str, list[str]] = {}
+    for row, line in zip(rows, lines, strict=True):
+        nodes.setdefault(row[0], []).append(f"  {line}".rstrip())
+    for node, found in nodes.items():
+        most = _OF_NODE if len(nodes) > 1 else table.most
+        yield from (printable(node), *found[:most])
+        if len(found) > most:
+            yield f"  and {len(found) - most:,} more"
