@@ -7,10 +7,10 @@ found, and its text and JSON.
 
 from __future__ import annotations
 
-from xzarr3.differences.report import Diff, FieldDifference, ValueDifference
+from xzarr3.differences.report import Diff, Element, FieldDifference, Problem, ValueDifference
 from xzarr3.differences.run import diff
 
-__all__ = ["Diff", "FieldDifference", "ValueDifference", "diff"]
+__all__ = ["Diff", "Element", "FieldDifference", "Problem", "ValueDifference", "diff"]
 
 
 def __dir__() -> list[str]:
