@@ -140,9 +140,8 @@ def _planned(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArra
     import dask.array as da
     from xarray import Variable
 
-    from xzarr3.xarray.encode import array_settings, stored_dtype
+    from xzarr3.xarray.encode import array_settings, made_with_settings, stored_dtype
     from xzarr3.xarray.exact import encode_values
-    from xzarr3.xarray.kept_codecs import make_from_kept
 
     sample = variable[_middle(variable.shape, variable.dtype.itemsize, nbytes)].load()
     encoded = encode_values(sample, name, explicit=False)
@@ -156,7 +155,7 @@ def _planned(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArra
     }
     settings.pop("write_empty_chunks", None)
     make = partial(array_metadata, shape=whole.shape, dtype=stored_dtype(encoded.dtype), format=V3)
-    array = Array(MemoryStore(), "", make_from_kept(make, settings, encoded.dtype, V3))
+    array = Array(MemoryStore(), "", made_with_settings(make, settings, whole, V3, explicit=False))
     own: dict[str, Any] = {**_layout(array), **kept}
     given, left = variable.encoding, encoded.encoding
     for key in ("dtype", *_PACKING, "units", "calendar"):

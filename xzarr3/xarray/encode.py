@@ -7,21 +7,22 @@ file that was read is left out where it does not fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import numpy as np
 from xarray import Variable
 from xarray.coding import strings
 
-from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, Codec
-from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
-from xzarr3.errors import ArgumentError, ArgumentTypeError, MetadataError, listed, one_of
+from xzarr3.errors import ArgumentError, ArgumentTypeError, listed, one_of
 from xzarr3.formats import Format
 from xzarr3.names import hints
+from xzarr3.nodes.array_settings import is_auto
 from xzarr3.nodes.auto_chunks import auto_chunks
 
+_T = TypeVar("_T")
 _STORAGE_KEYS = (
     "chunks", "shards", "compressors", "filters", "serializer", "fill_value", "chunk_key_encoding",
     "write_empty_chunks", "order",
@@ -31,6 +32,8 @@ _VALUE_KEYS = (
 )  # fmt: skip
 ENCODING_KEYS = (*_STORAGE_KEYS, *_VALUE_KEYS)
 _IGNORED_KEYS = frozenset(("source", "original_shape", "preferred_chunks"))
+_OPEN_KEYS = frozenset(_STORAGE_KEYS) - {"compressors", "filters"}  # None leaves these open.
+_UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | ZDType:
@@ -40,9 +43,7 @@ def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | ZDType:
     return dtype
 
 
-def array_settings(
-    variable: Variable, name: str, format: Format, *, explicit: bool, growing: Collection[Hashable] = ()
-) -> dict[str, Any]:
+def array_settings(variable: Variable, name: str, format: Format, *, explicit: bool) -> dict[str, Any]:
     """Arguments for :func:`xzarr3.create_array` from the encoding of a variable.
 
     Parameters
@@ -54,10 +55,8 @@ def array_settings(
     format : Format
         The format to store it in.
     explicit : bool
-        Whether the encoding was passed to ``to_zarr``. If so, settings that do not fit are refused. If not,
-        the variable kept them from the file that it was read from, and those that do not fit are left out.
-    growing : collection of str
-        Dimensions along which appends are expected; default chunks leave room along them.
+        Whether the encoding was passed to ``to_zarr``. If not, the variable kept it from the file that it was
+        read from, and what is unknown is left out.
 
     Returns
     -------
@@ -68,9 +67,9 @@ def array_settings(
     Raises
     ------
     ValueError
-        If an explicit encoding has unknown keys, or values that do not fit.
+        If an explicit encoding has unknown keys.
     TypeError
-        If chunks or shards are not integers.
+        If its chunks or shards are not integers.
     """
     encoding = {key: value for key, value in variable.encoding.items() if key not in _IGNORED_KEYS}
     if encoding.get("_FillValue", ...) is None:
@@ -82,105 +81,129 @@ def array_settings(
             )
         encoding.setdefault("compressors", encoding.pop("compressor"))
     known = [key for key in _STORAGE_KEYS if not (format.fill_value_is_mask and key == "fill_value")]
-    unknown = [key for key in encoding if key not in known]
-    if unknown and explicit:
-        hint = hints({key: encoding[key] for key in unknown})
-        if "fill_value" in unknown:
-            hint += "; in format 2 the fill value is the '_FillValue'"
-        unused = [key for key in unknown if key in _VALUE_KEYS]
-        if unused:
-            hint += f"; {listed(unused)} cannot be applied to values of dtype {variable.dtype}"
-        raise ArgumentError(
-            f"unexpected encoding parameters for variable {name!r}: {unknown!r}{hint}; "
-            f"{one_of(unknown[0], (*known, *_VALUE_KEYS))}"
-        )
-    settings = {key: encoding[key] for key in known if key in encoding}
-    settings.update(_grid(variable, settings, name, explicit, growing))
-    if format.configures_as_numcodecs or not explicit:
-        settings.update(_pipeline(settings, format))
-    if settings.get("fill_value") is None:
-        settings.pop("fill_value", None)
-        settings.update(usual_fill_value(variable.dtype, format))
-    for key in ("write_empty_chunks", "order"):
-        if settings.get(key, ...) is None:
-            del settings[key]
-    return settings
-
-
-def usual_fill_value(dtype: np.dtype[Any], format: Format) -> dict[str, Any]:
-    """The default fill value of a data type, if it is not the one of :func:`xzarr3.create_array`: NaN."""
-    return {"fill_value": np.nan} if dtype.kind == "f" and not format.fill_value_is_mask else {}
-
-
-def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
-    """Filters and compressors, sorted by kind of codec.
-
-    In version 2, filters may also contain bytes-to-bytes codecs, which are moved to the compressors, and the
-    codec that turns strings into bytes, which is left out.
-    """
-    filters, compressors = settings.get("filters", "auto"), settings.get("compressors", "auto")
-    if is_auto(filters):
-        return {}
-    try:
-        codecs = parse_codecs(filters, Codec)
-        if all(isinstance(codec, ArrayArrayCodec) for codec in codecs):
-            return {}
-        others = parse_codecs(
-            format.default_compressor if is_auto(compressors) else compressors, BytesBytesCodec
-        )
-    except MetadataError:
-        return {}  # Creating the array raises the error, or leaves them out.
-    in_bytes = [codec for codec in codecs if isinstance(codec, BytesBytesCodec)]
+    if explicit:
+        unknown = [key for key in encoding if key not in known]
+        if unknown:
+            raise _unexpected({key: encoding[key] for key in unknown}, known, variable, name, format)
+        for key in ("chunks", "shards"):
+            _check_lengths(encoding.get(key), key, variable, name)
+    elif _has_lists(encoding.get("chunks")):
+        # Chunks of several lengths are an extension that not all readers support, so only if asked for.
+        del encoding["chunks"]
     return {
-        "filters": [codec for codec in codecs if isinstance(codec, ArrayArrayCodec)],
-        "compressors": [*in_bytes, *others],
+        key: encoding[key]
+        for key in known
+        if key in encoding and not (key in _OPEN_KEYS and (encoding[key] is None or is_auto(encoding[key])))
     }
 
 
-def is_auto(value: object) -> bool:
-    """Whether a setting is ``"auto"``."""
-    return isinstance(value, str) and value == "auto"
+def _unexpected(
+    unknown: Mapping[str, Any], known: Sequence[str], variable: Variable, name: str, format: Format
+) -> ArgumentError:
+    """The error for keys of an explicit encoding that are not used."""
+    hint = hints(unknown)
+    if "fill_value" in unknown:
+        hint += "; in format 2 the fill value is the '_FillValue'"
+    unused = [key for key in unknown if key in _VALUE_KEYS]
+    if unused:
+        hint += f"; {listed(unused)} cannot be applied to values of dtype {variable.dtype}"
+    return ArgumentError(
+        f"unexpected encoding parameters for variable {name!r}: {[*unknown]!r}{hint}; "
+        f"{one_of(next(iter(unknown)), (*known, *_VALUE_KEYS))}"
+    )
 
 
-def _grid(
-    variable: Variable,
+def _has_lists(chunks: Any) -> bool:
+    """Whether chunks are given as lists of lengths along some dimension."""
+    return isinstance(chunks, (list, tuple)) and any(isinstance(along, (list, tuple)) for along in chunks)
+
+
+def _check_lengths(value: Any, key: str, variable: Variable, name: str) -> None:
+    """Refuse chunks or shards that are not an integer along each dimension; for chunks, or several."""
+    if value is None or is_auto(value):
+        return
+    items = value if isinstance(value, (list, tuple)) else [value]
+    if key == "chunks" and _has_lists(value):
+        items = [each for item in items for each in (item if isinstance(item, (list, tuple)) else [item])]
+    if not all(isinstance(each, (int, np.integer)) for each in items):
+        raise ArgumentTypeError(
+            f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers"
+            + (" and of tuples of them" if key == "chunks" else "")
+            + f", 'auto' or None; found {value!r}"
+        )
+    if isinstance(value, (list, tuple)) and len(value) != variable.ndim:
+        raise ArgumentError(
+            f"encoding[{key!r}] of variable {name!r} has {len(value)} lengths, the variable {variable.ndim} "
+            f"dimensions {variable.dims}: {value}; give one for each"
+        )
+
+
+def made_with_settings(
+    make: Callable[..., _T],
     settings: Mapping[str, Any],
-    name: str,
+    variable: Variable,
+    format: Format,
+    *,
     explicit: bool,
-    growing: Collection[Hashable],
+    growing: Collection[Hashable] = (),
+) -> _T:
+    """Call ``make`` with the settings of a variable, and with what they leave open.
+
+    If not all of the settings that it kept fit, each is used that fits with those before it.
+
+    Parameters
+    ----------
+    make : callable
+        Takes settings as keywords and raises an error if they do not fit.
+    settings : mapping
+        From :func:`array_settings`.
+    variable : xarray.Variable
+        With encoded values.
+    format : Format
+        The format to store it in.
+    explicit : bool
+        Whether all settings must fit.
+    growing : collection of str
+        Dimensions along which appends are expected; default chunks leave room along them.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``make`` fails with explicit settings, or even without settings.
+    """
+
+    def made(chosen: Mapping[str, Any]) -> _T:
+        return make(**{**_left_open(variable, chosen, format, growing), **chosen})
+
+    if explicit:
+        return made(settings)
+    with suppress(*_UNFIT):
+        return made(settings)
+    held: dict[str, Any] = {}
+    found = made(held)
+    for key, value in settings.items():
+        with suppress(*_UNFIT):
+            found = made({**held, key: value})
+            held[key] = value
+    return found
+
+
+def _left_open(
+    variable: Variable, settings: Mapping[str, Any], format: Format, growing: Collection[Hashable]
 ) -> dict[str, Any]:
-    """The shapes of chunks and shards: from the settings, else from the dask array, else automatic."""
-    given: dict[str, tuple[Any, ...] | None] = {}
-    for key in ("chunks", "shards"):
-        try:
-            given[key] = _lengths(settings.get(key), key, variable.ndim, name)
-        except TypeError:
-            if explicit:
-                raise
-            given[key] = None
-    for key, lengths in given.items():
-        if lengths is None or len(lengths) == variable.ndim:
-            continue
-        if explicit:
-            raise ArgumentError(
-                f"encoding[{key!r}] of variable {name!r} has {len(lengths)} lengths, "
-                f"the variable {variable.ndim} dimensions {variable.dims}: {lengths}; give one for each"
-            )
-        given[key] = None
-    chunks, shards = given["chunks"], given["shards"]
-    if not explicit:
-        # Chunks of several lengths are an extension that not all readers support, so only if asked for.
-        if chunks is not None and not all(isinstance(lengths, int) for lengths in chunks):
-            chunks = None
-        if shards is not None and not (chunks and _divides(chunks, shards)):
-            shards = None
-    if chunks is None and variable.chunks is not None:
-        blocks = tuple(max(1, *sizes) for sizes in variable.chunks)
-        if shards is None or _divides(blocks, shards):
-            chunks = blocks
-    if given["chunks"] is None and shards is None and any(dim in growing for dim in variable.dims):
-        chunks = _with_room(variable, chunks, growing)
-    return {"chunks": "auto" if chunks is None else chunks, "shards": shards}
+    """The chunks and the fill value, where the settings of a variable have none."""
+    found: dict[str, Any] = {}
+    if "fill_value" not in settings and variable.dtype.kind == "f" and not format.fill_value_is_mask:
+        found["fill_value"] = np.nan
+    if "chunks" not in settings and "shards" not in settings:
+        blocks: tuple[int, ...] | None = None
+        if variable.chunks is not None:
+            blocks = tuple(max(1, *sizes) for sizes in variable.chunks)
+        if any(dim in growing for dim in variable.dims):
+            blocks = _with_room(variable, blocks, growing)
+        if blocks is not None:
+            found["chunks"] = blocks
+    return found
 
 
 _ROOM = 2**20  # Bytes of a chunk that is lengthened along growing dimensions, and its most elements there.
@@ -198,35 +221,3 @@ def _with_room(
             others = math.prod(lengths) // lengths[axis] * itemsize
             lengths[axis] = max(lengths[axis], min(_LONGEST_ROOM, _ROOM // max(others, 1)))
     return tuple(lengths)
-
-
-def _divides(chunks: tuple[Any, ...], shards: tuple[Any, ...]) -> bool:
-    return all(
-        isinstance(chunk, int) and isinstance(shard, int) and chunk > 0 and shard % chunk == 0
-        for chunk, shard in zip(chunks, shards, strict=True)
-    )
-
-
-def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[Any, ...] | None:
-    """The length of chunks or shards along each dimension; for chunks, it may be a tuple of lengths."""
-    if value is None or is_auto(value):
-        return None
-    if isinstance(value, (int, np.integer)):
-        value = (value,) * ndim
-    integers = (int, np.integer)
-    if isinstance(value, (list, tuple)) and all(isinstance(item, integers) for item in value):
-        return tuple(int(item) for item in value)
-    nested = (list, tuple) if key == "chunks" else ()
-    if not isinstance(value, (list, tuple)) or not all(
-        isinstance(item, integers)
-        or (isinstance(item, nested) and all(isinstance(length, integers) for length in item))
-        for item in value
-    ):
-        raise ArgumentTypeError(
-            f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers"
-            + (" and of tuples of them" if nested else "")
-            + f", 'auto' or None; found {value!r}"
-        )
-    return tuple(
-        int(item) if isinstance(item, integers) else tuple(int(length) for length in item) for item in value
-    )

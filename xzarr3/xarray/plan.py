@@ -35,10 +35,9 @@ from xzarr3.formats.nonfinite_attributes import finite_marks
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
-from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, stored_dtype
+from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, made_with_settings, stored_dtype
 from xzarr3.xarray.encode_attributes import encode_attributes
 from xzarr3.xarray.exact import encode_values, is_lazy
-from xzarr3.xarray.kept_codecs import make_from_kept
 
 _RESERVED = ("__zarr", ".xzarr3-")
 _UNNAMED = "__values__"  # The name under which xarray stores a variable whose name is None.
@@ -295,7 +294,7 @@ def _plan_array(
     _check_dimensions(variable, name)
     said = "_FillValue" in variable.encoding or "_FillValue" in variable.attrs
     encoded = encode_values(variable, name, explicit=explicit)
-    settings = array_settings(encoded, name, format, explicit=explicit, growing=growing)
+    settings = array_settings(encoded, name, format, explicit=explicit)
     keep_empty = _keeps_empty(settings.pop("write_empty_chunks", None), group.asked, name, explicit)
     attributes, fill_value = _attributes(encoded, node, explicit, format, said=said)
     make = partial(
@@ -311,7 +310,7 @@ def _plan_array(
         if fill_value is not None:
             settings["fill_value"] = fill_value
     try:
-        metadata = make(**settings) if explicit else make_from_kept(make, settings, encoded.dtype, format)
+        metadata = made_with_settings(make, settings, encoded, format, explicit=explicit, growing=growing)
         stored = stored_documents(format, metadata, node)
     except MetadataError as error:
         error.at(path=node)

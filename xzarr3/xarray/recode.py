@@ -22,6 +22,7 @@ from xzarr3.xarray.exact import MARKS, encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
 _STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
+_DATES, _LENGTHS = "dates of the calendar", "lengths of time"
 _UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 _PACKING = (*MARKS, "scale_factor", "add_offset", "_Unsigned")
 
@@ -85,20 +86,13 @@ def encode_as_stored(
     ValueError
         If other values cannot be represented in the stored encoding.
     """
-    _check_kind(variable, name, array, stored)
-    is_time = _is_time(variable)
+    kind = _checked_kind(variable, name, array, stored)
+    is_time = kind == _LENGTHS or kind.startswith(_DATES)
     encoding = dict(stored.encoding)
     if units is not None:
         encoding["units"] = units
     if array.dtype.kind in "SU":  # With the stored dtype, longer text would be truncated.
         encoding.pop("dtype", None)
-    if is_time:
-        _check_calendar(variable, name, encoding)
-    elif _stores_times(stored):
-        _check_raw_times(variable, name, encoding)
-    else:
-        _check_units(variable, name, stored)
-    _check_packing(variable, name, stored)
     attrs = dict(variable.attrs)
     if not is_time:  # The stored units apply, and these attributes would conflict with the encoding.
         for key in ("units", "calendar"):
@@ -136,84 +130,49 @@ def fitted(encoded: Variable, name: str, array: Array) -> Any:
         ) from error
 
 
-def _is_time(variable: Variable) -> bool:
-    return variable.dtype.kind in "mM" or (
-        variable.dtype.kind == "O" and bool(contains_cftime_datetimes(variable))
-    )
+def _kind(variable: Variable, calendar: str | None = None) -> str:
+    """What decoded values are, in words; ``calendar`` is that of objects, empty if these are no dates."""
+    kind = variable.dtype.kind
+    if kind == "M":
+        calendar = "standard"
+    elif kind != "O":
+        named = {"m": _LENGTHS, "V": f"records of dtype {variable.dtype}"}
+        return named.get(kind, "text" if kind in "SUT" else "numbers")
+    elif calendar is None and contains_cftime_datetimes(variable):
+        dates = (value for value in np.asarray(variable.data).flat if hasattr(value, "calendar"))
+        calendar = str(next(dates).calendar).lower()
+    return f"{_DATES} {'standard' if calendar in _STANDARD else calendar!r}" if calendar else "text"
 
 
-def _stores_times(stored: Variable) -> bool:
-    """Whether a decoded variable has times, also if these are out of numpy's range."""
-    return _is_time(stored) or (stored.dtype.kind == "O" and "calendar" in stored.encoding)
+def _checked_kind(variable: Variable, name: str, array: Array, stored: Variable) -> str:
+    """The kind of values. Those of another kind than the stored ones, or with other units, are refused.
 
-
-def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -> None:
-    """Refuse values of another kind than the stored ones, such as text among numbers."""
-    new, old = variable.dtype, stored.dtype
-    is_text = new.kind in "SUT", array.dtype.kind in "SUTO"
-    if new.kind == "O" or is_text == (True, True):
-        return
-    kinds = {"M": "dates", "m": "lengths of time"}
-    differ = is_text[0] != is_text[1] or ("V" in (new.kind, old.kind) and new != old)
-    if not differ and new.kind in kinds and not _stores_times(stored):
-        raise ArgumentError(
-            f"variable {name!r} is stored as numbers of dtype {old} without units of time, and would hold "
-            f"{kinds[new.kind]}; give numbers, or write the dataset anew with mode='w'"
-        )
-    if differ or (new.kind in kinds and (new.kind == "m") != (old.kind == "m")):
-        raise ArgumentError(
-            f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append. Store "
-            f"has dtype {old} but dataset to append has dtype {new}; convert it with .astype()"
-        )
-
-
-def _check_calendar(variable: Variable, name: str, encoding: Mapping[str, Any]) -> None:
-    calendar = str(encoding.get("calendar", "standard")).lower()
-    own = "standard"
-    if variable.dtype.kind == "m":
-        return
-    if variable.dtype.kind == "O":
-        first = next((value for value in np.asarray(variable.data).flat if hasattr(value, "calendar")), None)
-        own = str(getattr(first, "calendar", own)).lower()
-    if own != calendar and not {own, calendar} <= _STANDARD:
-        raise ArgumentError(
-            f"dates of variable {name!r} have the calendar {own!r}, those stored have {calendar!r}; "
-            f"convert the dates, for instance with .convert_calendar({calendar!r})"
-        )
-
-
-def _check_raw_times(variable: Variable, name: str, encoding: Mapping[str, Any]) -> None:
-    """Refuse numbers for stored times, unless their attribute ``units`` equals the stored units."""
+    Numbers may be stored as times if their units say that they are such. What objects are, their values tell.
+    """
+    here = _kind(variable)
+    there = _kind(stored, stored.encoding.get("calendar", "standard" if "units" in stored.encoding else ""))
     units = variable.attrs.get("units", variable.encoding.get("units"))
-    if units != encoding.get("units") and variable.size:
+    is_raw = here == "numbers" and units is not None and units == stored.encoding.get("units")
+    objects = variable.dtype.kind == "O" and here == "text"
+    if variable.size and here != there and not is_raw and not objects:
         raise ArgumentError(
-            f"variable {name!r} is stored as times in units {encoding.get('units')!r}, but the values given "
-            f"are numbers of dtype {variable.dtype} with units {units!r}; give dates, or numbers with the "
-            "same attribute 'units'"
+            f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append: it has "
+            f"{here} of dtype {variable.dtype} here, and {there} of dtype {array.dtype} in the store"
+            + (f", in {stored.encoding['units']!r}" if "units" in stored.encoding else "")
+            + "; convert the values, as with .astype() or .convert_calendar(), or write the dataset anew "
+            "with mode='w'"
         )
-
-
-def _check_units(variable: Variable, name: str, stored: Variable) -> None:
-    """Refuse numbers whose units or calendar are not the stored ones; numbers without units have these."""
-    for key in ("units", "calendar"):
-        here, there = variable.attrs.get(key), stored.attrs.get(key)
-        if here is not None and there is not None and here != there:
+    for key in ("units", "calendar", *_PACKING):
+        one, other = variable.attrs.get(key), stored.encoding.get(key, stored.attrs.get(key))
+        if one is None or one != one:  # NaN is missing in any case.
+            continue
+        if one != other and (other is not None or key in _PACKING):
             raise ArgumentError(
-                f"variable {name!r} has the {key} {here!r} here and {there!r} in the store, which keeps one "
-                f"for all values; convert the values, or correct .attrs[{key!r}]"
+                f"variable {name!r} has the attribute {key} {shorten(one)} here and {shorten(other)} in the "
+                "store, which keeps one for all values; give unpacked values, as xarray.decode_cf does, "
+                f"convert them, or correct .attrs[{key!r}]"
             )
-
-
-def _check_packing(variable: Variable, name: str, stored: Variable) -> None:
-    """Refuse packed values, as their attributes tell, whose packing is not the stored one."""
-    for key in _PACKING:
-        here, there = variable.attrs.get(key), stored.encoding.get(key, stored.attrs.get(key))
-        if here is not None and here == here and here != there:  # NaN is missing in any case.
-            raise ArgumentError(
-                f"variable {name!r} has the attribute {key} {shorten(here)} here and {shorten(there)} in the "
-                "store, so its values are packed in another way than those stored; give unpacked values, as "
-                "xarray.open_dataset and xarray.decode_cf do"
-            )
+    return here
 
 
 def _inexact(name: str, units: Any, dtype: np.dtype[Any], needed: str) -> InexactTimesError:

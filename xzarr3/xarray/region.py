@@ -10,7 +10,7 @@ import pandas as pd
 from xarray import Dataset, Variable, conventions
 
 from xzarr3.errors import ArgumentError, ArgumentTypeError, UnknownNameError, listed, one_of, shorten
-from xzarr3.xarray.encode import is_auto
+from xzarr3.nodes.array_settings import is_auto
 
 _MOST_LABELS = 3  # Labels that a message shows.
 

@@ -14,13 +14,14 @@ from xarray.core import indexing
 
 from xzarr3.arrays import Array
 from xzarr3.dtypes import ZDType
+from xzarr3.dtypes.specs import OBJECT_CODECS
 from xzarr3.errors import MetadataError, StoreCapabilityError
 from xzarr3.formats.fill_value_attribute import decode_fill_value
+from xzarr3.formats.v2 import ARRAY
 from xzarr3.grid import Edges, Steps
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import parallel_map
-from xzarr3.xarray.kept_codecs import kept_codecs
 from xzarr3.xarray.lazy import LazyArray
 
 _MOST_LENGTHS = 10**5  # Most chunks along a dimension whose lengths are listed one by one.
@@ -177,7 +178,7 @@ def as_variable(array: Array, mask: bool) -> Variable:
     encoding: dict[str, Any] = {
         "chunks": array.chunks if sharded else units,
         "preferred_chunks": dict(zip(dims, units, strict=True)),
-        **kept_codecs(array),
+        **_codecs(array),
         "shards": units if sharded else None,
     }
     if array.format.conventions_in_attributes:
@@ -195,6 +196,34 @@ def as_variable(array: Array, mask: bool) -> Variable:
         attributes["_FillValue"] = meta.fill_value
     data: Any = indexing.LazilyIndexedArray(LazyArray(array), _everything(len(shape)))
     return Variable(dims, data, attributes, encoding, fastpath=True)
+
+
+def _codecs(array: Array) -> dict[str, Any]:
+    """The compressors and filters: as JSON, or as codecs of numcodecs in version 2, as xarray keeps them.
+
+    The codec of strings and objects is left out, since it follows from the data type.
+    """
+    if not array.format.configures_as_numcodecs:
+        return {
+            "compressors": tuple([codec.to_json() for codec in array.compressors]),
+            "filters": tuple([codec.to_json() for codec in array.filters]),
+        }
+    words = array.format.hold(array.metadata, array.path)[ARRAY]
+    compressor, filters = words["compressor"], words.get("filters") or ()
+    return {
+        "compressors": () if compressor is None else (_of_numcodecs(compressor),),
+        "filters": tuple([_of_numcodecs(each) for each in filters if each["id"] not in OBJECT_CODECS]),
+    }
+
+
+def _of_numcodecs(configuration: Mapping[str, Any]) -> Any:
+    """The codec with this configuration; a copy of the configuration if numcodecs does not have it."""
+    from numcodecs import get_codec
+
+    try:
+        return get_codec(dict(configuration))
+    except (ValueError, TypeError):
+        return copy.deepcopy(dict(configuration))
 
 
 @cache
