@@ -1,6 +1,6 @@
 """Mistakes that users make: what the error says, and how near the user's own line is.
 
-``test_error_texts.py`` holds the whole texts of further mistakes; the rules for all messages are here.
+The rules for all messages are here as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from _mistaken import Answers, Things
 from _mistakes import MISTAKES, create, encoded
-from test_error_texts import FAULTS
 
 import xzarr3
 from xzarr3.dtypes import data_type_registry
@@ -80,11 +79,6 @@ def test_mistake(things: Things, mistake: str) -> None:
     assert second in str(error)
     assert absent not in str(error)
     check_manners(error)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_manners_of_other_faults(fault: str) -> None:
-    check_manners(made(FAULTS[fault][0]))
 
 
 @pytest.mark.parametrize(
