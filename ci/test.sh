@@ -23,7 +23,7 @@ echo "== mypy"
 "$bin/mypy"
 echo "== imports between layers"
 "$bin/lint-imports" --no-cache >"$venv/imports.log" || { cat "$venv/imports.log"; exit 1; }
-run=("$bin/python" -m pytest -n "${JOBS:-logical}" --maxprocesses 8 --dist worksteal)
+run=("$bin/python" -m pytest -n "${JOBS:-logical}" --maxprocesses 8 --dist worksteal --durations=25)
 if ! "$all"; then
     echo "== pytest: the default tests (--all adds those with servers, clusters, other libraries and kills)"
     exec "${run[@]}" "$@"
