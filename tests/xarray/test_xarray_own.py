@@ -1,7 +1,7 @@
 """xarray's own tests of its Zarr backend, as they come with the installed xarray, with this engine.
 
-``Dataset.to_zarr``, ``open_zarr`` and ``open_dataset(engine="zarr")`` are xzarr3's while they run. What fails by
-decision is in ``BY_DECISION`` with its reason; a test of this list that passes fails, so it only shrinks.
+``Dataset.to_zarr``, ``open_zarr`` and ``open_dataset(engine="zarr")`` are xzarr3's while they run. What fails
+by decision is in ``BY_DECISION`` with its reason; a test of this list that passes fails, so it only shrinks.
 """
 
 from __future__ import annotations
