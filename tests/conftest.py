@@ -50,7 +50,9 @@ SLOW_FIXTURES = frozenset(("azure_server", "gcs_server", "http_server", "s3_serv
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sample the cases of the default run."""
+    """Sample the cases of the default run, and know the marks of xarray's own tests."""
+    for mark in ("asyncio", "flaky", "network", "skip_if_param", "skip_with_dask_array"):
+        config.addinivalue_line("markers", f"{mark}: of xarray's own tests")
     config.pluginmanager.register(_sampling)
 
 

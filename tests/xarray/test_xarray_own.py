@@ -6,8 +6,6 @@ by decision is in ``BY_DECISION`` with its reason; a test of this list that pass
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +17,8 @@ import xzarr3
 theirs = pytest.importorskip(
     "xarray.tests.test_backends", reason="this xarray was installed without its tests"
 )
+
+default_zarr_format = theirs.default_zarr_format
 
 BY_DECISION: dict[str, str] = {}
 
@@ -49,14 +49,18 @@ class TestZarrOfXarray(theirs.TestZarrDirectoryStore):  # type: ignore[misc, nam
     """The tests, on a directory."""
 
     @pytest.fixture(autouse=True)
-    def _ours(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def _ours(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(xr.Dataset, "to_zarr", _to_zarr)
         monkeypatch.setattr(xr.DataArray, "to_zarr", _to_zarr)
         for module in (xr, theirs):
             monkeypatch.setattr(module, "open_dataset", _open_dataset)
             monkeypatch.setattr(module, "open_zarr", xzarr3.open_zarr, raising=False)
-        name = request.node.originalname
-        if name in BY_DECISION:
-            request.applymarker(pytest.mark.xfail(reason=BY_DECISION[name], strict=False))
-        with contextlib.nullcontext():
-            yield
+        for mark in request.node.iter_markers("skip_if_param"):
+            given = {name: value for name, value in mark.kwargs.items() if name in request.node.callspec.params}
+            if mark.kwargs["condition"] and given == {
+                name: request.node.callspec.params[name] for name in given
+            }:
+                pytest.skip(mark.kwargs["reason"])
+        if request.node.originalname in BY_DECISION:
+            reason = BY_DECISION[request.node.originalname]
+            request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
