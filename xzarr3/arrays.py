@@ -1032,9 +1032,9 @@ class Array(Node):
         shape : tuple of int
             The new length of each dimension.
         """
-        from xzarr3.nodes import resize as resizing
+        from xzarr3.commit import append as lengths
 
-        resizing.resize(self, shape)
+        lengths.resize(self, shape)
 
     @short_traceback
     def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
@@ -1061,9 +1061,9 @@ class Array(Node):
         OutcomeUnknownError
             If the store did not answer, and its contents do not tell whether the data were added.
         """
-        from xzarr3.nodes import resize as resizing
+        from xzarr3.commit import append as lengths
 
-        resizing.append(self, data, axis)
+        lengths.append(self, data, axis)
         return self.shape
 
     @short_traceback
@@ -1082,6 +1082,12 @@ class Array(Node):
         """This array with other metadata, and a store that writes only while the lease holds."""
         keeps_empty = self.write_empty_chunks or length.keeps_empty
         return Array(length.store, self.path, metadata, format=self.format, write_empty_chunks=keeps_empty)
+
+    def _check_not_being_replaced(self) -> str:
+        """Raise if a writer is just replacing the array; returns what else is known of its absence."""
+        from xzarr3.commit.lease import check_complete
+
+        return check_complete(self.store, self.path, f"array '{self.name}'")
 
     def _check_shape(self, found: ArrayMetadata) -> None:
         freshness.check_shape(self, found)
@@ -1105,8 +1111,11 @@ class Array(Node):
     def _change_document(
         self, key: str, change: Callable[[NodeMetadata], NodeMetadata], **options: Any
     ) -> None:
-        changed = change_document(self.store, self.format, self.path, key, change, **options)
-        self.metadata = cast("ArrayMetadata", changed)
+        self._adopt(change_document(self.store, self.format, self.path, key, change, **options))
+
+    def _adopt(self, metadata: NodeMetadata) -> None:
+        """Take over the metadata that are stored now."""
+        self.metadata = cast("ArrayMetadata", metadata)
         self._stored = None
         self._known = Known(self.store, self.path, self.format, self.metadata)
         self._known_at = time.monotonic()

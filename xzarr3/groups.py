@@ -14,6 +14,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from xzarr3.arrays import Array
+from xzarr3.commit.create import make_node
 from xzarr3.display.shown import Description
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import (
@@ -34,7 +35,6 @@ from xzarr3.names import absent_name
 from xzarr3.new_array import ZERO, fill_like, filled, like, make_array
 from xzarr3.nodes import revalidation
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
-from xzarr3.nodes.create import make_node
 from xzarr3.nodes.documents import change_document, gone, with_attributes
 from xzarr3.nodes.find import (
     DocumentView,
@@ -746,8 +746,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
         >>> root["ocean/temperature"]
         <xzarr3.Array /ocean/temperature shape=(4,) dtype=int16 chunks=(4,)>
         """
+        from xzarr3.commit.move import move_node
         from xzarr3.commit.recover import settle
-        from xzarr3.nodes.move import move_node
 
         self._check_writable()
         full, to = self._existing_path(source), self._new_path(dest)

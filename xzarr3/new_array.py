@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
+from xzarr3.commit.create import make_node
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed
 from xzarr3.formats import Format, ZarrFormat
@@ -24,7 +25,6 @@ from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.names import hint
 from xzarr3.nodes.array_settings import array_metadata, is_auto
-from xzarr3.nodes.create import make_node
 from xzarr3.nodes.find import DocumentView
 from xzarr3.nodes.node import ancestors, check_new_path
 from xzarr3.stores import Store

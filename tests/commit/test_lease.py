@@ -510,7 +510,7 @@ def test_who_was_only_slow_stores_nothing_in_the_empty_rows_of_its_successor(
         return made(self, key, pieces, **how)
 
     # On another host, threads of this one are not waited for.
-    monkeypatch.setattr(xzarr3.nodes.resize, "turn", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("xzarr3.commit.append.turn", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(GuardedStore, "put", slow)
     array.append(np.full(8, 7, "i4"))
     assert not held

@@ -47,6 +47,9 @@ from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import ABSENT, ANY, Unchanged, joined
 from xzarr3.stores.wrappers import WrapperStore
 
+BEHIND = "behind"
+"""First item of the identity of a store for values past the end of arrays, which no reader reads yet."""
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # Seconds
 _ERASED_AT_ONCE = 1000
 _ATTEMPTS = 100
@@ -78,10 +81,10 @@ class Length:
         If there is no document.
     """
 
-    def __init__(self, store: Store, prefix: str, key: str, deadline: float) -> None:
+    def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
         self._store = store
         self._key = key
-        self._deadline = deadline
+        self.deadline = deadline
         self._version: object = None
         self.lease = Lease(store, lease_key(prefix), "resize")
         """Keeps other writers away."""
@@ -91,8 +94,8 @@ class Length:
         """The document as read after the lease was taken."""
         self.read_at = 0.0
         """When the document was read, on the clock of :func:`time.monotonic`."""
-        self.store: Store = store
-        """Stores values for the owner as long as the lease holds."""
+        self.store = GuardedStore(store, self)
+        """Stores values for the owner as long as the lease holds, also in other processes."""
 
     def __enter__(self) -> Length:
         self.is_exclusive = keeps_leases(self._store)
@@ -105,7 +108,7 @@ class Length:
                 stacklevel=levels_to_caller(),
             )
         try:
-            if self.is_exclusive and not self.lease.take(self._deadline):
+            if self.is_exclusive and not self.lease.take(self.deadline):
                 raise contended(
                     self._key,
                     self._store,
@@ -114,13 +117,8 @@ class Length:
                 )
         except StoreCapabilityError:  # the store cannot keep other processes away; threads take turns
             self.is_exclusive = False
-        if not self.is_exclusive:
-            self.store = self._store
-            self._read()
-            return self
-        self.store = GuardedStore(self._store, self)
         try:
-            if self.lease.displaced is not None:
+            if self.is_exclusive and self.lease.displaced is not None:
                 self._set_apart()
             self._read()
         except BaseException as error:
@@ -288,7 +286,7 @@ class Length:
 
 
 class GuardedStore(WrapperStore):
-    """Wraps a store: its owner changes values, apart from the document, only as long as its lease holds."""
+    """Stores values past the end of an array, and changes other values but the document, under a lease."""
 
     def __init__(self, store: Store, length: Length) -> None:
         super().__init__(store)
@@ -297,8 +295,17 @@ class GuardedStore(WrapperStore):
     def __repr__(self) -> str:
         return repr(self.inner)
 
+    @property
+    def identity(self) -> object:
+        return BEHIND, super().identity
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether the lease keeps other processes away."""
+        return bool(self._length.is_exclusive)
+
     def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
-        if if_version is not ANY:
+        if if_version is not ANY or not self.is_exclusive:
             self._verify(is_new=if_version == ABSENT)
             return self.inner.put(key, pieces, if_version=if_version)
         value = joined(pieces or ())
@@ -308,7 +315,7 @@ class GuardedStore(WrapperStore):
                 return self.inner.put(key, [value])
         # Usually the key is absent: creating it only then cannot replace a value of a successor.
         self._verify(is_new=True)
-        if not (self._length.is_exclusive and self.inner.put(key, [value], if_version=ABSENT)):
+        if not self.inner.put(key, [value], if_version=ABSENT):
             update(self, key, lambda _: [value])
         return True
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
+from xzarr3.commit.create import groups_missing
 from xzarr3.commit.directory import Directory
 from xzarr3.commit.keys import Keys, Session, was_staged
 from xzarr3.commit.lease import SWAPPING, Lease, check_complete
@@ -18,7 +19,6 @@ from xzarr3.commit.resume import may_be_lost, warn_of_restart
 from xzarr3.commit.transaction import BEGUN, NewNode, Transaction
 from xzarr3.errors import NodeExistsError, ReadOnlyError, StoreError, levels_to_caller, printable
 from xzarr3.nodes.case_folding import check_names
-from xzarr3.nodes.create import groups_missing
 from xzarr3.nodes.find import DocumentView
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store

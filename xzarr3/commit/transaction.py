@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from xzarr3._types import Buffer
+from xzarr3.commit.create import groups_missing, make_groups_above
 from xzarr3.commit.lease import Lease
 from xzarr3.commit.places import Place
 from xzarr3.errors import StoreError, StorePermissionError
@@ -26,7 +27,6 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import changes
 from xzarr3.nodes.consolidated import refresh_consolidated, write_consolidated
-from xzarr3.nodes.create import groups_missing, make_groups_above
 from xzarr3.nodes.find import DocumentView, held_below, read_metadata
 from xzarr3.nodes.node import ancestors
 from xzarr3.stores import Store

@@ -20,6 +20,7 @@ from dask.blockwise import Blockwise
 from dask.highlevelgraph import MaterializedLayer
 
 from xzarr3.arrays import Array
+from xzarr3.commit.length import BEHIND
 from xzarr3.errors import NodeNotFoundError, Xzarr3Error
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_node
@@ -28,9 +29,6 @@ from xzarr3.stores import Store
 
 Place: TypeAlias = "tuple[object, str]"
 """Location of an array: equal for all its handles, even if they were opened in different hierarchies."""
-
-BEHIND = "behind"
-"""First item of the identity of a store for values past the end of arrays, which no reader reads yet."""
 
 _PLAIN = (
     *(bool, int, float, complex, str, bytes, slice, range, type(None), type(...), TaskRef, Alias),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,8 +28,8 @@ from xzarr3.stores import Store
 from xzarr3.stores.base import update, versioned
 from xzarr3.stores.values import UNCHANGED, Unchanged
 
-if TYPE_CHECKING:
-    from xzarr3.commit.length import Length
+DocumentChange: TypeAlias = "Callable[[Buffer | None], Sequence[Buffer] | Unchanged]"
+Commit: TypeAlias = "Callable[[DocumentChange, Callable[[Buffer], bool]], None]"
 
 
 def change_document(
@@ -39,7 +39,7 @@ def change_document(
     key: str,
     change: Callable[[NodeMetadata], NodeMetadata],
     *,
-    length: Length | None = None,
+    commit: Commit | None = None,
     before: Before | None = None,
 ) -> NodeMetadata:
     """Change one document of a node without losing changes by other writers.
@@ -53,8 +53,9 @@ def change_document(
         Key of the document.
     change : callable
         Takes the stored metadata and returns the changed ones; called again if another writer was faster.
-    length : Length, optional
-        Change the document only as long as this right to change the length of the array holds.
+    commit : callable, optional
+        Stores the changed document, by default :func:`xzarr3.stores.base.update`. Takes the change and a
+        function that says whether a stored document has the new shape.
     before : Before, optional
         The document as read before; the change is tried on it first.
 
@@ -104,8 +105,8 @@ def change_document(
         document = documents.decode(stored, path, key.rpartition("/")[2])
         return bool(document.get("shape") == shape_said[0])
 
-    if length is not None:
-        length.commit(changed_document, is_changed)
+    if commit is not None:
+        commit(changed_document, is_changed)
     elif before is None or not before.update(store, changed_document):
         update(store, key, changed_document)
     changes.note_documents(store, [path])
@@ -138,7 +139,7 @@ class Before(msgspec.Struct):
         key = format.consolidated_key("")
         return None if key is None else cls(key, *versioned(store, key))
 
-    def update(self, store: Store, change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged]) -> bool:
+    def update(self, store: Store, change: DocumentChange) -> bool:
         """Change the document if it is still the same; returns whether that was done.
 
         ``nodes`` hold for this one attempt: in a later document they may be out of date.

@@ -224,9 +224,7 @@ def check_shape(array: Array, found: ArrayMetadata) -> None:
 
 
 def _vanished(array: Array) -> Xzarr3Error:
-    from xzarr3.commit.lease import check_complete
-
-    more = check_complete(array.store, array.path, f"array '{array.name}'")
+    more = array._check_not_being_replaced()
     return ChangedError(
         f"array '{array.name}' of {array.store} vanished: the document that it was opened from "
         f"is gone{more}; open it again once it has been written"
@@ -248,19 +246,12 @@ def _same_as(array: Array, held: Held | None) -> ArrayMetadata:
     return same(array, None if held is None else array.format.parse(held, array.path))
 
 
-def same(array: Array, found: NodeMetadata | None, shape: tuple[int, ...] | None = None) -> ArrayMetadata:
-    """Raise if metadata are no longer of this array, or of another shape than ``shape``, if given."""
-    from xzarr3.commit.lease import LeaseLostError
-
+def same(array: Array, found: NodeMetadata | None) -> ArrayMetadata:
+    """Raise if metadata are no longer of this array."""
     if not isinstance(found, ArrayMetadata) or not found.stores_as(array.metadata):
         raise ChangedError(
             f"array '{array.name}' of {array.store} was removed or replaced since it was opened; open it "
             "again"
-        )
-    if shape is not None and found.shape != shape:  # changed by a writer that takes no lease
-        raise LeaseLostError(
-            f"array '{array.name}' of {array.store} got shape {found.shape} while its shape {shape} was "
-            "being changed; let one writer change it at a time"
         )
     return found
 

@@ -2,7 +2,7 @@
 
 Values are stored first. Appended values go past the end of their arrays, where no reader looks, and new
 groups and variables have no documents yet. The documents follow. The document of an array that grows changes
-only if no other writer has changed its length since; see :mod:`xzarr3.commit.length`. Consolidated copies are
+only if no other writer has changed its length since; see :mod:`xzarr3.commit.append`. Consolidated copies are
 updated last, once. Values of dask arrays are written by :mod:`xzarr3.xarray.execute`, between
 :meth:`Commit.begin` and :meth:`Commit.finish`.
 """
@@ -10,8 +10,8 @@ updated last, once. Values of dask arrays are written by :mod:`xzarr3.xarray.exe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, cast
@@ -20,18 +20,17 @@ import numpy as np
 
 from xzarr3.api import open_group
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import LeaseLostError, release_together
+from xzarr3.commit.append import Append, at_first
+from xzarr3.commit.lease import LeaseLostError
 from xzarr3.commit.replace import write
 from xzarr3.dask.plan import BlockWrite
 from xzarr3.dask.sources import ReadLocations
 from xzarr3.errors import (
     ArgumentError,
-    ChangedError,
     ConflictError,
     MetadataError,
     NodeExistsError,
     OutcomeUnknownError,
-    StoreError,
     listed,
     some,
 )
@@ -43,30 +42,17 @@ from xzarr3.nodes import revalidation
 from xzarr3.nodes.consolidated import copies_to_follow, nodes_now, refresh_consolidated
 from xzarr3.nodes.documents import Before, change_document
 from xzarr3.nodes.find import children, depth_first, find_consolidated, find_node, read_held
-from xzarr3.nodes.freshness import same, stored_metadata
-from xzarr3.nodes.resize import at_first, erase_beyond, resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.compare import Change, ChangedGroup, Plan
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import Compared, check_appended, is_index
-from xzarr3.xarray.past_end import Growing, SharedLength
+from xzarr3.xarray.past_end import Growing
 from xzarr3.xarray.placement import Placement
 from xzarr3.xarray.plan import PlannedArray, PlannedGroup, stored_documents
 
 _decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
 """The metadata that a plan depends on; how values are stored is compared by each array itself."""
-
-
-@dataclass(eq=False)
-class _OpenWrite:
-    """State of a write that has begun and must be finished or discarded."""
-
-    lengths: dict[str, SharedLength] = field(default_factory=dict)
-    is_ours: bool = False
-    """Whether all values past the end of the arrays are from this write."""
-    writing: ExitStack = field(default_factory=ExitStack)
-    """The transactions of the new nodes: closed when they are published, or left with an error."""
 
 
 class Commit:
@@ -85,7 +71,9 @@ class Commit:
         self.jobs: list[BlockWrite] = []
         """The jobs that dask writes."""
         self._eager: list[BlockWrite] = []
-        self._lengths: dict[str, SharedLength] = {}
+        self._append = Append(self.store, self.format)
+        self._writing = ExitStack()
+        """The transactions of the new nodes: closed when they are published, or left with an error."""
         self.settings: list[tuple[Change, Array]] = []
         """Changes of existing arrays, each with the array that it is written through."""
         self._placed: list[Placement] = []
@@ -136,7 +124,7 @@ class Commit:
             path,
             {},
             {"": variable},
-            lease=self._lengths[path].lease if path in self._lengths else None,
+            lease=self._append.lengths[path].lease if path in self._append.lengths else None,
         )
         try:
             self._place(new(overwrite=replaced))
@@ -167,21 +155,19 @@ class Commit:
             target: Array = Compared(self.store, array.path, array.metadata, format=self.format)
             self._write(BlockWrite(change.data, target, change.region))
             return
-        if change.grows or change.rewritten:
-            prefix = self.format.chunk_prefix(array.path)
-            self._lengths[array.path] = SharedLength(self.store, prefix, array._key)
         if change.rewritten:
+            self._append.reserve(array)
             stored = stored_documents(self.format, change.metadata, array.path)
             written = PlannedArray(array.basename, change.data, change.metadata, stored, self._keep_empty)
             self._add(array.path, written, replaced=True)
             return
         kind = Growing if change.grows else Array
-        store = self._lengths[array.path].store if change.grows else self.store
+        store = self._append.reserve(array).store if change.grows else self.store
         target = kind(
             store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
         )
         if isinstance(target, Growing):
-            target.grown_from = (change.metadata if self.store.traits.visible == "at commit" else array).shape
+            target.grown_from = (change.metadata if self._append.shapes_come_first else array).shape
         self._write(BlockWrite(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
@@ -223,10 +209,11 @@ class Commit:
             their values.
         """
         jobs, self.jobs = self.jobs, []
-        if jobs and self._lengths:
+        if jobs and self._append.lengths:
+            grown = listed(sorted(self._append.lengths))
             raise ArgumentError(
-                f"compute=False writes documents now and values later, so {listed(sorted(self._lengths))} in "
-                f"{self.store} would have fill values where values are due; pass compute=True, which also "
+                f"compute=False writes documents now and values later, so {grown} in {self.store} would have "
+                "fill values where values are due; pass compute=True, which also "
                 "computes on the cluster of a client, or write the blocks into a region of what is there"
             )
         if jobs and self.only_creates:
@@ -236,53 +223,37 @@ class Commit:
             for job in jobs
         ]
 
-    def begin(self) -> _OpenWrite:
-        """Take leases and make stages, before any value is stored.
-
-        The result is passed to :meth:`finish` and :meth:`discard`.
-        """
-        begun = _OpenWrite()
-
+    def begin(self) -> None:
+        """Take leases and make stages, before any value is stored."""
         try:
-            self._take(begun)
-            begun.writing.enter_context(write(*(each.transaction for each in self._placed)))
+            self._take()
+            self._writing.enter_context(write(*(each.transaction for each in self._placed)))
         except BaseException as error:
-            self.discard(begun, error)
+            self.discard(error)
             raise
-        if self.store.traits.visible == "at commit":
-            self._grow(begun, None)
-        return begun
+        if self._append.shapes_come_first:
+            self._grow(None)
 
-    def _take(self, begun: _OpenWrite) -> None:
-        """Take the leases of arrays that grow or are rewritten, and check that no length has changed.
-
-        The first lease is taken alone, so that of two writers that want the same arrays only one gets any.
-        """
-        wanted = sorted(self._lengths)
-
-        def take(path: str) -> None:
-            mine = self._lengths[path]
-            mine.begin(self.store.traits.conflict_deadline)
-            begun.lengths[path] = mine
-
-        for paths in (wanted[:1], wanted[1:]):
-            parallel_map(take, paths, self.store.concurrency)
+    def _take(self) -> None:
+        """Take the leases of arrays that grow or are rewritten, and check that no length has changed."""
+        append = self._append
+        append.begin(self.store.traits.conflict_deadline)
         for group in self._groups:
             for change in group.changes:
-                if change.array.path in begun.lengths:
-                    self._check_unchanged(change, begun.lengths[change.array.path])
+                if change.array.path in append.lengths:
+                    self._check_unchanged(change)
         for change, target in self.settings:
             if change.grows:
-                length = begun.lengths[change.array.path]
+                length = append.lengths[change.array.path]
                 target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
                 revalidation.remember(
                     target.store, target._key, length.document, change.array.metadata, length.read_at
                 )
-        begun.is_ours = True
+                append.grow(change.array, change.array.metadata, change.metadata)
 
-    def _check_unchanged(self, change: Change, length: SharedLength) -> None:
+    def _check_unchanged(self, change: Change) -> None:
         array = change.array
-        found = at_first(array, length)
+        found = at_first(array, self._append.lengths[array.path])
         if _decisive(found) != _decisive(array.metadata):
             raise ConflictError(
                 f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
@@ -290,93 +261,35 @@ class Commit:
                 "was appended; repeat the call"
             )
 
-    def finish(self, begun: _OpenWrite) -> None:
+    def finish(self) -> None:
         """Write the values that are not in dask arrays, and then all documents."""
         try:
             # Mostly small coordinates, each with the latency of the store.
             parallel_map(
                 lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency
             )
-            replaced = [begun.lengths[each.path] for each in self._placed if each.path in begun.lengths]
-            parallel_map(SharedLength.verify, replaced, self.store.concurrency)
-            begun.writing.close()
+            self._append.verify()
+            self._writing.close()
             before = Before.of_root(self.store, self.format) if self._groups else None
         except BaseException as error:
-            self.discard(begun, error)
+            self.discard(error)
             raise
-        if self.store.traits.visible != "at commit":
-            self._grow(begun, before)
-        self._release(begun)
+        if not self._append.shapes_come_first:
+            self._grow(before)
+        self._append.release()
         self._follow(before)
 
-    def _grow(self, begun: _OpenWrite, before: Before | None) -> None:
+    def _grow(self, before: Before | None) -> None:
         """Store the new shapes of the arrays that grow, all together."""
-        growing = [(change, begun.lengths[change.array.path]) for change, _ in self.settings if change.grows]
-
-        def grow(job: tuple[Change, SharedLength]) -> BaseException | None:
-            change, length = job
-            array = change.array
-
-            def changed(found: NodeMetadata) -> NodeMetadata:
-                stored = same(array, found, array.shape)
-                return resized(stored, change.metadata.shape)
-
-            try:
-                stored = change_document(
-                    self.store, self.format, array.path, array._key, changed, length=length
-                )
-            except Exception as error:  # noqa: BLE001 - raised below
-                return error
-            if before is not None and change.metadata.shape != array.shape:
-                before.nodes[array.path] = stored
-            return None
-
         try:
-            outcomes = parallel_map(grow, growing, self.store.concurrency)
-        except BaseException as interruption:  # Any of the documents may have changed already.
-            self._take_back([change for change, _ in growing], interruption)
-            self.discard(begun, interruption)
+            stored = self._append.publish()
+        except BaseException as error:
+            self.discard(error)
+            if isinstance(error, LeaseLostError) and not isinstance(error, OutcomeUnknownError):
+                raise ConflictError(f"{error}; nothing was appended; repeat the call") from error
             raise
-        failed = [error for error in outcomes if error is not None]
-        if not failed:
-            return
-        error = failed[0]
-        done = [change for (change, _), outcome in zip(growing, outcomes, strict=True) if outcome is None]
-        self._take_back(done, error)
-        self.discard(begun, error)
-        if isinstance(error, LeaseLostError) and not isinstance(error, OutcomeUnknownError):
-            raise ConflictError(f"{error}; nothing was appended; repeat the call") from error
-        raise error
-
-    def _take_back(self, grown: Sequence[Change], error: BaseException) -> None:
-        """Shorten arrays that have grown, or may have, before ``error``."""
-        for change in grown:
-            try:
-                self._shrink(change)
-            except (StoreError, MetadataError) as another:
-                error.add_note(
-                    f"'{change.array.name}' may have shape {change.metadata.shape}, and could not be set "
-                    f"back to {change.array.shape}: {another}; call .resize({change.array.shape}) on it"
-                )
-
-    def _shrink(self, change: Change) -> None:
-        """Give an array its old shape back, if it has grown and no other writer has changed it since."""
-        array = change.array
-
-        def changed(found: NodeMetadata) -> NodeMetadata:
-            if isinstance(found, ArrayMetadata) and found.shape == array.shape:
-                return found
-            return resized(same(array, found, change.metadata.shape), array.shape)
-
-        change_document(self.store, self.format, array.path, array._key, changed)
-
-    def _release(self, begun: _OpenWrite) -> None:
-        """Release the leases of all lengths."""
-        lengths = list(begun.lengths.values())
-        with suppress(StoreError):  # A lease that is still held raises its error below.
-            release_together([length.lease for length in lengths if length.is_exclusive])
-        parallel_map(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
-        begun.lengths.clear()
+        if before is not None:
+            before.nodes.update(stored)
 
     def _follow(self, before: Before | None = None) -> None:
         """Update attributes and consolidated copies after all values and shapes are stored.
@@ -429,40 +342,10 @@ class Commit:
             return False
         return isinstance(root, GroupMetadata) and root.consolidated is not None
 
-    def discard(self, begun: _OpenWrite, error: BaseException) -> None:
+    def discard(self, error: BaseException) -> None:
         """Remove what was written before ``error``; a write that can be resumed keeps it instead."""
-        held = dict(begun.lengths)
-        begun.lengths.clear()
-        begun.writing.__exit__(type(error), error, error.__traceback__)
-        if begun.is_ours and not isinstance(error, OutcomeUnknownError):
-            self._erase_behind(held, error)
-        if self.store.traits.visible == "at commit":
-            self._take_back([change for change, _ in self.settings if change.grows], error)
-        for length in held.values():
-            length.__exit__(type(error), error, None)
-
-    def _erase_behind(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
-        """Erase the values past the end of arrays; tasks of this process store no more of them.
-
-        Tasks in other processes store none once the lease is released.
-        """
-        for change, target in self.settings:
-            owner = held.get(change.array.path)
-            if owner is None:
-                continue
-            array = change.array
-            try:
-                # In a transaction the array has grown before its values.
-                if (
-                    stored_metadata(array).shape
-                    == (target if self.store.traits.visible == "at commit" else array).shape
-                ):
-                    behind = target.metadata.chunk_grid
-                    erase_beyond(array._over(owner, array.metadata), target.shape, behind)
-            except (LeaseLostError, ChangedError):
-                continue  # The lease was lost: its new holder owns the values past the end.
-            except StoreError as another:
-                error.add_note(f"what was written behind the array could not be erased: {another}")
+        self._writing.__exit__(type(error), error, error.__traceback__)
+        self._append.discard(error)
 
     def group(self) -> Group:
         """The group that was written."""

@@ -35,7 +35,7 @@ class Started:
         if write.jobs:
             check_scheduler(write.store, self._options.get("scheduler"))
         self._blocks = plan_writes(write.jobs, resume=write.resumes) if write.jobs else None
-        self.begun = write.begin()
+        write.begin()
 
     def write_blocks(self, progress: bool) -> None:
         """Write the values of dask arrays."""
@@ -44,7 +44,7 @@ class Started:
             try:
                 compute(blocks.delayed(), progress, **{**_workers(write.store, write.jobs), **self._options})
             except BaseException as error:
-                write.discard(self.begun, error)
+                write.discard(error)
                 raise
 
 
@@ -59,7 +59,8 @@ def values_later(write: Commit, opened: Store | None) -> Delayed:
         If stored values would be gone before the new ones are there.
     """
     blocks = plan_writes(write.take_jobs())
-    write.finish(write.begin())
+    write.begin()
+    write.finish()
     if opened is not None and opened.traits.visible == "at close":
         cast("Any", opened).flush()
     return blocks.delayed(None if opened is None else partial(_close, opened))

@@ -5,17 +5,14 @@ Tasks in other processes store such values, too, while the write that holds the 
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any, cast
 
 from xzarr3.arrays import Array
-from xzarr3.commit.length import GuardedStore, Length
-from xzarr3.dask.sources import BEHIND
+from xzarr3.commit.length import GuardedStore
 from xzarr3.errors import ChangedError
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes import freshness, revalidation
-from xzarr3.stores import Store
 
 
 class Growing(Array):
@@ -37,7 +34,7 @@ class Growing(Array):
         """Check the document. With the lease held and a store with latency, a recent check is reused."""
         keys = (self._key,)
         seen = revalidation.last(self.store, keys)
-        is_held = cast("PastEndStore", self.store)._length.is_exclusive
+        is_held = cast("GuardedStore", self.store).is_exclusive
         if not (is_held and self.store.concurrency > 1 and seen is not None and seen.is_recent):
             seen = revalidation.look(self.store, keys, partial(freshness.parsed, self), to_write=True)
         self._check_shape(freshness.same(self, seen.metadata))
@@ -51,24 +48,3 @@ class Growing(Array):
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.grown_from, rest = state
         super().__setstate__(rest)
-
-
-class PastEndStore(GuardedStore):
-    """A store for values past the end of an array; its identity marks it as not read by others."""
-
-    @property
-    def identity(self) -> object:
-        return BEHIND, super().identity
-
-
-class SharedLength(Length):
-    """The right to change a length, with copies for the processes that write what its owner planned."""
-
-    def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
-        super().__init__(store, prefix, key, deadline)
-        self.store = PastEndStore(store, self)
-
-    def begin(self, conflict_deadline: float) -> None:
-        """Take the lease."""
-        self._deadline = time.monotonic() + conflict_deadline
-        self.__enter__()

@@ -209,7 +209,7 @@ def to_zarr(
             return later
         started = Started(_planned(dataset, opened, path, asked), chunkmanager_store_kwargs)
         started.write_blocks(progress)
-        started.write.finish(started.begun)
+        started.write.finish()
     return started.write.group()
 
 

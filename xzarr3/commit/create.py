@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from xzarr3.commit.lease import check_complete, lease_key
 from xzarr3.errors import NodeExistsError, NodeTypeError
 from xzarr3.formats import Format, documents
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.consolidated import refresh_consolidated
 from xzarr3.nodes.documents import _create, create_documents
+from xzarr3.nodes.erase import orphans_of
 from xzarr3.nodes.find import DocumentView, find_format, held_of, read_held
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
@@ -35,8 +38,6 @@ def make_groups_above(store: Store, format: Format, path: str, look: DocumentVie
     IncompleteWriteError
         If a group above is being replaced.
     """
-    from xzarr3.commit.lease import check_complete
-
     look = DocumentView(store) if look is None else look
     hierarchy = format.hierarchy_documents()
     look.fetch([*hierarchy, *(key for above in ancestors(path) for key in format.defining_keys(above))])
@@ -113,10 +114,6 @@ def make_node(
     IncompleteWriteError
         If the root, or a group above, is being replaced.
     """
-    from xzarr3.commit.lease import check_complete
-    from xzarr3.nodes.case_folding import check_names
-    from xzarr3.nodes.erase import orphans_of
-
     if store.read_only:
         store.check_writable()
     check_names(store, format, path)
@@ -136,8 +133,6 @@ def make_node(
 
 def _has_no_lease(look: DocumentView) -> bool:
     """Whether the listing of the root, which is needed anyway, shows no lease of a writer."""
-    from xzarr3.commit.lease import lease_key
-
     return lease_key("") not in look.list_dir("")[0]
 
 

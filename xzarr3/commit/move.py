@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from xzarr3.commit.create import make_groups_above
 from xzarr3.commit.lease import is_lease
 from xzarr3.errors import NodeExistsError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format
@@ -17,7 +18,6 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.changes import note_documents
 from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated
-from xzarr3.nodes.create import make_groups_above
 from xzarr3.nodes.erase import clear_leftovers, erase_stages, formats_in, keys_at, leaving_stages
 from xzarr3.nodes.find import load_below
 from xzarr3.parallel import parallel_map
