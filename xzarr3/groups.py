@@ -14,7 +14,6 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from xzarr3.arrays import Array
-from xzarr3.commit.create import make_node
 from xzarr3.display.shown import Description
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import (
@@ -874,6 +873,7 @@ def make_group(
     look: DocumentView | None = None,
 ) -> Group:
     """Create a group, and the groups above it; the caller has checked the path."""
+    from xzarr3.commit.create import make_node
     from xzarr3.commit.recover import settle
 
     meta = GroupMetadata(

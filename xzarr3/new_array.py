@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.commit.create import make_node
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed
 from xzarr3.formats import Format, ZarrFormat
@@ -105,6 +104,7 @@ def make_array(
 
 
 def _create(array: Array, values: Any, *, overwrite: bool = False, look: DocumentView | None = None) -> None:
+    from xzarr3.commit.create import make_node
     from xzarr3.commit.recover import settle
 
     store, format, path = array.store, array.format, array.path
@@ -138,6 +138,7 @@ def make_arrays(
 
     All values are checked before anything is stored.
     """
+    from xzarr3.commit.create import make_node
     from xzarr3.commit.recover import settle
 
     group = GroupMetadata(zarr_format=format.zarr_format)

@@ -302,7 +302,7 @@ def _append(array: Array, values: AnyArray, axis: int, deadline: float) -> None:
 
 
 def _appended(array: Array, values: AnyArray, axis: int, old: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of an array of shape ``old`` after values are added along an axis; raises if they do not fit."""
+    """The shape after values are added along an axis to a shape ``old``; raises if they do not fit."""
     if values.ndim != len(old) or any(
         at != axis and values.shape[at] != length for at, length in enumerate(old)
     ):
