@@ -46,7 +46,7 @@ from xzarr3.io.selection import (
 )
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.names import absent_name
-from xzarr3.nodes import freshness, pickling, revalidation
+from xzarr3.nodes import freshness, pickling, seen
 from xzarr3.nodes.consolidated import refresh_copies
 from xzarr3.nodes.documents import change_document, with_attributes
 from xzarr3.nodes.freshness import note_values, read_steadily, same
@@ -162,7 +162,7 @@ class Array(Node):
         super().__init__(store, path, format, read_only=read_only)
         self._known = Known(store, path, format, metadata)
         self._known_at = time.monotonic()
-        self._tag = revalidation.tag(store, self._key)
+        self._tag = seen.tag(store, self._key)
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
 

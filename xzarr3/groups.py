@@ -32,7 +32,7 @@ from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.names import absent_name
 from xzarr3.new_array import ZERO, fill_like, filled, like, make_array
-from xzarr3.nodes import revalidation
+from xzarr3.nodes import seen
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.documents import change_document, gone, with_attributes
 from xzarr3.nodes.find import (
@@ -114,7 +114,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self._documents = self.copies if self.read_only else None
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
         key = None if self._documents is None else format.consolidated_key(path)
-        self._tag = None if key is None else revalidation.tag(store, key)
+        self._tag = None if key is None else seen.tag(store, key)
         self.missing: Missing = "fill"
         """What the arrays found in this group do about absent chunks; see :func:`xzarr3.open`."""
 

@@ -18,7 +18,7 @@ from _killed import KilledError, opened
 import xzarr3
 from xzarr3 import cli, to_zarr
 from xzarr3.commit import lease
-from xzarr3.nodes import revalidation
+from xzarr3.nodes import seen
 from xzarr3.stores import update
 from xzarr3.stores.object import client
 
@@ -79,7 +79,7 @@ def chunked(data: xr.Dataset) -> dict[Any, Any]:
 def never_too_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is, what was seen is not asked for again, and no lease is renewed."""
     monkeypatch.setattr(lease, "_clock", lambda: 0.0)
-    monkeypatch.setattr(revalidation, "RECENT", 1e9)
+    monkeypatch.setattr(seen, "RECENT", 1e9)
 
 
 def test_requests_for_an_array(place: Counted) -> None:

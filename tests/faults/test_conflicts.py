@@ -31,7 +31,7 @@ from xzarr3._types import Buffer
 from xzarr3.commit import lease
 from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError
 from xzarr3.io.selection import basic_selection
-from xzarr3.nodes import revalidation
+from xzarr3.nodes import seen
 from xzarr3.nodes.resize import resized
 from xzarr3.stores import ANY, BytesValue, Value
 from xzarr3.stores.values import ABSENT
@@ -734,7 +734,7 @@ def test_an_append_does_no_harm_to_what_replaces_the_dataset_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, value: float
 ) -> None:
     """Neither its rows, nor that they are erased when it has failed."""
-    monkeypatch.setattr(revalidation, "RECENT", 0.0)
+    monkeypatch.setattr(seen, "RECENT", 0.0)
     store: xzarr3.Store = {"memory": MemoryStore, "waiting": WaitingStore}.get(kind, lambda: None)()  # type: ignore[assignment]
     store = LocalStore(tmp_path / "store") if store is None else store
     encoding = {"v": {"chunks": (2,), "_FillValue": -1.0}}

@@ -24,7 +24,7 @@ from _fault_server import FaultServer
 import xzarr3
 from xzarr3 import ChangedError, IncompleteWriteError, LocalStore, MemoryStore, from_zarr, to_zarr
 from xzarr3.commit import renames
-from xzarr3.nodes.revalidation import RECENT
+from xzarr3.nodes.seen import RECENT
 from xzarr3.stores import ObjectStore
 
 CHUNKS = 4

@@ -34,7 +34,7 @@ from xzarr3 import (
     StoreError,
 )
 from xzarr3.dask import from_zarr
-from xzarr3.nodes import revalidation
+from xzarr3.nodes import seen
 from xzarr3.xarray import to_zarr
 
 
@@ -143,9 +143,9 @@ def test_a_replaced_array_is_found_out_where_answers_are_waited_for(
         found_out(lambda: array.__setitem__(1, 7))
         assert there._values == before
     found_out(lambda: early[...])
-    revalidation._seen.clear()
+    seen._seen.clear()
     found_out(lambda: twin()[...])  # It may have been on its way for long.
-    revalidation._seen.clear()
+    seen._seen.clear()
     two_seconds_later(monkeypatch)
     for _ in range(2):
         found_out(lambda: array[...])
@@ -196,14 +196,14 @@ def test_an_array_whose_document_has_vanished_is_not_read(monkeypatch: pytest.Mo
 
 
 def test_what_was_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revalidation, "_REMEMBERED", 3)
-    monkeypatch.setattr(revalidation, "_seen", {})
-    monkeypatch.setattr(revalidation, "_MOST_NOTED", 3)
-    monkeypatch.setattr(revalidation, "_noted", {})
+    monkeypatch.setattr(seen, "_MOST_SEEN", 3)
+    monkeypatch.setattr(seen, "_seen", {})
+    monkeypatch.setattr(seen, "_MOST_NOTED", 3)
+    monkeypatch.setattr(seen, "_tags", {})
     for _ in range(5):
         far_handles(np.arange(4))[2][0] = 1
-        assert len(revalidation._seen) <= 3
-        assert len(revalidation._noted) <= 3
+        assert len(seen._seen) <= 3
+        assert len(seen._tags) <= 3
 
 
 def test_a_complete_description_asks_for_all_units_at_once() -> None:

@@ -18,7 +18,7 @@ from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.recover import finish_swap, take
 from xzarr3.commit.transaction import BEGUN, NEW, SWAP, NewNode, Transaction
 from xzarr3.errors import StoreCapabilityError, StoreError
-from xzarr3.nodes import revalidation
+from xzarr3.nodes import seen
 from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.erase import erase_stages, keys_at
@@ -68,7 +68,7 @@ class Keys(Transaction):
         if self.is_staged:
             self.store = StagedKeys(self.target, f"{self.top}{NEW}/")
         if self.target.concurrency > 1:
-            revalidation.in_the_making(self.store, map(new.format.array_key, new.arrays))
+            seen.in_the_making(self.store, new.arrays)
 
     def begin(self) -> None:
         goes_on, place = False, self.place

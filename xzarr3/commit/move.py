@@ -16,10 +16,10 @@ from xzarr3.errors import NodeExistsError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.nodes.case_folding import check_names
-from xzarr3.nodes.changes import note_documents
 from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated
 from xzarr3.nodes.erase import clear_leftovers, erase_stages, formats_in, keys_at, leaving_stages
 from xzarr3.nodes.find import load_below
+from xzarr3.nodes.seen import note_documents
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import MOST_COPIED

@@ -25,10 +25,10 @@ from xzarr3.errors import StoreError, StorePermissionError
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes import changes
 from xzarr3.nodes.consolidated import refresh_consolidated, write_consolidated
 from xzarr3.nodes.find import DocumentView, held_below, read_metadata
 from xzarr3.nodes.node import ancestors
+from xzarr3.nodes.seen import note_documents
 from xzarr3.stores import Store
 from xzarr3.stores.local.files import failed
 from xzarr3.stores.local.names import STAGED, is_lock
@@ -82,7 +82,7 @@ class NewNode:
 
     def follow(self, store: Store) -> None:
         """Bring the documents above up to date, now that the node is in its place."""
-        changes.note_documents(store, list(self.nodes))
+        note_documents(store, self.nodes)
         if self.is_alone:
             finish_above(store, self.format, self.path, self.nodes, self.consolidate)
 

@@ -17,7 +17,7 @@ from xzarr3._types import Buffer
 from xzarr3.errors import OutcomeUnknownError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes import changes, revalidation
+from xzarr3.nodes import seen
 from xzarr3.nodes.find import (
     DocumentView,
     _is_implied,
@@ -109,7 +109,7 @@ def change_document(
         commit(changed_document, is_changed)
     elif before is None or not before.update(store, changed_document):
         update(store, key, changed_document)
-    changes.note_documents(store, [path])
+    seen.note_documents(store, [path])
     return changed[0]
 
 
@@ -229,7 +229,7 @@ def store_documents(
     for stage in stages:
         if stage:
             store.set_values(stage.items())
-            revalidation.note_all(store, stage.items())
+            seen.note_all(store, stage.items())
 
 
 def create_documents(
@@ -250,7 +250,7 @@ def create_documents(
         value = documents.encode(document, path)
         if not _create(store, key, look.found(key)[1], value):
             return False
-        revalidation.note_all(store, [(key, value)])
+        seen.note_all(store, [(key, value)])
     return True
 
 

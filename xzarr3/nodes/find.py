@@ -18,7 +18,7 @@ from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import DOCUMENT, V3
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes.node import ancestors
-from xzarr3.nodes.revalidation import note_all
+from xzarr3.nodes.seen import note_all
 from xzarr3.options import max_document_bytes
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store

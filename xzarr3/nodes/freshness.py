@@ -2,8 +2,8 @@
 
 Readers and writers check that the stored document is the one with which the array was opened, or describes
 the same array: :func:`read_steadily`, :func:`check_current` and :func:`check_to_write`. Dask names tasks by
-:func:`token`, which changes with the documents and with what this process writes. What was seen of documents
-is kept in :mod:`xzarr3.nodes.revalidation`, and what this process changed in :mod:`xzarr3.nodes.changes`.
+:func:`token`, which changes with the documents and with what this process writes. What this process has seen
+and changed is kept in :mod:`xzarr3.nodes.seen`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
 from xzarr3.formats.base import Held
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
-from xzarr3.nodes import changes, revalidation
+from xzarr3.nodes import seen
 from xzarr3.nodes.coding import coding, recoded
-from xzarr3.nodes.find import metadata_of, read_held
+from xzarr3.nodes.find import document_values, metadata_of, read_held
 from xzarr3.parallel import parallel_map
+from xzarr3.stores import versioned
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
@@ -38,7 +39,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
     attribute, or the length.
 
     Where each look takes a request, the documents that define how values are decoded are read beside the
-    values, once in :data:`xzarr3.nodes.revalidation.RECENT` seconds for all handles, and after a read that
+    values, once in :data:`xzarr3.nodes.seen.RECENT` seconds for all handles, and after a read that
     found no value for a unit. So new values are not decoded by old documents, and erased values are not taken
     for fill values. While an array is being replaced there, a read may give old and new values.
 
@@ -117,54 +118,57 @@ def _decoded_like(array: Array) -> tuple[Array, ...]:
     return (array,) if array._bounded is None else (array, array._bounded)
 
 
-def _document_keys(array: Array) -> tuple[str, ...]:
-    """The keys of the documents that readers check."""
-    attributes = array.format.attributes_key(array.path, array=True)
-    return (array._key, attributes) if array._is_decoded and attributes != array._key else (array._key,)
+def _document_keys(array: Array) -> list[str]:
+    """The keys of the documents that say how values are stored and decoded, the defining one first."""
+    return list(dict.fromkeys((array._key, array.format.attributes_key(array.path, array=True))))
 
 
 def _needs_look(array: Array) -> bool:
     """Whether the documents must be read again; a recent look by another handle is checked instead."""
-    seen = revalidation.last(array.store, _document_keys(array))
-    changed = changes.last(array.store, array.path).documents  # by this process
-    if seen is not None and seen.tells and seen.time >= max(array._known_at, changed):
-        _check_seen(array, seen)
-        return False
-    return changed > array._known_at or time.monotonic() - array._known_at >= revalidation.RECENT
+    found = seen.last(array.store, array.path)
+    if found is None or found.time < array._known_at:
+        return time.monotonic() - array._known_at >= seen.RECENT
+    if found.tells:
+        _check_seen(array, cast("NodeMetadata", found.metadata))
+    return not found.tells
 
 
 def _look(array: Array) -> None:
     """Read the documents that define how values are decoded, and compare them."""
-    seen = revalidation.look(array.store, _document_keys(array), partial(parsed, array))
-    if seen.metadata is None:
+    found = look(array).metadata
+    if found is None:
         raise _vanished(array)
-    _check_seen(array, seen)
+    _check_seen(array, found)
 
 
-def _check_seen(array: Array, seen: revalidation.Seen) -> None:
-    if seen.metadata is None:
-        return
-    found = same(array, seen.metadata)
+def look(array: Array, *, to_write: bool = False) -> seen.Seen:
+    """Read the documents of an array and remember what they say; ``to_write`` bypasses caches."""
+    now, keys = time.monotonic(), _document_keys(array)
+    if to_write:
+        stored: list[Buffer | None] = [versioned(array.store, key)[0] for key in keys]
+        seen.note_all(array.store, zip(keys, stored, strict=True))
+    else:
+        stored = document_values(array.store, keys)
+    values = dict(zip(keys, stored, strict=True))
+    found = None if stored[0] is None else metadata_of(array.format, array.path, values)
+    return seen.remember(array.store, array.path, found, now)
+
+
+def _check_seen(array: Array, metadata: NodeMetadata) -> None:
+    found = same(array, metadata)
     array._check_shape(found)
     how = recoded(found, array.metadata) if array._is_decoded else None
     if how is not None:
         raise _decoded_otherwise(array, how)
 
 
-def parsed(array: Array, stored: Sequence[Buffer | None]) -> NodeMetadata | None:
-    """The metadata from the array's document, or also from those that define how values are decoded."""
-    keys = array._key, *_document_keys(array)[1:]
-    return metadata_of(array.format, array.path, dict(zip(keys, stored, strict=False)))
-
-
 def check_to_write(array: Array) -> None:
     """Raise before a write to a replaced array; an array that is being created has no document yet."""
-    keys = (array._key,)
-    seen = revalidation.last(array.store, keys)
-    if seen is None or seen.metadata is not None or not seen.is_recent:
-        seen = revalidation.look(array.store, keys, partial(parsed, array), to_write=True)
-    if seen.metadata is not None:
-        array._check_shape(same(array, seen.metadata))
+    found = seen.last(array.store, array.path)
+    if found is None or not (found.is_new and found.is_recent):
+        found = look(array, to_write=True)
+    if found.metadata is not None:
+        array._check_shape(same(array, found.metadata))
 
 
 def check_current(array: Array, version: object | None = None) -> None:
@@ -258,7 +262,7 @@ def same(array: Array, found: NodeMetadata | None) -> ArrayMetadata:
 
 def note_values(array: Array) -> None:
     """Note that this process changes values, for dask's names."""
-    changes.note_values(array.store, array.path)
+    seen.note_values(array.store, array.path)
 
 
 def token(array: Array) -> object:
@@ -268,7 +272,7 @@ def token(array: Array) -> object:
     same in every process that has not written since.
     """
     version = array.store.versions([array._key])[0]
-    stamps = array._tag if version is None else repr(version), changes.named(array.store, array.path)
+    stamps = array._tag if version is None else repr(version), seen.named(array.store, array.path)
     place = array.store.identity, array.store.told_apart
     options: list[str] = [] if array.missing == "fill" else [array.missing]
     if array._bounded is not None:

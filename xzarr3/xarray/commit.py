@@ -38,7 +38,7 @@ from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes import revalidation
+from xzarr3.nodes import seen
 from xzarr3.nodes.consolidated import copies_to_follow, nodes_now, refresh_consolidated
 from xzarr3.nodes.documents import Before, change_document
 from xzarr3.nodes.find import children, depth_first, find_consolidated, find_node, read_held
@@ -246,9 +246,7 @@ class Commit:
             if change.grows:
                 length = append.lengths[change.array.path]
                 target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
-                revalidation.remember(
-                    target.store, target._key, length.document, change.array.metadata, length.read_at
-                )
+                seen.remember(target.store, target.path, change.array.metadata, length.read_at)
                 append.grow(change.array, change.array.metadata, change.metadata)
 
     def _check_unchanged(self, change: Change) -> None:

@@ -5,14 +5,13 @@ Tasks in other processes store such values, too, while the write that holds the 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, cast
 
 from xzarr3.arrays import Array
 from xzarr3.commit.length import GuardedStore
 from xzarr3.errors import ChangedError
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.nodes import freshness, revalidation
+from xzarr3.nodes import freshness, seen
 
 
 class Growing(Array):
@@ -32,12 +31,11 @@ class Growing(Array):
 
     def _check_to_write(self) -> None:
         """Check the document. With the lease held and a store with latency, a recent check is reused."""
-        keys = (self._key,)
-        seen = revalidation.last(self.store, keys)
+        before = seen.last(self.store, self.path)
         is_held = cast("GuardedStore", self.store).is_exclusive
-        if not (is_held and self.store.concurrency > 1 and seen is not None and seen.is_recent):
-            seen = revalidation.look(self.store, keys, partial(freshness.parsed, self), to_write=True)
-        self._check_shape(freshness.same(self, seen.metadata))
+        if not (is_held and self.store.concurrency > 1 and before is not None and before.tells):
+            before = freshness.look(self, to_write=True)
+        self._check_shape(freshness.same(self, before.metadata))
 
     def _check_current(self, version: object | None = None) -> None:
         self._check_to_write()

@@ -1,0 +1,142 @@
+"""What this process has seen of documents lately, and what it has changed.
+
+Where each look at a document takes a request, handles on one array share what one of them saw a moment ago,
+unless this process has changed the array since. Dask's names for arrays are made from their documents, which
+stay the same when values change. So a change gives an array that was named before a new mark, and the digest
+of each document that is read or stored is kept; both are parts of the name. This module knows nothing of what
+other processes write.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from xzarr3._types import Buffer
+from xzarr3.model.metadata import NodeMetadata
+from xzarr3.stores import Store
+from xzarr3.stores.locks import fork_safe
+
+RECENT = 2.0
+"""Seconds for which readers trust documents that were seen."""
+_MOST_SEEN = 1024
+_MOST_NOTED = 2**14
+
+
+class Seen(NamedTuple):
+    """What the documents of a node said at one time, on the clock of :func:`time.monotonic`."""
+
+    time: float
+    metadata: NodeMetadata | None
+    """None if there was no node, or if this process has changed it."""
+    is_new: bool = False
+    """Whether this process is about to make the node."""
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether this was seen at most :data:`RECENT` seconds ago."""
+        return time.monotonic() - self.time < RECENT
+
+    @property
+    def tells(self) -> bool:
+        """Whether readers may trust this instead of looking again."""
+        return self.is_recent and self.metadata is not None
+
+
+_guard = fork_safe(threading.Lock())
+_seen: dict[object, Seen] = {}
+_tags: dict[object, str] = {}
+_marks: dict[object, str | None] = {}
+"""The arrays that have a dask name in this process, with their marks."""
+_forgotten: str | None = None
+"""The mark of all arrays that are not among these."""
+
+
+def _keep(kept: dict[Any, Any], key: object, value: object, most: int) -> None:
+    with _guard:
+        kept.pop(key, None)
+        while len(kept) >= most:
+            kept.pop(next(iter(kept)))
+        kept[key] = value
+
+
+# Looks
+
+
+def last(store: Store, path: str) -> Seen | None:
+    """What was last seen of the node at a path, or that this process changed it since, through any store."""
+    found = (_seen.get((each.identity, path)) for each in (store, _holder(store)))
+    return max((each for each in found if each is not None), key=lambda each: each.time, default=None)
+
+
+def remember(store: Store, path: str, metadata: NodeMetadata | None, at: float) -> Seen:
+    """Remember the documents of a node that were read at ``at``."""
+    found = Seen(at, metadata)
+    _keep(_seen, (store.identity, path), found, _MOST_SEEN)
+    return found
+
+
+def in_the_making(store: Store, paths: Iterable[str]) -> None:
+    """Remember that nodes are absent: the caller is about to make them."""
+    for path in paths:
+        _keep(_seen, (store.identity, path), Seen(time.monotonic(), None, is_new=True), _MOST_SEEN)
+
+
+# Changes by this process
+
+
+def note_documents(store: Store, paths: Iterable[str]) -> None:
+    """Note that documents of nodes were stored or erased: their readers look at them again."""
+    holder = _holder(store)
+    for path in paths:
+        remember(holder, path, None, time.monotonic())
+        note_values(holder, path)
+
+
+def note_values(store: Store, path: str) -> None:
+    """Note that values of an array were changed."""
+    place = _holder(store).identity, path
+    if place in _marks:
+        with _guard:
+            _marks[place] = uuid.uuid4().hex
+
+
+def named(store: Store, path: str) -> str | None:
+    """The mark for the dask name of an array, whose next change gives it a new one."""
+    global _forgotten
+    place = _holder(store).identity, path
+    with _guard:
+        mark = _marks.get(place, _forgotten)
+        if place not in _marks and len(_marks) >= _MOST_NOTED:
+            _marks.clear()
+            _forgotten = uuid.uuid4().hex  # from now on, any forgotten array counts as changed
+        _marks[place] = mark
+    return mark
+
+
+# Versions of documents
+
+
+def note_all(store: Store, documents: Iterable[tuple[str, Buffer | None]]) -> None:
+    """Note documents by key, in a store where looking at one again takes a request."""
+    if store.concurrency > 1 or not store.traits.tells_changes:
+        import hashlib
+
+        for key, value in documents:
+            if value is not None:
+                _keep(_tags, (store.identity, key), hashlib.sha256(value).hexdigest()[:16], _MOST_NOTED)
+
+
+def tag(store: Store, key: str) -> str | None:
+    """Names the version of a document that was last read or stored, where the store cannot tell versions."""
+    return _tags.get((store.identity, key))
+
+
+def _holder(store: Store) -> Store:
+    """The innermost store, inside all wrappers."""
+    while isinstance(inner := getattr(store, "inner", None), Store):
+        store = inner
+    return store
