@@ -76,7 +76,7 @@ def killed_everywhere(
 def forget_process() -> None:
     """What this process has reserved is that of one that is gone."""
     lease._live.clear()
-    lease._keepers.clear()
+    lease._kept.clear()
 
 
 class UnreadableStore(MemoryStore):

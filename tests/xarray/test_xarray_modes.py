@@ -290,7 +290,7 @@ def test_killed_anywhere(name: str, zarr_format: Any, error: Any, monkeypatch: p
             to_zarr(dataset, store, **options)
         store.fail_at = None
         lease._live.clear()  # As if the process had gone.
-        lease._keepers.clear()
+        lease._kept.clear()
         found = read(store, consolidated=True)
         if not at_once:
             for variable in found.variables:

@@ -55,7 +55,7 @@ NAME = ".xzarr3-lease"
 SWAPPING = "swapping"
 """State of a place that holds no whole node, as new values are being put in place of the old one."""
 
-Purpose: TypeAlias = Literal["replace", "resize", "write"]
+Purpose: TypeAlias = Literal["replace", "resize"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # Seconds
 _ATTEMPTS = 100
@@ -123,9 +123,6 @@ class Holder:
         ``SWAPPING`` while this writer leaves no whole node at the place; otherwise empty.
     top : str
         Key prefix of the staged values.
-    renewed : float
-        When it was renewed last, on the clock of the holder's host. A cut-off write that no process resumes
-        for a day is removed.
     """
 
     owner: str = ""
@@ -141,7 +138,6 @@ class Holder:
     since: str = ""
     state: str = ""
     top: str = ""
-    renewed: float = 0.0
 
     @classmethod
     def parse(cls, value: Buffer | None) -> Holder:
@@ -341,7 +337,6 @@ class Lease:
             since=datetime.now(UTC).isoformat(timespec="seconds"),
             state=self.state,
             top=self.top,
-            renewed=time.time(),
         )
         self._pid = 0
         self.displaced = None
@@ -511,11 +506,11 @@ class Lease:
         stored, version = versioned(self._store, self.key)
         if not self._is_own(stored):
             return False
-        said = replace(said, counter=Holder.parse(stored).counter + 1, renewed=time.time())
+        said = replace(said, counter=Holder.parse(stored).counter + 1)
         try:
             done = self._replace(version, said.text())
         except OutcomeUnknownError:
-            done = replace(self.there(), counter=said.counter, renewed=said.renewed) == said
+            done = replace(self.there(), counter=said.counter) == said
         if done:
             self.said, self._proven = said, asked
         return done
@@ -554,15 +549,11 @@ class Lease:
 
     def leave(self) -> None:
         """Mark the write as cut off: other writers need not wait, and the write can be resumed."""
-        self._stop(left=True)
-
-    def _stop(self, **said: Any) -> None:
-        """Stop renewing the lease and store ``said`` in it; the lease stays."""
         self._end()
         with self._renewing:
             if self._pid == os.getpid():
                 self._pid = 0
-                self._change(replace(self.said, **said))
+                self._change(replace(self.said, left=True))
 
     def release(self) -> None:
         """Remove the lease, if it is held.
@@ -708,28 +699,38 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
 
 # Renewing: one thread for each store, so that a slow store does not delay the others.
 
+_guard = threading.Lock()
+_kept: dict[object, set[Lease]] = {}
+"""The leases that this process renews, by the identity of their store."""
 
-class _Keeper:
-    """Renews the leases of one store in a thread, as long as there are any."""
 
-    def __init__(self, identity: object) -> None:
-        self.leases: set[Lease] = set()
-        self._identity = identity
+def _keep(lease: Lease) -> None:
+    identity = lease._store.identity
+    with _guard:
+        is_new = identity not in _kept
+        leases = _kept.setdefault(identity, set())
+        leases.add(lease)
+    if is_new:
+        threading.Thread(target=_renew, args=(identity, leases), name="xzarr3-lease", daemon=True).start()
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="xzarr3-lease", daemon=True).start()
 
-    def _run(self) -> None:
-        while True:
-            time.sleep(PATIENCE / 4)
-            with _guard:
-                leases = list(self.leases)
-                if not leases:
-                    if _keepers.get(self._identity) is self:
-                        del _keepers[self._identity]
-                    return
-            parallel_map(_tend, leases, max(1, leases[0]._store.concurrency))
-            del leases
+def _drop(lease: Lease) -> None:
+    with _guard:
+        _kept.get(lease._store.identity, set()).discard(lease)
+
+
+def _renew(identity: object, leases: set[Lease]) -> None:
+    """Renew the leases of one store as long as there are any."""
+    while True:
+        time.sleep(PATIENCE / 4)
+        with _guard:
+            due = list(leases)
+            if not due:
+                if _kept.get(identity) is leases:
+                    del _kept[identity]
+                return
+        parallel_map(_tend, due, max(1, due[0]._store.concurrency))
+        del due
 
 
 def _tend(lease: Lease) -> None:
@@ -741,34 +742,11 @@ def _tend(lease: Lease) -> None:
             lease.renew()
 
 
-_guard = threading.Lock()
-_keepers: dict[object, _Keeper] = {}
-
-
-def _keep(lease: Lease) -> None:
-    identity = lease._store.identity
-    with _guard:
-        keeper = _keepers.get(identity)
-        is_new = keeper is None
-        if keeper is None:
-            keeper = _keepers[identity] = _Keeper(identity)
-        keeper.leases.add(lease)
-    if is_new:
-        keeper.start()
-
-
-def _drop(lease: Lease) -> None:
-    with _guard:
-        keeper = _keepers.get(lease._store.identity)
-        if keeper is not None:
-            keeper.leases.discard(lease)
-
-
 def _forked() -> None:
     """Forget all leases: a forked child owns none and must not wait for a thread of its parent."""
     global _guard
     _guard = threading.Lock()
-    _keepers.clear()
+    _kept.clear()
     _live.clear()
 
 

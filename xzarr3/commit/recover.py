@@ -401,17 +401,12 @@ def _is_abandoned(folder: str) -> bool:
 
 def _remove_abandoned(store: Store, top: str) -> None:
     """Remove leftovers under a prefix in a store of keys that no later write will resume."""
-    begun, leased = store.get_values([f"{top}{BEGUN}", lease_key(top)])
-    said = said_in(begun)
+    said = said_in(store.get(f"{top}{BEGUN}"))
     named = said.get("lease")
     if isinstance(named, str):
         holder = Lease(store, named, "replace").there()
         if holder.top == top or (holder.owner and not holder.top):
             return  # the next writer there resumes it or removes it
-    holder = Holder.parse(leased)
-    # without leases, only the age tells whether the writer may still live
-    told = holder.renewed if leased is not None else said.get("time")
-    if holder.is_dead is not False and age(told) >= ABANDONED:
-        # first, so that a living writer does not continue without the rest
-        store.erase_values([f"{top}{BEGUN}", lease_key(top)])
+    if age(said.get("time")) >= ABANDONED:  # without a lease, nothing else tells whether the writer lives
+        store.erase(f"{top}{BEGUN}")  # first, so that a living writer does not continue without the rest
         store.erase_prefix(top)
