@@ -220,7 +220,7 @@ class Append:
                 erase_beyond(each.array._over(length, each.before), each.after.shape, each.after.chunk_grid)
         except (LeaseLostError, ChangedError):
             return  # the lease was lost: its new holder owns the values past the end
-        except StoreError as another:
+        except (StoreError, MetadataError) as another:
             error.add_note(f"what was written behind the array could not be erased: {another}")
 
 
