@@ -750,12 +750,12 @@ def test_a_copy_of_a_failed_append_stores_nothing_more(tmp_path: Path) -> None:
     asked = WriteOptions(mode="a", encoding={}, append_dim="time", **options)
     lazy = integers(4, da.ones((4, 4), chunks=(2, 4), dtype="i2"))
     write = Commit(compare(nodes_of(lazy, "", asked), store, "", asked))
-    begun = write.begin()
+    write.begin()
     here, there = write.jobs[0].target, pickle.loads(pickle.dumps(write.jobs[0].target))
     there[6:8] = 7
     here[8:10] = 8
     assert len(contents(tmp_path)) == len(before) + 4 + 1, "with the lease"
-    write.discard(begun, ValueError("a task has failed"))
+    write.discard(ValueError("a task has failed"))
     assert contents(tmp_path) == before
     with pytest.raises(ConflictError):
         there[6:8] = 7
