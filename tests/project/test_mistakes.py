@@ -122,7 +122,7 @@ def test_a_defect_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object, **options: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("xzarr3.groups.make_node", broken)
+    monkeypatch.setattr("xzarr3.commit.create.make_node", broken)
     error = made(lambda: xzarr3.create_group(xzarr3.MemoryStore()))
     assert traceback.extract_tb(error.__traceback__)[-1].name == "broken"
 

@@ -118,7 +118,12 @@ def test_extras_are_for_users_and_dependencies_are_few() -> None:
 
 def test_reasons_to_skip_a_test() -> None:
     reports = [
-        SimpleNamespace(skipped=True, outcome="skipped", longrepr=("test_a.py", 3, f"Skipped: {reason}"))
+        SimpleNamespace(
+            nodeid="test_a.py::test",
+            skipped=True,
+            outcome="skipped",
+            longrepr=("test_a.py", 3, f"Skipped: {reason}"),
+        )
         for reason in ("could not import 'zarr': No module named 'zarr'", "no time")
     ]
     for report in reports:

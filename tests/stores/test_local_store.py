@@ -134,6 +134,12 @@ def _refused(store: LocalStore) -> str:
 # What a change does
 
 
+def test_ranges_that_a_damaged_index_asks_for_take_no_memory(store: LocalStore) -> None:
+    store.set("a", b"0123456789")
+    with store.open("a") as value:  # type: ignore[union-attr]
+        assert value.read_ranges([0, 2**40, 8], [3, 5, 2**40]) == [b"012", b"", b"89"]
+
+
 def test_update_makes_changes_keeps_and_erases(store: LocalStore) -> None:
     seen = []
 

@@ -105,8 +105,9 @@ def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buff
 
 def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
     parts: list[Buffer] = []
-    with contextlib.suppress(OSError, OverflowError, ValueError):  # Handled below, part by part.
-        parts += map(system.pread, itertools.repeat(descriptor), lengths, starts)
+    if sum(lengths) <= size:  # A damaged index may ask for more than there is memory.
+        with contextlib.suppress(OSError, OverflowError, ValueError):  # Handled below, part by part.
+            parts += map(system.pread, itertools.repeat(descriptor), lengths, starts)
     if len(parts) != len(starts) or sum(map(len, parts)) != sum(lengths):  # Short reads, or an error.
         each = zip(starts, lengths, strict=True)
         return [_part_of(descriptor, size, start, length) for start, length in each]
