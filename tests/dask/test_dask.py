@@ -449,3 +449,14 @@ def test_dask_may_index_an_array_itself(options: dict[str, Any], blocks: dict[st
     np.testing.assert_array_equal(lazy.vindex[points].compute(**SYNC), values[points])
     mask = lazy[lazy > 1000].compute(**SYNC)
     np.testing.assert_array_equal(np.sort(mask), values[values > 1000])
+
+
+def test_keys_that_dask_makes_of_numpys_integers_are_found() -> None:
+    """As ``vindex`` does, for a block that several selections need."""
+    values = np.arange(80).reshape(8, 10)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=(8, 10))
+    x = xzarr3.from_zarr(array)[:, ::-1]
+    made, _ = x.dask.layers[x.name].cull({(x.name, np.int64(0), 0)}, set())
+    assert (x.name, 0, 0) in made
+    points = [0, 7, 2, 6, 3, 5], [9, 0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(x.vindex[points].compute(scheduler="sync"), values[:, ::-1][points])

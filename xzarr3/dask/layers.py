@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 from dask._task_spec import GraphNode, Task, TaskRef
 from dask.array.chunk import getitem
 from dask.array.core import getter
@@ -112,14 +113,15 @@ class SelectLayer(LazyLayer):
 
     def _made(self, key: Key) -> Iterator[tuple[Key, Task]]:
         """The tasks of a block, the last one first."""
-        places = iter(key[1:])
+        at = tuple(map(int, key[1:]))
+        places = iter(at)
         block = tuple(
             [
                 along.block(0 if along.drop else next(places)) - read.first
                 for along, read in zip(self.view, self.blocks.view, strict=True)
             ]
         )
-        wanted, whole = self.parts[key[1:]], self.blocks[block]
+        wanted, whole = self.parts[at], self.blocks[block]
         taken = tuple([_forwards(part, extent(read)[0]) for part, read in zip(wanted, whole, strict=True)])
         turned = tuple(
             [slice(None, None, -1 if each.step < 0 else 1) for each in wanted if not isinstance(each, int)]
@@ -137,7 +139,10 @@ class SelectLayer(LazyLayer):
             type(key) is tuple
             and len(key) == 1 + len(numbers)
             and key[0] == self.name
-            and all(type(at) is int and 0 <= at < number for at, number in zip(key[1:], numbers, strict=True))
+            and all(
+                isinstance(at, int | np.integer) and 0 <= at < number  # dask's vindex has numpy's integers
+                for at, number in zip(key[1:], numbers, strict=True)
+            )
         )
 
     def get_output_keys(self) -> Set[Key]:
