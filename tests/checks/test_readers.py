@@ -110,6 +110,9 @@ REFUSED: dict[str, dict[str, str]] = {
         "*/codecs/filter/delta_big": "delta of big-endian numbers",
         "*/codecs/filter/delta_i2": "delta that stores another dtype",
         "*/codecs/filter/uncompressed": "delta that stores another dtype",
+        "*/codecs/filter/fixedscaleoffset": "fixedscaleoffset that stores signed integers",
+        "*/codecs/filter/fixedscaleoffset_f_order": "fixedscaleoffset that stores signed integers",
+        "*/codecs2/fixedscaleoffset": "fixedscaleoffset that stores signed integers",
     },
 }
 """What a library refuses although it knows all names: arrays of ``tests/data``, and why."""
