@@ -221,7 +221,7 @@ class Append:
         except (LeaseLostError, ChangedError):
             return  # the lease was lost: its new holder owns the values past the end
         except (StoreError, MetadataError) as another:
-            error.add_note(f"what was written behind the array could not be erased: {another}")
+            error.add_note(f"what was written past the end of the array could not be erased: {another}")
 
 
 def length_of(array: Array) -> Length:

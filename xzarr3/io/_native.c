@@ -14,7 +14,7 @@
  *   holds only the fill value and no file is there), or LEFT. A row is LEFT if anything was not as expected: a
  *   codec failed, a size was wrong, the system reported an error. The place of a LEFT row may hold anything;
  *   Python does the row again, and raises what there is to raise. A write that is LEFT has changed nothing.
- * - The call returns after the last row, soon after `*stop` is not 0, or `until` milliseconds after it began.
+ * - The call returns after the last row, or `until` milliseconds after it began.
  *   Rows that no thread began then keep their status; a call with the same `*next` goes on with them.
  *
  * What the caller promises: boxes lie inside their chunk and their places inside `out`; `ndim` is at most
@@ -42,7 +42,7 @@
 
 typedef int64_t i64;
 
-enum { CONTRACT = 2, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
+enum { CONTRACT = 3, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
 enum { LEFT = 0, DONE = 1, ABSENT = 2, FAILED = -1, NONE = -2 };
 enum { ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE };
 enum { READS, BYTES_READ, READ_TIME, CHUNKS, BYTES, TIME, COUNTS };
@@ -91,7 +91,6 @@ typedef struct {
     i64 fetches, threads, run, until, timed;
     const i64 *edges; /* The first row of each fetch and the end of the last one; 0 if a row is a fetch. */
     i64 *next;        /* The first fetch that no thread has taken; a thread takes `run` of them at a time. */
-    const i64 *stop;
     char *scratch;
     i64 scratch_size;
     void **contexts; /* For each thread a decoder and an encoder of Zstandard; made here, freed by the caller. */
@@ -845,10 +844,10 @@ static void *run(void *state) {
         i64 last = fetch + work->run < work->fetches ? fetch + work->run : work->fetches;
         for (; fetch < last; fetch++) {
             i64 row = work->edges ? work->edges[fetch] : fetch, end = work->edges ? work->edges[fetch + 1] : fetch + 1;
-            while (row < end && !__atomic_load_n(work->stop, __ATOMIC_RELAXED)) row += thread->row(thread, row, end);
+            while (row < end) row += thread->row(thread, row, end);
         }
         if (last >= work->fetches) break;
-    } while (!__atomic_load_n(work->stop, __ATOMIC_RELAXED) && nanoseconds() < end);
+    } while (nanoseconds() < end);
     leave_folders(thread, 0);
     for (int at = 0; at < COUNTS; at++) __atomic_fetch_add(work->counts + at, thread->counts[at], __ATOMIC_RELAXED);
     return 0;

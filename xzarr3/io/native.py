@@ -50,7 +50,7 @@ MOST_DIMENSIONS = 32
 LARGEST = 2**28
 """Most bytes of a chunk, and of a shard that is written. A call ends only after the chunks that it has begun,
 so that larger ones would delay Ctrl-C."""
-_CONTRACT = 2  # Changes with `_native.c`, so that a library of another version is not used.
+_CONTRACT = 3  # Changes with `_native.c`, so that a library of another version is not used.
 _COUNTS = 6  # What a call counts: requests and chunks, each with bytes and nanoseconds.
 _MOST_THREADS = 64
 _SLICE = 100  # Milliseconds after which a call returns, so that Python hears signals.
@@ -388,11 +388,11 @@ class Call:
         contexts = _lent.contexts = _lent.contexts or _Contexts(native)
         self.counts = np.zeros(_COUNTS, np.int64)
         self.status = np.zeros(rows, np.uint8)
-        self._next, never = np.zeros((2, 1), np.int64)
+        self._next = np.zeros(1, np.int64)
         self._work = [
             *(native.table, layout.numbers, self._fetches, threads),
             *(self.run, _SLICE, bool(process.collectors)),
-            *(0 if edges is None else edges, self._next, never, memory, room, contexts.numbers),
+            *(0 if edges is None else edges, self._next, memory, room, contexts.numbers),
             *(self.counts, self.status),
         ]
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
 from xzarr3.formats.base import Held
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
@@ -145,7 +144,7 @@ def look(array: Array, *, to_write: bool = False) -> seen.Seen:
     """Read the documents of an array and remember what they say; ``to_write`` bypasses caches."""
     now, keys = time.monotonic(), _document_keys(array)
     if to_write:
-        stored: list[Buffer | None] = [versioned(array.store, key)[0] for key in keys]
+        stored = parallel_map(lambda key: versioned(array.store, key)[0], keys, array.store.concurrency)
         seen.note_all(array.store, zip(keys, stored, strict=True))
     else:
         stored = document_values(array.store, keys)
