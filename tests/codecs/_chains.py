@@ -115,7 +115,7 @@ def registered(*codecs: type[Codec]) -> Iterator[None]:
         yield
     finally:
         for codec in codecs:
-            del registry._loaded[codec.name]
+            del registry._registered[codec.name]
         registry._parsed.clear()
 
 

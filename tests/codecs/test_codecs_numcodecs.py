@@ -498,6 +498,15 @@ def test_what_version_2_calls_them(codec: Any, config: Any) -> None:
     assert from_numcodecs({"id": "crc32c", "location": "start"}).name == "numcodecs.crc32c"
 
 
+def test_codec_from_json_of_a_checksum_after_one_before_the_data() -> None:
+    """The class of one place of the checksum must not become that of the other."""
+    before: Any = {"name": "numcodecs.crc32c", "configuration": {"location": "start"}}
+    after: Any = {"name": "numcodecs.crc32c", "configuration": {}}
+    assert codec_from_json(after) == Crc32cCodec()
+    assert codec_from_json(before) == from_numcodecs({"id": "crc32c", "location": "start"})
+    assert codec_from_json(after) == Crc32cCodec()
+
+
 def test_an_array_and_its_filters_have_one_byte_order() -> None:
     for config in ({"id": "delta", "dtype": ">i4"}, {"id": "delta", "dtype": "<i4", "astype": ">i2"}):
         with pytest.raises(MetadataError, match="one byte order"):

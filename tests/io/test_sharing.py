@@ -44,7 +44,7 @@ def codec() -> Iterator[Callable[[type[BytesBytesCodec]], None]]:
 
     yield register
     for name in names:
-        registry._loaded.pop(name, None)
+        registry._registered.pop(name, None)
     registry._parsed.clear()
 
 

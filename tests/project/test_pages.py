@@ -54,7 +54,7 @@ def test_blocks_run(
     Its lines may be broken elsewhere.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_loaded", dict(registry._loaded))  # A block registers a codec.
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))  # A block registers a codec.
     names: dict[str, Any] = {}
     others, outputs = "", 0
     with warnings.catch_warnings():

@@ -71,7 +71,7 @@ ALIASES = ("numcodecs.blosc", "numcodecs.crc32c", "numcodecs.gzip", "numcodecs.z
 CLASSES = {place.partition(":")[2]: place for place in (*_CORE.values(), *NUMCODECS.values())}
 """The place of each codec class, by the name of the class."""
 _GROUP = "xzarr3.codecs"
-_loaded: dict[str, type[Codec]] = {}
+_registered: dict[str, type[Codec]] = {}
 _parsed: dict[object, Any] = {}
 _MAX_PARSED = 512
 _Made = TypeVar("_Made")
@@ -86,7 +86,7 @@ def register_codec(cls: type[Codec]) -> type[Codec]:
     >>> register_codec(ZstdCodec).name
     'zstd'
     """
-    _loaded[cls.name] = cls
+    _registered[cls.name] = cls
     _parsed.clear()
     return cls
 
@@ -101,7 +101,7 @@ def codec_names() -> list[str]:
     True
     """
     installed = (point.name for point in _entry_points())
-    return sorted({*_CORE, *NUMCODECS, *ALIASES, *_loaded, *installed})
+    return sorted({*_CORE, *NUMCODECS, *ALIASES, *_registered, *installed})
 
 
 def loaded(place: str) -> type[Codec]:
@@ -120,10 +120,12 @@ def codec_class(name: str) -> type[Codec]:
     MetadataError
         If the codec is in another package and cannot be used.
     """
-    if name not in _loaded:
+    if name not in _registered:
         place = _CORE.get(name) or NUMCODECS.get(name)
-        _loaded[name] = loaded(place) if place else _installed(name)
-    return _loaded[name]
+        if place:
+            return loaded(place)
+        _registered[name] = _installed(name)
+    return _registered[name]
 
 
 def _entry_points() -> Iterable[EntryPoint]:
@@ -178,7 +180,7 @@ def codec_from_json(data: JSON) -> Codec | None:
         raise MetadataError(
             "not a configuration", field="configuration", found=found.configuration, accepted="an object"
         )
-    if found.name in ALIASES and found.name not in _loaded:
+    if found.name in ALIASES and found.name not in _registered:
         # Imported by its place, because the module of these names needs this registry.
         aliased: Any = loaded("xzarr3.codecs.numcodecs:aliased")
         return cast("Codec", aliased(found.name.removeprefix("numcodecs."), found.configuration))
