@@ -117,7 +117,7 @@ def _in_consolidated(
     together = False
     try:
         format, root = find_consolidated(store, zarr_format)
-        together = not format.one_document and zarr_format is None
+        together = not format.keys("").one_document and zarr_format is None
     except (MetadataError, StorePermissionError):  # an unreadable root does not hide the node
         root = None
     if root is None:
@@ -162,7 +162,7 @@ def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | Non
     seen = what_is_there(store, path)
     if not seen:
         formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
-        keys = [repr(key) for format in formats for key in format.defining_keys(path)]
+        keys = [repr(key) for format in formats for key in format.keys(path).defining]
         seen = f"found no {' or '.join(keys)}"
     return NodeNotFoundError(f"{place}: {seen}{hint}")
 

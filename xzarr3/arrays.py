@@ -408,7 +408,7 @@ class Array(Node):
         """
         from xzarr3.io.stored_units import count_stored
 
-        keys = self.format.document_keys(self.path)
+        keys = self.format.keys(self.path).documents
         documents = parallel_map(self.store.getsize, keys, self.store.concurrency)
         self._stored = count_stored(self)
         return self._stored.nbytes + sum(size for size in documents if size is not None)
@@ -788,7 +788,7 @@ class Array(Node):
     @cached_property
     def _key(self) -> str:
         """Key of the document that makes this an array."""
-        return self.format.array_key(self.path)
+        return self.format.keys(self.path).array
 
     @short_traceback
     def chunk_key(self, coords: tuple[int, ...]) -> str:
@@ -1104,7 +1104,7 @@ class Array(Node):
         def changed(found: NodeMetadata) -> NodeMetadata:
             return with_attributes(same(self, found), change, self.path)
 
-        key = self.format.attributes_key(self.path, array=True)
+        key = self.format.keys(self.path).attributes(array=True)
         self._change_document(key, changed)
         refresh_copies(self.store, self.format, self.path)
 

@@ -27,7 +27,7 @@ from xzarr3.errors import (
     short_traceback,
 )
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
-from xzarr3.formats.base import Held, node_prefix
+from xzarr3.formats.base import Held, is_array, node_prefix
 from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.names import absent_name
@@ -113,7 +113,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         """Consolidated metadata as they were when the group was opened; they may be out of date."""
         self._documents = self.copies if self.read_only else None
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
-        key = None if self._documents is None else format.consolidated_key(path)
+        key = None if self._documents is None else format.keys(path).consolidated
         self._tag = None if key is None else seen.tag(store, key)
         self.missing: Missing = "fill"
         """What the arrays found in this group do about absent chunks; see :func:`xzarr3.open`."""
@@ -177,7 +177,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
                 node._known.held = held
                 node._tag = self._tag or node._tag
             return node
-        below = self.format.consolidated_below(self._documents, relative)
+        below = self._documents.below(relative)
         node = self._bind(path, replace(meta, consolidated=below))
         if isinstance(node, Group):
             node._documents, node._tag = below, self._tag
@@ -327,7 +327,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Names and nodes of the arrays directly below."""
         for name, held in self._held():
-            if isinstance(held, MetadataError) or self.format.is_array(held):
+            if isinstance(held, MetadataError) or is_array(held):
                 node = self._bound(name, held)
                 if isinstance(node, Array):
                     yield name, node
@@ -336,7 +336,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Names and nodes of the groups directly below."""
         for name, held in self._held():
-            if isinstance(held, MetadataError) or not self.format.is_array(held):
+            if isinstance(held, MetadataError) or not is_array(held):
                 node = self._bound(name, held)
                 if not isinstance(node, Array):
                     yield name, node
@@ -384,7 +384,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         for name, held in self._held():
             if isinstance(held, MetadataError):
                 raise held
-            if self.format.is_array(held) is of_arrays:
+            if is_array(held) is of_arrays:
                 yield name
 
     def array_values(self) -> Iterator[Array]:
@@ -502,7 +502,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         except StoreCapabilityError:
             members = "unknown, as the store cannot list"
         else:
-            arrays = [not isinstance(each, MetadataError) and self.format.is_array(each) for each in held]
+            arrays = [not isinstance(each, MetadataError) and is_array(each) for each in held]
             members = f"{sum(arrays)} arrays, {len(held) - sum(arrays)} groups"
         rows = [
             ("name", self.name),
@@ -857,7 +857,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
                 raise gone(self.store, self.path)
             return with_attributes(found, change, self.path)
 
-        key = self.format.attributes_key(self.path, array=False)
+        key = self.format.keys(self.path).attributes(array=False)
         metadata = change_document(self.store, self.format, self.path, key, changed)
         self.metadata = replace(cast("GroupMetadata", metadata), consolidated=None)
         refresh_copies(self.store, self.format, self.path)

@@ -242,7 +242,7 @@ def _listed(walk: Walk) -> tuple[dict[str, Keys], Keys, Keys]:
             documents += entry.nbytes
         else:
             other += entry.nbytes
-    for key in walk.format.document_keys(walk.path):  # The draft keeps them beside the node.
+    for key in walk.format.keys(walk.path).documents:  # The draft keeps them beside the node.
         nbytes = None if key.startswith(walk.prefixes) else walk.store.getsize(key)
         if nbytes is not None:
             documents += nbytes

@@ -18,7 +18,7 @@ from xzarr3.arrays import Array
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed
 from xzarr3.formats import Format, ZarrFormat
-from xzarr3.formats.base import node_prefix
+from xzarr3.formats.base import fits, node_prefix
 from xzarr3.formats.nonfinite_attributes import finite_attributes
 from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -278,7 +278,7 @@ def settings_like(a: Any, *, zarr_format: ZarrFormat | None = None, **_: Any) ->
     """The settings of an array that one like it takes; its codecs only in the same format."""
     if isinstance(a, Array):
         found: dict[str, Any] = {"shape": a.shape, "dtype": a.zdtype, "chunks": a.chunks, "shards": a.shards}
-        if a.format.answers_to(zarr_format):
+        if fits(a.format, zarr_format):
             codecs = {"filters": a.filters, "serializer": a.serializer, "compressors": a.compressors}
             found.update(codecs, zarr_format=a.zarr_format)
         return found

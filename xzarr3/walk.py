@@ -63,9 +63,9 @@ class Walk:
         }
         """The number of units along each dimension, by path of the array."""
         self.unreadable = frozenset(unreadable)
-        self.prefixes = format.prefixes(path) if path else ("",)
+        self.prefixes = format.keys(path).prefixes if path else ("",)
         """The prefixes that are listed."""
-        self._owners = {format.chunk_prefix(each): each for each in (*self.unreadable, *self.arrays)}
+        self._owners = {format.keys(each).chunks: each for each in (*self.unreadable, *self.arrays)}
         self._entries = format.hierarchy_documents()
 
     @classmethod

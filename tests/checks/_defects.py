@@ -58,19 +58,19 @@ class Planter:
     def chunk(self, path: str, *coords: int) -> str:
         """The key of a chunk."""
         array = xzarr3.open_array(self.store, path)
-        return self.format.chunk_prefix(path) + array.metadata.chunk_key_encoding.key(coords)
+        return self.format.keys(path).chunks + array.metadata.chunk_key_encoding.key(coords)
 
     def document(self, path: str, *, array: bool = True) -> str:
         """The key of the document that defines a node."""
         if array:
-            return str(self.format.array_key(path))
+            return str(self.format.keys(path).array)
         if self.zarr_format == 2:
             return node_prefix(path) + ".zgroup"
-        return str(self.format.attributes_key(path, array=False))
+        return str(self.format.keys(path).attributes(array=False))
 
     def attributes(self, path: str, *, array: bool = True) -> str:
         """The key of the document that has the attributes of a node."""
-        return str(self.format.attributes_key(path, array=array))
+        return str(self.format.keys(path).attributes(array=array))
 
     def edit(self, key: str, change: Callable[[dict[str, Any]], object], *, copy: bool = True) -> str:
         """Change a document; with ``copy``, its consolidated copy follows."""

@@ -45,16 +45,16 @@ def erase(store: Any, *keys: str) -> str:
 def gone(plant: Planter, path: str) -> str:
     """Erase the documents of an array and its copies; returns the key of its first chunk."""
     first = plant.chunk(path, 0)
-    erase(plant.store, *plant.format.document_keys(path))
+    erase(plant.store, *plant.format.keys(path).documents)
     plant.copy()
     return first
 
 
 def stale(plant: Planter) -> str:
     """Erase an array beside its copy."""
-    erase(plant.store, *plant.format.document_keys("packed"))
+    erase(plant.store, *plant.format.keys("packed").documents)
     erase(plant.store, *(plant_key for plant_key in list(plant.store.list()) if "packed/" in plant_key))
-    return str(plant.format.consolidated_key(""))
+    return str(plant.format.keys("").consolidated)
 
 
 def differing(plant: Planter) -> str:
@@ -64,12 +64,12 @@ def differing(plant: Planter) -> str:
         (document if plant.zarr_format == 2 else document["attributes"]).update(units="m")
 
     plant.edit(plant.attributes("t2m"), change, copy=False)
-    return str(plant.format.consolidated_key(""))
+    return str(plant.format.keys("").consolidated)
 
 
 def lacks(plant: Planter) -> str:
     """Add an array beside the copies."""
-    key = str(plant.format.consolidated_key(""))
+    key = str(plant.format.keys("").consolidated)
     before = plant.store.get(key)
     xzarr3.create_array(plant.store, "added", data=[1])
     plant.store.set(key, before)
@@ -156,7 +156,7 @@ def orphan_attributes(plant: Planter) -> str:
 
 def renamed(plant: Planter) -> str:
     """A chunk under a key of another form."""
-    prefix = plant.format.chunk_prefix("t2m")
+    prefix = plant.format.keys("t2m").chunks
     return put(plant.store, prefix + {3: "0.1", 2: "0/1", "3-draft": "0.1"}[plant.zarr_format])
 
 

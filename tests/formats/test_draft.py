@@ -43,7 +43,7 @@ from xzarr3.codecs import (
 )
 from xzarr3.dtypes import parse_dtype
 from xzarr3.formats import DRAFT, FORMATS, DraftFormat, documents, parse_format
-from xzarr3.formats.base import DocumentKey
+from xzarr3.formats.base import DocumentKey, fetched, is_array
 from xzarr3.formats.draft.arrays import fallback_warning
 from xzarr3.grid import RegularGrid, grid_for
 from xzarr3.model.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
@@ -122,15 +122,15 @@ def test_keys_of_documents(path: str, suffix: str) -> None:
     format = DraftFormat.from_entry_point({**ENTRY_POINT, "metadata_encoding": encoding})
     assert format.hierarchy_documents()["zarr.json"]["metadata_encoding"] == encoding
     array, group = (f"meta/{path}.{kind}{suffix}".replace("/.", "/") for kind in ("array", "group"))
-    assert format.document_keys(path) == (array, group)
-    assert set(format.defining_keys(path)) == {array, group}
-    assert format.array_key(path) == array
+    assert format.keys(path).documents == (array, group)
+    assert set(format.keys(path).defining) == {array, group}
+    assert format.keys(path).array == array
     assert format.place(array) == DocumentKey(path, "array")
     assert format.place(group) == DocumentKey(path, "group")
     document = {"attributes": {"a": 1}}
     assert format.documents(GroupMetadata(attributes={"a": 1}), path) == {group: document}
     above, _, name = path.rpartition("/")
-    assert format.child_names([group], [], above) == ({name} - {""}, set())
+    assert format.keys(above).child_names([group], []) == ({name} - {""}, set())
 
 
 def test_keys_of_no_document() -> None:
@@ -152,8 +152,8 @@ def test_keys_of_chunks() -> None:
         ("a", (7,), "data/a/c7"),
         ("a", (), "data/a/c"),
     ]:
-        assert DRAFT.chunk_prefix(path) + DRAFT.chunk_key_encoding.key(coords) == key
-        found = DRAFT.chunk_key_encoding.coords(key[len(DRAFT.chunk_prefix(path)) :], len(coords))
+        assert DRAFT.keys(path).chunks + DRAFT.chunk_key_encoding.key(coords) == key
+        found = DRAFT.chunk_key_encoding.coords(key[len(DRAFT.keys(path).chunks) :], len(coords))
         assert found == coords
     assert DraftChunkKeyEncoding(separator=".").key((1, 23, 45)) == "c1.23.45"
     assert DraftChunkKeyEncoding(separator=".").coords("c1.23", 2) == (1, 23)
@@ -171,17 +171,23 @@ def test_keys_of_chunks() -> None:
 
 
 def test_prefixes_and_children() -> None:
-    assert DRAFT.prefixes("foo/bar") == ("meta/foo/bar/", "data/foo/bar/")
-    assert DRAFT.prefixes("") == ("meta/", "data/")
-    assert [DRAFT.listing_prefix(path) for path in ("foo", "")] == ["meta/foo/", "meta/"]
+    assert DRAFT.keys("foo/bar").prefixes == ("meta/foo/bar/", "data/foo/bar/")
+    assert DRAFT.keys("").prefixes == ("meta/", "data/")
+    assert [DRAFT.keys(path).listing for path in ("foo", "")] == ["meta/foo/", "meta/"]
     # A group at /foo/bar and an array at /foo/baz/qux: /foo has an explicit and an implicit group.
-    assert DRAFT.child_names(["meta/foo/bar.group.json"], ["meta/foo/baz/"], "foo") == ({"bar", "baz"}, set())
-    assert DRAFT.child_names([], ["meta/foo/"], "") == ({"foo"}, set())
-    assert DRAFT.child_names(["meta/a.array.json", "meta/a.group.json"], ["meta/a/"], "") == ({"a"}, set())
-    assert DRAFT.child_names(["meta/a.array.json.group.json"], [], "") == ({"a.array.json"}, set())
+    assert DRAFT.keys("foo").child_names(["meta/foo/bar.group.json"], ["meta/foo/baz/"]) == (
+        {"bar", "baz"},
+        set(),
+    )
+    assert DRAFT.keys("").child_names([], ["meta/foo/"]) == ({"foo"}, set())
+    assert DRAFT.keys("").child_names(["meta/a.array.json", "meta/a.group.json"], ["meta/a/"]) == (
+        {"a"},
+        set(),
+    )
+    assert DRAFT.keys("").child_names(["meta/a.array.json.group.json"], []) == ({"a.array.json"}, set())
     names = ("array.json", "group.json", "README", "x.array", "y.json", ".array.json")
     prefixes = ["meta/__zarr/", "meta/../", "meta/./"]
-    assert DRAFT.child_names([f"meta/{name}" for name in names], prefixes, "") == (set(), set())
+    assert DRAFT.keys("").child_names([f"meta/{name}" for name in names], prefixes) == (set(), set())
 
 
 NAMES = st.text(min_size=1, max_size=5).filter(lambda name: "/" not in name and name.strip("."))
@@ -191,7 +197,7 @@ NAMES = st.text(min_size=1, max_size=5).filter(lambda name: "/" not in name and 
 def test_a_key_tells_its_path(names: list[str]) -> None:
     path = "/".join(names)
     for format in (DRAFT, DraftFormat(suffix="")):
-        array, group = format.document_keys(path)
+        array, group = format.keys(path).documents
         if format.suffix:
             assert format.place(array) == DocumentKey(path, "array")
             assert format.place(group) == DocumentKey(path, "group")
@@ -214,14 +220,14 @@ def test_the_array_comes_before_the_group() -> None:
         asked.extend(keys)
         return [held.get(key) for key in keys]
 
-    assert DRAFT.fetch("a", get) == {"array": draft_array()}
+    assert fetched(DRAFT, "a", get) == {"array": draft_array()}
     assert asked[0] == "meta/a.array.json"
     del held["meta/a.array.json"]
-    assert DRAFT.fetch("a", get) == {"group": {"attributes": {}}}
+    assert fetched(DRAFT, "a", get) == {"group": {"attributes": {}}}
     del held["meta/a.group.json"]
-    assert DRAFT.fetch("a", get) is None
-    assert DRAFT.is_array({"array": {}})
-    assert not DRAFT.is_array({"group": {}})
+    assert fetched(DRAFT, "a", get) is None
+    assert is_array({"array": {}})
+    assert not is_array({"group": {}})
     assert DRAFT.implicit_groups
 
 
@@ -250,7 +256,7 @@ def test_the_draft_is_a_value() -> None:
 def test_entry_points(entry_point: dict[str, Any]) -> None:
     assert DraftFormat.is_entry_point(entry_point)
     format = DraftFormat.from_entry_point(entry_point)
-    assert format.document_keys("a") == DRAFT.document_keys("a")
+    assert format.keys("a").documents == DRAFT.keys("a").documents
     assert format.hierarchy_documents() == {"zarr.json": entry_point}
     assert (format == DRAFT) is (entry_point == ENTRY_POINT)
     if "news" not in entry_point:

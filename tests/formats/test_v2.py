@@ -20,7 +20,7 @@ from _documents import refused, text, zarray, zmetadata
 from xzarr3 import DataTypeValidationError, InvalidKeyError, UnknownExtensionError
 from xzarr3.codecs import BytesCodec, TransposeCodec, parse_codec
 from xzarr3.dtypes import Int16, parse_dtype
-from xzarr3.formats.base import DocumentKey
+from xzarr3.formats.base import DocumentKey, fetched, is_array
 from xzarr3.formats.v2 import V2, V2Format
 from xzarr3.grid import RegularGrid, grid_for
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
@@ -396,8 +396,8 @@ def test_consolidated_metadata() -> None:
     assert read(found["y"], "y").dimension_names == ("a", "b")
     assert (read(found["g"], "g").attributes, read(found["g"], "g").ignored) == ({"a": 1}, {})
     assert read(found["i"], "i").attributes == {"n": 1}
-    assert [path for path, held in found.items() if V2.is_array(held)] == ["g/x", "y", "i/j/k", "y/e"]
-    assert sorted(V2.consolidated_below(found, "g")) == ["x"]
+    assert [path for path, held in found.items() if is_array(held)] == ["g/x", "y", "i/j/k", "y/e"]
+    assert sorted(found.below("g")) == ["x"]
 
 
 MALFORMED: dict[str, list[Any]] = {
@@ -478,18 +478,18 @@ def test_consolidated_documents_are_updated() -> None:
 
 
 def test_keys() -> None:
-    assert V2.document_keys("a/b")[:4] == ("a/b/.zarray", "a/b/.zgroup", "a/b/.zattrs", "a/b/.zmetadata")
-    assert V2.defining_keys("") == (".zarray", ".zgroup")
-    assert (V2.array_key("a"), V2.chunk_prefix("a"), V2.listing_prefix("a")) == ("a/.zarray", "a/", "a/")
-    assert (V2.prefixes(""), V2.consolidated_key("")) == (("",), ".zmetadata")
-    assert V2.child_names(["a/.zgroup", "a/0"], ["a/b/", "a/c d/"], "a") == (set(), {"b", "c d"})
+    assert V2.keys("a/b").documents[:4] == ("a/b/.zarray", "a/b/.zgroup", "a/b/.zattrs", "a/b/.zmetadata")
+    assert V2.keys("").defining == (".zarray", ".zgroup")
+    assert (V2.keys("a").array, V2.keys("a").chunks, V2.keys("a").listing) == ("a/.zarray", "a/", "a/")
+    assert (V2.keys("").prefixes, V2.keys("").consolidated) == (("",), ".zmetadata")
+    assert V2.keys("a").child_names(["a/.zgroup", "a/0"], ["a/b/", "a/c d/"]) == (set(), {"b", "c d"})
     assert pickle.loads(pickle.dumps(V2)) == V2 == V2Format()
     kinds = {".zarray": "array", ".zgroup": "group"}
     netcdf = (".nczarr", ".nczarray", ".nczgroup", ".nczattr", ".nczattrs", ".nczvar")
     for name in (".zarray", ".zgroup", ".zattrs", ".zmetadata", *netcdf):
         for key, path in ((name, ""), (f"a/b/{name}", "a/b")):
             assert V2.place(key) == DocumentKey(path, kinds.get(name, "other"))  # type: ignore[arg-type]
-            assert key in V2.document_keys(path)
+            assert key in V2.keys(path).documents
     for key in ("0", "a/0.0", "zarr.json", "a/zarray", ".zarray/0", "x.zarray", ".zarrays"):
         assert V2.place(key) is None
 
@@ -515,10 +515,10 @@ def test_documents_of_a_node_are_asked_for_at_once() -> None:
         calls.append(list(keys))
         return [store.get(key) for key in keys]
 
-    assert V2.fetch("a", get) == {".zarray": {"array": 1}, ".zattrs": {"n": 1}}
-    assert V2.fetch("g", get) == {".zgroup": {"group": 1}, ".zmetadata": {"m": 1}}
-    assert V2.fetch("lost", get) is None
-    assert V2.fetch("", get) is None
+    assert fetched(V2, "a", get) == {".zarray": {"array": 1}, ".zattrs": {"n": 1}}
+    assert fetched(V2, "g", get) == {".zgroup": {"group": 1}, ".zmetadata": {"m": 1}}
+    assert fetched(V2, "lost", get) is None
+    assert fetched(V2, "", get) is None
     assert len(calls) == 4
 
 

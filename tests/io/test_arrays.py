@@ -1121,7 +1121,7 @@ def test_groups_in_consolidated_metadata_are_found_without_a_look_at_all_others(
     assert counted is not None
     for name in names:
         expected = {path[len(name) + 1 :] for path in names if path[: len(name) + 1] == f"{name}/"}
-        assert set(root.format.consolidated_below(counted, name)) == expected
+        assert set(counted.below(name)) == expected
     assert looked_at == 0
     assert [path for path, _ in root["g1"].members(None)] == ["z", "a", "a/b", "é"]
     assert [path for path, _ in root.members(None)].count("g1/a/b") == 1

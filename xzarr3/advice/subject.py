@@ -20,6 +20,7 @@ from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentTypeError
 from xzarr3.formats import V3
+from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.groups import Group
 from xzarr3.nodes.array_settings import array_metadata, chosen_serializer
 from xzarr3.stores import MemoryStore, Store
@@ -172,7 +173,7 @@ def _own(array: Array) -> dict[str, Any]:
 
     own, attributes = _layout(array), array.attrs
     with suppress(MissingDimensionNamesError):
-        attributes = as_variable(array, array.format.fill_value_is_mask).attrs
+        attributes = as_variable(array, follows_version_2(array.format)).attrs
     own |= {key: attributes[key] for key in _PACKING if key in attributes}
     return {**own, "dtype": array.dtype} if array.dtype.kind in "iuf" else own
 
@@ -190,7 +191,7 @@ def _layout(array: Array) -> dict[str, Any]:
     if array.serializer.name != usual.name or array.serializer.configuration().get("endian") == "big":
         own["serializer"] = array.serializer.to_json()
     fill_value = array.fill_value
-    if array.dtype.kind in "iuf" and not array.format.fill_value_is_mask and fill_value not in (None, 0):
+    if array.dtype.kind in "iuf" and not follows_version_2(array.format) and fill_value not in (None, 0):
         own |= {} if np.isnan(fill_value) else {"fill_value": fill_value}
     return own
 

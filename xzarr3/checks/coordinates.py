@@ -18,7 +18,7 @@ from xzarr3.checks.keys import Listing, is_coordinate
 from xzarr3.checks.report import Findings
 from xzarr3.checks.shard_indexes import not_decoded
 from xzarr3.errors import ChunkError, StoreError, shorten
-from xzarr3.formats.fill_value_attribute import decode_fill_value
+from xzarr3.formats.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.options import memory_for_values
 
 _PART, _LEAST = 2**20, 2**10  # Elements that are read at once, by the memory that there is.
@@ -88,7 +88,7 @@ def masked_value(handle: Array) -> Any:
     """The value that xarray reads as missing; None without one, or if it is NaN."""
     meta = handle.metadata
     value: Any = None
-    if handle.format.fill_value_is_mask:
+    if follows_version_2(handle.format):
         value = None if meta.fill_is_null else meta.fill_value
     elif "_FillValue" in meta.attributes:
         try:

@@ -17,7 +17,8 @@ from xzarr3.differences.documents import compare_documents
 from xzarr3.display.report import brief
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.formats import Format
-from xzarr3.formats.base import Held, node_prefix
+from xzarr3.formats.base import Held, is_array, node_prefix, without_consolidated
+from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.formats.v2 import DIMENSIONS, V2
 from xzarr3.formats.v3 import V3
 from xzarr3.groups import bind
@@ -74,7 +75,7 @@ def find_nodes(store: Store, path: str, findings: Findings) -> Scope | None:
     except MetadataError as error:
         found[path] = error
     own = found[path]
-    if isinstance(own, MetadataError) or own is None or not format.is_array(own):
+    if isinstance(own, MetadataError) or own is None or not is_array(own):
         found |= _below(scope, own, findings)
     for each, held in found.items():
         if held is not None:
@@ -120,7 +121,7 @@ def _parse(scope: Scope, path: str, held: Held | MetadataError, findings: Findin
     try:
         if isinstance(held, MetadataError):
             raise held
-        held = format.without_consolidated(held)
+        held = without_consolidated(held)
         meta = format.parse(held, path)
     except MetadataError as error:
         scope.unreadable.add(path)
@@ -138,7 +139,7 @@ def _parse(scope: Scope, path: str, held: Held | MetadataError, findings: Findin
 
 def _blamed(scope: Scope, path: str, held: object, error: MetadataError) -> str:
     """The key of the document that an error is about."""
-    keys = scope.format.document_keys(path)
+    keys = scope.format.keys(path).documents
     named = [key for key in keys if error.field and key.endswith(f"/{error.field}".lstrip("/"))]
     there = [key for key in keys if scope.view.exists(key)]
     return (named or there or list(keys))[0]
@@ -146,9 +147,9 @@ def _blamed(scope: Scope, path: str, held: object, error: MetadataError) -> str:
 
 def _check_dimension_names(path: str, meta: ArrayMetadata, format: Format, findings: Findings) -> None:
     """Note an attribute that does not name the dimensions, as it should in version 2."""
-    if format.conventions_in_attributes and DIMENSIONS in meta.attributes and meta.dimension_names is None:
+    if follows_version_2(format) and DIMENSIONS in meta.attributes and meta.dimension_names is None:
         findings.add(
-            "dimension-names-invalid", path, format.attributes_key(path, array=True),
+            "dimension-names-invalid", path, format.keys(path).attributes(array=True),
             f"attribute '{DIMENSIONS}' of an array of {len(meta.shape)} dimensions is "
             f"{shorten(meta.attributes[DIMENSIONS])}",
         )  # fmt: skip
@@ -156,7 +157,7 @@ def _check_dimension_names(path: str, meta: ArrayMetadata, format: Format, findi
 
 def _check_literals(scope: Scope, path: str, findings: Findings) -> None:
     """Note documents with NaN or infinities, which JSON lacks."""
-    for key in scope.format.reading_keys(path, consolidated=False):
+    for key in scope.format.keys(path).to_read(consolidated=False):
         value = scope.view._found.get(key, (None, None))[0]
         if value is None:
             continue
@@ -175,12 +176,12 @@ def _check_literals(scope: Scope, path: str, findings: Findings) -> None:
 def check_copies(scope: Scope, findings: Findings) -> None:
     """Compare documents with their copies in the groups at and above them."""
     for holder in [*ancestors(scope.path), *scope.groups, *(scope.unreadable & {scope.path})]:
-        key = scope.format.consolidated_key(holder)
+        key = scope.format.keys(holder).consolidated
         if key is None or not _may_hold(scope, holder, key):
             continue
         try:
             held = read_held(scope.view, scope.format, holder)
-            if held is None or scope.format.is_array(held):
+            if held is None or is_array(held):
                 continue
             meta = scope.format.parse(held, holder)
         except MetadataError as error:
@@ -195,11 +196,11 @@ def _may_hold(scope: Scope, holder: str, key: str) -> bool:
     """Whether there may be copies, so that a request for them is worth it."""
     if key in scope.view._found or not scope.is_listed:
         return True
-    return key in scope.view.list_dir(scope.format.listing_prefix(holder))[0]
+    return key in scope.view.list_dir(scope.format.keys(holder).listing)[0]
 
 
 def _compare(scope: Scope, holder: str, key: str, copies: Mapping[str, Held], findings: Findings) -> None:
-    prefix, format = node_prefix(holder), scope.format
+    prefix = node_prefix(holder)
     inside = node_prefix(scope.path)
     copied = {prefix + relative: held for relative, held in copies.items()}
     known = scope.nodes()
@@ -209,7 +210,7 @@ def _compare(scope: Scope, holder: str, key: str, copies: Mapping[str, Held], fi
         if path not in known:
             findings.add("consolidated-stale", holder, key, f"has a copy of '/{path}', which does not exist")
             continue
-        copy, own = format.without_consolidated(held), scope.held.get(path)
+        copy, own = without_consolidated(held), scope.held.get(path)
         what = None if own is None else _difference(scope, path, copy, own)
         if what is not None:
             findings.add(

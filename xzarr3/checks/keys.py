@@ -231,7 +231,7 @@ class Listing:
 
     def _below_root(self, key: str) -> str:
         """A key without the prefix that keys of all nodes have."""
-        prefix = next((each for each in self.scope.format.prefixes("") if key.startswith(each)), "")
+        prefix = next((each for each in self.scope.format.keys("").prefixes if key.startswith(each)), "")
         return key[len(prefix) :]
 
     def _stray(self, key: str) -> None:

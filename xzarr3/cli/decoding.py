@@ -9,6 +9,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.errors import MetadataError
+from xzarr3.formats.fill_value_attribute import follows_version_2
 
 
 def decoded(array: Array, values: AnyArray) -> AnyArray:
@@ -19,7 +20,7 @@ def decoded(array: Array, values: AnyArray) -> AnyArray:
     MetadataError
         If xarray cannot decode them.
     """
-    mask = array.format.fill_value_is_mask
+    mask = follows_version_2(array.format)
     named = not array.shape or array.dimension_names is not None
     if array.dtype.kind not in "biufc" or not named or not (mask or array.attrs):
         return values

@@ -226,15 +226,15 @@ class Append:
 
 def length_of(array: Array) -> Length:
     """The right to change the length of an array, not taken yet."""
-    prefix = array.format.chunk_prefix(array.path) if array.path else ""
+    prefix = array.format.keys(array.path).chunks if array.path else ""
     return Length(array.store, prefix, array._key)
 
 
 def at_first(array: Array, length: Length) -> ArrayMetadata:
     """The metadata as they were when the lease was taken."""
     values: dict[str, Buffer | None] = {array._key: length.document}
-    if not array.format.one_document:
-        keys = array.format.reading_keys(array.path, consolidated=False)
+    if not array.format.keys("").one_document:
+        keys = array.format.keys(array.path).to_read(consolidated=False)
         others = [key for key in keys if key != array._key]
         values.update(zip(others, document_values(array.store, others), strict=True))
     return same(array, metadata_of(array.format, array.path, values))

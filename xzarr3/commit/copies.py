@@ -37,12 +37,12 @@ def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:
     first = _first_away(store, format, swap)
     # the old node is whole, or the new one, and may have been changed since
     is_whole = bool(first) and all(parallel_map(store.exists, first, store.concurrency))
-    own = [*format.defining_keys(swap.path), *(format.hierarchy_documents() if not swap.path else ())]
+    own = [*format.keys(swap.path).defining, *(format.hierarchy_documents() if not swap.path else ())]
     own = [key for key in own if key in swap.documents.get(swap.path, {})]
     if not is_whole and not all(parallel_map(store.exists, own, store.concurrency)):
         put_in_place(store, format, top, swap)
     else:
-        copied = format.consolidated_key(swap.path)
+        copied = format.keys(swap.path).consolidated
         if copied in swap.documents[swap.path] and not store.exists(str(copied)):
             write_consolidated(store, format, swap.path)
     return not is_whole
@@ -51,8 +51,8 @@ def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:
 def _first_away(store: Store, format: Format, swap: Swap) -> list[str]:
     """The documents that leave first, but for consolidated metadata of their own, which left before."""
     formats = formats_in(store, swap.path, format)
-    defining = {key for each in formats for key in each.defining_keys(swap.path)}
-    copied = {each.consolidated_key(swap.path) for each in formats} - defining
+    defining = {key for each in formats for key in each.keys(swap.path).defining}
+    copied = {each.keys(swap.path).consolidated for each in formats} - defining
     stages = ([key for key in stage if key not in copied] for stage in swap.away)
     return next(filter(None, stages), [])
 

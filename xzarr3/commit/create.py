@@ -10,6 +10,7 @@ from collections.abc import Collection
 from xzarr3.commit.lease import check_complete, lease_key
 from xzarr3.errors import NodeExistsError, NodeTypeError
 from xzarr3.formats import Format, documents
+from xzarr3.formats.base import is_array
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.consolidated import refresh_consolidated
@@ -40,7 +41,7 @@ def make_groups_above(store: Store, format: Format, path: str, look: DocumentVie
     """
     look = DocumentView(store) if look is None else look
     hierarchy = format.hierarchy_documents()
-    look.fetch([*hierarchy, *(key for above in ancestors(path) for key in format.defining_keys(above))])
+    look.fetch([*hierarchy, *(key for above in ancestors(path) for key in format.keys(above).defining)])
     missing = groups_missing(look, format, path)
     for key, document in hierarchy.items():
         if look.found(key)[0] is None:
@@ -56,7 +57,7 @@ def make_groups_above(store: Store, format: Format, path: str, look: DocumentVie
         if create_documents(look, store, format, above, meta):
             return True
         held = read_held(store, format, above)  # another writer was faster
-        if held is not None and format.is_array(held):
+        if held is not None and is_array(held):
             raise _array_above(store, path, above)
         return False
 
@@ -73,13 +74,13 @@ def groups_missing(look: DocumentView, format: Format, path: str) -> list[str]:
         If there is an array above.
     """
     missing = []
-    look.fetch(key for above in ancestors(path) for key in format.defining_keys(above))
+    look.fetch(key for above in ancestors(path) for key in format.keys(above).defining)
     for above in reversed([*ancestors(path)]):
-        keys = format.defining_keys(above)
+        keys = format.keys(above).defining
         held = held_of(format, above, dict(zip(keys, look.values(keys), strict=True)))
         if held is None:
             missing.append(above)
-        elif format.is_array(held):
+        elif is_array(held):
             raise _array_above(look, path, above)
     return missing
 
@@ -150,7 +151,7 @@ def _check_room(
     A group may be created where one of the same format is only implied by nodes below it.
     """
     format = find_format(look, path)
-    implied = format is not None and not any(look.exists(key) for key in format.defining_keys(path))
+    implied = format is not None and not any(look.exists(key) for key in format.keys(path).defining)
     if format is not None and not (implied and format == for_group_of):
         raise _there_is_one(store, path)
     if orphans:

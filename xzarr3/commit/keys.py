@@ -101,7 +101,7 @@ class Keys(Transaction):
     def _check(self) -> None:
         """Raise if another writer has written to the place since."""
         store, place = self.target, self.place
-        asks = [partial(self._is_of_another, key) for key in self.new.format.defining_keys(place.path)]
+        asks = [partial(self._is_of_another, key) for key in self.new.format.keys(place.path).defining]
         if self.lease is not None:
             asks.append(partial(_verified, self.lease, place.path))
         if any(parallel_map(lambda ask: ask(), asks, store.concurrency)):

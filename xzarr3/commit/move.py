@@ -61,7 +61,7 @@ def move_node(store: Store, format: Format, source: str, target: str) -> None:
     check_names(store, format, target)
     below = [source, *(node_prefix(source) + each for each in load_below(store, format, source))]
     made = make_groups_above(store, format, target)
-    if isinstance(store, LocalStore) and format.prefixes(source) == (one,):
+    if isinstance(store, LocalStore) and format.keys(source).prefixes == (one,):
         _rename(store, source, target)
     else:
         _copy_and_erase(store, formats, source, target)
@@ -101,7 +101,7 @@ def _copy_and_erase(store: Store, formats: tuple[Format, ...], source: str, targ
         )
     erase_stages(store, leaving)
     for format in formats:
-        for prefix in format.prefixes(source):
+        for prefix in format.keys(source).prefixes:
             clear_leftovers(store, prefix)
 
 
@@ -110,8 +110,8 @@ def _renaming(formats: Iterable[Format], source: str, target: str) -> Callable[[
     documents: dict[str, str] = {}
     prefixes: dict[str, str] = {}
     for format in formats:
-        documents.update(zip(format.document_keys(source), format.document_keys(target), strict=True))
-        prefixes.update(zip(format.prefixes(source), format.prefixes(target), strict=True))
+        documents.update(zip(format.keys(source).documents, format.keys(target).documents, strict=True))
+        prefixes.update(zip(format.keys(source).prefixes, format.keys(target).prefixes, strict=True))
 
     def renamed(key: str) -> str:
         if key in documents:

@@ -13,6 +13,7 @@ from functools import cached_property
 from xzarr3.commit.lease import Lease, is_lease, place_key
 from xzarr3.errors import MetadataError, NodeExistsError, listed
 from xzarr3.formats import Format
+from xzarr3.formats.base import is_array
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.erase import formats_in, leaving_stages, owns
 from xzarr3.nodes.find import read_held
@@ -46,12 +47,12 @@ class Place:
         cls, store: Store, format: Format, path: str, nodes: Mapping[str, NodeMetadata] | None = None
     ) -> Place:
         """The place of the node at ``path``, which will be written in ``format``."""
-        prefixes = format.prefixes(path)
+        prefixes = format.keys(path).prefixes
         # below the root, another format counts only if it uses the same prefixes
         others = [
             each
             for each in formats_in(store)
-            if each != format and (not path or each.prefixes(path) == prefixes)
+            if each != format and (not path or each.keys(path).prefixes == prefixes)
         ]
         return cls(store, path, (format, *others), nodes or {})
 
@@ -59,13 +60,13 @@ class Place:
     def prefixes(self) -> tuple[str, ...]:
         """Every key below one of these belongs to the node; that of its documents comes first."""
         format = self.formats[0]
-        found = dict.fromkeys((format.listing_prefix(self.path), *format.prefixes(self.path)))
+        found = dict.fromkeys((format.keys(self.path).listing, *format.keys(self.path).prefixes))
         return ("",) if not self.path else tuple(found)
 
     @cached_property
     def documents(self) -> frozenset[str]:
         """The keys of all documents that the node may have."""
-        keys = {key for each in self.formats for key in each.document_keys(self.path)}
+        keys = {key for each in self.formats for key in each.keys(self.path).documents}
         if not self.path:
             keys.update(key for each in self.formats for key in each.hierarchy_documents())
         return frozenset(keys)
@@ -73,7 +74,7 @@ class Place:
     @property
     def defining(self) -> list[str]:
         """The keys of the documents without which there is no node."""
-        return sorted({key for each in self.formats for key in each.defining_keys(self.path)})
+        return sorted({key for each in self.formats for key in each.keys(self.path).defining})
 
     @cached_property
     def old_array(self) -> ArrayMetadata | None:
@@ -81,7 +82,7 @@ class Place:
         for each in self.formats:
             try:
                 held = read_held(self.store, each, self.path, consolidated=False)
-                if held is not None and each.is_array(held):
+                if held is not None and is_array(held):
                     found = each.parse(held, self.path)
                     return found if isinstance(found, ArrayMetadata) else None
             except MetadataError:
@@ -90,7 +91,7 @@ class Place:
 
     def lease(self, plan: str | None = None, top: str = "", state: str = "") -> Lease:
         """The lease of the place; see :class:`Lease` for the rest."""
-        prefix = self.formats[0].chunk_prefix(self.path) if self.path else ""
+        prefix = self.formats[0].keys(self.path).chunks if self.path else ""
         return Lease(
             self.store, place_key(self.store, self.path, prefix), "replace", plan=plan, top=top, state=state
         )
@@ -127,12 +128,12 @@ class Place:
         if name in self.documents or any(
             f"{prefix}/".startswith(f"{name}/")
             for each in self.formats
-            for prefix in each.prefixes(self.path)
+            for prefix in each.keys(self.path).prefixes
         ):
             return True
         if not name.startswith(self.prefixes[0]):  # the chunks of the draft lie apart from its documents
             return True
-        if any(exists(key) for each in self.formats for key in each.defining_keys(name)):
+        if any(exists(key) for each in self.formats for key in each.keys(name).defining):
             return True
         only_chunks = None  # a directory that is empty, or cannot be read, stays
         for key in below(name):
@@ -144,17 +145,17 @@ class Place:
     @cached_property
     def _owners(self) -> dict[str, list[ArrayMetadata]]:
         """The arrays that are there or will be, by the prefix of their chunks."""
-        prefix = self.formats[0].chunk_prefix
+        keys = self.formats[0].keys
         arrays = {path: meta for path, meta in self.nodes.items() if isinstance(meta, ArrayMetadata)}
-        owners = {prefix(path): [meta] for path, meta in arrays.items()}
+        owners = {keys(path).chunks: [meta] for path, meta in arrays.items()}
         if self.old_array is not None:
-            owners.setdefault(prefix(self.path), []).append(self.old_array)
+            owners.setdefault(keys(self.path).chunks, []).append(self.old_array)
         return owners
 
     @cached_property
     def _coming(self) -> frozenset[str]:
         """The keys of all documents that the new nodes may have."""
-        return frozenset(key for path in self.nodes for key in self.formats[0].document_keys(path))
+        return frozenset(key for path in self.nodes for key in self.formats[0].keys(path).documents)
 
     def is_taken(self, key: str) -> bool:
         """Whether the new nodes would read a key as their own: a chunk or a document of them.

@@ -22,7 +22,7 @@ from xzarr3.commit.resume import warn_of_another
 from xzarr3.commit.transaction import BEGUN, OLD, SWAP, Swap, finish_above, nodes_at
 from xzarr3.errors import NodeExistsError, NodeNotFoundError, StoreError, printable, short_traceback
 from xzarr3.formats import Format, ZarrFormat, parse_format
-from xzarr3.formats.base import node_prefix
+from xzarr3.formats.base import fits, node_prefix
 from xzarr3.nodes.absent import what_is_there
 from xzarr3.nodes.erase import formats_in
 from xzarr3.nodes.find import find_format
@@ -281,7 +281,7 @@ def format_swapped(store: Store) -> Format | None:
 
 def _format_of(store: Store, zarr_format: ZarrFormat) -> Format:
     """The format of the documents of a swap."""
-    there = [each for each in formats_in(store) if each.answers_to(zarr_format)]
+    there = [each for each in formats_in(store) if fits(each, zarr_format)]
     return there[0] if there else parse_format(zarr_format)
 
 

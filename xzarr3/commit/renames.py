@@ -87,7 +87,7 @@ def finish(store: LocalStore, top: str, swap: Swap) -> bool:
 def _has_begun(store: LocalStore, top: str, swap: Swap) -> bool:
     """Whether the old node has left; if not, documents that were renamed aside are renamed back."""
     away = [each for stage in swap.away for each in stage]
-    own = {key for format in FORMATS.values() for key in format.document_keys(swap.path)}
+    own = {key for format in FORMATS.values() for key in format.keys(swap.path).documents}
     # as long as one of these is in place, the old node can be found and changed
     first = [each for each in away if each in own] or away[:1]
     with _moving(store):

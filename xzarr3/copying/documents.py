@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any, cast
-
-import numpy as np
+from typing import cast
 
 from xzarr3.arrays import Array
 from xzarr3.codecs.base import Codec
@@ -14,11 +12,8 @@ from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.copying.settings import KEEP, Settings, is_keep
 from xzarr3.errors import MetadataError, did_you_mean, levels_to_caller, listed, printable
 from xzarr3.formats import Format
-from xzarr3.formats.fill_value_attribute import (
-    from_fill_value_attribute,
-    to_fill_value_attribute,
-    without_literals,
-)
+from xzarr3.formats.base import fits
+from xzarr3.formats.fill_value_attribute import without_literals
 from xzarr3.formats.nonfinite_attributes import as_text, finite_attributes, is_finite
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, Origin
@@ -34,7 +29,7 @@ def translated(
     MetadataError
         If the format cannot express them; the error names the node in the source.
     """
-    same = node.format.answers_to(format.zarr_format)
+    same = fits(node.format, format.zarr_format)
     try:
         if isinstance(node, Group) or settings is None:
             if node.metadata.ignored and not same:
@@ -47,25 +42,12 @@ def translated(
                 zarr_format=format.zarr_format,
             )
         meta = settings.metadata(node, format)
-        is_null = meta.fill_is_null
         if same:
             meta = without_literals(replace(meta, origin=_as_json(meta)), format, node.path)
             return meta if _is_stored_alike(meta, node.metadata) else _as_parsed(meta, format, node.path)
         if meta.ignored:
             _warn_of_ignored(node)
-        meta = replace(
-            _in_native_order(meta, format),
-            zarr_format=format.zarr_format,
-            chunk_key_encoding=format.chunk_key_encoding,
-            codecs=node.format.codecs_elsewhere(meta),
-            origin=None,
-            fill_is_null=meta.fill_is_null and format.fill_value_may_be_null,
-        )
-        if node.format.fill_value_is_mask != format.fill_value_is_mask:
-            if format.fill_value_is_mask:
-                meta = from_fill_value_attribute(meta)
-            else:
-                meta = to_fill_value_attribute(meta, is_null=is_null)
+        meta = format.adopt(meta)
         return _as_parsed(without_literals(meta, format, node.path), format, node.path)
     except MetadataError as error:
         error.at(path=node.path)
@@ -112,15 +94,6 @@ def _is_about(error: MetadataError, codecs: tuple[Codec, ...]) -> bool:
     """Whether an error may be about one of these codecs."""
     named = [codec.name for codec in codecs if not isinstance(codec, TransposeCodec)]
     return any(name in str(error.found) or name in str(error) for name in named)
-
-
-def _in_native_order(meta: ArrayMetadata, format: Format) -> ArrayMetadata:
-    """The metadata in native byte order, unless the format's data types name a byte order."""
-    data_type = meta.data_type.in_native_order()
-    if format.byte_order_in_data_type or data_type == meta.data_type:
-        return meta
-    fill: Any = data_type.cast_array(np.asarray(meta.fill_value, meta.data_type.to_native_dtype()))[()]
-    return replace(meta, data_type=data_type, fill_value=fill)
 
 
 def _warn_of_ignored(node: Array | Group) -> None:

@@ -43,7 +43,7 @@ def fingerprint(nodes: Mapping[str, Array | Group], documents: Mapping[str, Mapp
         For each path of the copy, its documents by key, as they will be stored.
     """
     source = next(iter(nodes.values())).store
-    keys = sorted({key for node in nodes.values() for key in node.format.document_keys(node.path)})
+    keys = sorted({key for node in nodes.values() for key in node.format.keys(node.path).documents})
     values = parallel_map(partial(versioned, source), keys, source.concurrency)
     digest = hashlib.blake2b(repr((_VERSION, "copy", source.identity)).encode(), digest_size=16)
     for key, (value, version) in zip(keys, values, strict=True):

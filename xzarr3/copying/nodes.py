@@ -238,7 +238,7 @@ class _Plan:
 
     def opened(self) -> Array | Group:
         """The copy, once it is in its place; its consolidated metadata are made if it is to have any."""
-        top, has_any = self.metadata[""], self.format.consolidated_key(self.path) is not None
+        top, has_any = self.metadata[""], self.format.keys(self.path).consolidated is not None
         if self.consolidated and has_any and isinstance(top, GroupMetadata):
             order = [below for below in self.metadata if below]
             top, held = write_consolidated(self.store, self.format, self.path, order)

@@ -18,7 +18,7 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.errors import ArgumentTypeError, MetadataError
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.fill_value_attribute import decode_fill_value
+from xzarr3.formats.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.grid import Grid, RegularGrid
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
@@ -127,7 +127,7 @@ class Settings:
             filters, packing = chosen_filters(self.filters, format)
         serializer = self._serializer(array, filters)
         if not is_keep(self.compressors):
-            chosen = chosen_compressors(self.compressors, serializer, format)
+            chosen = chosen_compressors(self.compressors, serializer, array.zdtype, format)
             compressors = parse_codecs(chosen, BytesBytesCodec)
         return (*filters, serializer, *packing, *compressors)
 
@@ -267,7 +267,7 @@ def _is_kept(array: Array, key: str, value: Any) -> bool:
     """Whether an encoding for :func:`xzarr3.to_zarr` says here how values are packed, and they are so."""
     if key == "dtype":
         return bool(array.dtype == value)
-    mark = array.fill_value if key == "_FillValue" and array.format.fill_value_is_mask else None
+    mark = array.fill_value if key == "_FillValue" and follows_version_2(array.format) else None
     found = array.attrs.get(key, mark)
     if isinstance(found, str) and array.dtype.kind == "f":
         found = decode_fill_value(found, array.dtype)

@@ -13,7 +13,7 @@ from xzarr3.codecs.sharding import ShardingCodec
 from xzarr3.differences.report import FieldDifference, Kind
 from xzarr3.differences.values import shown
 from xzarr3.display.report import ABSENT
-from xzarr3.formats.fill_value_attribute import to_fill_value_attribute
+from xzarr3.formats.fill_value_attribute import follows_version_2, to_fill_value_attribute
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 
@@ -39,11 +39,11 @@ def compare_documents(path: str, a: Array | Group, b: Array | Group) -> Iterator
 
 def _alike(a: Array, b: Array) -> tuple[ArrayMetadata, ArrayMetadata]:
     """The metadata of both; if only one format masks fill values, as a copy in the other one has them."""
-    if a.format.fill_value_is_mask == b.format.fill_value_is_mask:
+    if follows_version_2(a.format) == follows_version_2(b.format):
         return a.metadata, b.metadata
     one, other = (
         to_fill_value_attribute(each.metadata, is_null=each.metadata.fill_is_null)
-        if each.format.fill_value_is_mask
+        if follows_version_2(each.format)
         else each.metadata
         for each in (a, b)
     )

@@ -25,7 +25,7 @@ def parse_format(zarr_format: object) -> Format:
 
     Examples
     --------
-    >>> parse_format(3).array_key("ocean/sst")
+    >>> parse_format(3).keys("ocean/sst").array
     'ocean/sst/zarr.json'
     """
     if type(zarr_format) not in (int, str) or zarr_format not in FORMATS:

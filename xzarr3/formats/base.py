@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
+import numpy as np
+
 from xzarr3._types import JSON, Scalar
-from xzarr3.codecs.base import Codec
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
+from xzarr3.codecs.registry import default_serializer
 from xzarr3.dtypes import ZarrFormat, ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
-from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 
 Document: TypeAlias = dict[str, Any]
 Held: TypeAlias = Any
@@ -45,6 +49,78 @@ class DocumentKey(NamedTuple):
     kind: Literal["array", "group", "node", "other"]
 
 
+@dataclass(frozen=True, slots=True)
+class Keys(ABC):
+    """The keys of a node in a store: of its documents and chunks, and of the nodes below it."""
+
+    path: str
+
+    one_document: ClassVar[bool] = True
+    """Whether one document describes a node completely."""
+
+    @property
+    @abstractmethod
+    def documents(self) -> tuple[str, ...]:
+        """The keys of all documents; the documents that define the node come first."""
+
+    @property
+    def defining(self) -> tuple[str, ...]:
+        """The keys of the documents that define the node, which exists if one of these keys exists."""
+        return self.documents
+
+    @property
+    @abstractmethod
+    def array(self) -> str:
+        """The key of the document that makes the node an array."""
+
+    @abstractmethod
+    def attributes(self, *, array: bool) -> str:
+        """The key of the document that holds the attributes of the node."""
+
+    @property
+    def consolidated(self) -> str | None:
+        """The key of the document with the consolidated metadata of a group; None if the format has none."""
+        return None
+
+    @property
+    def chunks(self) -> str:
+        """Start of the keys of the chunks of an array."""
+        return node_prefix(self.path)
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The prefixes of all keys below the node, and of the chunks of an array."""
+        return (node_prefix(self.path),)
+
+    @property
+    def listing(self) -> str:
+        """The prefix to list to find the nodes directly below a group."""
+        return node_prefix(self.path)
+
+    @abstractmethod
+    def child_names(self, keys: Iterable[str], prefixes: Iterable[str]) -> tuple[set[str], set[str]]:
+        """The names of nodes directly below a group: the nodes that exist, and those that may exist.
+
+        Parameters
+        ----------
+        keys, prefixes : iterable of str
+            The keys and prefixes directly below :attr:`listing`.
+        """
+
+    def to_read(self, *, consolidated: bool = True, listed: Collection[str] | None = None) -> tuple[str, ...]:
+        """The keys of the documents that describe the node completely.
+
+        Parameters
+        ----------
+        consolidated : bool
+            Include the key of consolidated metadata.
+        listed : collection of str, optional
+            The keys directly below :attr:`listing` of the parent group. They may show that some documents do
+            not exist.
+        """
+        return self.documents
+
+
 class Format(ABC):
     """One way to store a hierarchy. Instances are immutable, picklable and compare by value."""
 
@@ -53,91 +129,24 @@ class Format(ABC):
     implicit_groups: ClassVar[bool] = False
     """Whether a group exists as soon as a node below it exists."""
 
-    one_document: ClassVar[bool] = True
-    """Whether one document describes a node completely."""
+    rectilinear_grids: ClassVar[bool] = False
+    """Whether the chunks of an array may have several shapes."""
 
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding()
     """The default chunk key encoding of new arrays."""
 
-    default_compressor: ClassVar[str] = "zstd"
-    """The default compressor of new arrays."""
-
-    byte_order_in_data_type: ClassVar[bool] = False
-    """Whether the data type holds the byte order of stored elements; otherwise the codec ``bytes`` does."""
-
-    configures_as_numcodecs: ClassVar[bool] = False
-    """Whether codecs have the form of numcodecs: one ``compressor``, and ``filters`` of arrays or bytes."""
-
-    fill_value_may_be_null: ClassVar[bool] = False
-    """Whether an array may have no fill value."""
-
-    conventions_in_attributes: ClassVar[bool] = False
-    """Whether attributes hold what the format lacks, such as the dimension names of xarray."""
-
-    regular_grids_only: ClassVar[bool] = False
-    """Whether all chunks of an array have the same shape."""
-
-    is_draft: ClassVar[bool] = False
-    """Whether the format is a draft that other tools do not read any more."""
-
-    fill_value_is_mask: ClassVar[bool] = False
-    """Whether xarray takes the fill value of an array as its ``_FillValue``, and not the attribute."""
-
-    def answers_to(self, zarr_format: ZarrFormat | None) -> bool:
-        """Whether this format fits the ``zarr_format`` that a user asks for; None asks for any format."""
-        return zarr_format in (None, self.zarr_format)
-
-    def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
-        """The codecs to use for an array of this format when its chunks go to another format."""
-        return meta.codecs
+    filter_kinds: ClassVar[type[Codec] | tuple[type[Codec], ...]] = ArrayArrayCodec
+    """The kinds of codecs that filters may be."""
 
     # Keys
 
     @abstractmethod
-    def document_keys(self, path: str) -> tuple[str, ...]:
-        """The keys of all documents of a node; the documents that define the node come first."""
-
-    @abstractmethod
-    def defining_keys(self, path: str) -> tuple[str, ...]:
-        """The keys of the documents that define a node. A node exists if one of these keys exists."""
-
-    @abstractmethod
-    def array_key(self, path: str) -> str:
-        """The key of the document that makes a node an array."""
-
-    @abstractmethod
-    def attributes_key(self, path: str, *, array: bool) -> str:
-        """The key of the document that holds the attributes of a node."""
-
-    def chunk_prefix(self, path: str) -> str:
-        """Start of the keys of the chunks of an array."""
-        return node_prefix(path)
+    def keys(self, path: str) -> Keys:
+        """The keys of a node."""
 
     @abstractmethod
     def place(self, key: str) -> DocumentKey | None:
         """The meaning of the key of a document; None for other keys."""
-
-    def prefixes(self, path: str) -> tuple[str, ...]:
-        """The prefixes of all keys below a node, and of the chunks of an array."""
-        return (node_prefix(path),)
-
-    def listing_prefix(self, path: str) -> str:
-        """The prefix to list to find the nodes directly below a group."""
-        return node_prefix(path)
-
-    @abstractmethod
-    def child_names(
-        self, keys: Iterable[str], prefixes: Iterable[str], path: str
-    ) -> tuple[set[str], set[str]]:
-        """The names of nodes directly below a group: the nodes that exist, and those that may exist.
-
-        Parameters
-        ----------
-        keys, prefixes : iterable of str
-            The keys and prefixes directly below :meth:`listing_prefix`.
-        path : str
-            Path of the group.
-        """
 
     def hierarchy_documents(self) -> dict[str, Document]:
         """The documents, by key, that a hierarchy must have before its first node."""
@@ -162,40 +171,8 @@ class Format(ABC):
     # Documents
 
     @abstractmethod
-    def reading_keys(
-        self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
-    ) -> tuple[str, ...]:
-        """The keys of the documents that describe a node completely.
-
-        Parameters
-        ----------
-        path : str
-        consolidated : bool
-            Include the key of consolidated metadata.
-        listed : collection of str, optional
-            The keys directly below :meth:`listing_prefix` of the parent group. They may show that some
-            documents do not exist.
-        """
-
-    @abstractmethod
     def held(self, path: str, found: Mapping[str, Document]) -> Held | None:
         """Select the documents of a node from those found, by key; None if there is no node."""
-
-    def fetch(self, path: str, get: Fetch, *, consolidated: bool = True) -> Held | None:
-        """Fetch the documents of a node with one call of ``get``; None if there is no node."""
-        keys = self.reading_keys(path, consolidated=consolidated)
-        return self.held(path, _present(keys, get(keys)))
-
-    def fetch_consolidated(self, path: str, get: Fetch) -> Held | None:
-        """Fetch the documents of a group from a separate document of consolidated metadata; None without one.
-
-        A format that keeps consolidated metadata in the document of the group does not need this method.
-        """
-        return None
-
-    @abstractmethod
-    def is_array(self, held: Held) -> bool:
-        """Whether the documents are those of an array."""
 
     @abstractmethod
     def parse(self, held: Held, path: str) -> NodeMetadata:
@@ -233,16 +210,6 @@ class Format(ABC):
             Content for consolidated metadata: the documents of all nodes below a group, by relative path.
         """
 
-    # Consolidated metadata
-
-    def consolidated_key(self, path: str) -> str | None:
-        """The key of the document with the consolidated metadata of a group; None if the format has none."""
-        return None
-
-    def without_consolidated(self, held: Held) -> Held:
-        """The documents of a node without consolidated metadata. The consolidated metadata may be invalid."""
-        return held
-
     def update_consolidated(
         self, document: Document, relative: str, meta: NodeMetadata | None
     ) -> Document | None:
@@ -251,7 +218,7 @@ class Format(ABC):
         Parameters
         ----------
         document : dict
-            The document at the :meth:`consolidated_key` of a group; not changed.
+            The document at the key :attr:`Keys.consolidated` of a group; not changed.
         relative : str
             Path of the node relative to the group; empty for the group itself.
         meta : ArrayMetadata, GroupMetadata or None
@@ -264,15 +231,68 @@ class Format(ABC):
         """
         return None
 
-    def consolidated_below(self, consolidated: Mapping[str, Held], relative: str) -> Mapping[str, Held]:
-        """The consolidated metadata of the nodes below a group."""
-        return Consolidated.of(consolidated).below(relative)
+    # New arrays
 
-    # Errors
+    def usual_codecs(self, data_type: ZDType) -> tuple[ArrayBytesCodec, str]:
+        """The array-to-bytes codec of a new array, and the name of its compressor.
 
-    def refuse(self, path: str, field: str, found: object, accepted: str) -> MetadataError:
-        """The error for metadata that the format cannot express."""
-        return refusal(self.zarr_format, field, found, accepted, path)
+        Parameters
+        ----------
+        data_type : ZDType
+            The data type as a user gave it, which may have a byte order.
+        """
+        return default_serializer(data_type), "zstd"
+
+    def adopt(self, meta: ArrayMetadata) -> ArrayMetadata:
+        """The metadata of an array of another format in the terms of this one.
+
+        xarray reads the same values as missing. Text stored as JSON, and elements of a fixed length stored as
+        ones of any length, get the usual array-to-bytes codec of their data type.
+        """
+        from xzarr3.formats.fill_value_attribute import follows_version_2, to_fill_value_attribute
+
+        data_type = meta.data_type.in_native_order()
+        fill: Any = meta.fill_value
+        if data_type != meta.data_type:
+            fill = data_type.cast_array(np.asarray(fill, meta.data_type.to_native_dtype()))[()]
+        odd = {"numcodecs.json2"} if data_type.is_variable else {"vlen-utf8", "vlen-bytes"}
+        usual = default_serializer(data_type)
+        was_mask, is_null = follows_version_2(meta), meta.fill_is_null
+        meta = replace(
+            meta,
+            data_type=data_type,
+            fill_value=fill,
+            codecs=tuple(usual if codec.name in odd else codec for codec in meta.codecs),
+            chunk_key_encoding=self.chunk_key_encoding,
+            zarr_format=self.zarr_format,
+            origin=None,
+            fill_is_null=False,
+        )
+        return to_fill_value_attribute(meta, is_null=is_null) if was_mask else meta
+
+
+def is_array(held: Held) -> bool:
+    """Whether the documents of a node are those of an array, in any format."""
+    if "node_type" in held:
+        return bool(held["node_type"] == "array")
+    return ".zarray" in held or "array" in held
+
+
+def without_consolidated(held: Held) -> Held:
+    """The documents of a node without consolidated metadata, which may be invalid."""
+    return {name: each for name, each in held.items() if name not in ("consolidated_metadata", ".zmetadata")}
+
+
+def fits(format: Format, zarr_format: ZarrFormat | None) -> bool:
+    """Whether a format is the one that a user asks for; None asks for any format."""
+    return zarr_format in (None, format.zarr_format)
+
+
+def fetched(format: Format, path: str, get: Fetch, *, consolidated: bool = True) -> Held | None:
+    """Fetch the documents of a node with one call of ``get``; None if there is no node."""
+    keys = format.keys(path).to_read(consolidated=consolidated)
+    found = zip(keys, get(keys), strict=True)
+    return format.held(path, {key: document for key, document in found if document is not None})
 
 
 def refusal(
@@ -281,10 +301,6 @@ def refusal(
     """The error for metadata that a format cannot express; the caller sets the path of a root."""
     text = f"Zarr format {zarr_format} cannot express this"
     return MetadataError(text, path=path or None, field=field, found=found, accepted=accepted)
-
-
-def _present(keys: Sequence[str], found: Sequence[Document | None]) -> dict[str, Document]:
-    return {key: document for key, document in zip(keys, found, strict=True) if document is not None}
 
 
 def node_prefix(path: str) -> str:
@@ -390,12 +406,17 @@ __all__ = [
     "Format",
     "GroupMetadata",
     "Held",
+    "Keys",
     "NodeMetadata",
     "ZarrFormat",
     "check_path_below",
     "chunk_shape_of",
+    "fetched",
     "fill_value_from_json",
+    "fits",
+    "is_array",
     "lengths_of",
     "node_prefix",
     "refusal",
+    "without_consolidated",
 ]

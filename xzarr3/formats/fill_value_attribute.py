@@ -29,6 +29,15 @@ _TEXT_KINDS = "UTO"
 _T = TypeVar("_T")
 
 
+def follows_version_2(one: Format | ArrayMetadata) -> bool:
+    """Whether xarray follows its conventions of version 2.
+
+    Then the fill value of an array is its ``_FillValue``, the attribute ``_ARRAY_DIMENSIONS`` names its
+    dimensions, and its encoding has the codecs of numcodecs. Otherwise ``_FillValue`` is an attribute.
+    """
+    return one.zarr_format == 2
+
+
 def _names(meta: ArrayMetadata, *, to_version_2: bool) -> tuple[str | None, ...] | None:
     """The dimension names with which xarray opens an array, or None if it cannot open it."""
     names = meta.dimension_names
@@ -119,10 +128,10 @@ def without_literals(meta: ArrayMetadata, format: Format, path: str) -> ArrayMet
         return meta
     attributes = finite_marks(meta.attributes, path)
     mark, dtype = attributes.get(FILL_VALUE), meta.data_type.to_native_dtype()
-    if isinstance(mark, float) and np.isnan(mark) and format.fill_value_is_mask:
+    if isinstance(mark, float) and np.isnan(mark) and follows_version_2(format):
         del attributes[FILL_VALUE]  # NaN is missing anyway
     elif isinstance(mark, float) and not np.isfinite(mark) and dtype.kind == "f":
-        if format.fill_value_is_mask:
+        if follows_version_2(format):
             raise MetadataError(
                 "JSON has no infinity to mark missing values", path=path,
                 field=f"attributes.{FILL_VALUE}", found=mark, accepted="a finite number, or NaN",

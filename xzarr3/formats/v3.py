@@ -5,7 +5,7 @@ Specification: Zarr v3 core, "Metadata". Consolidated metadata have the form of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -23,9 +23,11 @@ from xzarr3.formats.base import (
     Document,
     DocumentKey,
     Format,
+    Keys,
     check_path_below,
     fill_value_from_json,
     node_prefix,
+    without_consolidated,
 )
 from xzarr3.grid import Grid, parse_grid
 from xzarr3.model.chunk_keys import chunk_key_encoding
@@ -271,48 +273,51 @@ _TO_JSON: dict[str, tuple[tuple[str, ...], Callable[[ArrayMetadata], JSON]]] = {
 """For each field of a document the values that it depends on, and how it is made from them."""
 
 
-@dataclass(frozen=True)
-class V3Format(Format):
-    """Zarr version 3: one document for each node, next to the chunks or nodes below it."""
+class V3Keys(Keys):
+    """Keys in version 3: one document for each node, next to the chunks or nodes below it."""
 
-    zarr_format: ClassVar[Literal[3]] = 3
-    _taken_names: ClassVar[tuple[str, ...]] = (DOCUMENT,)
+    __slots__ = ()
 
-    def document_keys(self, path: str) -> tuple[str, ...]:
-        return (node_prefix(path) + DOCUMENT,)
+    @property
+    def documents(self) -> tuple[str, ...]:
+        return (self.array,)
 
-    def defining_keys(self, path: str) -> tuple[str, ...]:
-        return (node_prefix(path) + DOCUMENT,)
+    @property
+    def array(self) -> str:
+        return node_prefix(self.path) + DOCUMENT
 
-    def array_key(self, path: str) -> str:
-        return node_prefix(path) + DOCUMENT
+    def attributes(self, *, array: bool) -> str:
+        return self.array
 
-    def attributes_key(self, path: str, *, array: bool) -> str:
-        return node_prefix(path) + DOCUMENT
+    @property
+    def consolidated(self) -> str:
+        return self.array
 
-    def place(self, key: str) -> DocumentKey | None:
-        path, _, name = key.rpartition("/")
-        return DocumentKey(path, "node") if name == DOCUMENT else None
-
-    def child_names(
-        self, keys: Iterable[str], prefixes: Iterable[str], path: str
-    ) -> tuple[set[str], set[str]]:
-        skipped = len(node_prefix(path))
+    def child_names(self, keys: Iterable[str], prefixes: Iterable[str]) -> tuple[set[str], set[str]]:
+        skipped = len(self.listing)
         # The specification reserves names that begin with "__", but xarray gives such a name to an array
         # without a name.
         names = {below[skipped:-1] for below in prefixes}
         return set(), {name for name in names if not name.startswith("__zarr")}
 
-    def reading_keys(
-        self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
-    ) -> tuple[str, ...]:
-        return self.document_keys(path)
+
+@dataclass(frozen=True)
+class V3Format(Format):
+    """Zarr version 3."""
+
+    zarr_format: ClassVar[Literal[3]] = 3
+    rectilinear_grids: ClassVar[bool] = True
+    _taken_names: ClassVar[tuple[str, ...]] = (DOCUMENT,)
+
+    def keys(self, path: str) -> V3Keys:
+        return V3Keys(path)
+
+    def place(self, key: str) -> DocumentKey | None:
+        path, _, name = key.rpartition("/")
+        return DocumentKey(path, "node") if name == DOCUMENT else None
 
     def held(self, path: str, found: Mapping[str, Document]) -> Document | None:
         return found.get(node_prefix(path) + DOCUMENT)
-
-    def is_array(self, held: Document) -> bool:
-        return held.get("node_type") == "array"
 
     def parse(self, held: Document, path: str) -> NodeMetadata:
         return parse(held, path)
@@ -324,14 +329,8 @@ class V3Format(Format):
         self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Document] | None = None
     ) -> dict[str, Document]:
         if consolidated is not None:
-            consolidated = {key: self.without_consolidated(held) for key, held in consolidated.items()}
+            consolidated = {key: without_consolidated(held) for key, held in consolidated.items()}
         return {node_prefix(path) + DOCUMENT: document(meta, consolidated)}
-
-    def consolidated_key(self, path: str) -> str:
-        return node_prefix(path) + DOCUMENT
-
-    def without_consolidated(self, held: Document) -> Document:
-        return {field: value for field, value in held.items() if field != "consolidated_metadata"}
 
     def update_consolidated(
         self, document: Document, relative: str, meta: NodeMetadata | None

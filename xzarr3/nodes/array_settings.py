@@ -14,10 +14,8 @@ import numpy.typing as npt
 
 from xzarr3._types import Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
-from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.pipeline import CodecChain
-from xzarr3.codecs.registry import default_serializer
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, MetadataError, did_you_mean
@@ -76,7 +74,7 @@ def array_metadata(
     asked = parse_dtype(dtype, zarr_format=format.zarr_format)
     data_type = asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
-    literal = literal and not format.regular_grids_only
+    literal = literal and format.rectilinear_grids
     grid, units = chosen_grids(chunks, shards, sizes, data_type.item_size, literal=literal)
     filters, packing = chosen_filters(filters, format)
     serializer = chosen_serializer(serializer, asked, format)
@@ -85,7 +83,7 @@ def array_metadata(
         *filters,
         serializer,
         *packing,
-        *parse_codecs(chosen_compressors(compressors, serializer, format), BytesBytesCodec),
+        *parse_codecs(chosen_compressors(compressors, serializer, asked, format), BytesBytesCodec),
     )
     if units is not None:
         from xzarr3.codecs.sharding import ShardingCodec
@@ -258,9 +256,7 @@ def chosen_filters(
     """The array-to-array filters and, only in version 2, the bytes-to-bytes filters."""
     if is_auto(filters):
         return (), ()
-    if not format.configures_as_numcodecs:
-        return cast("tuple[ArrayArrayCodec, ...]", parse_codecs(filters, ArrayArrayCodec)), ()
-    parsed = parse_codecs(filters, (ArrayArrayCodec, BytesBytesCodec))
+    parsed = parse_codecs(filters, format.filter_kinds)
     first = next((at for at, codec in enumerate(parsed) if isinstance(codec, BytesBytesCodec)), len(parsed))
     late = [codec.name for codec in parsed[first:] if not isinstance(codec, BytesBytesCodec)]
     if late:
@@ -274,21 +270,20 @@ def chosen_filters(
     )
 
 
-def chosen_compressors(value: Any, serializer: ArrayBytesCodec, format: Format) -> Any:
+def chosen_compressors(value: Any, serializer: ArrayBytesCodec, data_type: ZDType, format: Format) -> Any:
     """The compressors that a user gives; for "auto" those that the format usually has."""
     if not is_auto(value):
         return value
     # A compressed shard could only be read whole, and N5 could not read a compressed N5 block.
-    return None if serializer.name in ("sharding_indexed", "n5_default") else format.default_compressor
+    if serializer.name in ("sharding_indexed", "n5_default"):
+        return None
+    return format.usual_codecs(data_type)[1]
 
 
 def chosen_serializer(value: Any, data_type: ZDType, format: Format) -> ArrayBytesCodec:
     """The array-to-bytes codec: the given one, or the usual one for the data type."""
     if is_auto(value) or value is None:
-        serializer = default_serializer(data_type)
-        if format.byte_order_in_data_type and isinstance(serializer, BytesCodec):
-            return replace(serializer, endian="big" if data_type.byte_order == "big" else serializer.endian)
-        return serializer
+        return format.usual_codecs(data_type)[0]
     codec = parse_codec(value)
     if not isinstance(codec, ArrayBytesCodec):
         raise MetadataError(

@@ -44,7 +44,7 @@ def check_names(store: Store, format: Format, path: str, below: Iterable[str] = 
         return
     seen: dict[str, str] = {}
     for number, each in enumerate((path, *below)):
-        for prefix in format.prefixes(each):
+        for prefix in format.keys(each).prefixes:
             names = prefix.rstrip("/").split("/")
             for above, name in ((names[:at], name) for at, name in enumerate(names) if name):
                 folder = os.path.join(holder.folder, *above)

@@ -10,7 +10,7 @@ from typing import cast
 from xzarr3._types import Buffer
 from xzarr3.errors import MetadataError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
-from xzarr3.formats.base import Held, node_prefix
+from xzarr3.formats.base import Held, node_prefix, refusal, without_consolidated
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes.documents import Before, gone
 from xzarr3.nodes.find import (
@@ -64,13 +64,13 @@ def refresh_consolidated(
         above = [place for path in paths for place in ancestors(path)]
         holders = [*above, *(path for path in paths if metas is None and _holds_own(format, path))]
     holders = [
-        each for each in dict.fromkeys(holders) if format.consolidated_key(each) and each not in besides
+        each for each in dict.fromkeys(holders) if format.keys(each).consolidated and each not in besides
     ]
     if before is not None:
         changed = partial(_refreshed, store, format, "", before.key, paths, metas, before)
         if "" in holders and before.update(store, changed):
             holders.remove("")
-    keys = [str(format.consolidated_key(place)) for place in holders]
+    keys = [str(format.keys(place).consolidated) for place in holders]
     found, holds = read_documents(store, keys), format.zarr_format
     for holder, key, document in zip(holders, keys, found, strict=True):
         prefix = node_prefix(holder)
@@ -119,11 +119,12 @@ def write_consolidated(
         If there is no group, or the store holds no consolidated metadata.
     """
     check_consolidates(store)
-    key = format.consolidated_key(path)
+    key = format.keys(path).consolidated
     if key is None:
-        raise format.refuse(
-            path, "consolidated_metadata", "consolidate()", "formats 3 and 2, or no consolidated metadata"
-        )
+        raise refusal(
+            format.zarr_format, "consolidated_metadata", "consolidate()",
+            "formats 3 and 2, or no consolidated metadata", path,
+        )  # fmt: skip
     written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
 
     def change(stored: Buffer | None) -> list[Buffer]:
@@ -155,18 +156,18 @@ def _group_with(
     The paths are None if there are no consolidated metadata.
     """
     held = found = None
-    if not format.one_document:
+    if not format.keys("").one_document:
         held = found = read_held(store, format, path, consolidated=False)
     elif stored is not None:
         found = held_of(format, path, {key: stored})
-        held = format.without_consolidated(found)
+        held = without_consolidated(found)
     metadata = None if held is None else format.parse(held, path)
     if not isinstance(metadata, GroupMetadata):
         raise gone(store, path)
-    if stored is None or (format.one_document and held == found):
+    if stored is None or (format.keys("").one_document and held == found):
         return None, metadata
     try:
-        if not format.one_document:
+        if not format.keys("").one_document:
             name = key.rpartition("/")[2]
             found = {**cast("dict[str, Held]", held), name: documents.decode(stored, path, name)}
         before = format.parse(found, path)
@@ -177,8 +178,8 @@ def _group_with(
 
 def _holds_own(format: Format, path: str) -> bool:
     """Whether the format keeps consolidated copies in a document that does not define the node."""
-    key = format.consolidated_key(path)
-    return key is not None and key not in format.defining_keys(path)
+    key = format.keys(path).consolidated
+    return key is not None and key not in format.keys(path).defining
 
 
 def _refreshed(

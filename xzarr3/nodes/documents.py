@@ -75,8 +75,8 @@ def change_document(
     """
     others = (
         []
-        if format.one_document
-        else [other for other in format.reading_keys(path, consolidated=False) if other != key]
+        if format.keys("").one_document
+        else [other for other in format.keys(path).to_read(consolidated=False) if other != key]
     )
     beside = dict(zip(others, document_values(store, others), strict=True))
     changed: list[NodeMetadata] = []
@@ -84,7 +84,7 @@ def change_document(
 
     def changed_document(stored: Buffer | None) -> list[Buffer] | Unchanged:
         held = held_of(format, path, {**beside, key: stored})
-        if stored is None and key in format.defining_keys(path):
+        if stored is None and key in format.keys(path).defining:
             held = None
         if held is not None:
             meta = change(format.parse(held, path))
@@ -136,7 +136,7 @@ class Before(msgspec.Struct):
     @classmethod
     def of_root(cls, store: Store, format: Format) -> Before | None:
         """The document of the root that may hold copies of all nodes; None if the format has none."""
-        key = format.consolidated_key("")
+        key = format.keys("").consolidated
         return None if key is None else cls(key, *versioned(store, key))
 
     def update(self, store: Store, change: DocumentChange) -> bool:
@@ -217,14 +217,14 @@ def store_documents(
     mark = documents.mark_of(documents.marked(b"")) if replaces else b""
     stages: tuple[dict[str, Buffer], ...] = ({}, {}, {}, {}, {})
     for path, own in encoded.items():
-        defining = format.defining_keys(path)
+        defining = format.keys(path).defining
         for key, value in own.items():
             if key in hierarchy:
                 at = 4
             elif key in defining:
                 at = 2 if path == last else 1
             else:
-                at = 3 if key == format.consolidated_key(path) else 0
+                at = 3 if key == format.keys(path).consolidated else 0
             stages[at][key] = value + mark
     for stage in stages:
         if stage:

@@ -21,7 +21,7 @@ from xzarr3.stores import Store
 
 def orphans_of(store: Store, format: Format, path: str, meta: ArrayMetadata) -> set[str]:
     """Existing keys that a new array would read as its chunks, left by an earlier array."""
-    prefix = format.chunk_prefix(path)
+    prefix = format.keys(path).chunks
     if not store.listable or not any(store.list_dir(prefix)):
         return set()
     return {key for key in store.list_prefix(prefix) if owns(meta, key[len(prefix) :])}
@@ -47,10 +47,10 @@ def erase_node(store: Store, path: str, format: Format) -> bool:
         found = keys_at(store, formats, path)
         erase_stages(store, leaving_stages(formats, path, found))
         return bool(found)
-    documents = {key for each in formats for key in each.document_keys(path)}
+    documents = {key for each in formats for key in each.keys(path).documents}
     is_there = any(map(store.exists, documents))
     erase_stages(store, leaving_stages(formats, path, documents))
-    for prefix in dict.fromkeys(prefix for each in formats for prefix in each.prefixes(path)):
+    for prefix in dict.fromkeys(prefix for each in formats for prefix in each.keys(path).prefixes):
         is_there = is_there or any(store.list_dir(prefix))
         store.erase_prefix(prefix)
     return is_there
@@ -78,8 +78,8 @@ def leaving_stages(formats: Sequence[Format], path: str, keys: Iterable[str]) ->
     """
     stages: tuple[list[tuple[object, str]], ...] = ([], [], [], [], [])
     hierarchy = set() if path else {key for format in formats for key in format.hierarchy_documents()}
-    tops = {format.consolidated_key(path) for format in formats}
-    defining = {key for format in formats for key in format.defining_keys(path)}
+    tops = {format.keys(path).consolidated for format in formats}
+    defining = {key for format in formats for key in format.keys(path).defining}
     for key in keys:
         kinds = [place.kind for place in (format.place(key) for format in formats) if place is not None]
         at = 4 if not kinds else 2 if key in defining else 1 if key in tops else 3
@@ -109,8 +109,8 @@ def formats_in(store: Store, path: str = "", format: Format | None = None) -> tu
 
 def keys_at(store: Store, formats: Sequence[Format], path: str) -> set[str]:
     """All keys under the prefixes of a node, and its documents elsewhere; foreign keys included."""
-    prefixes = tuple({prefix for format in formats for prefix in format.prefixes(path)})
-    keys = {key for format in formats for key in format.document_keys(path)}
+    prefixes = tuple({prefix for format in formats for prefix in format.keys(path).prefixes})
+    keys = {key for format in formats for key in format.keys(path).documents}
     elsewhere = [key for key in keys if not key.startswith(prefixes)]
     there = parallel_map(store.exists, elsewhere, store.concurrency)
     found = set(itertools.compress(elsewhere, there))

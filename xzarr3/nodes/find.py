@@ -13,7 +13,17 @@ from functools import partial
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import FallbackWarning, MetadataError, StoreCapabilityError, levels_to_caller
 from xzarr3.formats import DRAFT, DraftFormat, Format, ZarrFormat, documents, parse_format
-from xzarr3.formats.base import MAX_NAMES, Document, Fetch, Held, node_prefix
+from xzarr3.formats.base import (
+    MAX_NAMES,
+    Document,
+    Fetch,
+    Held,
+    fetched,
+    fits,
+    is_array,
+    node_prefix,
+    without_consolidated,
+)
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import DOCUMENT, V3
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
@@ -100,11 +110,11 @@ class DocumentView(Store):
         itself.
         """
         look = cls(store)
-        own = [node_prefix(path) + DOCUMENT, *V2.document_keys(path)]
+        own = [node_prefix(path) + DOCUMENT, *V2.keys(path).documents]
         above = [
             key
             for place in ancestors(path)
-            for key in (node_prefix(place) + DOCUMENT, *V2.defining_keys(place))
+            for key in (node_prefix(place) + DOCUMENT, *V2.keys(place).defining)
         ]
         looks: list[Callable[[], object]] = [partial(look.fetch, above)]
         if listed and store.listable and store.concurrency > 1:
@@ -167,7 +177,7 @@ def fetcher(store: Store, path: str) -> Fetch:
 
 def read_held(store: Store, format: Format, path: str, *, consolidated: bool = True) -> Held | None:
     """The documents of a node, or None if it has none."""
-    return format.fetch(path, fetcher(store, path), consolidated=consolidated)
+    return fetched(format, path, fetcher(store, path), consolidated=consolidated)
 
 
 def read_metadata(
@@ -199,13 +209,13 @@ def _is_implied(store: Store, format: Format, path: str) -> bool:
     """Whether a group without a document is implied by nodes below it."""
     if format.implicit_groups and (store.listable or store.traits.browsable):
         with suppress(StoreCapabilityError):  # A web server that does not show this folder.
-            return any(store.list_dir(format.listing_prefix(path)))
+            return any(store.list_dir(format.keys(path).listing))
     return False
 
 
 def exists(store: Store, format: Format, path: str) -> bool:
     """Whether there is a node."""
-    if any(parallel_map(store.exists, format.defining_keys(path), store.concurrency)):
+    if any(parallel_map(store.exists, format.keys(path).defining, store.concurrency)):
         return True
     return _is_implied(store, format, path)
 
@@ -215,13 +225,13 @@ def find_format(store: Store, path: str, zarr_format: ZarrFormat | None = None) 
 
     If a node is stored in both formats, version 3 comes before version 2.
     """
-    if V3.answers_to(zarr_format):
+    if fits(V3, zarr_format):
         document = _entry_or_document(store, path)
         if document is not None and not _is_entry_point(document, path):
             return V3
-    if V2.answers_to(zarr_format) and exists(store, V2, path):
+    if fits(V2, zarr_format) and exists(store, V2, path):
         return V2
-    draft = _draft(store) if DRAFT.answers_to(zarr_format) else None
+    draft = _draft(store) if fits(DRAFT, zarr_format) else None
     return draft if draft is not None and exists(store, draft, path) else None
 
 
@@ -276,24 +286,24 @@ def find_node(
     document = None
     if together:
         with suppress(MetadataError):  # raised again where the document is needed
-            get((node_prefix(path) + DOCUMENT, *V2.reading_keys(path, consolidated=use_consolidated)))
-    if V3.answers_to(zarr_format):
+            get((node_prefix(path) + DOCUMENT, *V2.keys(path).to_read(consolidated=use_consolidated)))
+    if fits(V3, zarr_format):
         (document,) = get((node_prefix(path) + DOCUMENT,))
         if document is not None and not _is_entry_point(document, path):
-            return V3, V3.parse(document if use_consolidated else V3.without_consolidated(document), path)
+            return V3, V3.parse(document if use_consolidated else without_consolidated(document), path)
     if document is not None and zarr_format is None:
         with suppress(MetadataError):  # raised again where the document is needed
             draft = _draft_of(document)
-            get([*V2.reading_keys(path), *(() if draft is None else draft.reading_keys(path))])
-    if V2.answers_to(zarr_format):
+            get([*V2.keys(path).to_read(), *(() if draft is None else draft.keys(path).to_read())])
+    if fits(V2, zarr_format):
         held = V2.fetch_consolidated(path, get) if alone and use_consolidated else None
         if held is None:
-            held = V2.fetch(path, get, consolidated=use_consolidated)
+            held = fetched(V2, path, get, consolidated=use_consolidated)
         if held is not None:
             return V2, V2.parse(held, path)
-    if DRAFT.answers_to(zarr_format):
+    if fits(DRAFT, zarr_format):
         format = _draft_of(get((DOCUMENT,))[0])
-        held = None if format is None else format.fetch(path, get)
+        held = None if format is None else fetched(format, path, get)
         if format is not None and held is not None:
             return format, parse_and_warn(format, held, path)
         if format is not None and _is_implied(store, format, path):
@@ -306,12 +316,12 @@ def find_consolidated(
 ) -> tuple[Format, GroupMetadata | None]:
     """The root, if it is a group with consolidated metadata; and its format, or the last format tried."""
     get = fetcher(store, "")
-    if V3.answers_to(zarr_format):
+    if fits(V3, zarr_format):
         (document,) = get((DOCUMENT,))
-        if document is not None or not V2.answers_to(zarr_format):
+        if document is not None or not fits(V2, zarr_format):
             is_node = document is not None and not _is_entry_point(document, "")
             return V3, _consolidated(V3.parse(document, "")) if is_node and document is not None else None
-    held = V2.fetch_consolidated("", get) if V2.answers_to(zarr_format) else None
+    held = V2.fetch_consolidated("", get) if fits(V2, zarr_format) else None
     return V2, None if held is None else _consolidated(V2.parse(held, ""))
 
 
@@ -342,7 +352,7 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
         except MetadataError:  # an unreadable node is replaced or stays aside
             return V3
     wanted = parse_format(zarr_format)
-    if found is not None and not found.answers_to(wanted.zarr_format):
+    if found is not None and not fits(found, wanted.zarr_format):
         raise MetadataError(
             f"the groups above it are stored in format {found.zarr_format}, so it must be too",
             path=path,
@@ -365,7 +375,7 @@ def _list_group(store: Store, format: Format, path: str) -> tuple[set[str], set[
     why: StoreCapabilityError | None = None
     if store.listable or store.traits.browsable:
         try:
-            return store.list_dir(format.listing_prefix(path))
+            return store.list_dir(format.keys(path).listing)
         except StoreCapabilityError as error:
             why = error
     raise StoreCapabilityError(
@@ -383,10 +393,10 @@ def children(store: Store, format: Format, path: str) -> list[str]:
     StoreCapabilityError
         If the store cannot list.
     """
-    sure, possible = format.child_names(*_list_group(store, format, path), path)
+    sure, possible = format.keys(path).child_names(*_list_group(store, format, path))
     prefix = node_prefix(path)
     names = sorted(sure | possible)
-    asked = {name: format.defining_keys(prefix + name) for name in names if name not in sure}
+    asked = {name: format.keys(prefix + name).defining for name in names if name not in sure}
     keys = [key for each in asked.values() for key in each]
     there = {
         key
@@ -440,14 +450,14 @@ def load_below(
         listings = parallel_map(lambda above: _list_group(store, format, above), level, store.concurrency)
         wanted: dict[str, tuple[str, ...]] = {}
         for above, (keys, prefixes) in zip(level, listings, strict=True):
-            sure, possible = format.child_names(keys, prefixes, above)
+            sure, possible = format.keys(above).child_names(keys, prefixes)
             names = sorted(sure | possible)
             for name in names if choose is None else choose(above[skipped:], names, len(level)):
                 if depth or name not in leave_out:
                     child = node_prefix(above) + name
                     # Pages of web servers may leave out names that begin with a dot.
                     listed = keys if store.listable else None
-                    wanted[child] = format.reading_keys(child, consolidated=False, listed=listed)
+                    wanted[child] = format.keys(child).to_read(consolidated=False, listed=listed)
         asked = [key for keys in wanted.values() for key in keys]
         values = dict(zip(asked, document_values(store, asked), strict=True))
         level = []
@@ -457,7 +467,7 @@ def load_below(
                 held = format.hold(GroupMetadata(zarr_format=format.zarr_format))
             if held is not None:
                 found[child[skipped:]] = held
-                if not isinstance(held, MetadataError) and not format.is_array(held):
+                if not isinstance(held, MetadataError) and not is_array(held):
                     level.append(child)
         depth += 1
     return found

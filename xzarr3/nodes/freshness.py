@@ -119,7 +119,7 @@ def _decoded_like(array: Array) -> tuple[Array, ...]:
 
 def _document_keys(array: Array) -> list[str]:
     """The keys of the documents that say how values are stored and decoded, the defining one first."""
-    return list(dict.fromkeys((array._key, array.format.attributes_key(array.path, array=True))))
+    return list(dict.fromkeys((array._key, array.format.keys(array.path).attributes(array=True))))
 
 
 def _needs_look(array: Array) -> bool:
@@ -191,7 +191,7 @@ def check_current(array: Array, version: object | None = None) -> None:
 
 def _coding_version(array: Array, version: object) -> object:
     """A version of the documents that define how values are decoded, from that of the array's document."""
-    attributes = array.format.attributes_key(array.path, array=True)
+    attributes = array.format.keys(array.path).attributes(array=True)
     return version if attributes == array._key else (version, array.store.versions([attributes])[0])
 
 

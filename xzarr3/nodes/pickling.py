@@ -117,7 +117,7 @@ class Known:
     def engine(self) -> Engine:
         """Reads and writes the stored units."""
         if self._engine is None:
-            prefix, metadata = self.format.chunk_prefix(self.path), self.metadata
+            prefix, metadata = self.format.keys(self.path).chunks, self.metadata
             store = transformed(self.store, prefix, metadata, metadata.storage_transformers)
             engine = Engine(store, prefix, metadata)
             with _lock:

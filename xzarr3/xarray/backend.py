@@ -34,6 +34,7 @@ from xzarr3.errors import (
     unknown_arguments,
 )
 from xzarr3.formats import ZarrFormat
+from xzarr3.formats.base import is_array
 from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node
 from xzarr3.options import Missing
@@ -384,7 +385,7 @@ def _groups(path: str, group: Group, chosen: _Options) -> Iterator[tuple[str, Gr
         if isinstance(held, MetadataError):  # It may be a group, so that it is passed over only if asked for.
             if name not in (chosen.drop_variables or ()):
                 raise left_out(held, name)
-        elif not group.format.is_array(held):
+        elif not is_array(held):
             below = group._bound(name, held)
             if isinstance(below, Group):
                 yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below, chosen)

@@ -133,7 +133,7 @@ class Commit:
                 raise
             # No document: a killed write left these keys, and they are not a node.
             self.store.erase_values(
-                [key for key in self.format.document_keys(path) if self.store.exists(key)]
+                [key for key in self.format.keys(path).documents if self.store.exists(key)]
             )
             self._place(new(overwrite=True))
 
@@ -305,7 +305,7 @@ class Commit:
                 options: Any = {"zarr_format": self.format.zarr_format, "use_consolidated": False}
                 open_group(self.store, mode="r+", **options).consolidate()
             elif changed:
-                besides = done if self.format.one_document else ()
+                besides = done if self.format.keys("").one_document else ()
                 refresh_consolidated(self.store, self.format, changed, besides=besides, before=before)
 
     def _refresh(self, group: ChangedGroup, changed: list[str], before: Before | None) -> None:
@@ -320,9 +320,9 @@ class Commit:
         attributes = group.attributes
         if attributes == group.group.metadata.attributes:
             attributes = None
-        key = format.attributes_key(path, array=False)
+        key = format.keys(path).attributes(array=False)
         # One write of the document, so that readers of the copies see all changes or none.
-        copies = names if key == format.consolidated_key(path) and format.one_document else []
+        copies = names if key == format.keys(path).consolidated and format.keys("").one_document else []
         if copies or attributes is not None:
             since = before if before is not None and before.key == key else None
             change = partial(_with_copies, self.store, format, path, copies, attributes, since)
@@ -332,7 +332,7 @@ class Commit:
             changed += [path, *own]
 
     def _is_consolidated(self) -> bool:
-        if self.format.one_document and "" in self._stored:
+        if self.format.keys("").one_document and "" in self._stored:
             return self._stored[""].consolidated is not None
         try:
             _, root = find_consolidated(self.store, self.format.zarr_format)

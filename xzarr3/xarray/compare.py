@@ -34,7 +34,8 @@ from xzarr3.errors import (
     one_of,
 )
 from xzarr3.formats import Format, ZarrFormat, parse_format
-from xzarr3.formats.base import node_prefix
+from xzarr3.formats.base import node_prefix, refusal
+from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.consolidated import check_consolidates
@@ -218,11 +219,10 @@ def _format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) ->
 
 def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: str) -> bool:
     """Whether the root shall contain the documents of all nodes after a write at ``path``."""
-    if format.consolidated_key("") is None:
+    if format.keys("").consolidated is None:
         if asked:
-            raise format.refuse(
-                "", "consolidated_metadata", "consolidated=True", "consolidated=None or False"
-            )
+            field, accepted = "consolidated_metadata", "consolidated=None or False"
+            raise refusal(format.zarr_format, field, "consolidated=True", accepted)
         return False
     if asked:
         check_consolidates(store)
@@ -248,7 +248,7 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
         arrays |= _as_stored(arrays, map(stored_name, dataset.variables), store)
     if not arrays:  # All variables are new.
         growing_dimensions(dataset, append_dim)
-    mask = group.format.fill_value_is_mask
+    mask = follows_version_2(group.format)
     slices: dict[Hashable, slice] = {}
     labels: dict[Hashable, Variable] = {}
     if asked.region is not None:

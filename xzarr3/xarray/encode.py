@@ -18,6 +18,7 @@ from xarray.coding import strings
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
 from xzarr3.errors import ArgumentError, ArgumentTypeError, listed, one_of
 from xzarr3.formats import Format
+from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.names import hints
 from xzarr3.nodes.array_settings import is_auto
 from xzarr3.nodes.auto_chunks import auto_chunks
@@ -74,13 +75,13 @@ def array_settings(variable: Variable, name: str, format: Format, *, explicit: b
     encoding = {key: value for key, value in variable.encoding.items() if key not in _IGNORED_KEYS}
     if encoding.get("_FillValue", ...) is None:
         del encoding["_FillValue"]
-    if format.configures_as_numcodecs and "compressor" in encoding:
+    if follows_version_2(format) and "compressor" in encoding:
         if explicit and "compressors" in encoding:
             raise ArgumentError(
                 f"encoding of variable {name!r} has 'compressor' and 'compressors'; give one of them"
             )
         encoding.setdefault("compressors", encoding.pop("compressor"))
-    known = [key for key in _STORAGE_KEYS if not (format.fill_value_is_mask and key == "fill_value")]
+    known = [key for key in _STORAGE_KEYS if not (follows_version_2(format) and key == "fill_value")]
     if explicit:
         unknown = [key for key in encoding if key not in known]
         if unknown:
@@ -193,7 +194,7 @@ def _left_open(
 ) -> dict[str, Any]:
     """The chunks and the fill value, where the settings of a variable have none."""
     found: dict[str, Any] = {}
-    if "fill_value" not in settings and variable.dtype.kind == "f" and not format.fill_value_is_mask:
+    if "fill_value" not in settings and variable.dtype.kind == "f" and not follows_version_2(format):
         found["fill_value"] = np.nan
     if "chunks" not in settings and "shards" not in settings:
         blocks: tuple[int, ...] | None = None

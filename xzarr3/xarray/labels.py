@@ -16,6 +16,7 @@ from xarray import Variable, conventions
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, listed
+from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.stores import MemoryStore
 from xzarr3.xarray.plan import stored_documents
 from xzarr3.xarray.variables import as_variable
@@ -111,7 +112,7 @@ def other_labels(found: Mapping[str, str]) -> ArgumentError:
 
 def decoded(array: Array, values: AnyArray) -> AnyArray:
     """Values of an array as xarray shows them, such as dates."""
-    stored = as_variable(array, array.format.fill_value_is_mask)
+    stored = as_variable(array, follows_version_2(array.format))
     variable = Variable(stored.dims if values.ndim else (), values, stored.attrs)
     found: AnyArray = conventions.decode_cf_variable(array.basename, variable).values
     return found

@@ -28,9 +28,9 @@ from xzarr3.errors import (
     one_of,
     shorten,
 )
-from xzarr3.formats import Format, ZarrFormat, documents
+from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.fill_value_attribute import encode_fill_value
+from xzarr3.formats.fill_value_attribute import encode_fill_value, follows_version_2
 from xzarr3.formats.nonfinite_attributes import finite_marks
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.array_settings import array_metadata
@@ -305,7 +305,7 @@ def _plan_array(
         attributes=attributes,
         format=format,
     )
-    if format.fill_value_is_mask:
+    if follows_version_2(format):
         make = partial(_with_mask, make)
         if fill_value is not None:
             settings["fill_value"] = fill_value
@@ -364,7 +364,7 @@ def stored_documents(format: Format, metadata: NodeMetadata, path: str) -> dict[
 
 def _dimension_names(variable: Variable, format: Format) -> list[str] | None:
     names = [str(dim) for dim in variable.dims]
-    return names if names or format.conventions_in_attributes else None  # As xarray does for no dimensions.
+    return names if names or follows_version_2(format) else None  # As xarray does for no dimensions.
 
 
 def _with_mask(make: Callable[..., ArrayMetadata], **settings: Any) -> ArrayMetadata:
@@ -384,13 +384,13 @@ def _attributes(
     is_nan = isinstance(fill_value, (float, np.floating)) and bool(np.isnan(fill_value))
     attributes = finite_marks(attributes, node, quiet=said and is_nan)
     encoded: dict[str, Any] = encode_attributes(attributes, path=node)
-    if fill_value is None or format.fill_value_is_mask:
+    if fill_value is None or follows_version_2(format):
         return encoded, fill_value
     if isinstance(fill_value, str):
         # xarray's own engine cannot open text with a _FillValue in this format; it masks missing_value alike.
         return {**encoded, "missing_value": str(fill_value)}, None
     try:
-        if variable.dtype.kind == "S" and not format.is_draft:
+        if variable.dtype.kind == "S" and not isinstance(format, DraftFormat):
             raise ArgumentError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
         encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
     except ValueError as error:

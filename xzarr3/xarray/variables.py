@@ -16,7 +16,8 @@ from xzarr3.arrays import Array
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.specs import OBJECT_CODECS
 from xzarr3.errors import MetadataError, StoreCapabilityError
-from xzarr3.formats.fill_value_attribute import decode_fill_value
+from xzarr3.formats.base import is_array
+from xzarr3.formats.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.formats.v2 import ARRAY
 from xzarr3.grid import Edges, Steps
 from xzarr3.groups import Group
@@ -60,7 +61,7 @@ class Xzarr3DataStore(AbstractDataStore):
         self._kept = None if keep_variables is None else dict.fromkeys(names_of(keep_variables))
         self.group_chunks = group_chunks
         masked = use_zarr_fill_value_as_mask
-        self.mask = group.format.fill_value_is_mask if masked is None else masked
+        self.mask = follows_version_2(group.format) if masked is None else masked
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Names and arrays that become variables; their documents are read concurrently."""
@@ -84,7 +85,7 @@ class Xzarr3DataStore(AbstractDataStore):
                 nodes = [
                     (name, group._node_or_error(name, held))
                     for name, held in group._held(0, self._dropped)
-                    if isinstance(held, MetadataError) or group.format.is_array(held)
+                    if isinstance(held, MetadataError) or is_array(held)
                 ]
         for name, node in nodes:
             if isinstance(node, MetadataError):
@@ -181,14 +182,14 @@ def as_variable(array: Array, mask: bool) -> Variable:
         **_codecs(array),
         "shards": units if sharded else None,
     }
-    if array.format.conventions_in_attributes:
+    if follows_version_2(array.format):
         _hide(attributes)
     else:
         encoding["serializer"] = array.serializer.to_json()
     if array.dtype.kind == "T":
         encoding["dtype"] = array.dtype
     if not mask:
-        if not array.format.fill_value_may_be_null:
+        if not follows_version_2(array.format):
             encoding["fill_value"] = meta.fill_value
         if "_FillValue" in attributes:
             attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
@@ -203,7 +204,7 @@ def _codecs(array: Array) -> dict[str, Any]:
 
     The codec of strings and objects is left out, since it follows from the data type.
     """
-    if not array.format.configures_as_numcodecs:
+    if not follows_version_2(array.format):
         return {
             "compressors": tuple([codec.to_json() for codec in array.compressors]),
             "filters": tuple([codec.to_json() for codec in array.filters]),

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
+from xzarr3.codecs.base import ArrayBytesCodec
+from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, UnknownExtensionError
-from xzarr3.formats.base import Document, DocumentKey, Format, node_prefix
+from xzarr3.formats.base import Document, DocumentKey, Format, Keys, node_prefix, refusal
 from xzarr3.model.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 
@@ -33,6 +35,50 @@ _ENTRY_FIELDS = {
     "metadata_encoding": _ENCODING,
     "extensions": "an array of extensions",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class DraftKeys(Keys):
+    """Keys in the draft: documents below ``meta/``, chunks below ``data/``."""
+
+    suffix: str
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        return self.of("array"), self.of("group")
+
+    @property
+    def array(self) -> str:
+        return self.of("array")
+
+    def attributes(self, *, array: bool) -> str:
+        return self.of("array" if array else "group")
+
+    @property
+    def chunks(self) -> str:
+        return f"data/{node_prefix(self.path)}"
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        return self.listing, self.chunks
+
+    @property
+    def listing(self) -> str:
+        return f"meta/{node_prefix(self.path)}"
+
+    def of(self, kind: str) -> str:
+        """The key of the document that makes the node an "array" or a "group"."""
+        return f"meta/{self.path}{'.' * bool(self.path)}{kind}{self.suffix}"
+
+    def child_names(self, keys: Iterable[str], prefixes: Iterable[str]) -> tuple[set[str], set[str]]:
+        skipped = len(self.listing)
+        endings = tuple(f".{kind}{self.suffix}" for kind in ("array", "group"))
+        names = {key[skipped : -len(end)] for key in keys for end in endings if key.endswith(end)}
+        names |= {prefix[skipped:-1] for prefix in prefixes}
+        return {name for name in names if name.strip(".") and not name.startswith("__zarr")}, set()
+
+    def to_read(self, *, consolidated: bool = True, listed: Collection[str] | None = None) -> tuple[str, ...]:
+        return self.documents if listed is None else tuple(key for key in self.documents if key in listed)
 
 
 @dataclass(frozen=True)
@@ -50,18 +96,15 @@ class DraftFormat(Format):
 
     Examples
     --------
-    >>> DRAFT.array_key("foo/baz"), DRAFT.array_key("")
+    >>> DRAFT.keys("foo/baz").array, DRAFT.keys("").array
     ('meta/foo/baz.array.json', 'meta/array.json')
-    >>> DRAFT.chunk_prefix("foo/baz")
+    >>> DRAFT.keys("foo/baz").chunks
     'data/foo/baz/'
     """
 
     zarr_format: ClassVar[Literal["3-draft"]] = "3-draft"
-    regular_grids_only: ClassVar[bool] = True
     implicit_groups: ClassVar[bool] = True
-    is_draft: ClassVar[bool] = True
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = DraftChunkKeyEncoding()
-    default_compressor: ClassVar[str] = "gzip"
 
     suffix: str = _SUFFIX
     minor: int = 0
@@ -100,7 +143,7 @@ class DraftFormat(Format):
         --------
         >>> encoding = {"type": "json", "metadata_key_suffix": ".txt"}
         >>> entry_point = {"zarr_format": URI, "metadata_encoding": encoding, "extensions": []}
-        >>> DraftFormat.from_entry_point(entry_point).array_key("sst")
+        >>> DraftFormat.from_entry_point(entry_point).keys("sst").array
         'meta/sst.array.txt'
         """
         from xzarr3.formats.draft.json import check_extensions, members
@@ -130,30 +173,8 @@ class DraftFormat(Format):
         encoding = {"type": "json", "metadata_key_suffix": self.suffix}
         return {ENTRY_POINT: {"zarr_format": URI, "metadata_encoding": encoding, "extensions": []}}
 
-    # Keys
-
-    def _key(self, path: str, kind: str) -> str:
-        if not path:
-            return f"meta/{kind}{self.suffix}"
-        return f"{self._below('meta', path)[:-1]}.{kind}{self.suffix}"
-
-    def _below(self, what: str, path: str) -> str:
-        return f"{what}/{node_prefix(path)}"
-
-    def document_keys(self, path: str) -> tuple[str, ...]:
-        return self._key(path, "array"), self._key(path, "group")
-
-    def defining_keys(self, path: str) -> tuple[str, ...]:
-        return self.document_keys(path)
-
-    def array_key(self, path: str) -> str:
-        return self._key(path, "array")
-
-    def attributes_key(self, path: str, *, array: bool) -> str:
-        return self._key(path, "array" if array else "group")
-
-    def chunk_prefix(self, path: str) -> str:
-        return self._below("data", path)
+    def keys(self, path: str) -> DraftKeys:
+        return DraftKeys(path, self.suffix)
 
     def place(self, key: str) -> DocumentKey | None:
         """The meaning of the key of a document; None for other keys.
@@ -169,46 +190,23 @@ class DraftFormat(Format):
         """
         kinds: tuple[Literal["array", "group"], ...] = ("array", "group")
         for kind in kinds:
-            if key == self._key("", kind):
+            if key == self.keys("").of(kind):
                 return DocumentKey("", kind)
-            prefix, ending = self._below("meta", ""), f".{kind}{self.suffix}"
+            prefix, ending = self.keys("").listing, f".{kind}{self.suffix}"
             path = key[len(prefix) : -len(ending)]
             names = path.split("/")
             if key.startswith(prefix) and key.endswith(ending) and all(name.strip(".") for name in names):
                 return DocumentKey(path, kind)
         return None
 
-    def prefixes(self, path: str) -> tuple[str, ...]:
-        return self._below("meta", path), self._below("data", path)
-
-    def listing_prefix(self, path: str) -> str:
-        return self._below("meta", path)
-
-    def child_names(
-        self, keys: Iterable[str], prefixes: Iterable[str], path: str
-    ) -> tuple[set[str], set[str]]:
-        skipped = len(self.listing_prefix(path))
-        endings = tuple(f".{kind}{self.suffix}" for kind in ("array", "group"))
-        names = {key[skipped : -len(end)] for key in keys for end in endings if key.endswith(end)}
-        names |= {prefix[skipped:-1] for prefix in prefixes}
-        return {name for name in names if name.strip(".") and not name.startswith("__zarr")}, set()
-
-    # Documents
-
-    def reading_keys(
-        self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
-    ) -> tuple[str, ...]:
-        keys = self.document_keys(path)
-        return keys if listed is None else tuple(key for key in keys if key in listed)
+    def usual_codecs(self, data_type: ZDType) -> tuple[ArrayBytesCodec, str]:
+        return super().usual_codecs(data_type)[0], "gzip"  # The draft has no codec zstd.
 
     def held(self, path: str, found: Mapping[str, Document]) -> dict[str, Document] | None:
         for kind in ("array", "group"):
-            if (key := self._key(path, kind)) in found:
+            if (key := self.keys(path).of(kind)) in found:
                 return {kind: found[key]}
         return None
-
-    def is_array(self, held: Mapping[str, Document]) -> bool:
-        return "array" in held
 
     def parse(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
         from xzarr3.formats.draft.arrays import parse_array
@@ -240,7 +238,7 @@ class DraftFormat(Format):
     def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
         from xzarr3.formats.draft.arrays import array_document
 
-        refuse = partial(self.refuse, path)
+        refuse = partial(refusal, self.zarr_format, path=path)
         if not self.minor:  # a document of a later minor version may have fields that this one lacks
             for name, value in meta.ignored.items() if meta.source else ():
                 if name not in ("extensions", "data_type"):
@@ -252,7 +250,7 @@ class DraftFormat(Format):
     def documents(
         self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Any] | None = None
     ) -> dict[str, Document]:
-        return {self._key(path, kind): document for kind, document in self.hold(meta, path).items()}
+        return {self.keys(path).of(kind): document for kind, document in self.hold(meta, path).items()}
 
 
 def _minor_version(uri: object) -> int:

@@ -8,16 +8,16 @@ netCDF-C (NCZarr). All other attributes and fields of NCZarr are kept unchanged.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from xzarr3._types import JSON
-from xzarr3.codecs.base import ArrayBytesCodec, Codec
-from xzarr3.codecs.registry import default_serializer
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
+from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import InvalidKeyError, MetadataError, listed
-from xzarr3.formats.base import Document, DocumentKey, Fetch, Format, fill_value_from_json, node_prefix
+from xzarr3.formats.base import Document, DocumentKey, Fetch, Format, Keys, fill_value_from_json, node_prefix
 from xzarr3.formats.v2.names import (
     ARRAY,
     ATTRIBUTES,
@@ -38,54 +38,75 @@ _KINDS: dict[str, Literal["array", "group", "other"]] = {ARRAY: "array", GROUP: 
 _KINDS.update(dict.fromkeys((ATTRIBUTES, CONSOLIDATED, *_NCZARR), "other"))
 
 
+class V2Keys(Keys):
+    """Keys in version 2: two documents for each node, one of them for its attributes."""
+
+    __slots__ = ()
+    one_document = False
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        return tuple(node_prefix(self.path) + name for name in _KINDS)
+
+    @property
+    def defining(self) -> tuple[str, ...]:
+        return (self.array, node_prefix(self.path) + GROUP)
+
+    @property
+    def array(self) -> str:
+        return node_prefix(self.path) + ARRAY
+
+    def attributes(self, *, array: bool) -> str:
+        return node_prefix(self.path) + ATTRIBUTES
+
+    @property
+    def consolidated(self) -> str:
+        return node_prefix(self.path) + CONSOLIDATED
+
+    def child_names(self, keys: Iterable[str], prefixes: Iterable[str]) -> tuple[set[str], set[str]]:
+        skipped = len(self.listing)
+        return set(), {below[skipped:-1] for below in prefixes}
+
+    def to_read(self, *, consolidated: bool = True, listed: Collection[str] | None = None) -> tuple[str, ...]:
+        names = [*OWN]
+        if consolidated:
+            names.append(CONSOLIDATED)
+        if listed is None or any(key.rpartition("/")[2] in _NCZARR for key in listed):
+            names.append(NCZARR_ARRAY)  # Exists only if the parent group has documents of NCZarr.
+        return tuple(node_prefix(self.path) + name for name in names)
+
+
 @dataclass(frozen=True)
 class V2Format(Format):
-    """Zarr version 2: two documents for each node, one of them for its attributes."""
+    """Zarr version 2."""
 
     zarr_format: ClassVar[Literal[2]] = 2
-    regular_grids_only: ClassVar[bool] = True
-    one_document: ClassVar[bool] = False
-    byte_order_in_data_type: ClassVar[bool] = True
-    configures_as_numcodecs: ClassVar[bool] = True
-    fill_value_may_be_null: ClassVar[bool] = True
-    conventions_in_attributes: ClassVar[bool] = True
-    fill_value_is_mask: ClassVar[bool] = True
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding("v2")
+    filter_kinds: ClassVar[type[Codec] | tuple[type[Codec], ...]] = (ArrayArrayCodec, BytesBytesCodec)
     _taken_names: ClassVar[tuple[str, ...]] = (*_KINDS, "zarr.json")
 
-    def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
-        """See :meth:`Format.codecs_elsewhere`.
+    def usual_codecs(self, data_type: ZDType) -> tuple[ArrayBytesCodec, str]:
+        """See :meth:`Format.usual_codecs`. The elements are stored in the byte order of their data type."""
+        serializer, compressor = super().usual_codecs(data_type)
+        if isinstance(serializer, BytesCodec) and data_type.byte_order == "big":
+            serializer = replace(serializer, endian="big")
+        return serializer, compressor
 
-        Text stored as JSON, and elements of a fixed length stored as ones of any length, get the default
-        serializer of their data type.
-        """
-        odd = {"numcodecs.json2"} if meta.data_type.is_variable else {"vlen-utf8", "vlen-bytes"}
-        if odd.isdisjoint(codec.name for codec in meta.codecs):
-            return meta.codecs
-        usual = default_serializer(meta.data_type)
-        return tuple(usual if isinstance(codec, ArrayBytesCodec) else codec for codec in meta.codecs)
+    def adopt(self, meta: ArrayMetadata) -> ArrayMetadata:
+        """See :meth:`Format.adopt`. Data types and codecs stay, since this format may have them."""
+        from xzarr3.formats.fill_value_attribute import from_fill_value_attribute
 
-    def document_keys(self, path: str) -> tuple[str, ...]:
-        return tuple(node_prefix(path) + name for name in _KINDS)
+        encoding = self.chunk_key_encoding
+        return from_fill_value_attribute(
+            replace(meta, chunk_key_encoding=encoding, zarr_format=self.zarr_format, origin=None)
+        )
 
-    def defining_keys(self, path: str) -> tuple[str, ...]:
-        return (node_prefix(path) + ARRAY, node_prefix(path) + GROUP)
-
-    def array_key(self, path: str) -> str:
-        return node_prefix(path) + ARRAY
-
-    def attributes_key(self, path: str, *, array: bool) -> str:
-        return node_prefix(path) + ATTRIBUTES
+    def keys(self, path: str) -> V2Keys:
+        return V2Keys(path)
 
     def place(self, key: str) -> DocumentKey | None:
         path, _, name = key.rpartition("/")
         return DocumentKey(path, _KINDS[name]) if name in _KINDS else None
-
-    def child_names(
-        self, keys: Iterable[str], prefixes: Iterable[str], path: str
-    ) -> tuple[set[str], set[str]]:
-        skipped = len(node_prefix(path))
-        return set(), {below[skipped:-1] for below in prefixes}
 
     def check_name(self, name: str, path: str) -> None:
         if name in ("", ".", "..") or "\\" in name or name in self._taken_names:
@@ -93,16 +114,6 @@ class V2Format(Format):
                 f"not a name for a node: {name!r} in path {path!r}; accepted: names that are not empty, '.' "
                 f"or '..', have no backslash and are none of {listed(self._taken_names)}"
             )
-
-    def reading_keys(
-        self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
-    ) -> tuple[str, ...]:
-        names = [*OWN]
-        if consolidated:
-            names.append(CONSOLIDATED)
-        if listed is None or any(key.rpartition("/")[2] in _NCZARR for key in listed):
-            names.append(NCZARR_ARRAY)  # Exists only if the parent group has documents of NCZarr.
-        return tuple(node_prefix(path) + name for name in names)
 
     def held(self, path: str, found: Mapping[str, Document]) -> dict[str, Document] | None:
         prefix = node_prefix(path)
@@ -115,15 +126,13 @@ class V2Format(Format):
         return {name: found[prefix + name] for name in wanted if prefix + name in found}
 
     def fetch_consolidated(self, path: str, get: Fetch) -> dict[str, Document] | None:
+        """Fetch the documents of a group from its consolidated metadata alone; None if these have none."""
         (document,) = get((node_prefix(path) + CONSOLIDATED,))
         metadata = None if document is None else document.get("metadata")
         if document is None or not isinstance(metadata, dict) or not isinstance(metadata.get(GROUP), dict):
             return None
         own = {name: metadata[name] for name in (GROUP, ATTRIBUTES) if name in metadata}
         return {**own, CONSOLIDATED: document}
-
-    def is_array(self, held: Mapping[str, Document]) -> bool:
-        return ARRAY in held
 
     def parse(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
         from xzarr3.formats.v2.parse import parse
@@ -156,12 +165,6 @@ class V2Format(Format):
                 "metadata": metadata,
             }
         return documents
-
-    def consolidated_key(self, path: str) -> str:
-        return node_prefix(path) + CONSOLIDATED
-
-    def without_consolidated(self, held: dict[str, Document]) -> dict[str, Document]:
-        return {name: document for name, document in held.items() if name != CONSOLIDATED}
 
     def update_consolidated(
         self, document: Document, relative: str, meta: NodeMetadata | None
