@@ -22,7 +22,7 @@ from xzarr3.codecs.sharding import Shard
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.display.shown import Description
 from xzarr3.dtypes import Struct, ZDType
-from xzarr3.errors import MetadataError, SelectionError, one_of, short_traceback
+from xzarr3.errors import SelectionError, located, one_of, short_traceback
 from xzarr3.formats import Format, parse_format
 from xzarr3.grid import ChunkLengths, Grid, as_lengths
 from xzarr3.io.executor import Engine
@@ -982,11 +982,8 @@ class Array(Node):
         return not self.shape or self.dimension_names == (self.basename,)
 
     def _cast(self, values: npt.ArrayLike, data_type: ZDType) -> AnyArray:
-        try:
+        with located(path=self.path):
             return data_type.cast_array(values)
-        except MetadataError as error:
-            error.at(path=self.path)
-            raise
 
     def fitted(self, values: npt.ArrayLike, shape: tuple[int, ...]) -> AnyArray:
         """``values`` converted to the data type and broadcast to a selection of this shape.

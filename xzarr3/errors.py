@@ -226,6 +226,28 @@ class MetadataError(Xzarr3Error, ValueError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class located:  # noqa: N801
+    """Adds the place to a :class:`MetadataError` that is raised within; see :meth:`MetadataError.at`.
+
+    Examples
+    --------
+    >>> with located(path="sst", field="codecs[0]"):
+    ...     raise MetadataError("not a codec", field="name")
+    Traceback (most recent call last):
+    xzarr3.errors.MetadataError: node '/sst', field 'codecs[0].name': not a codec
+    """
+
+    def __init__(self, path: str | None = None, field: str | None = None) -> None:
+        self.path, self.field = path, field
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, MetadataError):
+            error.at(self.path, self.field)
+
+
 class UnknownExtensionError(MetadataError):
     """A document names a data type, codec, chunk grid or other extension that xzarr3 does not know."""
 

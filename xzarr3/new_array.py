@@ -16,7 +16,7 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed
+from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed, located
 from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.base import fits, node_prefix
 from xzarr3.formats.nonfinite_attributes import finite_attributes
@@ -198,11 +198,8 @@ def _planned(
             "an array needs a shape and a data type", path=path, field="shape" if shape is None else "dtype",
             accepted="'shape' and 'dtype', or 'data'",
         )  # fmt: skip
-    try:
+    with located(path=path):
         meta = array_metadata(shape=shape, dtype=dtype, format=format, literal=True, **options)
-    except MetadataError as error:
-        error.at(path=path)
-        raise
     array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
     if not (values is None or lazy or is_copied):  # what cannot be stored raises here, before anything is
         values = array.fitted(values, array.shape)

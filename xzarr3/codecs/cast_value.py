@@ -28,7 +28,7 @@ from xzarr3.codecs._casting import INTEGERS, NUMBERS, Fail, Rounding, cast
 from xzarr3.codecs._fill import encoded_fill_value
 from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, listed, shorten
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, listed, located, shorten
 from xzarr3.fields import parsed
 
 _MAP = (
@@ -41,11 +41,8 @@ Pair = tuple[JSON, JSON]
 
 
 def _data_type(value: Any, field: str) -> ZDType:
-    try:
+    with located(field=field):
         return parse_dtype(value, zarr_format=3).in_native_order()
-    except MetadataError as error:
-        error.at(field=field)
-        raise
 
 
 def _as_given(value: Any, field: str) -> Any:

@@ -26,7 +26,7 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import ChunkDecodeError, MetadataError
+from xzarr3.errors import ChunkDecodeError, MetadataError, located
 from xzarr3.fields import parsed
 
 _DATA_TYPES = (
@@ -67,11 +67,8 @@ class N5DefaultCodec(ArrayBytesCodec):
     def evolve(self, spec: ChunkSpec) -> Self:
         reverse = TransposeCodec(tuple(range(len(spec.shape)))[::-1])
         codecs = self.codecs or (reverse, BytesCodec("big"))
-        try:
+        with located(field="configuration"):
             return replace(self, codecs=CodecChain(codecs, spec).codecs)
-        except MetadataError as error:
-            error.at(field="configuration")
-            raise
 
     def check(self, spec: ChunkSpec) -> None:
         self.require_data_type(spec, _DATA_TYPES)

@@ -17,7 +17,7 @@ from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayBytesCodec, Codec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, did_you_mean
+from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, did_you_mean, located
 from xzarr3.extensions import parse_extension
 
 if TYPE_CHECKING:
@@ -243,11 +243,8 @@ def remembered(key: object, make: Callable[[], _Made]) -> _Made:
 
 def _each_codec(data: list[JSON], field: str) -> Iterator[Codec]:
     for at, item in enumerate(data):
-        try:
+        with located(field=f"{field}[{at}]"):
             codec = codec_from_json(item)
-        except MetadataError as error:
-            error.at(field=f"{field}[{at}]")
-            raise
         if codec is not None:
             yield codec
 

@@ -29,7 +29,7 @@ from xzarr3.codecs.crc32c import Crc32cCodec
 from xzarr3.codecs.pipeline import CodecChain, most_encoded
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes import UInt64
-from xzarr3.errors import ChunkDecodeError, ChunkError, MetadataError
+from xzarr3.errors import ChunkDecodeError, ChunkError, MetadataError, located
 from xzarr3.fields import Meta, parsed
 from xzarr3.grid import RegularGrid
 from xzarr3.tracing.counters import add, process
@@ -124,11 +124,8 @@ class Shard:
             )
         self.counts = self.grid.counts(spec.shape)
         self.number = math.prod(self.counts)
-        try:
+        with located(field="configuration"):
             self.inner = CodecChain(codec.codecs, ChunkSpec(lengths, spec.data_type, spec.fill_value))
-        except MetadataError as error:
-            error.at(field="configuration")
-            raise
         index_spec = ChunkSpec((*self.counts, 2), UInt64(), np.uint64(EMPTY))
         try:
             self.index_chain = CodecChain(codec.index_codecs, index_spec)

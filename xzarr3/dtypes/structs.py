@@ -31,7 +31,13 @@ from xzarr3.dtypes.specs import (
     split_v3,
     to_base64,
 )
-from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed, shorten
+from xzarr3.errors import (
+    DataTypeValidationError,
+    UnknownExtensionError,
+    listed,
+    located,
+    shorten,
+)
 
 _NAMES = ("struct", "structured")
 _VARIABLE = "elements of a field have no fixed size"
@@ -107,11 +113,8 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             inner, _, *title = dtype.fields[name]
             if title:
                 raise _refused("a field has a title", title[0], "fields that have a name only", name)
-            try:
+            with located(field=f"fields.{name}"):
                 fields.append((name, registry.match_dtype(inner)))
-            except MetadataError as error:
-                error.at(field=f"fields.{name}")
-                raise
         return cls(tuple(fields))
 
     @property
@@ -180,11 +183,8 @@ class Struct(ZDType[np.dtype[Any], np.void]):
     def _to_json_v3(self) -> Any:
         fields = []
         for name, data_type in self.fields:
-            try:
+            with located(field=f"fields.{name}"):
                 fields.append({"name": name, "data_type": data_type.to_json(3)})
-            except MetadataError as error:
-                error.at(field=f"fields.{name}")
-                raise
         return {"name": self._zarr_v3_name, "configuration": {"fields": fields}}
 
     # Scalars
@@ -232,11 +232,8 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             )
         scalars = {}
         for name, data_type in self.fields:
-            try:
+            with located(field=name):
                 scalars[name] = data_type.cast_scalar(given[name])
-            except MetadataError as error:
-                error.at(field=name)
-                raise
         return self._of(scalars)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.void:
@@ -254,11 +251,8 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             )
         scalars = {}
         for name, data_type in self.fields:
-            try:
+            with located(field=name):
                 scalars[name] = data_type.from_json_scalar(data[name], zarr_format=zarr_format)
-            except MetadataError as error:
-                error.at(field=name)
-                raise
         return self._of(scalars)
 
     def _from_text(self, data: str, stored: Self) -> np.void:
@@ -299,11 +293,8 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         for name, data_type in self.fields:
             if data_type.has_unused_bits:
                 stored = result[name]
-                try:
+                with located(field=name):
                     found = data_type.decoded(stored)
-                except MetadataError as error:
-                    error.at(field=name)
-                    raise
                 if found is not stored:
                     result = array.copy() if result is array else result
                     result[name] = found
@@ -327,11 +318,8 @@ class Struct(ZDType[np.dtype[Any], np.void]):
                     raise ValueError(f"field '{name}' holds arrays")
             except ValueError as error:  # with the dimensions of the field, more dimensions than numpy allows
                 raise self._cannot_hold(given, str(error)) from error
-            try:
+            with located(field=name):
                 result[name][...] = data_type.cast_array(part)
-            except MetadataError as error:
-                error.at(field=name)
-                raise
         return result
 
     def _of_objects(self, values: Any) -> AnyArray:
@@ -356,11 +344,8 @@ Structured = Struct
 
 
 def _field_type(data: Any, zarr_format: ZarrFormat, name: object) -> ZDType:
-    try:
+    with located(field=f"fields.{name}"):
         return registry.match_json(data, zarr_format=zarr_format)
-    except MetadataError as error:
-        error.at(field=f"fields.{name}")
-        raise
 
 
 def _byte_orders(fields: Iterable[tuple[str, ZDType]]) -> list[str]:

@@ -16,7 +16,7 @@ from xzarr3.codecs.base import Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes.registry import registry
-from xzarr3.errors import MetadataError, UnknownExtensionError
+from xzarr3.errors import MetadataError, UnknownExtensionError, located
 from xzarr3.extensions import EXTENSION, is_optional, parse_extension, unknown_fields
 from xzarr3.fields import Meta, fields_of
 from xzarr3.formats.base import (
@@ -109,11 +109,8 @@ def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
 
 def _extension(value: Any, field: str) -> tuple[str, dict[str, Any]]:
     """Name and configuration of an extension point that must be understood."""
-    try:
+    with located(field=field):
         found = parse_extension(value)
-    except MetadataError as error:
-        error.at(field=field)
-        raise
     if found.optional:
         raise MetadataError(
             "this field must be understood",
@@ -133,11 +130,8 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     check_shape(shape)
     transformers = tuple(_storage_transformers(typed.storage_transformers))
     named = _data_type(typed.data_type)
-    try:
+    with located(field="data_type"):
         data_type = registry.match_json(named, zarr_format=3)
-    except MetadataError as error:
-        error.at(field="data_type")
-        raise
     fill_value = fill_value_from_json(data_type, typed.fill_value, 3)
     names = typed.dimension_names
     if names is not None and len(names) != len(shape):

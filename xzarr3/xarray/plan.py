@@ -25,6 +25,7 @@ from xzarr3.errors import (
     MetadataError,
     UnknownNameError,
     Xzarr3Error,
+    located,
     one_of,
     shorten,
 )
@@ -309,12 +310,9 @@ def _plan_array(
         make = partial(_with_mask, make)
         if fill_value is not None:
             settings["fill_value"] = fill_value
-    try:
+    with located(path=node):
         metadata = made_with_settings(make, settings, encoded, format, explicit=explicit, growing=growing)
         stored = stored_documents(format, metadata, node)
-    except MetadataError as error:
-        error.at(path=node)
-        raise
     data = encoded.data if is_lazy(encoded.data) else np.asarray(encoded.data)
     return PlannedArray(name, data, metadata, stored, keep_empty)
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from xzarr3.codecs.base import ArrayBytesCodec
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import MetadataError, UnknownExtensionError
+from xzarr3.errors import MetadataError, UnknownExtensionError, located
 from xzarr3.formats.base import Document, DocumentKey, Format, Keys, node_prefix, refusal
 from xzarr3.model.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -148,7 +148,7 @@ class DraftFormat(Format):
         """
         from xzarr3.formats.draft.json import check_extensions, members
 
-        try:
+        with located(path=""):
             minor = _minor_version(document.get("zarr_format", ...))
             if isinstance(document.get("metadata_encoding"), str):
                 raise UnknownExtensionError(
@@ -159,9 +159,6 @@ class DraftFormat(Format):
             members(document, _ENTRY_FIELDS, lenient=minor > 0)
             suffix = _key_suffix(document["metadata_encoding"], lenient=minor > 0)
             check_extensions(document["extensions"], lenient=minor > 0)
-        except MetadataError as error:
-            error.at(path="")
-            raise
         found = cls(suffix, minor)
         if dict(document) == found.hierarchy_documents()[ENTRY_POINT]:
             return found

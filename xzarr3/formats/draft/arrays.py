@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from xzarr3._types import JSON, Scalar
-from xzarr3.errors import DataTypeValidationError, MetadataError, printable
+from xzarr3.errors import DataTypeValidationError, located, printable
 from xzarr3.formats.base import fill_value_from_json, lengths_of
 from xzarr3.formats.draft.codecs import chunk_grid_from_json, codecs_from_json, codecs_to_json, with_shards
 from xzarr3.formats.draft.json import (
@@ -52,11 +52,8 @@ def parse_array(held: Mapping[str, Any], *, lenient: bool = False) -> ArrayMetad
     found, unknown = members(document, ARRAY_FIELDS, _OPTIONAL, lenient=lenient)
     shape = lengths_of(found["shape"], "shape")
     check_shape(shape)
-    try:
+    with located(field="data_type"):
         named = data_type_from_json(found["data_type"])
-    except MetadataError as error:
-        error.at(field="data_type")
-        raise
     fill_value, fill_is_null = _fill_value_or_default(named, found["fill_value"])
     chunk_shape, separator = chunk_grid_from_json(found["chunk_grid"], shape)
     check_extensions(found["extensions"], lenient=lenient)

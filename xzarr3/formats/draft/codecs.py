@@ -17,7 +17,7 @@ from xzarr3.codecs.blosc import BloscCodec, CName
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.gzip import GzipCodec
 from xzarr3.codecs.transpose import TransposeCodec
-from xzarr3.errors import MetadataError, UnknownExtensionError, listed
+from xzarr3.errors import MetadataError, UnknownExtensionError, listed, located
 from xzarr3.fields import Meta, read
 from xzarr3.formats.base import chunk_shape_of, lengths_of
 from xzarr3.formats.draft.json import Refuse, invalid, items_of, members, string_of
@@ -60,11 +60,8 @@ def _codec(item: object, ndim: int, field: str) -> Codec:
     configuration = found.get("configuration", {})
     if not isinstance(configuration, dict):
         raise invalid(f"{field}.configuration", configuration, "an object")
-    try:
+    with located(field=field):
         return _CODEC_OF[match[1]](configuration, ndim)
-    except MetadataError as error:
-        error.at(field=field)
-        raise
 
 
 @dataclass(frozen=True)
