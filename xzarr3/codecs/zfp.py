@@ -15,11 +15,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from xzarr3._types import JSON, AnyArray, Buffer
+from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec
 from xzarr3.codecs.numcodecs.base import NumcodecsCodec
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
@@ -38,11 +38,12 @@ _LOSSLESS = _MIN_EXP - 1
 _MOST_BITS, _MOST = 2**15, 2**31 - 1  # most bits of a block that a header can hold
 _LENGTHS = {1: 2**48, 2: 2**24, 3: 2**16, 4: 2**12}  # longest that a header can hold, by number of dimensions
 _TYPES = ("int32", "int64", "float32", "float64")
-_AS = {
-    "int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int32",
-    "uint64": "int64", "float16": "float32", **{name: name for name in _TYPES},
+_AS: dict[str, tuple[str, int, int]] = {
+    "int8": ("int32", 0, 23), "uint8": ("int32", 2**7, 23), "int16": ("int32", 0, 15),
+    "uint16": ("int32", 2**15, 15), "uint32": ("int32", 0, 0), "uint64": ("int64", 0, 0),
+    "float16": ("float32", 0, 0), **{name: (name, 0, 0) for name in _TYPES},
 }  # fmt: skip
-"""The data types, and the dtype that zfp gets for each."""
+"""The data types: the dtype that zfp gets, what is subtracted from integers, and how far they are shifted."""
 _LEAST_BITS = {"float32": 1 + 8, "float64": 1 + 11}  # with fewer for a block, zfp writes beyond its memory
 _LARGEST = {"int32": 2**30, "int64": 2**62}
 _SURE = {"float32": 2.0**-20, "float64": 2.0**-48}  # bound of errors, relative to the largest number
@@ -81,7 +82,7 @@ class _Zfp(ArrayBytesCodec):
     @staticmethod
     def _field(spec: ChunkSpec) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and dtype of the array that zfp gets."""
-        return spec.shape or (1,), np.dtype(_AS[spec.dtype.name])
+        return spec.shape or (1,), np.dtype(_AS[spec.dtype.name][0])
 
     def check(self, spec: ChunkSpec) -> None:
         self.require_data_type(spec, self._data_types)
@@ -109,10 +110,18 @@ class _Zfp(ArrayBytesCodec):
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
         shape, dtype = self._field(spec)
-        values = self._promoted(np.ascontiguousarray(array, dtype=spec.dtype), dtype).reshape(shape)
+        values = np.ascontiguousarray(array, dtype=spec.dtype).reshape(shape)
+        if values.dtype.kind == "u" and values.max(initial=0) > np.iinfo(dtype).max:
+            raise ChunkEncodeError(
+                f"{values.max()} is more than '{dtype}' can hold, the type in which zfp stores it",
+                codec=self.name,
+            )
+        _, offset, shift = _AS[spec.dtype.name]
+        values = values.astype(dtype)
+        if shift:
+            values = (values - dtype.type(offset)) << shift
         arguments = self._arguments
-        if arguments:
-            self._check_lossy(values)
+        self._refuse_lost(values if arguments else values[:0])
         try:
             data: bytes = self._zfpy.compress_numpy(values, write_header=self._has_header, **arguments)
         except _FAILURES as error:
@@ -131,48 +140,21 @@ class _Zfp(ArrayBytesCodec):
                 )
         return data
 
-    def _check_lossy(self, values: AnyArray) -> None:
+    def _refuse_lost(self, values: AnyArray) -> None:
         """Refuse values that every lossy mode would decode wrongly: NaN, infinity and very large integers."""
         if values.dtype.kind == "f":
-            if not np.isfinite(values).all():
-                raise ChunkEncodeError(
-                    "zfp keeps NaN and infinity only if it is lossless; replace them with finite numbers, "
-                    "and choose a finite fill value: it fills the parts of chunks past the edges",
-                    codec=self.name,
-                )
-            return
-        most = _LARGEST[values.dtype.name]
-        if values.size and (values.max() > most or values.min() < -most):
-            raise ChunkEncodeError(
-                f"zfp keeps integers of '{values.dtype}' beyond {most} only if it is lossless; found "
-                f"{values.min()} to {values.max()}",
-                codec=self.name,
+            lost, what = not np.isfinite(values).all(), "NaN and infinity"
+            advice = (
+                "replace them with finite numbers, and choose a finite fill value: it fills the parts of "
+                "chunks past the edges"
             )
-
-    def _promoted(self, values: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
-        own, bits = values.dtype, 8 * values.dtype.itemsize
-        if own.itemsize == dtype.itemsize or own.kind == "f":
-            if own.kind == "u" and values.max(initial=0) > np.iinfo(dtype).max:
-                raise ChunkEncodeError(
-                    f"{values.max()} is more than '{dtype}' can hold, the type in which zfp stores '{own}'",
-                    codec=self.name,
-                )
-            return values.astype(dtype)
-        offset = 1 << (bits - 1) if own.kind == "u" else 0
-        return (values.astype(dtype) - dtype.type(offset)) << (31 - bits)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def _demoted(values: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
-        bits = 8 * dtype.itemsize
-        if values.dtype == dtype:
-            return values
-        if dtype.kind == "f":
-            with np.errstate(over="ignore"):
-                return values.astype(dtype)
-        if dtype.itemsize < values.dtype.itemsize:
-            values = (values >> (31 - bits)) + values.dtype.type(1 << (bits - 1) if dtype.kind == "u" else 0)
-        limits = np.iinfo(dtype)
-        return values.clip(limits.min, min(limits.max, np.iinfo(values.dtype).max)).astype(dtype)
+        else:
+            most = _LARGEST[values.dtype.name]
+            found = values.min(initial=0), values.max(initial=0)
+            lost, what = found[0] < -most or found[1] > most, f"integers of '{values.dtype}' beyond {most}"
+            advice = f"found {found[0]} to {found[1]}"
+        if lost:
+            raise ChunkEncodeError(f"zfp keeps {what} only if it is lossless; {advice}", codec=self.name)
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
         shape, dtype = self._field(spec)
@@ -195,7 +177,14 @@ class _Zfp(ArrayBytesCodec):
                 raise ChunkDecodeError(f"not valid zfp data: {error}", codec=self.name) from error
         if results[0].tobytes() != results[1].tobytes():
             raise ChunkDecodeError(f"zfp data end early, after {len(data)} bytes", codec=self.name)
-        return self._demoted(results[0].reshape(shape), spec.dtype).reshape(spec.shape)
+        values, (_, offset, shift) = results[0].reshape(spec.shape), _AS[spec.dtype.name]
+        if shift:
+            values = (values >> shift) + dtype.type(offset)
+        if dtype != spec.dtype and dtype.kind == "i":
+            limits = np.iinfo(spec.dtype)  # type: ignore[type-var]
+            values = values.clip(limits.min, min(limits.max, np.iinfo(dtype).max))
+        with np.errstate(over="ignore"):
+            return values.astype(spec.dtype)  # type: ignore[no-any-return]
 
     @staticmethod
     def _check_header(
@@ -313,6 +302,8 @@ class ZfpyCodec(NumcodecsCodec, _Zfp):
         Stored bits for each number.
     precision : int
         Kept bits of each number.
+    compression_kwargs : None
+        What older versions of numcodecs write: the parameter of the mode once more.
     """
 
     name = "numcodecs.zfpy"
@@ -321,22 +312,15 @@ class ZfpyCodec(NumcodecsCodec, _Zfp):
     tolerance: Number = -1
     rate: Number = -1
     precision: Annotated[int, Meta(ge=-1, le=64)] = -1
+    compression_kwargs: dict[str, Number] | None = None  # numcodecs repeats the parameter here
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.compression_kwargs not in (None, {self._field_of_mode: getattr(self, self._field_of_mode)}):
+            raise self.wrong("compression_kwargs", self.compression_kwargs, "null")
+        object.__setattr__(self, "compression_kwargs", None)
         if not (self.rate <= 64 if self.mode != 2 else 0 < self.rate <= 64):
             raise self.wrong("rate", self.rate, "a number above 0, at most 64")
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        # numcodecs repeats the parameters as arguments of zfpy.
-        kept = configuration.get("compression_kwargs")
-        codec = super().from_configuration(
-            {name: value for name, value in configuration.items() if name != "compression_kwargs"}
-        )
-        if kept not in (None, {codec._field_of_mode: getattr(codec, codec._field_of_mode)}):
-            raise codec.wrong("compression_kwargs", kept, "null")
-        return codec
 
     @property
     def _field_of_mode(self) -> str:
