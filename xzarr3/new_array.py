@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
+from xzarr3.conventions.nonfinite_attributes import finite_attributes
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed, located
 from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.base import fits, node_prefix
-from xzarr3.formats.nonfinite_attributes import finite_attributes
 from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.names import hint

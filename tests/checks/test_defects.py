@@ -264,7 +264,7 @@ DEFECTS: dict[str, tuple[str, tuple[Any, ...], str, Plant]] = {
 
 def xzarr3_fill(value: float) -> Any:
     """A fill value as xarray writes it in attributes."""
-    from xzarr3.formats.fill_value_attribute import encode_fill_value
+    from xzarr3.conventions.fill_value_attribute import encode_fill_value
 
     return encode_fill_value(value, np.dtype("float64"))
 

@@ -17,7 +17,7 @@ import xzarr3
 from xzarr3 import LocalStore, MemoryStore, MetadataError, NodeExistsError, Store
 from xzarr3.cli import main
 from xzarr3.codecs import GzipCodec, ZstdCodec
-from xzarr3.formats.fill_value_attribute import encode_fill_value
+from xzarr3.conventions.fill_value_attribute import encode_fill_value
 from xzarr3.stores import WrapperStore
 
 FORMATS = (3, 2, "3-draft")

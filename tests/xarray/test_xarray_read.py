@@ -25,7 +25,7 @@ from dask.base import tokenize
 from xarray.core import indexing
 
 import xzarr3
-from xzarr3.formats.fill_value_attribute import decode_fill_value, encode_fill_value
+from xzarr3.conventions.fill_value_attribute import decode_fill_value, encode_fill_value
 from xzarr3.xarray import backend
 from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
 from xzarr3.xarray.lazy import LazyArray

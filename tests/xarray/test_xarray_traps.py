@@ -22,8 +22,8 @@ from _waiting import WaitingStore
 
 import xzarr3
 from xzarr3 import MemoryStore, to_zarr
+from xzarr3.conventions.fill_value_attribute import encode_fill_value
 from xzarr3.errors import ChangedError, ConflictError, MetadataError
-from xzarr3.formats.fill_value_attribute import encode_fill_value
 from xzarr3.xarray import open_dataset
 
 pytestmark = pytest.mark.filterwarnings(

@@ -18,9 +18,9 @@ from xzarr3.advice.patterns import Roles, roles
 from xzarr3.api import create_array
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
+from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.errors import ArgumentTypeError
 from xzarr3.formats import V3
-from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.groups import Group
 from xzarr3.nodes.array_settings import array_metadata, chosen_serializer
 from xzarr3.stores import MemoryStore, Store

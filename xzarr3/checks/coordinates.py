@@ -17,8 +17,8 @@ from xzarr3.checks.chunks import is_too_large
 from xzarr3.checks.keys import Listing, is_coordinate
 from xzarr3.checks.report import Findings
 from xzarr3.checks.shard_indexes import not_decoded
+from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.errors import ChunkError, StoreError, shorten
-from xzarr3.formats.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.options import memory_for_values
 
 _PART, _LEAST = 2**20, 2**10  # Elements that are read at once, by the memory that there is.

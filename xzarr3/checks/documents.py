@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from xzarr3.checks.report import Findings
+from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.differences.documents import compare_documents
 from xzarr3.display.report import brief
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.formats import Format
 from xzarr3.formats.base import Held, is_array, node_prefix, without_consolidated
-from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.formats.v2 import DIMENSIONS, V2
 from xzarr3.formats.v3 import V3
 from xzarr3.groups import bind

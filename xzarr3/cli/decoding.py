@@ -8,8 +8,8 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
+from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.errors import MetadataError
-from xzarr3.formats.fill_value_attribute import follows_version_2
 
 
 def decoded(array: Array, values: AnyArray) -> AnyArray:

@@ -9,12 +9,12 @@ from typing import cast
 from xzarr3.arrays import Array
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.conventions.fill_value_attribute import with_same_mask, without_literals
+from xzarr3.conventions.nonfinite_attributes import as_text, finite_attributes, is_finite
 from xzarr3.copying.settings import KEEP, Settings, is_keep
 from xzarr3.errors import MetadataError, did_you_mean, levels_to_caller, listed, printable
 from xzarr3.formats import Format
 from xzarr3.formats.base import fits
-from xzarr3.formats.fill_value_attribute import without_literals
-from xzarr3.formats.nonfinite_attributes import as_text, finite_attributes, is_finite
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, Origin
 
@@ -47,7 +47,7 @@ def translated(
             return meta if _is_stored_alike(meta, node.metadata) else _as_parsed(meta, format, node.path)
         if meta.ignored:
             _warn_of_ignored(node)
-        meta = format.adopt(meta)
+        meta = with_same_mask(format.adopt(meta), meta)
         return _as_parsed(without_literals(meta, format, node.path), format, node.path)
     except MetadataError as error:
         error.at(path=node.path)

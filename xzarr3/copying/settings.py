@@ -15,10 +15,10 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.errors import ArgumentTypeError, MetadataError
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.grid import Grid, RegularGrid
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata

@@ -10,10 +10,10 @@ from typing import Any
 from xzarr3.arrays import Array
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.sharding import ShardingCodec
+from xzarr3.conventions.fill_value_attribute import follows_version_2, to_fill_value_attribute
 from xzarr3.differences.report import FieldDifference, Kind
 from xzarr3.differences.values import shown
 from xzarr3.display.report import ABSENT
-from xzarr3.formats.fill_value_attribute import follows_version_2, to_fill_value_attribute
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 

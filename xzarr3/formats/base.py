@@ -246,19 +246,16 @@ class Format(ABC):
     def adopt(self, meta: ArrayMetadata) -> ArrayMetadata:
         """The metadata of an array of another format in the terms of this one.
 
-        xarray reads the same values as missing. Text stored as JSON, and elements of a fixed length stored as
-        ones of any length, get the usual array-to-bytes codec of their data type.
+        Text stored as JSON, and elements of a fixed length stored as ones of any length, get the usual
+        array-to-bytes codec of their data type.
         """
-        from xzarr3.formats.fill_value_attribute import follows_version_2, to_fill_value_attribute
-
         data_type = meta.data_type.in_native_order()
         fill: Any = meta.fill_value
         if data_type != meta.data_type:
             fill = data_type.cast_array(np.asarray(fill, meta.data_type.to_native_dtype()))[()]
         odd = {"numcodecs.json2"} if data_type.is_variable else {"vlen-utf8", "vlen-bytes"}
         usual = default_serializer(data_type)
-        was_mask, is_null = follows_version_2(meta), meta.fill_is_null
-        meta = replace(
+        return replace(
             meta,
             data_type=data_type,
             fill_value=fill,
@@ -268,7 +265,6 @@ class Format(ABC):
             origin=None,
             fill_is_null=False,
         )
-        return to_fill_value_attribute(meta, is_null=is_null) if was_mask else meta
 
 
 def is_array(held: Held) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from xzarr3.conventions.fill_value_attribute import FILL_VALUE
 from xzarr3.errors import shorten
-from xzarr3.formats.fill_value_attribute import FILL_VALUE
 from xzarr3.model.metadata import ArrayMetadata
 
 _DECODED_BY = (

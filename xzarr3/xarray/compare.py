@@ -21,6 +21,7 @@ from xarray import Dataset, Variable
 from xzarr3.api import find_group, open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.recover import format_swapped
+from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.errors import (
     ArgumentError,
     ConflictError,
@@ -35,7 +36,6 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix, refusal
-from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.consolidated import check_consolidates

@@ -15,10 +15,10 @@ import numpy as np
 from xarray import Variable
 from xarray.coding import strings
 
+from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
 from xzarr3.errors import ArgumentError, ArgumentTypeError, listed, one_of
 from xzarr3.formats import Format
-from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.names import hints
 from xzarr3.nodes.array_settings import is_auto
 from xzarr3.nodes.auto_chunks import auto_chunks

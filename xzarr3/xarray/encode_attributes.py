@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from xzarr3._types import JSON
+from xzarr3.conventions import nonfinite_attributes
 from xzarr3.errors import MetadataError
-from xzarr3.formats import documents, nonfinite_attributes
+from xzarr3.formats import documents
 
 
 def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, JSON]:

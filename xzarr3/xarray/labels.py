@@ -15,8 +15,8 @@ from xarray import Variable, conventions
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
+from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.errors import ArgumentError, listed
-from xzarr3.formats.fill_value_attribute import follows_version_2
 from xzarr3.stores import MemoryStore
 from xzarr3.xarray.plan import stored_documents
 from xzarr3.xarray.variables import as_variable

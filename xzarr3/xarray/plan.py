@@ -16,6 +16,8 @@ import numpy as np
 from xarray import DataArray, Dataset, DataTree, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
+from xzarr3.conventions.fill_value_attribute import encode_fill_value, follows_version_2
+from xzarr3.conventions.nonfinite_attributes import finite_marks
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import (
     ArgumentError,
@@ -31,8 +33,6 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.fill_value_attribute import encode_fill_value, follows_version_2
-from xzarr3.formats.nonfinite_attributes import finite_marks
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path

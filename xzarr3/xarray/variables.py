@@ -13,11 +13,11 @@ from xarray.backends.common import AbstractDataStore
 from xarray.core import indexing
 
 from xzarr3.arrays import Array
+from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.specs import OBJECT_CODECS
 from xzarr3.errors import MetadataError, StoreCapabilityError
 from xzarr3.formats.base import is_array
-from xzarr3.formats.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.formats.v2 import ARRAY
 from xzarr3.grid import Edges, Steps
 from xzarr3.groups import Group

@@ -94,12 +94,8 @@ class V2Format(Format):
 
     def adopt(self, meta: ArrayMetadata) -> ArrayMetadata:
         """See :meth:`Format.adopt`. Data types and codecs stay, since this format may have them."""
-        from xzarr3.formats.fill_value_attribute import from_fill_value_attribute
-
         encoding = self.chunk_key_encoding
-        return from_fill_value_attribute(
-            replace(meta, chunk_key_encoding=encoding, zarr_format=self.zarr_format, origin=None)
-        )
+        return replace(meta, chunk_key_encoding=encoding, zarr_format=self.zarr_format, origin=None)
 
     def keys(self, path: str) -> V2Keys:
         return V2Keys(path)

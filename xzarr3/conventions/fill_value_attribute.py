@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from xzarr3._types import JSON
+from xzarr3.conventions.nonfinite_attributes import finite_attributes, finite_marks, is_finite
 from xzarr3.dtypes.numbers import float_from_json, form_of
 from xzarr3.dtypes.specs import spelling_of
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
-from xzarr3.formats.nonfinite_attributes import finite_attributes, finite_marks, is_finite
 from xzarr3.formats.v2 import DIMENSIONS
 from xzarr3.model.metadata import ArrayMetadata
 
@@ -48,6 +48,15 @@ def _names(meta: ArrayMetadata, *, to_version_2: bool) -> tuple[str | None, ...]
         if isinstance(listed, list) and len(listed) == len(meta.shape):
             names = tuple(listed)
     return names if names is not None and all(isinstance(name, str) for name in names) else None
+
+
+def with_same_mask(meta: ArrayMetadata, source: ArrayMetadata) -> ArrayMetadata:
+    """Metadata made from ``source`` for another format, changed so that xarray masks the same values."""
+    if follows_version_2(meta) == follows_version_2(source):
+        return meta
+    if follows_version_2(meta):
+        return from_fill_value_attribute(meta)
+    return to_fill_value_attribute(meta, is_null=source.fill_is_null)
 
 
 def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetadata:
