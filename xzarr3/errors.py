@@ -248,6 +248,24 @@ class located:  # noqa: N801
             error.at(self.path, self.field)
 
 
+FOREIGN_ERRORS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""Exceptions that a class of another package may raise for a value that it does not accept."""
+
+
+class foreign:  # noqa: N801
+    """Turns an exception that a class of another package raises within into a :class:`MetadataError`."""
+
+    def __init__(self, what: str, kind: type[MetadataError] = MetadataError, **place: Any) -> None:
+        self._what, self._kind, self._place = what, kind, place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, FOREIGN_ERRORS) and not isinstance(error, Xzarr3Error):
+            raise self._kind(f"{self._what}: {error}", **self._place) from error
+
+
 class UnknownExtensionError(MetadataError):
     """A document names a data type, codec, chunk grid or other extension that xzarr3 does not know."""
 

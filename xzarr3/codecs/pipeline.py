@@ -27,8 +27,8 @@ from xzarr3.codecs.base import (
     Codec,
 )
 from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import (
+    FOREIGN_ERRORS,
     ChunkDecodeError,
     ChunkEncodeError,
     ChunkError,

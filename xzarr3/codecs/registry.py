@@ -16,8 +16,7 @@ import msgspec
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayBytesCodec, Codec
 from xzarr3.dtypes import ZDType
-from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, did_you_mean, located
+from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean, foreign, located
 from xzarr3.extensions import parse_extension
 
 if TYPE_CHECKING:
@@ -201,16 +200,9 @@ def configured(cls: type[Codec], configuration: Mapping[str, Any]) -> Codec:
     MetadataError
         If the class does not accept the configuration.
     """
-    try:
+    what = f"codec '{cls.name}': not a valid configuration"
+    with foreign(what, field="configuration", found=configuration):
         return cls.from_configuration(configuration)
-    except Xzarr3Error:
-        raise
-    except FOREIGN_ERRORS as error:
-        raise MetadataError(
-            f"codec '{cls.name}': not a valid configuration: {type(error).__name__}: {error}",
-            field="configuration",
-            found=configuration,
-        ) from error
 
 
 def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:

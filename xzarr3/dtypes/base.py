@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias
 
@@ -20,8 +20,8 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.numbers import swapped
-from xzarr3.dtypes.specs import ZarrFormat, spelling_of
-from xzarr3.errors import DataTypeValidationError, MetadataError
+from xzarr3.dtypes.specs import ZarrFormat, from_base64, spelling_of, split_v3
+from xzarr3.errors import FOREIGN_ERRORS, DataTypeValidationError, foreign
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -35,9 +35,6 @@ else:
     Scalar = TypeVar("Scalar")
 
 Endianness: TypeAlias = Literal["little", "big"]
-
-FOREIGN_ERRORS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
-"""Exceptions that a class of another package may raise for a value that it does not accept."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,14 @@ class ZDType(ABC, Generic[DType, Scalar]):
     def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
         """Whether this class represents dtypes like ``dtype``."""
         return isinstance(dtype, cls.dtype_cls)
+
+    @classmethod
+    def _require_dtype(cls, dtype: np.dtype[Any], accepted: str | None = None) -> None:
+        """Refuse a dtype that this class does not represent."""
+        if not cls._check_native_dtype(dtype):
+            raise DataTypeValidationError(
+                f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted=accepted
+            )
 
     @classmethod
     @abstractmethod
@@ -152,6 +157,16 @@ class ZDType(ABC, Generic[DType, Scalar]):
         )
 
     @classmethod
+    def _configuration_v3(cls, data: Any) -> Mapping[str, JSON]:
+        """The configuration in the JSON of version 3, which has to name this data type."""
+        names, spec = (cls._zarr_v3_name, *cls._zarr_v3_aliases), split_v3(data)
+        if spec is None or spec[0] not in names:
+            raise DataTypeValidationError(
+                f"not the data type '{names[0]}'", found=data, accepted=" or ".join(map(repr, names))
+            )
+        return spec[1]
+
+    @classmethod
     def _from_json_draft(cls, data: Any) -> Self:
         return cls._from_json_v3(data)
 
@@ -176,14 +191,8 @@ class ZDType(ABC, Generic[DType, Scalar]):
         read = cls._from_json_v3 if zarr_format == 3 else cls._from_json_draft
         if spelling_of(zarr_format).numpy_names:
             read = cls._from_json_v2
-        try:
+        with foreign(f"not the data type '{cls._zarr_v3_name}'", DataTypeValidationError, found=data):
             return read(data)
-        except MetadataError:
-            raise
-        except FOREIGN_ERRORS as error:
-            raise DataTypeValidationError(
-                f"not the data type '{cls._zarr_v3_name}': {error}", found=data
-            ) from error
 
     def _to_json_v2(self) -> Any:
         raise DataTypeValidationError(
@@ -228,6 +237,17 @@ class ZDType(ABC, Generic[DType, Scalar]):
         return DataTypeValidationError(
             f"{reason} for data type '{self.name}'", found=data, accepted=accepted or self._permitted
         )
+
+    def _unpacked(self, data: object, size: int, *, or_less: bool = False) -> bytes:
+        """The bytes of a scalar whose JSON is their base64."""
+        accepted = f"base64 of {'up to ' * or_less}{size} bytes"
+        try:
+            raw = from_base64(data)
+        except ValueError as error:
+            raise self._refused(data, accepted=accepted) from error
+        if len(raw) > size or (len(raw) < size and not or_less):
+            raise self._refused(data, accepted=accepted)
+        return raw
 
     def _check_scalar(self, data: object) -> bool:
         """Whether ``data`` can be cast to a scalar of this type."""
@@ -377,4 +397,4 @@ def _succeeds(call: Callable[[], object]) -> bool:
     return True
 
 
-__all__ = ["FOREIGN_ERRORS", "JSON", "DType", "Endianness", "Scalar", "ZDType", "swapped", "unmasked"]
+__all__ = ["JSON", "DType", "Endianness", "Scalar", "ZDType", "swapped", "unmasked"]

@@ -31,7 +31,7 @@ from xzarr3.dtypes.numbers import (
     to_digits,
     widened,
 )
-from xzarr3.dtypes.specs import ZarrFormat, check_format, native_v2, spelling_of, split_v3
+from xzarr3.dtypes.specs import ZarrFormat, check_format, native_v2, spelling_of
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 
@@ -59,15 +59,10 @@ class PlainlyNamed(ZDType[Any, Any]):
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
-        names = (cls._zarr_v3_name, *cls._zarr_v3_aliases)
-        spec = split_v3(data)
-        if spec is None or spec[0] not in names:
-            raise DataTypeValidationError(
-                f"not the data type '{names[0]}'", found=data, accepted=" or ".join(map(repr, names))
-            )
-        if spec[1]:
+        if cls._configuration_v3(data):
+            name = cls._zarr_v3_name
             raise UnknownExtensionError(
-                f"data type '{names[0]}' has no configuration", found=data, accepted=repr(names[0])
+                f"data type '{name}' has no configuration", found=data, accepted=repr(name)
             )
         return cls()
 
@@ -145,10 +140,7 @@ class _Numeric(NumpyNamed, PlainlyNamed):
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        if not cls._check_native_dtype(dtype):
-            raise DataTypeValidationError(
-                f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted=str(np.dtype(cls._type))
-            )
+        cls._require_dtype(dtype, str(np.dtype(cls._type)))
         return cls(endianness=order_of(dtype)) if issubclass(cls, Ordered) else cls()
 
     def to_native_dtype(self) -> np.dtype[Any]:

@@ -23,7 +23,6 @@ from xzarr3.dtypes.opaque import Opaque
 from xzarr3.dtypes.specs import (
     ZarrFormat,
     check_format,
-    from_base64,
     is_zero,
     spelling_of,
     split_v3,
@@ -81,12 +80,7 @@ class _FixedLength(NumpyNamed):
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        if not cls._check_native_dtype(dtype):
-            raise DataTypeValidationError(
-                f"not a dtype of '{cls._zarr_v3_name}'",
-                found=dtype,
-                accepted=f"numpy's {cls._letter}1, {cls._letter}2, ...",
-            )
+        cls._require_dtype(dtype, f"numpy's {cls._letter}1, {cls._letter}2, ...")
         length = dtype.itemsize // cls._unit
         return cls(length, endianness=order_of(dtype)) if issubclass(cls, Ordered) else cls(length)
 
@@ -227,14 +221,7 @@ class NullTerminatedBytes(_FixedLength):
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.bytes_:
         if spelling_of(zarr_format).old_fills and is_zero(data):
             return self.default_scalar()
-        accepted = f"base64 of up to {self.length} bytes"
-        try:
-            raw = from_base64(data)
-        except ValueError as error:
-            raise self._refused(data, "fill value not permitted", accepted) from error
-        if len(raw) > self.length:
-            raise self._refused(data, "fill value not permitted", accepted)
-        return np.bytes_(raw.rstrip(b"\0"))
+        return np.bytes_(self._unpacked(data, self.length, or_less=True).rstrip(b"\0"))
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
         check_format(zarr_format)

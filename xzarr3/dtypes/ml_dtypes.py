@@ -72,8 +72,7 @@ class _Small(PlainlyNamed):
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        if not cls._check_native_dtype(dtype):
-            raise DataTypeValidationError(f"not a dtype of '{cls._zarr_v3_name}'", found=dtype)
+        cls._require_dtype(dtype)
         return cls(endianness=order_of(dtype)) if issubclass(cls, Ordered) else cls()
 
     def to_native_dtype(self) -> np.dtype[Any]:

@@ -15,7 +15,7 @@ from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
 from xzarr3.dtypes.core import MAX_ITEM_SIZE, NumpyNamed, is_integer
 from xzarr3.dtypes.numbers import from_digits
-from xzarr3.dtypes.specs import ZarrFormat, from_base64, is_zero, spelling_of, split_v3, to_base64
+from xzarr3.dtypes.specs import ZarrFormat, is_zero, spelling_of, split_v3, to_base64
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 
@@ -59,16 +59,6 @@ class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
             return self.default_scalar()
         raise self._refused(data, "value cannot be held", f"{self.item_size} bytes")
 
-    def _from_text(self, data: JSON) -> np.void:
-        accepted = f"base64 of {self.item_size} bytes"
-        try:
-            raw = from_base64(data)
-        except ValueError as error:
-            raise self._refused(data, "fill value not permitted", accepted) from error
-        if len(raw) != self.item_size:
-            raise self._refused(data, "fill value not permitted", accepted)
-        return np.void(raw)
-
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.void:
         spelling = spelling_of(zarr_format)
         if spelling.old_fills and is_zero(data):
@@ -78,10 +68,12 @@ class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
             if scalar is None:
                 raise self._refused(data, accepted=f"'0x' and {2 * self.item_size} hexadecimal digits")
             return cast("np.void", scalar)
-        return self._from_text(data) if spelling.packed_fills else self._from_json_scalar_v3(data)
+        if spelling.packed_fills:
+            return np.void(self._unpacked(data, self.item_size))
+        return self._from_json_scalar_v3(data)
 
     def _from_json_scalar_v3(self, data: JSON) -> np.void:
-        return self._from_text(data)
+        return np.void(self._unpacked(data, self.item_size))
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
         spelling = spelling_of(zarr_format)

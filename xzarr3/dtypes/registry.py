@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import JSON
-from xzarr3.dtypes.base import FOREIGN_ERRORS, ZDType
+from xzarr3.dtypes.base import ZDType
 from xzarr3.dtypes.specs import (
     MAX_DEPTH,
     OBJECT_CODECS,
@@ -27,6 +27,7 @@ from xzarr3.dtypes.specs import (
     too_deep,
 )
 from xzarr3.errors import (
+    FOREIGN_ERRORS,
     DataTypeValidationError,
     MetadataError,
     UnknownExtensionError,

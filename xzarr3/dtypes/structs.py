@@ -25,7 +25,6 @@ from xzarr3.dtypes.numbers import native_order
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.specs import (
     ZarrFormat,
-    from_base64,
     is_zero,
     spelling_of,
     split_v3,
@@ -257,17 +256,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 
     def _from_text(self, data: str, stored: Self) -> np.void:
         """Decode base64 of the bytes of a scalar of data type ``stored``."""
-        try:
-            raw = from_base64(data)
-            if len(raw) != self.item_size:
-                raise ValueError(f"found {len(data)} bytes")
-        except ValueError as error:
-            raise DataTypeValidationError(
-                "fill value not permitted for data type 'struct'",
-                found=shorten(data),
-                accepted=f"base64 of {self.item_size} bytes",
-            ) from error
-        scalar = stored._of_bytes(raw)
+        scalar = stored._of_bytes(self._unpacked(data, self.item_size))
         return self.cast_scalar(scalar) if stored != self else scalar
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:

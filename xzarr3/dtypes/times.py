@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.dtypes.base import FOREIGN_ERRORS, unmasked
+from xzarr3.dtypes.base import unmasked
 from xzarr3.dtypes.core import NumpyNamed, Ordered, order_of
 from xzarr3.dtypes.numbers import native_order
-from xzarr3.dtypes.specs import ZarrFormat, native_v2, spelling_of, split_v3
-from xzarr3.errors import DataTypeValidationError, listed
+from xzarr3.dtypes.specs import ZarrFormat, native_v2, spelling_of
+from xzarr3.errors import FOREIGN_ERRORS, DataTypeValidationError, listed
 
 DRAFT_URI = "https://purl.org/zarr/spec/extensions/data-types/datetime/1.0"
 """The extension that has these data types in the draft of version 3."""
@@ -73,10 +73,7 @@ class _Time(NumpyNamed, Ordered):
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        if not cls._check_native_dtype(dtype):
-            raise DataTypeValidationError(
-                f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted=f"numpy's {cls._letter}8[...]"
-            )
+        cls._require_dtype(dtype, f"numpy's {cls._letter}8[...]")
         unit, scale_factor = np.datetime_data(dtype)
         return cls(unit=unit, scale_factor=scale_factor, endianness=order_of(dtype))
 
@@ -85,12 +82,10 @@ class _Time(NumpyNamed, Ordered):
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
-        spec = split_v3(data)
-        if spec is None or spec[0] != cls._zarr_v3_name:
-            raise DataTypeValidationError(f"not the data type '{cls._zarr_v3_name}'", found=data)
-        if spec[1].keys() != {"unit", "scale_factor"}:
+        given = cls._configuration_v3(data)
+        if given.keys() != {"unit", "scale_factor"}:
             raise cls._wrong("unit", data, "a configuration of 'unit' and 'scale_factor'")
-        unit, scale_factor = spec[1]["unit"], spec[1]["scale_factor"]
+        unit, scale_factor = given["unit"], given["scale_factor"]
         if not isinstance(unit, str) or type(scale_factor) is not int:
             raise cls._wrong("unit", data, f"one of {listed(UNITS)}, and an integer as 'scale_factor'")
         return cls(unit=unit, scale_factor=scale_factor)

@@ -40,10 +40,7 @@ class _VariableLength(PlainlyNamed):
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        if not cls._check_native_dtype(dtype):
-            raise DataTypeValidationError(
-                f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted=cls.dtype_cls.__name__
-            )
+        cls._require_dtype(dtype, cls.dtype_cls.__name__)
         return cls()
 
     def to_native_dtype(self) -> np.dtype[Any]:

@@ -17,8 +17,7 @@ from xzarr3._types import JSON, Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
 from xzarr3.codecs.registry import default_serializer
 from xzarr3.dtypes import ZarrFormat, ZDType
-from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError
+from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, foreign, located
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 
@@ -374,18 +373,11 @@ def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat
     DataTypeValidationError
         If the format does not permit ``value`` for the data type.
     """
+    what = f"fill value not permitted for data type '{data_type.name}'"
     try:
-        scalar: Scalar = data_type.from_json_scalar(value, zarr_format=zarr_format)
-        return scalar
-    except MetadataError as error:
-        error.at(field="fill_value")
-        raise
-    except FOREIGN_ERRORS as error:
-        raise DataTypeValidationError(
-            f"fill value not permitted for data type '{data_type.name}': {error}",
-            field="fill_value",
-            found=value,
-        ) from error
+        with located(field="fill_value"), foreign(what, DataTypeValidationError, found=value):
+            scalar: Scalar = data_type.from_json_scalar(value, zarr_format=zarr_format)
+            return scalar
     except MemoryError as error:
         raise DataTypeValidationError(
             f"no memory for one element of data type '{data_type.name}'", field="fill_value"

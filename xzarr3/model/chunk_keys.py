@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from xzarr3._types import JSON
-from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
+from xzarr3.errors import MetadataError, UnknownExtensionError, foreign, shorten
 from xzarr3.extensions import unknown_fields
 
 _SEPARATORS = {"default": "/", "v2": "."}
@@ -163,15 +162,9 @@ def chunk_key_encoding(name: str, configuration: Mapping[str, JSON]) -> ChunkKey
         known = ChunkKeyEncoding(name)  # Raises if the name is unknown.
         unknown_fields(configuration, ("separator",), "separator", within="chunk_key_encoding.configuration")
         return replace(known, separator=_separator(configuration))
-    try:
+    field = "chunk_key_encoding.configuration"
+    with foreign(f"chunk key encoding '{name}'", field=field, found=dict(configuration)):
         return cls.from_configuration(configuration)
-    except MetadataError:
-        raise
-    except FOREIGN_ERRORS as error:
-        raise MetadataError(
-            f"chunk key encoding '{name}': {error}", field="chunk_key_encoding.configuration",
-            found=dict(configuration),
-        ) from error  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from xzarr3._types import JSON
-from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import MetadataError, UnknownExtensionError
+from xzarr3.errors import UnknownExtensionError, foreign
 from xzarr3.stores import Store
 
 if TYPE_CHECKING:
@@ -119,14 +118,8 @@ def storage_transformer(name: str, configuration: Mapping[str, JSON]) -> Storage
             "unknown storage transformer", field="name", found=name,
             accepted=storage_transformer_names(),
         )  # fmt: skip
-    try:
+    with foreign(f"storage transformer '{name}'", field="configuration", found=dict(configuration)):
         return cls.from_configuration(configuration)
-    except MetadataError:
-        raise
-    except FOREIGN_ERRORS as error:
-        raise MetadataError(
-            f"storage transformer '{name}': {error}", field="configuration", found=dict(configuration)
-        ) from error
 
 
 def transformed(

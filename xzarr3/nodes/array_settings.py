@@ -17,8 +17,7 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import DataTypeValidationError, MetadataError, did_you_mean
+from xzarr3.errors import DataTypeValidationError, MetadataError, did_you_mean, foreign, located
 from xzarr3.formats import V3, Format, documents
 from xzarr3.grid import Grid, RegularGrid, as_lengths, grid_for
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
@@ -137,16 +136,10 @@ def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
     DataTypeValidationError
         If the data type cannot hold the value.
     """
-    try:
+    what = f"value cannot be held by data type '{data_type.name}'"
+    with located(field="fill_value"), foreign(what, DataTypeValidationError, found=value):
         scalar: Scalar = data_type.cast_scalar(value)
         return scalar
-    except MetadataError as error:
-        error.at(field="fill_value")
-        raise
-    except FOREIGN_ERRORS as error:
-        raise DataTypeValidationError(
-            f"value cannot be held by data type '{data_type.name}': {error}", field="fill_value", found=value
-        ) from error
 
 
 def chosen_grids(

@@ -15,8 +15,7 @@ from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.dtypes import ZDType
-from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import InvalidKeyError, MetadataError, listed
+from xzarr3.errors import FOREIGN_ERRORS, InvalidKeyError, MetadataError, listed
 from xzarr3.formats.base import Document, DocumentKey, Fetch, Format, Keys, fill_value_from_json, node_prefix
 from xzarr3.formats.v2.names import (
     ARRAY,
