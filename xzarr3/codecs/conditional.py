@@ -18,9 +18,9 @@ from typing import Annotated, Self, cast
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
 from xzarr3.codecs.parsing import parse_codecs
-from xzarr3.codecs.pipeline import MAX_CODECS, foreign_error, most_encoded
+from xzarr3.codecs.pipeline import MAX_CODECS, Calling, most_encoded
 from xzarr3.codecs.registry import codecs_from_json
-from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError, Xzarr3Error
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError
 from xzarr3.fields import Meta, parsed
 
 
@@ -88,12 +88,8 @@ class ConditionalCodec(BytesBytesCodec):
     def encode(self, data: Buffer) -> Buffer:
         applied = 0
         for bit, codec in enumerate(self.codecs):
-            try:
+            with Calling(ChunkEncodeError, codec):
                 encoded = codec.encode(data)
-            except (Xzarr3Error, MemoryError):
-                raise
-            except Exception as error:
-                raise foreign_error(ChunkEncodeError, codec, error) from error
             if len(encoded) < len(data) or codec.encoded_size(len(data)) is not None:
                 data = encoded
                 applied |= 1 << bit
@@ -122,11 +118,7 @@ class ConditionalCodec(BytesBytesCodec):
         if not stages and len(value) > limit:
             raise self.too_large(limit, len(value))
         for codec, most in reversed(stages):
-            try:
+            with Calling(ChunkDecodeError, codec):
                 nested = isinstance(codec, ConditionalCodec)  # nested conditional codecs share one bound
                 value = codec._decode(value, most, largest) if nested else codec.decode(value, most)  # type: ignore[attr-defined]
-            except (Xzarr3Error, MemoryError):
-                raise
-            except Exception as error:
-                raise foreign_error(ChunkDecodeError, codec, error) from error
         return value

@@ -99,21 +99,18 @@ class N5DefaultCodec(ArrayBytesCodec):
 
     def _block_shape(self, data: Buffer, spec: ChunkSpec) -> tuple[int, ...]:
         """The shape of a block, from its header."""
-        ndim = len(spec.shape)
-        shape: tuple[int, ...]
-        if len(data) < 4 + 4 * ndim:
-            reason = f"found {len(data)} bytes, the header takes {4 + 4 * ndim}"
-        else:
-            mode, found = struct.unpack_from(">HH", data)
-            shape = struct.unpack_from(f">{ndim}I", data, 4)
-            size = math.prod(shape) * spec.dtype.itemsize
-            if mode == 0 and found == ndim and 0 < size <= max(spec.nbytes, _MAX_BLOCK):
-                return shape
-            reason = (
-                f"a block of N5 in mode {mode} ({_MODES.get(mode, 'unknown')}), of {found} dimensions and "
-                f"shape {shape}, expected mode 0, {ndim} dimensions and a shape of about {spec.shape}"
+        ndim, size = len(spec.shape), 4 + 4 * len(spec.shape)
+        header = bytes(memoryview(data)[:size]).ljust(size, b"\0")
+        mode, found, *shape = struct.unpack(f">HH{ndim}I", header)
+        fits = 0 < math.prod(shape) * spec.dtype.itemsize <= max(spec.nbytes, _MAX_BLOCK)
+        if len(data) < size or mode != 0 or found != ndim or not fits:
+            raise ChunkDecodeError(
+                f"found {len(data)} bytes, in a header of {size} bytes mode {mode} of N5 "
+                f"({_MODES.get(mode, 'unknown')}), {found} dimensions, shape {tuple(shape)}; expected mode 0, "
+                f"{ndim} dimensions and a shape of about {spec.shape}",
+                codec=self.name,
             )
-        raise ChunkDecodeError(reason, codec=self.name)
+        return tuple(shape)
 
 
 @lru_cache(maxsize=128)

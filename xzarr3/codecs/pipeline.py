@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -81,12 +81,28 @@ class _PackedElements(threading.local):
 
 _packed_elements = _PackedElements()
 
-_Error = TypeVar("_Error", bound=ChunkError)
 
+class Calling:
+    """Turns any other exception of a codec, which may come from another package, into a chunk error.
 
-def foreign_error(kind: type[_Error], codec: Codec, error: Exception) -> _Error:
-    """Turns any other exception of a codec, which may come from another package, into a chunk error."""
-    return kind(f"{type(error).__name__}: {error}", codec=codec.name)
+    Parameters
+    ----------
+    kind : type of ChunkError
+    codec : Codec
+        The codec that runs or ran last; to be set before each call.
+    """
+
+    __slots__ = ("_kind", "codec")
+
+    def __init__(self, kind: type[ChunkError], codec: Any) -> None:
+        self._kind, self.codec = kind, codec
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, (Xzarr3Error, MemoryError)):
+            raise self._kind(f"{type(error).__name__}: {error}", codec=self.codec.name) from error
 
 
 def most_encoded(size: int) -> int:
@@ -252,30 +268,23 @@ class CodecChain:
                 array = self.decode(data)
                 done(array.nbytes)
                 return array
-        codec: Any = self._serializer  # the codec that runs or ran last, for error messages
-        try:
-            for codec, limit in self._stages:
-                data = codec.decode(data, limit)
+        with Calling(ChunkDecodeError, self._serializer) as call:
+            for call.codec, limit in self._stages:
+                data = call.codec.decode(data, limit)
             if self.stored_dtype is not None and len(data) == self._stored.nbytes != 0:
                 array = np.frombuffer(data, self.stored_dtype).reshape(self._stored.shape)
-            elif self._shard is not None:
-                codec = self._serializer
-                array = self._shard.decode(data)
             else:
-                codec = self._serializer
-                array = codec.decode(data, self._stored)
+                call.codec = self._serializer
+                shard = self._shard
+                array = call.codec.decode(data, self._stored) if shard is None else shard.decode(data)
             if self._settle is not None:
                 array = self._settle(array)
-            for codec, spec in self._undo:
-                array = codec.decode(array, spec)
+            for call.codec, spec in self._undo:
+                array = call.codec.decode(array, spec)
             if self._shapes_array and array.shape != self.spec.shape:
                 raise ChunkDecodeError(
-                    f"decodes to shape {array.shape}, expected {self.spec.shape}", codec=codec.name
+                    f"decodes to shape {array.shape}, expected {self.spec.shape}", codec=call.codec.name
                 )
-        except (Xzarr3Error, MemoryError):
-            raise
-        except Exception as error:
-            raise foreign_error(ChunkDecodeError, codec, error) from error
         return array
 
     def _decoded(self, array: AnyArray) -> AnyArray:
@@ -324,13 +333,9 @@ class CodecChain:
                 if is_done:
                     done(out.nbytes)
                 return is_done
-        try:
+        with Calling(ChunkDecodeError, codec):
             if not codec.decode_into(data, memoryview(out.reshape(-1).view(np.uint8))):
                 return False
-        except (Xzarr3Error, MemoryError):
-            raise
-        except Exception as error:
-            raise foreign_error(ChunkDecodeError, codec, error) from error
         self.settle(out)
         return True
 
@@ -374,30 +379,25 @@ class CodecChain:
                 done(array.nbytes)
                 return found
         data: Buffer
-        codec: Any = self._serializer  # the codec that runs or ran last, for error messages
-        try:
-            for codec, spec in self._filters:
-                array = codec.encode(array, spec)
+        with Calling(ChunkEncodeError, self._serializer) as call:
+            for call.codec, spec in self._filters:
+                array = call.codec.encode(array, spec)
+            call.codec = self._serializer
             if self._packs and not array.flags.c_contiguous:
                 data = _packed_elements.of(array, cast("np.dtype[np.generic]", self.stored_dtype))
             elif self._shard is not None:
-                codec = self._serializer
                 data = self._shard.encode(array, keep_empty=keep_empty)
             else:
-                codec = self._serializer
-                data = codec.encode(array, self._stored)
-            for codec, limit in self._compressors:
+                data = call.codec.encode(array, self._stored)
+            for call.codec, limit in self._compressors:
                 # More bytes could not be decoded again. Elements of no fixed size and long lists of codecs
                 # can get here.
                 if len(data) > limit:
                     raise ChunkEncodeError(
-                        f"found {len(data)} bytes to encode; at most {limit} are possible", codec=codec.name
+                        f"found {len(data)} bytes to encode; at most {limit} are possible",
+                        codec=call.codec.name,
                     )
-                data = codec.encode(data)
-        except (Xzarr3Error, MemoryError):
-            raise
-        except Exception as error:
-            raise foreign_error(ChunkEncodeError, codec, error) from error
+                data = call.codec.encode(data)
         return data
 
     def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
