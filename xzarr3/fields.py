@@ -65,7 +65,8 @@ class Field(NamedTuple):
             value = msgspec.convert(given, self.type)
         except msgspec.ValidationError as error:
             raise _wrong(given, self.type, what, place) from error
-        if type(value) in (float, int) and not _is_finite(value):
+        takes_any = Any in (self.type, *get_args(self.type)[:1])
+        if type(value) in (float, int) and not takes_any and not _is_finite(value):
             raise wrong(what, place, given, self.accepted)
         return value
 

@@ -177,7 +177,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
                 node._known.held = held
                 node._tag = self._tag or node._tag
             return node
-        below = self._documents.below(relative)
+        below = Consolidated.of(self._documents).below(relative)
         node = self._bind(path, replace(meta, consolidated=below))
         if isinstance(node, Group):
             node._documents, node._tag = below, self._tag

@@ -105,9 +105,9 @@ class N5DefaultCodec(ArrayBytesCodec):
         fits = 0 < math.prod(shape) * spec.dtype.itemsize <= max(spec.nbytes, _MAX_BLOCK)
         if len(data) < size or mode != 0 or found != ndim or not fits:
             raise ChunkDecodeError(
-                f"found {len(data)} bytes, in a header of {size} bytes mode {mode} of N5 "
-                f"({_MODES.get(mode, 'unknown')}), {found} dimensions, shape {tuple(shape)}; expected mode 0, "
-                f"{ndim} dimensions and a shape of about {spec.shape}",
+                f"found {len(data)} bytes, a header of N5 with mode {mode} "
+                f"({_MODES.get(mode, 'unknown')}), {found} dimensions, shape {tuple(shape)}; expected mode "
+                f"0, {ndim} dimensions and a shape of about {spec.shape}",
                 codec=self.name,
             )
         return tuple(shape)

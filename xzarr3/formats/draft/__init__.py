@@ -15,11 +15,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from xzarr3.codecs.base import ArrayBytesCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, UnknownExtensionError, located
+from xzarr3.fields import Meta
 from xzarr3.formats.base import Document, DocumentKey, Format, Keys, node_prefix, refusal
 from xzarr3.model.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -30,11 +31,19 @@ URI = "https://purl.org/zarr/spec/core/3.0"
 _SUFFIX = ".json"
 _VERSION = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/([0-9]{1,9})\.([0-9]{1,9})")
 _ENCODING = f'{{"type": "json", "metadata_key_suffix": "{_SUFFIX}"}}'
-_ENTRY_FIELDS = {
-    "zarr_format": f"'{URI}'",
-    "metadata_encoding": _ENCODING,
-    "extensions": "an array of extensions",
-}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    zarr_format: str
+    metadata_encoding: Annotated[Any, Meta(description=_ENCODING)]
+    extensions: Annotated[list[Any], Meta(description="an array of extensions")]
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    type: Literal["json"]
+    metadata_key_suffix: Any = _SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +155,7 @@ class DraftFormat(Format):
         >>> DraftFormat.from_entry_point(entry_point).keys("sst").array
         'meta/sst.array.txt'
         """
-        from xzarr3.formats.draft.json import check_extensions, members
+        from xzarr3.formats.draft.json import check_extensions, read
 
         with located(path=""):
             minor = _minor_version(document.get("zarr_format", ...))
@@ -156,9 +165,9 @@ class DraftFormat(Format):
                     field="metadata_encoding", found=document["metadata_encoding"], accepted=_ENCODING,
                     advice="copy it to version 2 with zarr-python 2.18",
                 )  # fmt: skip
-            members(document, _ENTRY_FIELDS, lenient=minor > 0)
-            suffix = _key_suffix(document["metadata_encoding"], lenient=minor > 0)
-            check_extensions(document["extensions"], lenient=minor > 0)
+            entry, _ = read(_Entry, document, lenient=minor > 0)
+            suffix = _key_suffix(entry.metadata_encoding, lenient=minor > 0)
+            check_extensions(entry.extensions, lenient=minor > 0)
         found = cls(suffix, minor)
         if dict(document) == found.hierarchy_documents()[ENTRY_POINT]:
             return found
@@ -221,15 +230,10 @@ class DraftFormat(Format):
             ) from error
 
     def _parse_group(self, held: Mapping[str, Document]) -> GroupMetadata:
-        from xzarr3.formats.draft.json import members
+        from xzarr3.formats.draft.json import GroupDocument, read
 
-        found, unknown = members(held["group"], {"attributes": "an object"}, lenient=self.minor > 0)
-        attributes = found["attributes"]
-        if not isinstance(attributes, dict):
-            raise MetadataError(
-                "not a valid value", field="attributes", found=attributes, accepted="an object"
-            )
-        meta = GroupMetadata(attributes=attributes, zarr_format=self.zarr_format)
+        found, unknown = read(GroupDocument, held["group"], lenient=self.minor > 0)
+        meta = GroupMetadata(attributes=found.attributes, zarr_format=self.zarr_format)
         return meta.read_from(held, unknown)
 
     def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
@@ -261,15 +265,15 @@ def _minor_version(uri: object) -> int:
 
 
 def _key_suffix(encoding: object, *, lenient: bool) -> str:
-    from xzarr3.formats.draft.json import members
+    from xzarr3.formats.draft.json import read
 
     field = "metadata_encoding"
     if isinstance(encoding, dict) and ("extension" in encoding or encoding.get("type", "json") != "json"):
         raise UnknownExtensionError(
             "unknown encoding of documents", field=field, found=encoding, accepted=_ENCODING
         )
-    found, _ = members(encoding, {"type": "'json'"}, ("metadata_key_suffix",), field, lenient=lenient)
-    return _checked_suffix(found.get("metadata_key_suffix", _SUFFIX), f"{field}.metadata_key_suffix")
+    found, _ = read(_Encoding, encoding, field, lenient=lenient)
+    return _checked_suffix(found.metadata_key_suffix, f"{field}.metadata_key_suffix")
 
 
 def _checked_suffix(suffix: object, field: str) -> str:

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.errors import DataTypeValidationError, located, printable
-from xzarr3.formats.base import fill_value_from_json, lengths_of
+from xzarr3.formats.base import fill_value_from_json
 from xzarr3.formats.draft.codecs import chunk_grid_from_json, codecs_from_json, codecs_to_json, with_shards
-from xzarr3.formats.draft.json import (
-    ARRAY_FIELDS,
-    Refuse,
-    check_extensions,
-    invalid,
-    items_of,
-    members,
-)
+from xzarr3.formats.draft.json import ArrayDocument, Refuse, check_extensions, invalid, read
 from xzarr3.formats.draft.types import Named, data_type_from_json, data_type_to_json
 from xzarr3.grid import RegularGrid
 from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
@@ -27,8 +20,6 @@ from xzarr3.model.metadata import ArrayMetadata, NodeMetadata, check_shape
 
 if TYPE_CHECKING:
     from xzarr3.formats.base import Document
-
-_OPTIONAL = ("chunk_memory_layout", "codecs", "storage_transformers", "dimension_names")
 
 
 def parse_array(held: Mapping[str, Any], *, lenient: bool = False) -> ArrayMetadata:
@@ -48,18 +39,18 @@ def parse_array(held: Mapping[str, Any], *, lenient: bool = False) -> ArrayMetad
     UnknownExtensionError
         If it needs an unknown extension.
     """
-    document = held["array"]
-    found, unknown = members(document, ARRAY_FIELDS, _OPTIONAL, lenient=lenient)
-    shape = lengths_of(found["shape"], "shape")
+    found, unknown = read(ArrayDocument, held["array"], lenient=lenient)
+    shape = tuple(found.shape)
     check_shape(shape)
     with located(field="data_type"):
-        named = data_type_from_json(found["data_type"])
-    fill_value, fill_is_null = _fill_value_or_default(named, found["fill_value"])
-    chunk_shape, separator = chunk_grid_from_json(found["chunk_grid"], shape)
-    check_extensions(found["extensions"], lenient=lenient)
-    attributes = found["attributes"]
-    if not isinstance(attributes, dict):
-        raise invalid("attributes", attributes, "an object")
+        named = data_type_from_json(found.data_type)
+    fill_value, fill_is_null = _fill_value_or_default(named, found.fill_value)
+    chunk_shape, separator = chunk_grid_from_json(found.chunk_grid, shape)
+    check_extensions(found.extensions, lenient=lenient)
+    names = found.dimension_names
+    if names is not None and len(names) != len(shape):
+        reason, accepted = f"the array has {len(shape)} dimensions", f"{len(shape)} strings or nulls"
+        raise invalid("dimension_names", names, accepted, reason)
     meta = ArrayMetadata(
         shape=shape,
         data_type=named.data_type,
@@ -67,13 +58,13 @@ def parse_array(held: Mapping[str, Any], *, lenient: bool = False) -> ArrayMetad
         chunk_key_encoding=DraftChunkKeyEncoding(separator=separator),
         fill_value=fill_value,
         codecs=codecs_from_json(found, named, len(shape)),
-        attributes=attributes,
-        dimension_names=_dimension_names(found, len(shape)),
+        attributes=found.attributes,
+        dimension_names=None if names is None else tuple(names),
         zarr_format="3-draft",
         fill_is_null=fill_is_null,
     )
-    meta = with_shards(meta, chunk_shape, found.get("storage_transformers", []))
-    ignored = {"extensions": found["extensions"]} if found["extensions"] else {}
+    meta = with_shards(meta, chunk_shape, found.storage_transformers)
+    ignored: dict[str, JSON] = {"extensions": found.extensions} if found.extensions else {}
     if named.instead_of is not None:
         ignored["data_type"] = named.instead_of
     return meta.read_from(held, {**ignored, **unknown})
@@ -102,16 +93,6 @@ def _fill_value_or_default(named: Named, value: object) -> tuple[Scalar, bool]:
         if named.instead_of is None:
             raise
         return default, True
-
-
-def _dimension_names(document: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:
-    if "dimension_names" not in document:
-        return None
-    accepted = f"{ndim} strings or nulls"
-    names = items_of(document["dimension_names"], "dimension_names", accepted)
-    if len(names) != ndim or not all(name is None or isinstance(name, str) for name in names):
-        raise invalid("dimension_names", names, accepted, f"the array has {ndim} dimensions")
-    return tuple(names)
 
 
 def array_document(meta: ArrayMetadata, refuse: Refuse) -> Document:

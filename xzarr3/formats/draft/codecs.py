@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import Annotated, Any, Literal, cast
 
+from xzarr3 import fields
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
 from xzarr3.codecs.blosc import BloscCodec, CName
@@ -18,12 +20,19 @@ from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.gzip import GzipCodec
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed, located
-from xzarr3.fields import Meta, read
-from xzarr3.formats.base import chunk_shape_of, lengths_of
-from xzarr3.formats.draft.json import Refuse, invalid, items_of, members, string_of
+from xzarr3.fields import Meta
+from xzarr3.formats.base import chunk_shape_of
+from xzarr3.formats.draft.json import URI, ArrayDocument, Refuse, invalid, read
 from xzarr3.formats.draft.types import Named
 from xzarr3.grid import RegularGrid
 from xzarr3.model.metadata import ArrayMetadata
+
+
+@dataclass(frozen=True)
+class _ChunkGrid:
+    type: Literal["regular"]
+    chunk_shape: list[int]
+    separator: Literal["/", "."] = "/"
 
 
 def chunk_grid_from_json(value: object, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
@@ -32,14 +41,8 @@ def chunk_grid_from_json(value: object, shape: tuple[int, ...]) -> tuple[tuple[i
         raise UnknownExtensionError(
             "unknown chunk grid", field="chunk_grid", found=dict(value), accepted="'regular'"
         )
-    ndim = len(shape)
-    needed = {"type": "'regular'", "chunk_shape": f"{ndim} integers"}
-    found, _ = members(value, needed, ("separator",), "chunk_grid")
-    lengths = chunk_shape_of(found["chunk_shape"], shape, "chunk_grid.chunk_shape")
-    separator = found.get("separator", "/")
-    if not isinstance(separator, str) or separator not in ("/", "."):
-        raise invalid("chunk_grid.separator", separator, "'/', '.'")
-    return lengths, separator
+    found, _ = read(_ChunkGrid, value, "chunk_grid")
+    return chunk_shape_of(found.chunk_shape, shape, "chunk_grid.chunk_shape"), found.separator
 
 
 _CODEC_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z]+)/1\.0")
@@ -50,18 +53,20 @@ _SHUFFLES = {-1: None, 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 
 
 def _codec(item: object, ndim: int, field: str) -> Codec:
-    found, _ = members(item, {"type": "a URI"}, ("configuration",), field)
-    uri = string_of(found["type"], f"{field}.type", "a URI")
-    match = _CODEC_URI.fullmatch(uri)
+    found, _ = read(_Codec, item, field)
+    match = _CODEC_URI.fullmatch(found.type)
     if match is None or match[1] not in _KNOWN_CODECS:
         raise UnknownExtensionError(
-            "unknown codec", field=f"{field}.type", found=uri, accepted=_ACCEPTED_CODECS
+            "unknown codec", field=f"{field}.type", found=found.type, accepted=_ACCEPTED_CODECS
         )
-    configuration = found.get("configuration", {})
-    if not isinstance(configuration, dict):
-        raise invalid(f"{field}.configuration", configuration, "an object")
     with located(field=field):
-        return _CODEC_OF[match[1]](configuration, ndim)
+        return _CODEC_OF[match[1]](found.configuration, ndim)
+
+
+@dataclass(frozen=True)
+class _Codec:
+    type: URI
+    configuration: dict[str, Any] = dataclass_field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,20 +95,20 @@ class _Transpose:
 
 
 def _gzip(configuration: Mapping[str, JSON], ndim: int) -> Codec:
-    return GzipCodec(**read(_Gzip, configuration, "codec 'gzip'"))
+    return GzipCodec(**fields.read(_Gzip, configuration, "codec 'gzip'"))
 
 
 def _blosc(configuration: Mapping[str, JSON], ndim: int) -> Codec:
-    given = _Blosc(**read(_Blosc, configuration, "codec 'blosc'"))
+    given = _Blosc(**fields.read(_Blosc, configuration, "codec 'blosc'"))
     return BloscCodec(given.cname, given.clevel, _SHUFFLES[given.shuffle], None, given.blocksize)  # type: ignore[arg-type]
 
 
 def _endian(configuration: Mapping[str, JSON], ndim: int) -> Codec:
-    return BytesCodec(**read(_Endian, configuration, "codec 'endian'"))
+    return BytesCodec(**fields.read(_Endian, configuration, "codec 'endian'"))
 
 
 def _transpose(configuration: Mapping[str, JSON], ndim: int) -> Codec:
-    order = read(_Transpose, configuration, "codec 'transpose'")["order"]
+    order = fields.read(_Transpose, configuration, "codec 'transpose'")["order"]
     if order == "F":
         return _reversed(ndim)
     return TransposeCodec(tuple(range(ndim)) if order == "C" else order)
@@ -116,12 +121,11 @@ def _reversed(ndim: int) -> TransposeCodec:
     return TransposeCodec(tuple(reversed(range(ndim))))
 
 
-def codecs_from_json(document: Mapping[str, Any], named: Named, ndim: int) -> tuple[Codec, ...]:
+def codecs_from_json(document: ArrayDocument, named: Named, ndim: int) -> tuple[Codec, ...]:
     """The codecs, including those that the document only implies."""
-    items = items_of(document.get("codecs", []), "codecs", "an array of codecs")
-    codecs = [_codec(item, ndim, f"codecs[{at}]") for at, item in enumerate(items)]
+    codecs = [_codec(item, ndim, f"codecs[{at}]") for at, item in enumerate(document.codecs)]
     transposed = any(isinstance(codec, TransposeCodec) for codec in codecs)
-    layout = _memory_layout(document, transposed=transposed)
+    layout = _memory_layout(document.chunk_memory_layout, transposed=transposed)
     if layout == "F" and transposed:
         raise invalid(
             "chunk_memory_layout",
@@ -138,14 +142,13 @@ def codecs_from_json(document: Mapping[str, Any], named: Named, ndim: int) -> tu
     return tuple(codecs)
 
 
-def _memory_layout(document: Mapping[str, Any], *, transposed: bool) -> str:
+def _memory_layout(layout: object, *, transposed: bool) -> str:
     """The order of the elements in chunks. Later states of the draft use the codec ``transpose`` instead."""
     accepted = "'C', 'F'"
-    if "chunk_memory_layout" not in document:
+    if layout is None:
         if transposed:
             return "C"
         raise MetadataError("missing field", field="chunk_memory_layout", accepted=accepted)
-    layout = document["chunk_memory_layout"]
     if isinstance(layout, Mapping) and "extension" in layout:
         raise UnknownExtensionError(
             "unknown memory layout", field="chunk_memory_layout", found=dict(layout), accepted=accepted
@@ -192,7 +195,21 @@ def _codec_to_json(codec: Codec, meta: ArrayMetadata, refuse: Refuse) -> list[JS
 _SHARDING = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 
 
-def with_shards(meta: ArrayMetadata, chunk_shape: tuple[int, ...], transformers: object) -> ArrayMetadata:
+@dataclass(frozen=True)
+class _Transformer:
+    extension: URI
+    type: Annotated[Any, Meta(description="what the extension defines")]
+    configuration: Any = dataclass_field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Shards:
+    chunks_per_shard: Annotated[
+        list[Annotated[int, Meta(ge=1, le=2**31 - 1)]], Meta(description="an array of integers of at least 1")
+    ]
+
+
+def with_shards(meta: ArrayMetadata, chunk_shape: tuple[int, ...], transformers: list[Any]) -> ArrayMetadata:
     """The array with the sharding codec if its chunks are in shards, and with complete codecs.
 
     A shard then is the stored unit. In the draft, a storage transformer makes the shards; the stored bytes
@@ -214,24 +231,21 @@ def with_shards(meta: ArrayMetadata, chunk_shape: tuple[int, ...], transformers:
     return meta
 
 
-def _chunks_per_shard(value: object, ndim: int) -> tuple[int, ...] | None:
+def _chunks_per_shard(transformers: list[Any], ndim: int) -> tuple[int, ...] | None:
     """Number of chunks in a shard along each dimension; None without the one known storage transformer."""
-    needed = {"extension": "a URI", "type": "what the extension defines"}
-    accepted = f"{ndim} integers of at least 1"
     sharding = None
-    for at, item in enumerate(items_of(value, "storage_transformers", "an array of storage transformers")):
+    for at, item in enumerate(transformers):
         field = f"storage_transformers[{at}]"
-        found, _ = members(item, needed, ("configuration",), field)
-        uri = string_of(found["extension"], f"{field}.extension", needed["extension"])
-        if uri.replace("http:", "https:") != _SHARDING or found["type"] != "indexed" or sharding is not None:
+        found, _ = read(_Transformer, item, field)
+        uri = found.extension.replace("http:", "https:")
+        if uri != _SHARDING or found.type != "indexed" or sharding is not None:
             raise UnknownExtensionError(
                 "unknown storage transformer", field=field, found=item,
                 accepted=f"'{_SHARDING}' of type 'indexed', once",
             )  # fmt: skip
-        field = f"{field}.configuration"
-        inside, _ = members(found.get("configuration", {}), {"chunks_per_shard": accepted}, (), field)
-        field = f"{field}.chunks_per_shard"
-        sharding = lengths_of(inside["chunks_per_shard"], field)
-        if len(sharding) != ndim or not all(0 < number < 2**31 for number in sharding):
+        inside, _ = read(_Shards, found.configuration, f"{field}.configuration")
+        sharding = tuple(inside.chunks_per_shard)
+        if len(sharding) != ndim:
+            field, accepted = f"{field}.configuration.chunks_per_shard", f"{ndim} integers of at least 1"
             raise invalid(field, list(sharding), accepted)
     return sharding

@@ -5,46 +5,69 @@ Specification: Zarr v3 core, editor's draft of 25 May 2022, "Metadata", "Extensi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias, TypeVar
 
+from xzarr3 import fields
 from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean, listed
+from xzarr3.fields import Meta
 
+_Read = TypeVar("_Read")
 Refuse: TypeAlias = Callable[[str, object, str], MetadataError]
 """Makes an error from a field, the value found and the accepted values."""
 
 
-ARRAY_FIELDS = {
-    "shape": "an array of integers",
-    "data_type": "a data type",
-    "chunk_grid": "an object with 'type', 'chunk_shape' and 'separator'",
-    "fill_value": "a value of the data type",
-    "extensions": "an array of extensions",
-    "attributes": "an object",
-}
-"""The names that every document of an array must have, and their accepted values."""
+URI = Annotated[str, Meta(description="a URI")]
 
 
-def members(
-    value: object,
-    required: Mapping[str, str],
-    optional: Collection[str] = (),
-    field: str = "",
-    *,
-    lenient: bool = False,
-) -> tuple[dict[str, Any], dict[str, JSON]]:
-    """Check the names of a JSON object; returns its known members and its unknown members.
+@dataclass(frozen=True)
+class ArrayDocument:
+    """The document of an array."""
+
+    shape: list[int]
+    data_type: Annotated[Any, Meta(description="a data type")]
+    chunk_grid: Annotated[Any, Meta(description="an object with 'type', 'chunk_shape' and 'separator'")]
+    fill_value: Annotated[Any, Meta(description="a value of the data type")]
+    extensions: Annotated[list[Any], Meta(description="an array of extensions")]
+    attributes: dict[str, Any]
+    chunk_memory_layout: Any = None
+    codecs: Annotated[list[Any], Meta(description="an array of codecs")] = field(default_factory=list)
+    storage_transformers: Annotated[list[Any], Meta(description="an array of storage transformers")] = field(
+        default_factory=list
+    )
+    dimension_names: Annotated[list[str | None], Meta(description="a string or null for each dimension")] = (
+        None  # type: ignore[assignment]  # for a document without the field; null is no value
+    )
+
+
+@dataclass(frozen=True)
+class GroupDocument:
+    """The document of a group."""
+
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Extension:
+    extension: URI
+    must_understand: bool
+    configuration: Any = None
+
+
+def read(
+    cls: type[_Read], value: object, within: str = "", *, lenient: bool = False
+) -> tuple[_Read, dict[str, JSON]]:
+    """A JSON object as an instance of a dataclass, and its members that the dataclass lacks.
 
     Parameters
     ----------
+    cls : type
+        A dataclass.
     value : object
-        The value to check.
-    required : mapping of str to str
-        The names that it must have, and their accepted values.
-    optional : collection of str
-        The names that it may have.
-    field : str
+        The value to read.
+    within : str
         Place of the value in its document.
     lenient : bool
         Accept unknown names.
@@ -52,60 +75,43 @@ def members(
     Raises
     ------
     MetadataError
-        If the value is no object or lacks a name.
+        If the value is no object, lacks a name or has a wrong value.
     UnknownExtensionError
         If it has an unknown name, unless ``lenient``.
     """
+    known = fields.fields_of(cls)
     if not isinstance(value, Mapping):
-        accepted = f"an object with {listed(required)}"
-        raise MetadataError("not a valid value", field=field or None, found=value, accepted=accepted)
-    for name, accepted in required.items():
-        if name not in value:
-            raise MetadataError("missing field", field=f"{field}.{name}".strip("."), accepted=accepted)
-    unknown = {name: item for name, item in value.items() if name not in required and name not in optional}
-    for name, item in unknown.items():
-        if not lenient:
-            raise UnknownExtensionError(
-                "unknown field", field=f"{field}.{name}".strip("."), found=item,
-                accepted=listed([*required, *optional]), advice=did_you_mean(name, [*required, *optional]),
-            )  # fmt: skip
-    return {name: item for name, item in value.items() if name not in unknown}, unknown
+        accepted = f"an object with {listed(each.name for each in known if each.required)}"
+        raise MetadataError("not a valid value", field=within or None, found=value, accepted=accepted)
+    names = [each.name for each in known]
+    unknown = {name: item for name, item in value.items() if name not in names}
+    found = fields.document(cls, value, within)
+    for name, item in () if lenient else unknown.items():
+        raise UnknownExtensionError(
+            "unknown field", field=f"{within}.{name}".strip("."), found=item, accepted=listed(names),
+            advice=did_you_mean(name, names),
+        )  # fmt: skip
+    return found, unknown
 
 
 def invalid(field: str, found: object, accepted: str, reason: str = "not a valid value") -> MetadataError:
     return MetadataError(reason, field=field, found=found, accepted=accepted)
 
 
-def items_of(value: object, field: str, accepted: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise invalid(field, value, accepted)
-    return value
-
-
-def string_of(value: object, field: str, accepted: str) -> str:
-    if not isinstance(value, str):
-        raise invalid(field, value, accepted)
-    return value
-
-
-def check_extensions(value: object, *, lenient: bool = False) -> None:
+def check_extensions(values: list[Any], *, lenient: bool = False) -> None:
     """Refuse extensions that must be understood. This package knows no extension.
 
     Raises
     ------
     MetadataError
-        If ``value`` is no list of extensions.
+        If an item is no extension.
     UnknownExtensionError
         If an extension must be understood.
     """
-    needed = {"extension": "a URI", "must_understand": "true or false"}
-    for at, item in enumerate(items_of(value, "extensions", "an array of extensions")):
-        field = f"extensions[{at}]"
-        found, _ = members(item, needed, ("configuration",), field, lenient=lenient)
-        uri = string_of(found["extension"], f"{field}.extension", needed["extension"])
-        if not isinstance(found["must_understand"], bool):
-            raise invalid(f"{field}.must_understand", found["must_understand"], needed["must_understand"])
-        if found["must_understand"]:
+    for at, item in enumerate(values):
+        found, _ = read(_Extension, item, f"extensions[{at}]", lenient=lenient)
+        if found.must_understand:
             raise UnknownExtensionError(
-                "unknown extension", field=field, found=uri, accepted="extensions that need not be understood"
-            )
+                "unknown extension", field=f"extensions[{at}]", found=found.extension,
+                accepted="extensions that need not be understood",
+            )  # fmt: skip

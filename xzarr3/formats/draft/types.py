@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -34,7 +35,8 @@ from xzarr3.dtypes import (
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.times import DRAFT_URI
 from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed
-from xzarr3.formats.draft.json import Refuse, members, string_of
+from xzarr3.fields import Meta
+from xzarr3.formats.draft.json import URI, Refuse, read
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,13 @@ def _extension_type(uri: str, name: object) -> Named | None:
     return Named(data_type, "big" if time[1] == ">" else "little", core=False)
 
 
+@dataclass(frozen=True)
+class _ExtensionType:
+    extension: URI
+    type: Annotated[Any, Meta(description="what the extension defines")]
+    fallback: Any = None
+
+
 def data_type_from_json(value: object) -> Named:
     """The data type that a document names; for an unknown one, its first known fallback."""
     if isinstance(value, str):
@@ -131,18 +140,15 @@ def data_type_from_json(value: object) -> Named:
         if core is None:
             raise UnknownExtensionError("unknown data type", found=value, accepted=_CORE_TYPES)
         return core
-    needed = {"extension": "a URI", "type": "what the extension defines"}
     if not isinstance(value, Mapping):
         raise DataTypeValidationError(
-            "not a data type", found=value, accepted=f"a name, or an object with {listed(needed)}"
+            "not a data type", found=value, accepted="a name, or an object with 'extension' and 'type'"
         )
-    found, _ = members(value, needed, ("fallback",))
-    uri = string_of(found["extension"], "extension", needed["extension"])
-    known = _extension_type(uri, found["type"])
+    found, _ = read(_ExtensionType, value)
+    known = _extension_type(found.extension, found.type)
     if known is not None:
         return known
-    fallback = found.get("fallback")
-    for each in fallback if isinstance(fallback, list) else (fallback,):
+    for each in found.fallback if isinstance(found.fallback, list) else (found.fallback,):
         try:
             known = data_type_from_json(each)
         except MetadataError:
