@@ -7,7 +7,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import _sampling
 import pytest
 from _servers import (  # noqa: F401 - fixtures, and what says which of them there were
     azure_server,
@@ -28,7 +27,7 @@ from xzarr3.io import native, native_read, native_write
 
 pytest.register_assert_rewrite("_conformance", "_unprivileged")
 
-collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # They hold no doctests, and share a name.
+collect_ignore_glob = ["conftest.py", "*/conftest.py", "_*.py"]  # They hold no doctests.
 
 # How quick the machine is says nothing about the code. Examples are the same each time, so that a run that
 # fails does so again; `pytest -m hypothesis --hypothesis-profile explore` looks for new ones, and prints how
@@ -50,10 +49,9 @@ SLOW_FIXTURES = frozenset(("azure_server", "gcs_server", "http_server", "s3_serv
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sample the cases of the default run, and know the marks of xarray's own tests."""
+    """Know the marks of xarray's own tests."""
     for mark in ("asyncio", "flaky", "network", "skip_if_param", "skip_with_dask_array"):
         config.addinivalue_line("markers", f"{mark}: of xarray's own tests")
-    config.pluginmanager.register(_sampling)
 
 
 @pytest.hookimpl(tryfirst=True)

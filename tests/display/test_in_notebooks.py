@@ -9,9 +9,9 @@ import pytest
 from _page import Page
 from nbclient import NotebookClient
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 SETUP = f"""
-import sys; sys.path[:0] = {[str(HERE), str(HERE.parents[1] / "ci")]!r}
+import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / "ci")]!r}
 from pathlib import Path
 from _examples import examples
 shown = examples(Path("."))

@@ -10,26 +10,87 @@ import pkgutil
 import re
 import tomllib
 import warnings
+from collections import Counter
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import _pages
 import pytest
 import xarray as xr
 
 import xzarr3
 from xzarr3.codecs import registry
 
-ROOT = _pages.ROOT
-PAGES = _pages.pages()
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "notebooks"
+FORGE = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / ".github").glob("*.md"))]
+"""Pages that are read on the forge. Sphinx checks the links of the others."""
+
+_FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^)\s]+)\)")
+
+
+def pages() -> dict[str, str]:
+    """The texts of README and of the pages of the site, by their paths without the suffix."""
+    made = {SITE / "_made", SITE / "api" / "generated"}
+    found = [each for each in sorted(SITE.rglob("*.md")) if not made & set(each.parents)]
+    names = {each: each.relative_to(SITE).with_suffix("").as_posix() for each in found}
+    return {each.stem: each.read_text("utf-8") for each in FORGE} | {
+        name: each.read_text("utf-8") for each, name in names.items()
+    }
+
+
+def fences(text: str) -> list[tuple[str, str]]:
+    """The fenced blocks: language and text of each."""
+    return [(match[2].strip(), match[3]) for match in _FENCE.finditer(text)]
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading has, as GitHub makes it."""
+    words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page; a heading that is there again has a number."""
+    found: set[str] = set()
+    seen: Counter[str] = Counter()
+    for heading in re.findall(r"^#{1,6} (.+)$", _FENCE.sub("", text), re.MULTILINE):
+        name = slug(heading)
+        found.add(f"{name}-{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return found
+
+
+def links(text: str) -> list[str]:
+    """The addresses of all links and pictures outside fences and code."""
+    bare = re.sub(r"(?<!`)`[^`\n]+`(?!`)", "code", _FENCE.sub("", text))
+    return _LINK.findall(bare) + re.findall(r'(?:src|href)="([^"]+)"', bare)
+
+
+def dead(page: Path) -> list[str]:
+    """The links of a page that lead to no file or no heading."""
+    wrong = []
+    for link in links(page.read_text("utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists():
+            wrong.append(f"{link}: no file {name}")
+        elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text("utf-8")):
+            wrong.append(f"{link}: no heading for #{anchor} in {target.name}")
+    return wrong
+
+
+PAGES = pages()
 IMPORTLINTER = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
 
 
 def blocks(page: str, language: str) -> list[str]:
     """The blocks of a language, in order."""
-    return [text for each, text in _pages.blocks(PAGES[page]) if each == language]
+    return [text for each, text in fences(PAGES[page]) if each == language]
 
 
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
@@ -59,7 +120,7 @@ def test_blocks_run(
     others, outputs = "", 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for (language, block), (below, output) in pairwise([*_pages.blocks(PAGES[page]), ("", "")]):
+        for (language, block), (below, output) in pairwise([*fences(PAGES[page]), ("", "")]):
             if language == "python":
                 run(page, block, names)
                 printed = " ".join(capsys.readouterr().out.replace(str(tmp_path), "/data").split())
@@ -160,16 +221,16 @@ def test_layers_of_the_picture_are_those_of_the_contract() -> None:
     assert sorted(tour) == sorted(itertools.chain(*layers))
 
 
-@pytest.mark.parametrize("page", _pages.FORGE, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", FORGE, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
-    assert _pages.dead(page) == []
+    assert dead(page) == []
 
 
 def listed() -> list[str]:
     """The names that the pages of the API list, with their modules."""
     found = []
     for page, text in PAGES.items():
-        for language, block in _pages.blocks(text) if page.startswith("api/") else ():
+        for language, block in fences(text) if page.startswith("api/") else ():
             if language == "{eval-rst}":
                 module = re.search(r"currentmodule:: (\S+)", block)
                 assert module is not None
@@ -246,5 +307,5 @@ def test_a_dead_link_is_found(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# A page\n\n{text}\n")
     expected = BROKEN[text]
-    assert len(_pages.dead(page)) == (expected is not None)
-    assert expected is None or expected in _pages.dead(page)[0]
+    assert len(dead(page)) == (expected is not None)
+    assert expected is None or expected in dead(page)[0]

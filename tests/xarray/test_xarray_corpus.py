@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from _corpus import DATASETS, NEW, TREES, in_format
 from _engines import QUIET, Stores, check_same, ours, theirs, write
 from _things import without_addresses
 from _xarray_corpus import CORPUS
+from _xarray_datasets import DATASETS, NEW, TREES, in_format
 
 import xzarr3
 from xzarr3.xarray.backend import Xzarr3BackendEntrypoint

@@ -64,7 +64,7 @@ def only_a(n: int = 3, start: int = 0) -> xr.Dataset:
     return base(n, start)[["a"]]
 
 
-IMPORTS = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+IMPORTS = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
 """The environment of processes that import this file."""
 
 # What is there, what is written to it, and how.

@@ -12,8 +12,8 @@ import dask
 import numpy as np
 import pytest
 import xarray as xr
-from _corpus import TREES, inheriting_tree, large_tree, mixed_tree
 from _engines import QUIET, NotingStore, contents
+from _xarray_datasets import TREES, inheriting_tree, large_tree, mixed_tree
 
 import xzarr3
 from xzarr3.xarray.backend import Xzarr3BackendEntrypoint

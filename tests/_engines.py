@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import xarray as xr
-from _corpus import in_format
 from _xarray_corpus import written_alike
+from _xarray_datasets import in_format
 from xarray.conventions import SerializationWarning
 
 import xzarr3
