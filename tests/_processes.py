@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 import traceback
 import warnings
@@ -116,3 +118,17 @@ def run_processes(*works: Callable[[], object], seconds: float = 120.0) -> None:
         for process in started:
             status = process.wait(end - time.monotonic())
             assert status == 0, f"a process ended with wait status {status}; see what it printed"
+
+
+def run_small(work: Callable[..., object], *arguments: str | int, seconds: float = 500.0) -> None:
+    """Run a function of a test module in a Python of its own, where little was imported.
+
+    What forks hundreds of times does so here: a fork copies the tables of all memory that the tests hold,
+    and both sides then copy each page that one of them changes.
+    """
+    program = (
+        f"import sys; sys.path[:0] = {sys.path!r}; from {work.__module__} import {work.__name__} as work"
+    )
+    command = [sys.executable, "-c", f"{program}; work(*{arguments!r})"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from _conformance import contents, run_threads
 from _damage import files, module_of, os_error
-from _processes import processes, run_processes
+from _processes import processes, run_processes, run_small
 from _unprivileged import own_directory, run_child, unprivileged
 
 import xzarr3
@@ -233,17 +233,22 @@ def killed_over_and_over(work: Work, times: int, seed: int) -> int:
             second.kill()
         serial_of(work.store.get(other_key))
         work.store.erase(other_key)
-        for key in ("r/b/deep/x", "r/a/x"):
-            stored_within_bounds(work.store, key, b"x")
-            work.store.erase(key)
+        new = {"r/b/deep/x": b"x", "r/a/x": b"x"}
+        stored_within_bounds(work.store, new)
+        work.store.erase(*new)
         work.check()
     return sum(map(is_hidden, files(work.root)))
 
 
-def stored_within_bounds(store: LocalStore, key: str, value: bytes) -> None:
-    """Update a value in a child, which is killed if it waits for a lock that nobody gives back."""
-    run_child(lambda: update(store, key, lambda stored: [value])).checked()
-    assert store.get(key) == value
+def stored_within_bounds(store: LocalStore, values: dict[str, bytes]) -> None:
+    """Update values in a child, which is killed if it waits for a lock that nobody gives back."""
+
+    def work() -> None:
+        for key, value in values.items():
+            update(store, key, lambda stored, value=value: [value])  # type: ignore[misc]
+
+    run_child(work).checked()
+    assert {key: store.get(key) for key in values} == values
 
 
 def _nothing_is_left(work: Work) -> None:
@@ -267,7 +272,11 @@ def _nothing_is_left(work: Work) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_writers_killed_at_any_time_leave_old_or_new_values(seed: int, tmp_path: Path) -> None:
-    work = Work(tmp_path / "store")
+    run_small(killed_at_any_time, seed, str(tmp_path / "store"))
+
+
+def killed_at_any_time(seed: int, root: str) -> None:
+    work = Work(Path(root))
     work.check()
     left = killed_over_and_over(work, 150, 1000 + seed)
     assert work.serial > 20, "the writers wrote nothing"
@@ -277,7 +286,11 @@ def test_writers_killed_at_any_time_leave_old_or_new_values(seed: int, tmp_path:
 
 def test_a_writer_killed_at_each_call_of_the_system(tmp_path: Path) -> None:
     """In turn before and after each of them, so that no moment is left out."""
-    root = tmp_path / "store"
+    run_small(killed_at_each_call, str(tmp_path / "store"))
+
+
+def killed_at_each_call(place: str) -> None:
+    root = Path(place)
     store = LocalStore(root)
     calls = ("open", "close", "writev", "replace", "unlink", "rmdir", "mkdir", "fstat", "stat", "lstat")
     calls += ("utime", "preadv", "fsync")
@@ -330,7 +343,7 @@ def test_a_writer_killed_at_each_call_of_the_system(tmp_path: Path) -> None:
             assert serial_of(store.get(key)) in (old, new)
             assert set(store.list()) <= {"a/b/c", "n/o/p"}
             assert set(files(root)) <= {"a/b/c", key, key + LOCK}, "more than one file is left"
-            stored_within_bounds(store, key, record(3))
+            stored_within_bounds(store, {key: record(3)})
             assert set(files(root)) <= {"a/b/c", key}
     assert total > 60
 
