@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ RECORDS: dict[str, Any] = {
 }
 MIXED = np.dtype([("a", "<i2"), ("b", ">f8"), ("c", "<U2")])
 DTYPES = (*SIMPLE, *MOMENTS, *STRINGS, *RECORDS)
+
+
+def turns(cases: Iterable[Any]) -> list[tuple[Any, str, str]]:
+    """Each case with both orders and both separators, in two of the four pairs of these by turns."""
+    pairs = (("C", "."), ("F", "/"), ("C", "/"), ("F", "."))
+    return [(case, *pairs[2 * (at % 2) + turn]) for at, case in enumerate(cases) for turn in (0, 1)]
 
 
 def native(name: str) -> np.dtype[Any]:
@@ -161,9 +168,7 @@ def test_shapes(
         assert keys(tmp_path / "ours") == {"0"}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("separator", [".", "/"])
+@pytest.mark.parametrize(("dtype", "order", "separator"), turns(DTYPES))
 def test_data_types(tmp_path: Path, dtype: str, order: str, separator: str) -> None:
     if dtype == "record_nested" and [int(part) for part in zarr.__version__.split(".")[:2]] < [3, 2]:
         pytest.skip("zarr-python 3.1 has no fields of fields")
@@ -216,9 +221,14 @@ COMPRESSORS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["|u1", ">i2", "<f8", "record_big", "<U6"])
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize(
+    ("compressor", "dtype", "order"),
+    [
+        (compressor, dtype, "CF"[(at + turn) % 2])
+        for at, compressor in enumerate(COMPRESSORS)
+        for turn, dtype in enumerate(("|u1", ">i2", "<f8", "record_big", "<U6"))
+    ],
+)
 def test_compressors(tmp_path: Path, compressor: str, dtype: str, order: str) -> None:
     values = sample(native(dtype))
     check_both(
@@ -249,9 +259,14 @@ OF_BYTES = ("shuffle", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "zli
 LOSSY = ("fixedscaleoffset", "quantize", "bitround", "astype", "two_of_arrays")
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("compressor", [None, "zlib"])
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize(
+    ("name", "order", "compressor"),
+    [
+        (name, order, (None, "zlib")[(at + turn) % 2])
+        for at, name in enumerate(FILTERS)
+        for turn, order in enumerate("CF")
+    ],
+)
 def test_filters(tmp_path: Path, name: str, compressor: str | None, order: str) -> None:
     dtype, filters = FILTERS[name]
     values = (np.arange(63).reshape(SHAPE) % 40 - 7).astype(dtype)
@@ -397,12 +412,11 @@ TENSORSTORE_CASES = [
 ]
 
 
-@pytest.mark.parametrize("separator", [".", "/"])
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize(("dtype", "compressor"), TENSORSTORE_CASES)
+@pytest.mark.parametrize(("case", "order", "separator"), turns(TENSORSTORE_CASES))
 def test_tensorstore(
-    tensorstore: Any, tmp_path: Path, dtype: str, compressor: str, order: str, separator: str
+    tensorstore: Any, tmp_path: Path, case: tuple[str, str], order: str, separator: str
 ) -> None:
+    dtype, compressor = case
     values = sample(np.dtype(dtype))
     fill = fill_of(values.dtype)
     config = TENSORSTORE_COMPRESSORS[compressor]
