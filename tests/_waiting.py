@@ -99,13 +99,21 @@ class WaitingStore(MemoryStore):
         with self._answering:
             if self._answered >= mine:
                 return
-            still = 0
-            while still < 10:  # Whoever waits for the interpreter's lock does not seem to run.
-                time.sleep(0.001)
-                still = 0 if _others_run() else still + 1
+            self._rest()  # For a while, as whoever waits for the interpreter's lock does not seem to run.
+            while _others_run():
+                self._rest()
             with self._counting:
                 self._answered = mine
                 self.count.rounds += 1
+
+    @staticmethod
+    def _rest() -> None:
+        """Wait until this process did next to nothing for 10 ms."""
+        still, used = 0, time.process_time()
+        while still < 10:
+            time.sleep(0.001)
+            before, used = used, time.process_time()
+            still = still + 1 if used - before < 0.0005 else 0
 
     def get(self, key: str, byte_range: Any = None) -> Any:
         with self._request("get", key):
