@@ -28,7 +28,7 @@ class Page(HTMLParser):
         self.feed(source)
         self.close()
         assert not self._open, f"not closed: {self._open}"
-        assert f"<style>{self.style}</style>" == html.STYLE
+        assert f"<style>{self.style}</style>" == html.style()
 
     style = ""
 

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         save_group,
         tree,
     )
-    from xzarr3.copying.nodes import copy
+    from xzarr3.copying.run import copy
     from xzarr3.creation import (
         array,
         empty,
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     )
     from xzarr3.dask import from_zarr, store
     from xzarr3.differences import diff
-    from xzarr3.inventory import stats
+    from xzarr3.statistics import stats
     from xzarr3.stores import (
         CacheStore,
         FsspecStore,
@@ -137,10 +137,10 @@ _FROM = {
         *("array", "empty", "empty_like", "from_array", "full", "full_like", "group"),
         *("ones", "ones_like", "zeros", "zeros_like"),
     ),
-    "xzarr3.copying.nodes": ("copy",),
+    "xzarr3.copying.run": ("copy",),
     "xzarr3.dask": ("from_zarr", "store"),
     "xzarr3.differences": ("diff",),
-    "xzarr3.inventory": ("stats",),
+    "xzarr3.statistics": ("stats",),
     "xzarr3.stores": (
         *(
             "CacheStore",

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from xzarr3.display import html, text
-from xzarr3.display.attributes import folded_attributes
 from xzarr3.display.picture import picture
+from xzarr3.display.report import Page
 from xzarr3.display.shown import Description
 from xzarr3.display.units import counted, ratio, share, size
 from xzarr3.errors import MetadataError, Xzarr3Error, printable, shorten
@@ -35,7 +36,13 @@ _LONGEST_NAME = 100  # Characters
 
 def describe_array(array: Array) -> Description:
     """``array.info``, and what a notebook shows of the array."""
-    return Description(text.rows(_array_rows(array)), lambda: _array_html(array))
+    return Page(
+        "xzarr3.Array",
+        facts=_array_facts(array),
+        heading=(array.name, f"{_dims(array)} {array.zdtype.name}"),
+        picture=partial(picture, array.metadata),
+        attributes=array.metadata.attributes,
+    ).description()
 
 
 def array_line(array: Array) -> str:
@@ -46,11 +53,9 @@ def array_line(array: Array) -> str:
     return f"{line} chunks={array.chunks} shards={units_text(array)}>"
 
 
-def _array_rows(array: Array) -> list[tuple[str, str]]:
-    units = units_text(array)
-    is_sharded = array.shards is not None
-    what = "shard" if is_sharded else "chunk"
-    stored = _stored_text(array)
+def _array_facts(array: Array) -> list[tuple[str, str]]:
+    units, is_sharded = units_text(array), array.shards is not None
+    stored, fill = _stored_text(array), array.fill_value
     return [
         ("name", array.name),
         ("format", f"{array.zarr_format}"),
@@ -59,12 +64,24 @@ def _array_rows(array: Array) -> list[tuple[str, str]]:
         ("dimensions", f"{array.dimension_names}"),
         ("chunks", shorten(array.chunks) if is_sharded else units),
         *([("shards", units)] if is_sharded else []),
-        ("fill value", f"{array.fill_value}"),
-        ("codecs", ", ".join(codec.name for codec in array._codecs)),
-        ("size", f"{size(array.nbytes)} in {counted(_units(array), what)}"),
+        ("fill value", f"{fill}" if array.dtype.kind in "biufcmM" else shorten(fill, _LONGEST_NAME)),
+        ("codecs", ", ".join(map(_codec, array._codecs))),
+        ("size", _sizes(array)),
         ("store", f"{array.store}"),
         *([("stored", stored)] if stored else []),
     ]
+
+
+def _sizes(array: Array) -> str:
+    """Bytes of the elements: of all, of a stored unit, and of a chunk in a shard."""
+    grid, shard, itemsize = array.metadata.chunk_grid, array.metadata.chain.shard, array.dtype.itemsize
+    number = counted(_units(array), "chunk" if shard is None else "shard")
+    if array.zdtype.is_variable:
+        return f"varies, in {number}"
+    most = "" if grid.is_regular else "up to "
+    each = size(math.prod(grid.largest) * itemsize)
+    inner = "" if shard is None else f", chunks of {size(math.prod(shard.grid.largest) * itemsize)}"
+    return f"{size(array.nbytes)} in {number} of {most}{each}{inner}"
 
 
 def _units(array: Array) -> int:
@@ -92,12 +109,6 @@ def _stored_text(array: Array) -> str:
     return f"{size(stored.nbytes)} in {there}{times}, when counted"
 
 
-def _array_html(array: Array) -> str:
-    title = html.title("xzarr3.Array", array.name, f"{_dims(array)} {array.zdtype.name}")
-    body = html.beside(_grid_table(array) + html.facts(_array_facts(array)), picture(array.metadata))
-    return html.box(title, body, folded_attributes(array.metadata.attributes))
-
-
 def _dims(array: Array) -> str:
     names = array.dimension_names or (None,) * array.ndim
     along = (
@@ -109,44 +120,6 @@ def _dims(array: Array) -> str:
 
 def _size(array: Array) -> str:
     return "" if array.zdtype.is_variable else f", {size(array.nbytes)}"
-
-
-def _grid_table(array: Array) -> str:
-    """Sizes, shapes and numbers of the array, its shards and its chunks."""
-    itemsize, grid, shard = array.dtype.itemsize, array.metadata.chunk_grid, array.metadata.chain.shard
-    most = "" if grid.is_regular else "up to "
-    varies = array.zdtype.is_variable
-
-    def nbytes(shape: tuple[int, ...]) -> str:
-        return "varies" if varies else size(math.prod(shape) * itemsize)
-
-    columns = [("Array", nbytes(array.shape), str(array.shape), "")]
-    unit = (
-        nbytes(grid.largest) if varies else f"{most}{nbytes(grid.largest)}",
-        f"{most}{grid.largest}",
-        f"{_units(array):,}",
-    )
-    columns.append(("Chunk" if shard is None else "Shard", *unit))
-    if shard is not None:
-        inner = shard.grid.largest
-        number = math.prod(-(-length // chunk) for length, chunk in zip(array.shape, inner, strict=True))
-        number = number if grid.is_regular else _units(array) * shard.number
-        columns.append(("Chunk", nbytes(inner), str(inner), f"{number:,}"))
-    labels = ("", "Bytes", "Shape", "Count")
-    return html.table([*map(list, zip(labels, *columns, strict=True))])
-
-
-def _array_facts(array: Array) -> Iterator[tuple[str, str]]:
-    yield "Data type", array.zdtype.name
-    if not array.metadata.chunk_grid.is_regular:
-        yield "Grid", units_text(array)
-    fill = array.fill_value
-    yield "Fill value", f"{fill}" if array.dtype.kind in "biufcmM" else shorten(fill, _LONGEST_NAME)
-    yield "Codecs", " → ".join(map(_codec, array._codecs))
-    if stored := _stored_text(array):
-        yield "Stored", stored
-    yield "Format", f"Zarr {array.zarr_format}"
-    yield "Store", f"{array.store}"
 
 
 def _codec(codec: Any) -> str:
@@ -291,9 +264,12 @@ def _group_html(group: Group, nodes: Mapping[str, _Node], left_out: Mapping[str,
     return _group_box(group, html.tree(branches(""), left_out.get("", 0)))
 
 
-def _group_box(group: Group, *parts: str) -> str:
-    facts = [("Format", f"Zarr {group.zarr_format}"), ("Store", f"{group.store}")]
+def _group_box(group: Group, nodes: str) -> str:
+    facts = [("format", f"Zarr {group.zarr_format}"), ("store", f"{group.store}")]
     if group.consolidated:
-        facts.append(("Metadata", "consolidated"))
-    attributes = folded_attributes(group.metadata.attributes)
-    return html.box(html.title("xzarr3.Group", group.name), *parts, attributes, html.facts(facts))
+        facts.append(("metadata", "consolidated"))
+    attributes = group.metadata.attributes
+    page = Page(
+        "xzarr3.Group", heading=(group.name,), facts=facts, picture=lambda: nodes, attributes=attributes
+    )
+    return page.html()

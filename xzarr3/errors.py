@@ -48,7 +48,17 @@ def printable(text: str) -> str:
 
 
 class Xzarr3Error(Exception):
-    """Base class of every error that xzarr3 raises on purpose. Its message is safe to print."""
+    """Base class of every error that xzarr3 raises on purpose. Its message is safe to print.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> try:
+    ...     xzarr3.open("nowhere.zarr")
+    ... except xzarr3.Xzarr3Error as error:
+    ...     print(type(error).__name__)
+    NodeNotFoundError
+    """
 
     def __str__(self) -> str:
         return printable(super().__str__())
@@ -169,6 +179,14 @@ class MetadataError(Xzarr3Error, ValueError):
         What would be accepted; of an iterable of names, the one nearest to ``found`` is proposed.
     advice : str, optional
         What to do, as an imperative.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.zeros((3, 4), chunks=(2, 2, 2))
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.MetadataError: node '/', field 'chunks': the array has 2 dimensions;...
     """
 
     def __init__(
@@ -267,86 +285,257 @@ class foreign:  # noqa: N801
 
 
 class UnknownExtensionError(MetadataError):
-    """A document names a data type, codec, chunk grid or other extension that xzarr3 does not know."""
+    """A document names a data type, codec, chunk grid or other extension that xzarr3 does not know.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.zeros(3, compressors="zstandart")
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.UnknownExtensionError: node '/', field 'name': unknown codec; found...
+    """
 
 
 class DataTypeValidationError(MetadataError):
-    """A data type, or a scalar of it such as a fill value, is not permitted by the format."""
+    """A data type, or a scalar of it such as a fill value, is not permitted by the format.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.create_array(xzarr3.MemoryStore(), shape=3, dtype="int8", fill_value=1000)
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.DataTypeValidationError: node '/', field 'fill_value': fill value not...
+    """
 
 
 class ArgumentError(Xzarr3Error, ValueError):
-    """An argument does not fit the call, or a dataset does not fit the store that it is to be written to."""
+    """An argument does not fit the call, or a dataset does not fit the store that it is to be written to.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.advise(shape=(), dtype="float32")
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.ArgumentError: shape () has no values to divide among chunks; give an...
+    """
 
 
 class ArgumentTypeError(Xzarr3Error, TypeError):
-    """An argument is of a type that the call does not take."""
+    """An argument is of a type that the call does not take.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.zeros(3, chunksizes=2)
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.ArgumentTypeError: create_array() has no argument 'chunksizes'; for...
+    """
 
 
 class UnknownNameError(Xzarr3Error, KeyError):
-    """An argument names a variable, dimension or label that does not exist."""
+    """An argument names a variable, dimension or label that does not exist.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> import xarray as xr
+    >>> xzarr3.to_zarr(xr.Dataset({"sst": ("x", [1.0])}), xzarr3.MemoryStore(), encoding={"tos": {}})
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.UnknownNameError: encoding for 'tos', which is not a variable;...
+    """
 
     def __str__(self) -> str:
         return printable(Exception.__str__(self))  # A KeyError shows the repr of its message.
 
 
 class NodeNotFoundError(Xzarr3Error, FileNotFoundError, KeyError):
-    """No store was found, or no array or group at the path."""
+    """No store was found, or no array or group at the path.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.open(xzarr3.MemoryStore())
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.NodeNotFoundError: no array or group at '/' in <MemoryStore, 0 keys>:...
+    """
 
 
 class IncompleteWriteError(NodeNotFoundError):
-    """The node is not committed yet: its writer is still at work or was killed."""
+    """The node is not committed yet: its writer is still at work or was killed.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> issubclass(xzarr3.IncompleteWriteError, xzarr3.NodeNotFoundError)
+    True
+    """
 
 
 class NodeExistsError(Xzarr3Error, FileExistsError):
-    """An array or group already exists at the path where one was to be created."""
+    """An array or group already exists at the path where one was to be created.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> group = xzarr3.group()
+    >>> xzarr3.create_group(group.store)
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.NodeExistsError: an array or group already exists at '/' in...
+    """
 
 
 class NodeTypeError(Xzarr3Error, TypeError):
-    """An array was found where a group was requested, or the reverse."""
+    """An array was found where a group was requested, or the reverse.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> array = xzarr3.zeros(3)
+    >>> xzarr3.open_group(array.store)
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.NodeTypeError: '/' of <MemoryStore, 1 keys> is an array, not a group;...
+    """
 
 
 class StoreError(Xzarr3Error, OSError):
-    """A store failed to read, write, list or erase."""
+    """A store failed to read, write, list or erase.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> issubclass(xzarr3.StoreError, OSError)
+    True
+    """
 
 
 class StorePermissionError(StoreError, PermissionError):
-    """The store refused access."""
+    """The store refused access.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> issubclass(xzarr3.StorePermissionError, PermissionError)
+    True
+    """
 
 
 class InvalidKeyError(StoreError, ValueError):
-    """A key or prefix is not valid, or would leave the store's root."""
+    """A key or prefix is not valid, or would leave the store's root.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.MemoryStore().get("../secret")
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.InvalidKeyError: invalid key '../secret'; accepted: names separated by...
+    """
 
 
 class InvalidRangeError(StoreError, ValueError):
-    """A byte range is not valid, or parts of a value overlap or begin beyond its end."""
+    """A byte range is not valid, or parts of a value overlap or begin beyond its end.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.MemoryStore({"a": b"values"}).get("a", (0, -1))
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.InvalidRangeError: length -1 of a byte range; accepted: None, 0 or...
+    """
 
 
 class ReadOnlyError(StoreError):
-    """A write to a store, array or group that is read-only."""
+    """A write to a store, array or group that is read-only.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> array = xzarr3.open_array(xzarr3.zeros(3).store)
+    >>> array[0] = 1
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.ReadOnlyError: '/' of <MemoryStore, 1 keys> is read-only; open it with...
+    """
 
 
 class StoreOptionError(StoreError, TypeError):
-    """Options that have no meaning for a store."""
+    """Options that have no meaning for a store.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.open_store("data.zarr", {"anon": True})
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.StoreOptionError: storage_options 'anon' have no meaning for...
+    """
 
 
 class ChangedError(StoreError):
-    """A value was replaced while parts of it were read, or an array was replaced while it was open."""
+    """A value was replaced while parts of it were read, or an array was replaced while it was open.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> issubclass(xzarr3.ChangedError, xzarr3.StoreError)
+    True
+    """
 
 
 class ConflictError(StoreError):
-    """A change was given up because other writers kept changing the same value."""
+    """A change was given up because other writers kept changing the same value.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> issubclass(xzarr3.ConflictError, xzarr3.StoreError)
+    True
+    """
 
 
 class OutcomeUnknownError(ConflictError):
-    """A change got no answer, and what other writers stored since does not show whether it was made."""
+    """A change got no answer, and what other writers stored since does not show whether it was made.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> issubclass(xzarr3.OutcomeUnknownError, xzarr3.ConflictError)
+    True
+    """
 
 
 class MissingChunksError(StoreError):
-    """Chunks are missing from the store although all of them were expected to exist."""
+    """Chunks are missing from the store although all of them were expected to exist.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.empty(3).store
+    >>> xzarr3.open_array(store, missing="error")[...]
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.MissingChunksError: array '/' of <MemoryStore, 1 keys>: 1 of the 1...
+    """
 
 
 class StoreCapabilityError(StoreError, NotImplementedError):
-    """A store lacks an operation of the store interface, and the operations it could be made from."""
+    """A store lacks an operation of the store interface, and the operations it could be made from.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> issubclass(xzarr3.StoreCapabilityError, xzarr3.StoreError)
+    True
+    """
 
 
 class ChunkError(Xzarr3Error, ValueError):
@@ -362,6 +551,17 @@ class ChunkError(Xzarr3Error, ValueError):
         Key of the stored value.
     chunk : tuple of int, optional
         Grid coordinates of the chunk, followed by those of the inner chunk if it lies in a shard.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> array = xzarr3.array([1, 2, 3], compressors=None)
+    >>> array.store.set("c/0", b"short")
+    >>> try:
+    ...     array[0]
+    ... except xzarr3.ChunkError as error:
+    ...     print(error.key, error.chunk)
+    c/0 (0,)
     """
 
     _doing = "handled"
@@ -398,35 +598,106 @@ class ChunkError(Xzarr3Error, ValueError):
 
 
 class ChunkDecodeError(ChunkError):
-    """Stored bytes cannot be a chunk of this array: they are truncated, corrupt or of the wrong size."""
+    """Stored bytes cannot be a chunk of this array: they are truncated, corrupt or of the wrong size.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> array = xzarr3.array([1, 2, 3], compressors=None)
+    >>> array.store.set("c/0", b"short")
+    >>> array[0]
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.ChunkDecodeError: key 'c/0', chunk (0,), codec 'bytes': chunk cannot...
+    """
 
     _doing = "decoded"
 
 
 class ChunkEncodeError(ChunkError):
-    """The codecs of the array cannot encode a chunk."""
+    """The codecs of the array cannot encode a chunk.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1000], filters=xzarr3.codecs.CastValueCodec("int8"))
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.ChunkEncodeError: key 'c/0', chunk (0,), codec 'cast_value': chunk...
+    """
 
     _doing = "encoded"
 
 
 class SelectionError(Xzarr3Error, IndexError):
-    """A selection does not fit the array."""
+    """A selection does not fit the array.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.zeros(3)[5]
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.SelectionError: axis 0: index 5 is out of bounds for length 3;...
+    """
 
 
 class AlignmentError(Xzarr3Error, ValueError):
-    """Sources and targets of one write conflict with each other."""
+    """Sources and targets of one write conflict with each other.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> import dask.array
+    >>> ones, array = dask.array.ones(4, chunks=2), xzarr3.zeros(4, chunks=2)
+    >>> xzarr3.store([ones, ones], [array, array])
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.AlignmentError: two sources write the same elements of array '/'; give...
+    """
 
 
 class MissingChunksWarning(UserWarning):
-    """Chunks missing from the store were read as the fill value."""
+    """Chunks missing from the store were read as the fill value.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> import warnings
+    >>> store = xzarr3.empty(3).store
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", xzarr3.MissingChunksWarning)
+    ...     xzarr3.open_array(store, missing="warn")[...]
+    Traceback (most recent call last):
+        ...
+    xzarr3.errors.MissingChunksWarning: array '/' of <MemoryStore, 1 keys>: 1 of the 1...
+    """
 
 
 class LargeWriteWarning(UserWarning):
-    """Blocks of a dask array would need more memory than allowed while they wait for other blocks."""
+    """Blocks of a dask array would need more memory than allowed while they wait for other blocks.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", xzarr3.LargeWriteWarning)  # Refuse such writes.
+    ...     array = xzarr3.zeros(3)
+    """
 
 
 class FallbackWarning(UserWarning):
-    """An array is read as a substitute for a data type that xzarr3 does not know."""
+    """An array is read as a substitute for a data type that xzarr3 does not know.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", xzarr3.FallbackWarning)  # Refuse such arrays.
+    ...     array = xzarr3.zeros(3)
+    """
 
 
 def shorten(value: object, limit: int = 120) -> str:

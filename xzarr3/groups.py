@@ -495,7 +495,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
         read-only   False
         store       <MemoryStore, 1 keys>
         """
-        from xzarr3.display import html, text
+        from xzarr3.display.report import Page
+        from xzarr3.display.units import counted
 
         try:
             held = [each for _, each in self._held()]
@@ -503,8 +504,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
             members = "unknown, as the store cannot list"
         else:
             arrays = [not isinstance(each, MetadataError) and is_array(each) for each in held]
-            members = f"{sum(arrays)} arrays, {len(held) - sum(arrays)} groups"
-        rows = [
+            groups = counted(len(held) - sum(arrays), "group")
+            members = f"{counted(sum(arrays), 'array')}, {groups}"
+        facts = [
             ("name", self.name),
             ("format", f"{self.zarr_format}"),
             ("members", members),
@@ -512,8 +514,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             ("read-only", f"{self.read_only}"),
             ("store", f"{self.store}"),
         ]
-        title = html.title("xzarr3.Group", self.name)
-        return Description(text.rows(rows), lambda: html.box(title, html.facts(rows)))
+        return Page("xzarr3.Group", heading=(self.name,), facts=facts).description()
 
     def _ipython_key_completions_(self) -> list[str]:
         """Names that IPython proposes after ``group["``: of the nodes directly below."""

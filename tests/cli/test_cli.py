@@ -290,7 +290,7 @@ def test_reader_that_leaves_early_is_no_traceback(
     ],
 )  # fmt: skip
 def test_selections_are_parsed(text: str, selection: object) -> None:
-    assert cli.parse_selection(text) == selection
+    assert arguments.parse_selection(text) == selection
 
 
 @pytest.mark.parametrize(

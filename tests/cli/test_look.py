@@ -207,7 +207,7 @@ def test_explain(
         assert call(*given) == (0, f"{found}\n", "")
     document = json.loads(call("explain", *options, "--json", "--", "ocean.zarr", "sst", text)[1])
     assert document == found.to_json()
-    assert document["array"] == "/sst"
+    assert document["name"] == "/sst"
 
 
 def test_tree_of_consolidated_metadata_takes_as_many_requests_for_any_number_of_nodes(

@@ -22,8 +22,8 @@ dimensions  ('time', 'lat', 'lon')
 chunks      (10, 45, 90)
 shards      (100, 90, 180)
 fill value  nan
-codecs      bytes, zstd
-size        74.16 MiB in 12 shards
+codecs      bytes(endian=little), zstd(level=0, checksum=False)
+size        74.16 MiB in 12 shards of 6.18 MiB, chunks of 158.20 kiB
 store       <MemoryStore, 3 keys>"""
 TREE = """\
 /

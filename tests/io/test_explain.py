@@ -61,7 +61,7 @@ def check(store: RecordingStore, reader: Any, selection: Any, *, threads: int = 
     assert {fetch.key for fetch in found if fetch.size is not None} == {request.key for request in made}
     assert found.units == len(list(found))
     assert found.absent == sum(fetch.size is None for fetch in found)
-    assert found.index_requests == sum(fetch.indexes for fetch in found)
+    assert found.index_requests == sum(fetch.index_requests for fetch in found)
     for fetch in found:
         assert fetch.whole == (fetch.size is not None and fetch.ranges == ((0, fetch.size),) and fetch.whole)
         for start, length in fetch.ranges:
@@ -208,7 +208,7 @@ def test_shards_that_threads_share(threads: int, compressors: str | None, thread
         assert array.engine.threads(array.plan(selection), threads) == min(threads, one.units)
         assert shared.units == one.units
         assert shared.index_requests >= one.index_requests
-        assert all(fetch.indexes <= 1 for fetch in shared)
+        assert all(fetch.index_requests <= 1 for fetch in shared)
     points = np.random.default_rng(0).integers(0, 64, (2, 50))
     check(store, array, (points[0], points[1]), threads=threads)
 
@@ -240,7 +240,7 @@ def test_points_in_a_plain_chunk_are_one_range(shards: int | None, traits: dict[
         (fetch,) = check(store, array.vindex, (points,))
         np.testing.assert_array_equal(array.vindex[[*points]], points)
         np.testing.assert_array_equal(array.oindex[[*points]], points)
-        return [*fetch.ranges[fetch.indexes :]]
+        return [*fetch.ranges[fetch.index_requests :]]
 
     assert ranges(3) == [(3, 1)]
     assert ranges(41, 3, 3, 20, 22) == [(3, 39)]
@@ -361,7 +361,7 @@ def test_the_index_of_a_shard_is_read_once() -> None:
     size = 16 * 16 + 4
     (fetch,) = found
     assert fetch.ranges[0] == (32, size)
-    assert fetch.indexes == found.index_requests == 1
+    assert fetch.index_requests == found.index_requests == 1
     assert found.chunks == 4
     assert fetch.size == 32 + size
     whole = check(store, array, slice(0, 20))
@@ -381,7 +381,7 @@ def test_shards_in_shards() -> None:
     for selection in (slice(16, 32), [17, 22]):  # The shard within is read whole.
         (part,) = check(store, array, selection)
         assert part.ranges == ((8 * size, index), (size, size))
-        assert (part.chunks, part.indexes) == (1, 1)
+        assert (part.chunks, part.index_requests) == (1, 1)
     (most,) = check(store, array, slice(10, 128, 3))
     assert most.whole
     assert most.chunks == 8

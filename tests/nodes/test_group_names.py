@@ -67,7 +67,7 @@ def test_members_by_kind_without_binding_the_others(store: xzarr3.Store) -> None
         assert [each.name for each in group.group_values()] == ["/g"]
         assert (group.nmembers(), group.nmembers(None)) == (2, 3)
         assert group._ipython_key_completions_() == ["g", "x"]
-        assert "1 arrays, 1 groups" in group.info
+        assert "1 array, 1 group" in group.info
     assert root.get_array("g/y")[()] == 2
     with pytest.raises(NodeTypeError):
         root.get_array("g")

@@ -10,7 +10,7 @@ import pytest
 
 import xzarr3
 from xzarr3 import MemoryStore
-from xzarr3.inventory import Stats
+from xzarr3.statistics import Stats
 from xzarr3.stores import WrapperStore
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-from xzarr3.advice.compression import RATE, Compression, compressions, present_compression
-from xzarr3.advice.imagined import TARGETS, Target, encoded_size, imagined, shard_size
-from xzarr3.advice.layouts import Layout, layouts
-from xzarr3.advice.patterns import Access, Roles, accesses
+from xzarr3.advice.compression import RATE, Compression, compressed, compressions
+from xzarr3.advice.imagined import TARGETS, Target, imagined, stored_size
+from xzarr3.advice.layouts import layouts
+from xzarr3.advice.patterns import Access, accesses
 from xzarr3.advice.report import Advice, Candidate, Prediction
 from xzarr3.advice.subject import Subject, subject_of
 from xzarr3.arrays import Array
@@ -51,8 +51,8 @@ def advise(
         90)))}``. By default maps, series and scans happen equally often, or maps and regions where there is
         no time. The printed advice says what each of them reads.
     target : {"s3", "disk"}, Store or Target, optional
-        Where the data are kept. By default where they are now: in the store or file that they are read from,
-        or on S3 where nothing tells.
+        Where the data are kept. By default where they are now: in the store of an array, on the disk or the
+        object store that xarray has read them from, or on S3 where nothing tells.
     dims : sequence of str, optional
         Names of the dimensions. Time is found by its name, or is the first of three or more dimensions, or of
         dimensions without names.
@@ -62,8 +62,8 @@ def advise(
     Advice
         Its requests and bytes are those that :meth:`xzarr3.Array.explain` gives for such an array. Its times
         are estimates from the costs of the target and one usual speed for all compressors. The layouts are
-        compared with the compressor that stores least. The present layout of data, which is that in a store
-        or what :func:`xzarr3.to_zarr` makes of a dataset, is the best if none is more than 10 % better.
+        compared with the compressor that stores least. The present layout of data that are in a Zarr store,
+        or that were read from one, is the best if none is more than 10 % better.
 
     Raises
     ------
@@ -84,35 +84,28 @@ def advise(
     True
     """
     given = subject_of(data, shape, dtype, dims)
-    shape = given.array.shape
+    array, shape, time = given.array, given.array.shape, given.roles.time
     if not shape or not math.prod(shape):
         raise ArgumentError(
             f"shape {shape} has no values to divide among chunks; give an array with values and dimensions"
         )
     place = _target(given.place if target is None else target)
-    found = given.roles
-    wanted = accesses(access, shape, found)
-    tried = compressions(given.sample, given.array)
+    wanted = accesses(access, shape, given.roles)
+    tried = compressions(given.sample, array)
     chosen = _chosen(tried)
-
-    def laid_out(layout: Layout) -> ArrayMetadata:
+    made = []
+    for layout in layouts(shape, array.zdtype.item_size, given.roles, wanted):
         settings = Settings(layout.chunks, layout.shards, chosen.compressors)
-        return settings.metadata(given.array, given.array.format)
-
-    made = [
-        _judged(layout.name, laid_out(layout), chosen, wanted, found, place)
-        for layout in layouts(shape, given.array.zdtype.item_size, found, wanted, place)
-    ]
-    made, present = _scored(made, _present(given, wanted, found, place))
-    reads = {each.name: each.meaning(given.names) for each in wanted}
-    return Advice(shape, given.array.dtype, place, tuple(made), present, tuple(tried), given.encodings, reads)
+        metadata = settings.metadata(array, array.format)
+        made.append(_judged(layout.name, metadata, chosen, wanted, time, place))
+    candidates, present = _scored(made, _present(given, wanted, place))
+    reads = {each.name: each.meaning for each in wanted}
+    return Advice(shape, array.dtype, place, candidates, present, tuple(tried), given.encodings, reads)
 
 
 def _target(target: str | Store | Target) -> Target:
-    if isinstance(target, Target):
-        return target
-    if isinstance(target, Store):
-        return Target.of(target)
+    if isinstance(target, (Target, Store)):
+        return target if isinstance(target, Target) else Target.of(target)
     if target not in TARGETS:
         raise ArgumentError(f"target={target!r}; {one_of(target, TARGETS)}, or a store")
     return TARGETS[target]
@@ -124,107 +117,61 @@ def _chosen(tried: Sequence[Compression]) -> Compression:
     return best if best.ratio > _WORTH else tried[0]
 
 
-def _present(given: Subject, wanted: Sequence[Access], found: Roles, target: Target) -> Candidate | None:
-    """The layout that an array has, or that :func:`xzarr3.to_zarr` gives it."""
-    array = given.array
-    shard = array.metadata.chain.shard
+def _present(given: Subject, wanted: Sequence[Access], target: Target) -> Candidate | None:
+    """The layout that an array has."""
+    array, shard = given.array, given.array.metadata.chain.shard
     if not given.is_present or (shard is not None and shard.inner.shard is not None):
         return None
-    compression = present_compression(given.sample, array)
-    judged = _judged("present", array.metadata, compression, wanted, found, target)
+    name = "+".join(each.name for each in array.compressors) or "none"
+    compression = compressed(given.sample, array, name, array.compressors)
+    judged = _judged("present", array.metadata, compression, wanted, given.roles.time, target)
     return replace(judged, chunks=array.chunks, shards=array.shards)
 
 
-def _scored(made: Sequence[Candidate], present: Candidate | None) -> tuple[list[Candidate], Candidate | None]:
+def _scored(
+    made: Sequence[Candidate], present: Candidate | None
+) -> tuple[tuple[Candidate, ...], Candidate | None]:
     """The candidates with their scores, the best first; and the present layout with its score."""
-    least = [min(each.predictions[at].seconds for each in made) for at in range(len(made[0].predictions))]
+    columns = zip(*(one.predictions for one in made), strict=True)
+    least = [min(each.seconds for each in column) for column in columns]
 
     def scored(one: Candidate) -> Candidate:
-        terms = (
-            each.weight * (each.seconds + _CALL) / (best + _CALL)
-            for each, best in zip(one.predictions, least, strict=True)
-        )
-        return replace(one, score=sum(terms))
+        pairs = zip(one.predictions, least, strict=True)
+        return replace(one, score=sum(a.weight * (a.seconds + _CALL) / (b + _CALL) for a, b in pairs))
 
     ordered = sorted(map(scored, made), key=lambda each: (each.score, each.files))
-    return ordered, None if present is None else scored(present)
+    return tuple(ordered), None if present is None else scored(present)
 
 
 def _judged(
-    name: str,
-    metadata: ArrayMetadata,
-    compression: Compression,
-    wanted: Sequence[Access],
-    found: Roles,
+    name: str, metadata: ArrayMetadata, compression: Compression, wanted: Sequence[Access], time: int | None,
     target: Target,
-) -> Candidate:
+) -> Candidate:  # fmt: skip
+    """A layout with what each access costs; without a score."""
     array = imagined(metadata, target, compression.ratio)
-    chain = array.engine.meta.chain
-    unit = chain.spec.nbytes
-    size = (
-        encoded_size(chain, compression.ratio)
-        if chain.shard is None
-        else shard_size(chain.shard, compression.ratio)
-    )
-    files = math.prod(metadata.chunk_grid.counts(metadata.shape))
-    lengths = metadata.chunk_grid.largest
-    predictions = tuple(
-        _append(array, each, lengths, unit, size, found, target)
-        if each.selection is None
-        else _read(array, each, files, size, target)
-        for each in wanted
-    )
+    grid, shard = metadata.chunk_grid, metadata.chain.shard
+    files, size = math.prod(grid.counts(metadata.shape)), stored_size(metadata.chain, compression.ratio)
+    chunks, shards = (grid.largest, None) if shard is None else (shard.grid.chunk_shape, grid.largest)
+    predictions = tuple(_predicted(array, each, size, time, target) for each in wanted)
+    return Candidate(name, chunks, shards, compression, files, files * size, predictions)
+
+
+def _predicted(array: Array, access: Access, size: int, time: int | None, target: Target) -> Prediction:
+    """What an access costs, where each stored unit has so many bytes."""
+    chain, plan = array.engine.meta.chain, array.plan(access.selection)
     shard = chain.shard
-    chunks = lengths if shard is None else shard.grid.chunk_shape
-    return Candidate(
-        name,
-        chunks,
-        None if shard is None else lengths,
-        compression,
-        files,
-        files * size,
-        unit + size,
-        predictions,
-    )
-
-
-def _read(array: Array, access: Access, files: int, size: int, target: Target) -> Prediction:
-    chain, selection = array.engine.meta.chain, cast("tuple[Any, ...]", access.selection)
-    plan = array.plan(selection)
-    if chain.shard is None and not chain.is_plain:
-        # Each chunk is read whole, with one request. To explain it would take a while to say the same.
-        requests, moved, chunks = plan.number, plan.number * size, plan.number
-        used = math.prod(plan.shape) * array.dtype.itemsize
-    elif math.prod(plan.shape) == array.size:  # So is each shard.
-        requests, moved, chunks = files, files * size, files * (chain.shard.number if chain.shard else 1)
-        used = array.nbytes
+    each = (chain if shard is None else shard.inner).spec.nbytes
+    used = math.prod(plan.shape) * array.dtype.itemsize
+    is_whole = (shard is None and not chain.is_plain) or used == array.nbytes
+    if access.appends or is_whole:  # Explained, it would take a while to say the same.
+        # An append also reads the units that it goes on with: all, unless its time begins new ones.
+        times = 2 - 1 / array.metadata.chunk_grid.largest[time] if access.appends and time is not None else 1
+        requests, moved = round(plan.number * times), round(plan.number * times * size)
+        chunks = requests * (1 if shard is None else shard.number)
     else:
-        found = array.explain(selection, threads=1)
+        found = array.explain(access.selection, threads=1)
         requests, moved, chunks, used = found.requests, found.bytes_moved, found.chunks, found.bytes_used
-    each = chain.spec.nbytes if chain.shard is None else chain.shard.inner.spec.nbytes
-    seconds = _seconds(requests, moved, chunks, each, target)
+    # Requests wait for answers together, bytes share the bandwidth, and one core works on a chunk.
+    seconds = math.ceil(requests / target.at_once) * target.latency + moved / target.bandwidth
+    seconds += math.ceil(chunks / available_threads()) * each / RATE
     return Prediction(access.name, access.weight, requests, moved, used, chunks * each, seconds)
-
-
-def _append(
-    array: Array, access: Access, lengths: Sequence[int], unit: int, size: int, found: Roles, target: Target
-) -> Prediction:
-    """One more time: each unit at the end is written, and first read unless the time begins a new one."""
-    counts = array.metadata.chunk_grid.counts(array.shape)
-    units = math.prod(count for axis, count in enumerate(counts) if axis != found.time)
-    time = cast("int", found.time)  # Without time there is no append.
-    again = 1 - 1 / lengths[time]  # Share of appends that begin within a unit.
-    requests, moved = round(units * (1 + again)), round(units * size * (1 + again))
-    used = array.nbytes // max(1, array.shape[time])
-    seconds = _seconds(requests, moved, requests, unit, target)
-    return Prediction(access.name, access.weight, requests, moved, used, requests * unit, seconds)
-
-
-def _seconds(requests: int, moved: int, chunks: int, each: int, target: Target) -> float:
-    """How long an access takes: requests wait for answers together, bytes share the bandwidth.
-
-    A chunk is encoded or decoded by one core.
-    """
-    waits = math.ceil(requests / target.at_once) * target.latency
-    rounds = math.ceil(chunks / available_threads())
-    return waits + moved / target.bandwidth + rounds * each / RATE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xzarr3.errors import SelectionError, one_of
+from xzarr3.errors import SelectionError, one_of, shorten
 
 _TIMES = ("date", "step", "t", "year", "month", "day", "hour")  # And what begins or ends with "time".
 _HORIZONTAL = ("latitude", "longitude", "lat", "lon", "rlat", "rlon", "nlat", "nlon", "y", "x", "j", "i")
@@ -32,27 +32,11 @@ class Access(NamedTuple):
     name: str
     weight: float
     """Share of all accesses."""
-    selection: tuple[Any, ...] | None
-    """What is read; None for an append."""
-
-    def meaning(self, names: Sequence[str | None]) -> str:
-        """What is read or written, by dimension; those read as a whole are left out.
-
-        Examples
-        --------
-        >>> Access("region", 1.0, (slice(0, 30), slice(None), slice(4, 9))).meaning(["time", "lat", None])
-        'time 0:30, dimension 2 4:9'
-        """
-        if self.selection is None:
-            return "one more time is written"
-        named = [*names, *[None] * len(self.selection)]
-        parts = [
-            f"{f'dimension {axis}' if named[axis] is None else named[axis]} "
-            + (f"{part.start or 0}:{part.stop}" if isinstance(part, slice) else str(part))
-            for axis, part in enumerate(self.selection)
-            if part is not ... and part != slice(None)
-        ]
-        return ", ".join(parts) or "everything"
+    selection: tuple[Any, ...]
+    """What is read, or written by an append."""
+    meaning: str
+    appends: bool = False
+    """Whether the selection is written at the end."""
 
 
 class Roles(NamedTuple):
@@ -106,45 +90,47 @@ def accesses(wanted: Mapping[str, Any] | None, shape: Sequence[int], found: Role
     """
     if wanted is None:
         wanted = dict.fromkeys(("map", "region") if found.time is None else ("map", "series", "scan"), 1.0)
-    made: list[Access] = []
-    for name, asked in wanted.items():
-        weight, own = asked if isinstance(asked, tuple) else (asked, None)
-        if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < float("inf"):
-            raise SelectionError(
-                f"access[{name!r}]={asked!r}: not how often it happens; give a positive number, or such a "
-                "number and a selection"
-            )
-        if own is None and name not in PATTERNS:
-            raise SelectionError(
-                f"access[{name!r}]: no pattern of this name; {one_of(name, PATTERNS)}; for a pattern of your "
-                "own give its selection: {'own': (0.5, (slice(0, 7), ...))}"
-            )
-        if own is None and found.time is None and name in NEED_TIME:
-            raise SelectionError(
-                f"access[{name!r}]: no dimension is time; give dims=, one of them 'time', or take one of "
-                f"{', '.join(each for each in PATTERNS if each not in NEED_TIME)}"
-            )
-        made.append(Access(name, float(weight), _selection(name, shape, found) if own is None else own))
-    total = sum(each.weight for each in made)
-    if not made:
+    if not wanted:
         raise SelectionError(f"access={wanted!r} names no pattern; accepted: {', '.join(PATTERNS)}")
+    made = [_access(name, asked, shape, found) for name, asked in wanted.items()]
+    total = sum(each.weight for each in made)
     return [each._replace(weight=each.weight / total) for each in made]
 
 
-def _selection(name: str, shape: Sequence[int], found: Roles) -> tuple[Any, ...] | None:
-    if name == APPEND:
-        return None
+def _access(name: str, asked: Any, shape: Sequence[int], found: Roles) -> Access:
+    weight, own = asked if isinstance(asked, tuple) else (asked, None)
+    if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < float("inf"):
+        raise SelectionError(
+            f"access[{name!r}]={asked!r}: not how often it happens; give a positive number, or such a "
+            "number and a selection"
+        )
+    if own is not None:
+        return Access(name, float(weight), own, f"your selection {shorten(own)}")
+    if name not in PATTERNS:
+        raise SelectionError(
+            f"access[{name!r}]: no pattern of this name; {one_of(name, PATTERNS)}; for a pattern of your "
+            "own give its selection: {'own': (0.5, (slice(0, 7), ...))}"
+        )
+    if found.time is None and name in NEED_TIME:
+        raise SelectionError(
+            f"access[{name!r}]: no dimension is time; give dims=, one of them 'time', or take one of "
+            f"{', '.join(each for each in PATTERNS if each not in NEED_TIME)}"
+        )
+    return Access(name, float(weight), _selection(name, shape, found), PATTERNS[name], name == APPEND)
+
+
+def _selection(name: str, shape: Sequence[int], found: Roles) -> tuple[Any, ...]:
+    """What a pattern reads; an append writes what a map reads."""
     chosen: list[Any] = [slice(None)] * len(shape)
     if name == "series":
-        chosen = [length // 2 if axis != found.time else slice(None) for axis, length in enumerate(shape)]
-    elif name in ("region", "sample"):
+        return tuple(length // 2 if axis != found.time else slice(None) for axis, length in enumerate(shape))
+    if name in ("region", "sample"):
         for axis in found.space:
             chosen[axis] = _window(shape[axis], _CROP if name == "sample" else max(1, shape[axis] // 4))
-    if found.time is not None and name in ("map", "region", "sample"):
+    if found.time is not None and name != "scan":
         n_times = shape[found.time]
-        chosen[found.time] = (
-            n_times // 2 if name == "map" else _window(n_times, _MONTH if name == "region" else _STEPS)
-        )
+        windows = {"region": _window(n_times, _MONTH), "sample": _window(n_times, _STEPS)}
+        chosen[found.time] = windows.get(name, n_times // 2)
     return tuple(chosen)
 
 

@@ -31,43 +31,35 @@ def drawn(advice: Advice, shown: Sequence[Candidate]) -> Figure:
     figure = Figure(figsize=(12, height), layout="constrained")
     panels: Any = figure.subplots(1, len(_PANELS), sharey=True)
     for panel, (title, measure) in zip(panels, _PANELS, strict=True):
-        _draw(panel, title, [[measure(one) for one in each.predictions] for each in shown])
+        _draw(panel, [[measure(one) for one in each.predictions] for each in shown])
+        panel.set_title(title, fontsize=10)
     panels[0].set_yticks(range(len(shown)), [_label(each) for each in shown])
     panels[0].invert_yaxis()
     # Axes leave names that begin with an underscore out of their own legend.
     bars, labels = list(panels[0].containers), list(map(_plain, names))
     figure.legend(bars, labels, loc="outside lower center", ncols=len(names), frameon=False)
-    shape = " x ".join(map(str, advice.shape))
-    what = ", ".join(filter(None, advice.variables))
-    figure.suptitle(_plain(f"{what} {shape} {advice.dtype} on {advice.target.name}".strip()))
+    figure.suptitle(_plain(str(advice).partition(";")[0]))
     return figure
 
 
-def _draw(panel: Any, title: str, rows: Sequence[Sequence[float]]) -> None:
+def _draw(panel: Any, rows: Sequence[Sequence[float]]) -> None:
     """Bars by layout, one colour for each access, on a logarithmic axis unless all are 0."""
-    number = len(rows[0])
-    thick = 0.8 / number
-    for at in range(number):
-        lengths = [row[at] for row in rows]
-        places = [row + (at - (number - 1) / 2) * thick for row in range(len(rows))]
+    thick = 0.8 / len(rows[0])
+    for at, lengths in enumerate(zip(*rows, strict=True)):
+        places = [row + (at + 0.5) * thick - 0.4 for row in range(len(rows))]
         bars = panel.barh(places, lengths, height=thick * 0.92)
-        panel.bar_label(bars, [_number(length) for length in lengths], padding=2, fontsize=6)
-    if any(map(any, rows)):
-        panel.set_xscale("log")
-    panel.set_xmargin(0.12)
-    panel.set_title(title, fontsize=10)
+        panel.bar_label(bars, [*map(_number, lengths)], padding=2, fontsize=6)
+    panel.set(xmargin=0.12, axisbelow=True, xscale="log" if any(map(any, rows)) else "linear")
     panel.grid(axis="x", alpha=0.3)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _plain(text: str) -> str:
     """A text in which a name with dollar signs is no formula."""
     return text.replace("$", r"\$")
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _label(one: Candidate) -> str:

@@ -38,6 +38,14 @@ class Prediction:
         Bytes of elements that are decoded or encoded.
     seconds : float
         An estimate from the costs of the target.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> found = xzarr3.advise(shape=(365, 90, 180), dtype="f4", access={"map": 1})
+    >>> cost = found.best.predictions[0]
+    >>> cost.access, cost.requests, cost.bytes_used
+    ('map', 1, 64800)
     """
 
     access: str
@@ -64,12 +72,17 @@ class Candidate:
         Number of stored units.
     stored : int
         Bytes of all units.
-    task_bytes : int
-        Memory of a dask task that reads one unit: its elements and its stored bytes.
     predictions : tuple of Prediction
     score : float
         How many times longer accesses take than with the layouts that suit each of them best, on average. A
         score of 1 means that no other layout is faster for anything.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> found = xzarr3.advise(shape=(365, 90, 180), dtype="f4", access={"map": 1})
+    >>> found.best.name, found.best.files
+    ('for maps', 92)
     """
 
     name: str
@@ -78,7 +91,6 @@ class Candidate:
     compression: Compression
     files: int
     stored: int
-    task_bytes: int
     predictions: tuple[Prediction, ...]
     score: float = math.inf
 
@@ -102,7 +114,14 @@ class Advice(Report):
         The variables that the advice is for, and what stores each of them as it is: its packing, filters and
         present layout.
     reads : mapping of str to str
-        What each access reads or writes, by dimension.
+        What each access reads or writes.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> found = xzarr3.advise(shape=(365, 90, 180), dtype="f4", access={"map": 1})
+    >>> found.best.chunks, found.variables
+    ((4, 90, 180), ())
     """
 
     shape: tuple[int, ...]

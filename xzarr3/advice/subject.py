@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,23 +71,22 @@ def subject_of(
     if data is None:
         if shape is None or dtype is None:
             raise ArgumentTypeError("nothing to advise on; give an array or a dataset, or shape= and dtype=")
-        return Subject(_new(shape, dtype), tuple(dims or ()))
+        return Subject(create_array(MemoryStore(), shape=tuple(shape), dtype=dtype), tuple(dims or ()))
     whole = open_node(data) if isinstance(data, (str, os.PathLike, Store)) else data
     found = _variables(whole)
     if found is None:
-        return Subject(_new(whole.shape, whole.dtype), tuple(dims or ()), _sample(whole))
+        return replace(subject_of(None, whole.shape, whole.dtype, dims), sample=_sample(whole))
     name, lead = _largest(found)
     beside = {path: each for path, each in found.items() if _kind(path, each) == _kind(name, lead)}
+    names = tuple(dims or _dims(lead))
     if isinstance(lead, Array):
-        array, sample = lead, _sample(lead)
-        place: Store | str = lead.store
         encodings = {each.basename: _own(each) for each in beside.values()}
-    else:
-        array, sample, own = _planned(lead, name, SAMPLE_BYTES)
-        sample = None if sample.dtype.hasobject or sample.dtype.kind == "T" else sample
-        encodings = {each: _planned(beside[each], each, _FEW)[2] if each != name else own for each in beside}
-        place = _place(whole, lead)
-    return Subject(array, tuple(dims or _dims(lead)), sample, True, encodings, place)
+        return Subject(lead, names, _sample(lead), True, encodings, lead.store)
+    encodings = {each: _encoded(beside[each], each, _FEW)[2] for each in beside}
+    array, sample, _ = _encoded(lead, name, SAMPLE_BYTES)
+    source = str(lead.encoding.get("source") or whole.encoding.get("source") or "s3://")
+    place = "s3" if "://" in source and not source.startswith("file:") else "disk"
+    return Subject(array, names, _sample(sample), "chunks" in lead.encoding, encodings, place)
 
 
 def _variables(data: Any) -> dict[str, Any] | None:
@@ -109,10 +108,6 @@ def _variables(data: Any) -> dict[str, Any] | None:
     )
 
 
-def _new(shape: Sequence[int], dtype: Any) -> Array:
-    return create_array(MemoryStore(), shape=tuple(shape), dtype=dtype)
-
-
 def _dims(each: Any) -> tuple[str | None, ...]:
     """The names of the dimensions of an array or a variable, if it has any."""
     return tuple(getattr(each, "dims", None) or getattr(each, "dimension_names", None) or ())
@@ -123,48 +118,24 @@ def _kind(path: str, each: Any) -> tuple[object, ...]:
     return str(path).rpartition("/")[0], each.shape, _dims(each)
 
 
-def _place(whole: Any, variable: Variable) -> Store | str:
-    """The store that a lazy variable is read from; else the kind of place that xarray remembers."""
-    from xzarr3.xarray.explain import dask_reads, lazy_read
-
-    first = variable[(slice(0, 1),) * variable.ndim]
-    reads = dask_reads([first.data]) if first.chunks is not None else [lazy_read(first._data)]
-    read = next(iter(reads), None)
-    if read is not None:
-        return read.array.store
-    source = str(variable.encoding.get("source") or whole.encoding.get("source") or "s3://")
-    return "s3" if "://" in source and not source.startswith("file:") else "disk"
-
-
-def _planned(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArray, dict[str, Any]]:
+def _encoded(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArray, dict[str, Any]]:
     """The array that :func:`xzarr3.to_zarr` makes of a variable, stored values of it, and its encoding."""
-    import dask.array as da
     from xarray import Variable
 
-    from xzarr3.xarray.encode import array_settings, made_with_settings, stored_dtype
+    from xzarr3.xarray.encode import VALUE_KEYS, array_settings, made_with_settings, stored_dtype
     from xzarr3.xarray.exact import encode_values
 
     sample = variable[_middle(variable.shape, variable.dtype.itemsize, nbytes)].load()
     encoded = encode_values(sample, name, explicit=False)
-    unread: Any = np.broadcast_to(np.zeros((), encoded.dtype), variable.shape)
-    if variable.chunks is not None:
-        unread = da.zeros(variable.shape, dtype=encoded.dtype, chunks=variable.chunks)
+    unread = np.broadcast_to(np.zeros((), encoded.dtype), variable.shape)
     whole = Variable(variable.dims, unread, encoded.attrs, encoded.encoding)
     settings = array_settings(whole, name, V3, explicit=False)
-    kept: dict[str, Any] = {
-        key: settings[key] for key in ("chunk_key_encoding", "write_empty_chunks") if key in settings
-    }
     settings.pop("write_empty_chunks", None)
     make = partial(array_metadata, shape=whole.shape, dtype=stored_dtype(encoded.dtype), format=V3)
     array = Array(MemoryStore(), "", made_with_settings(make, settings, whole, V3, explicit=False))
-    own: dict[str, Any] = {**_layout(array), **kept}
     given, left = variable.encoding, encoded.encoding
-    for key in ("dtype", *_PACKING, "units", "calendar"):
-        if key in given and key not in left and (key == "dtype" or key in encoded.attrs):
-            own[key] = encoded.attrs.get(key, given[key])
-    if given.get("_FillValue", ...) is None:
-        own["_FillValue"] = None
-    return array, np.asarray(encoded.data), own
+    own = {key: given[key] for key in VALUE_KEYS if key in given and (key not in left or given[key] is None)}
+    return array, np.asarray(encoded.data), {**_layout(array), **own}
 
 
 def _own(array: Array) -> dict[str, Any]:
@@ -180,11 +151,8 @@ def _own(array: Array) -> dict[str, Any]:
 
 def _layout(array: Array) -> dict[str, Any]:
     """Chunks, shards and codecs of an array, and its fill value where it is no usual one."""
-    own: dict[str, Any] = {
-        "chunks": array.chunks,
-        "shards": array.shards,
-        "compressors": [codec.to_json() for codec in array.compressors] or None,
-    }
+    own: dict[str, Any] = {"chunks": array.chunks, "shards": array.shards}
+    own["compressors"] = [codec.to_json() for codec in array.compressors] or None
     if array.filters:
         own["filters"] = [codec.to_json() for codec in array.filters]
     usual = chosen_serializer("auto", array.zdtype, array.format)
@@ -234,11 +202,7 @@ def _middle(shape: Sequence[int], itemsize: int, nbytes: int) -> tuple[slice, ..
     """The middle of the data, as whole as so many bytes allow."""
     lengths = list(shape)
     for axis in range(len(lengths)):
-        over = math.prod(lengths) * itemsize / nbytes
-        if over <= 1:
-            break
+        over = max(1, math.prod(lengths) * itemsize / nbytes)
         lengths[axis] = max(1, int(lengths[axis] / over))
-    return tuple(
-        slice((size - length) // 2, (size - length) // 2 + length)
-        for size, length in zip(shape, lengths, strict=True)
-    )
+    pairs = zip(shape, lengths, strict=True)
+    return tuple(slice((size - length) // 2, (size + length) // 2) for size, length in pairs)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from xzarr3.arrays import Array
 from xzarr3.checks.documents import Scope
 from xzarr3.checks.report import Findings
+from xzarr3.checks.shard_indexes import spread
 from xzarr3.commit.lease import is_lease
 from xzarr3.errors import shorten
 from xzarr3.formats import Format
@@ -338,6 +339,4 @@ def chosen(units: Units, number: int | None) -> npt.NDArray[np.intp]:
         return np.zeros(0, np.intp)
     places = np.frombuffer(units.places, np.int64)
     found = np.flatnonzero(~np.isin(places, np.fromiter(units.bad, np.int64)))
-    if number is None or len(found) <= number:
-        return found
-    return found.take(np.linspace(0, len(found) - 1, number).astype(int))
+    return spread(found, number)

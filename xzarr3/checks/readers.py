@@ -108,7 +108,9 @@ def _features(meta: ArrayMetadata, held: Held) -> Iterator[tuple[str, str]]:
         document = held[ARRAY]
         filters = [*(document.get("filters") or ())]
         named = [each["id"] for each in (*filters, document.get("compressor")) if each]
-        data_type, codecs = _kind(document["dtype"]), [*named, "filters"] if filters else named
+        codecs, dtype = [*named, "filters"] if filters else named, document["dtype"]
+        # numpy's kinds have a byte order before them, and other names do not.
+        data_type = "record" if not isinstance(dtype, str) else dtype[1] if dtype[0] in "<>|=" else dtype
     yield "data_type", data_type
     yield from (("codec", name) for name in codecs)
     if meta.chunk_grid.name != "regular":
@@ -130,10 +132,3 @@ def _names(codecs: Any) -> Iterator[str]:
         if _name(codec) == "sharding_indexed":
             inner = codec["configuration"]
             yield from _names([*inner["codecs"], *inner.get("index_codecs", ())])
-
-
-def _kind(dtype: Any) -> str:
-    """The kind of a numpy dtype as version 2 names it."""
-    if not isinstance(dtype, str):
-        return "record"
-    return dtype[1] if dtype[0] in "<>|=" else dtype

@@ -129,6 +129,15 @@ class Finding:
         What to do about it.
     count : int
         How many such findings this one stands for; or how many chunks, where one finding is about many.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.array([1, 2, 3]).store
+    >>> store.set("c/0", b"")
+    >>> found = xzarr3.check(store).findings[0]
+    >>> found.severity, found.code, found.key
+    ('error', 'chunk-empty', 'c/0')
     """
 
     path: str
@@ -163,6 +172,13 @@ class ArrayReport:
         :mod:`xzarr3.checks.readers`. It is empty where the documentation of a library names none.
     not_readable_by : mapping of str to str
         The other libraries, with the reason.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> seen = xzarr3.check(xzarr3.array([1, 2, 3]).store).arrays[""]
+    >>> seen.shape, seen.stored, seen.read
+    ((3,), 1, 1)
     """
 
     path: str

@@ -31,6 +31,19 @@ def not_decoded(error: ChunkError, meaning: str) -> Problem:
     return Problem("chunk-damaged" if known else "extension-unknown", meaning)
 
 
+def spread(items: npt.NDArray[np.intp], most: int | None) -> npt.NDArray[np.intp]:
+    """All items, or so many of them, spread evenly from the first to the last.
+
+    Examples
+    --------
+    >>> spread(np.arange(9), 3)
+    array([0, 4, 8])
+    """
+    if most is None or len(items) <= most:
+        return items
+    return items.take(np.linspace(0, len(items) - 1, most).astype(int))
+
+
 def check_shard(
     shard: Shard, reader: Value, size: int, most: int | None, at_once: int, above: tuple[int, ...] = ()
 ) -> Iterator[Problem]:
@@ -65,10 +78,7 @@ def check_shard(
     yield from problems
     if not problems:
         yield from _apart(shard, entries, good, size - shard.index_size, above)
-    chosen = (
-        good if most is None or len(good) <= most else good[np.linspace(0, len(good) - 1, most).astype(int)]
-    )
-    yield from _decoded(shard, reader, entries, chosen, most, min(at_once, _MOST_READ), above)
+    yield from _decoded(shard, reader, entries, spread(good, most), most, min(at_once, _MOST_READ), above)
 
 
 def _within(

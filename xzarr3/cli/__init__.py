@@ -12,10 +12,9 @@ import click
 
 import xzarr3
 from xzarr3.cli import change, examine, look
-from xzarr3.cli.arguments import parse_selection
 from xzarr3.cli.running import debug_option, run_reporting
 
-__all__ = ["commands", "main", "parse_selection", "run_reporting"]
+__all__ = ["commands", "main", "run_reporting"]
 
 
 @click.group(

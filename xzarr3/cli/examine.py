@@ -45,9 +45,7 @@ def check(store: str, path: str, decode: Any, threads: int | None, option: dict[
     *NODE,
     arguments.access_option,
     click.option(
-        "--target",
-        type=click.Choice(("s3", "disk")),
-        help="Where the data are kept (default: where they are).",
+        "--target", type=click.Choice(("s3", "disk")), help="Where data are kept (default: where they are)."
     ),
 )
 def advise(

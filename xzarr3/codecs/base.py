@@ -42,6 +42,13 @@ class ChunkSpec:
         Type of the elements.
     fill_value : scalar
         Value of elements that were never written.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> spec = xzarr3.codecs.ChunkSpec((4, 5), xzarr3.dtypes.Int16(), 0)
+    >>> spec.dtype, spec.nbytes
+    (dtype('int16'), 40)
     """
 
     shape: tuple[int, ...]
@@ -181,7 +188,14 @@ class Codec(ABC):
 
 
 class ArrayArrayCodec(Codec):
-    """A codec from arrays to arrays."""
+    """A codec from arrays to arrays.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> isinstance(xzarr3.codecs.TransposeCodec((1, 0)), xzarr3.codecs.ArrayArrayCodec)
+    True
+    """
 
     @abstractmethod
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
@@ -203,7 +217,14 @@ class ArrayArrayCodec(Codec):
 
 
 class ArrayBytesCodec(Codec):
-    """A codec from arrays to bytes."""
+    """A codec from arrays to bytes.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> isinstance(xzarr3.codecs.BytesCodec(), xzarr3.codecs.ArrayBytesCodec)
+    True
+    """
 
     def check(self, spec: ChunkSpec) -> None:
         """Refuse chunks that the codec cannot encode.
@@ -231,7 +252,15 @@ class ArrayBytesCodec(Codec):
 
 
 class BytesBytesCodec(Codec):
-    """A codec from bytes to bytes."""
+    """A codec from bytes to bytes.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> codec = xzarr3.codecs.ZstdCodec()
+    >>> isinstance(codec, xzarr3.codecs.BytesBytesCodec), bytes(codec.decode(codec.encode(b'abc'), limit=3))
+    (True, b'abc')
+    """
 
     decode_rate: ClassVar[int] = 500
     """About how many bytes are decoded in a microsecond; used to decide whether threads pay."""

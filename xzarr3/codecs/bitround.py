@@ -33,6 +33,12 @@ class BitRoundCodec(ArrayArrayCodec):
     ----------
     keepbits : int
         How many bits of the mantissa are kept.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1.2345, 6.789], filters=xzarr3.codecs.BitRoundCodec(keepbits=3))[...]
+    array([1.25, 7.  ])
     """
 
     name = "bitround"

@@ -51,6 +51,12 @@ class BloscCodec(BytesBytesCodec):
         Size of an element in bytes; by default that of the array's data type.
     blocksize : int
         Size of Blosc's blocks in bytes; 0 lets Blosc choose.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.BloscCodec(cname="lz4", clevel=3)).compressors
+    (BloscCodec(cname='lz4', clevel=3, shuffle='shuffle', typesize=8, blocksize=0),)
     """
 
     name = "blosc"

@@ -28,6 +28,12 @@ class BytesCodec(ArrayBytesCodec):
     endian : {"little", "big"}, optional
         Byte order of the elements. May be None only for types without a byte order, such as those of one
         byte.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2], serializer=xzarr3.codecs.BytesCodec("big")).serializer
+    BytesCodec(endian='big')
     """
 
     name = "bytes"

@@ -53,7 +53,14 @@ class Checksum(BytesBytesCodec):
 
 @dataclass(frozen=True)
 class Crc32cCodec(Checksum):
-    """Appends the CRC-32C of the data."""
+    """Appends the CRC-32C of the data.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.Crc32cCodec()).compressors
+    (Crc32cCodec(),)
+    """
 
     name = "crc32c"
     decode_rate = 10000

@@ -31,6 +31,12 @@ class GzipCodec(BytesBytesCodec):
     ----------
     level : int
         0 (store) to 9 (smallest).
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.GzipCodec(level=1)).compressors
+    (GzipCodec(level=1),)
     """
 
     name = "gzip"

@@ -47,6 +47,13 @@ class N5DefaultCodec(ArrayBytesCodec):
     codecs : tuple of Codec
         ``transpose``, which reverses all dimensions, then ``bytes``, big endian, then at most one codec from
         bytes to bytes. By default ``transpose`` and ``bytes``.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([[1, 2], [3, 4]], serializer=xzarr3.codecs.N5DefaultCodec())[...]
+    array([[1, 2],
+           [3, 4]])
     """
 
     name = "n5_default"

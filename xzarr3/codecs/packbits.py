@@ -37,6 +37,12 @@ class PackBitsCodec(ArrayBytesCodec):
         Position of an extra byte that holds the number of unused bits in the last byte of elements.
     first_bit, last_bit : int, optional
         The first and last stored bit of an element, or of each part of a complex one; by default all bits.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([True, False], serializer=xzarr3.codecs.PackBitsCodec())[...]
+    array([ True, False])
     """
 
     name = "packbits"

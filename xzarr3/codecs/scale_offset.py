@@ -35,6 +35,13 @@ class ScaleOffsetCodec(ArrayArrayCodec):
     ----------
     offset, scale : int, float or str
         Written like a fill value of the data type in a metadata document. The scale must not be 0.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> scaled = xzarr3.codecs.ScaleOffsetCodec(offset=270, scale=10)
+    >>> xzarr3.array([271.5, 273.0], filters=scaled)[...]
+    array([271.5, 273. ])
     """
 
     name = "scale_offset"

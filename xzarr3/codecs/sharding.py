@@ -54,6 +54,13 @@ class ShardingCodec(ArrayBytesCodec):
         Codecs of the index, all of fixed size.
     index_location : {"end", "start"}
         Where in the shard the index is.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> array = xzarr3.zeros(100, shards=50, chunks=10)
+    >>> array.metadata.codecs[0].chunk_shape, array.metadata.codecs[0].index_location
+    ((10,), 'end')
     """
 
     name = "sharding_indexed"

@@ -22,6 +22,12 @@ class TransposeCodec(ArrayArrayCodec):
     ----------
     order : tuple of int
         Dimension ``order[i]`` of the chunk is dimension ``i`` of the encoded chunk.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([[1, 2], [3, 4]], filters=xzarr3.codecs.TransposeCodec((1, 0))).filters
+    (TransposeCodec(order=(1, 0)),)
     """
 
     name = "transpose"

@@ -12,7 +12,14 @@ from xzarr3.codecs._vlen import LAST, VLenCodec
 
 
 class VLenBytesCodec(VLenCodec):
-    """Stores byte strings of any length."""
+    """Stores byte strings of any length.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(2, dtype="bytes").serializer
+    VLenBytesCodec()
+    """
 
     name = "vlen-bytes"
     _data_type = "bytes"

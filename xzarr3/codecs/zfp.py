@@ -236,6 +236,13 @@ class ZfpCodec(_Zfp):
         Kept bits of each number.
     minbits, maxbits, maxprec, minexp : int, optional
         The least and the most bits of a block, the most bits of a number, and the exponent of its last bit.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> lossless = xzarr3.codecs.ZfpCodec(mode="reversible")
+    >>> xzarr3.array([1.5, 2.5], serializer=lossless).serializer.mode
+    'reversible'
     """
 
     name = "zfp"
@@ -304,6 +311,13 @@ class ZfpyCodec(NumcodecsCodec, _Zfp):
         Kept bits of each number.
     compression_kwargs : None
         What older versions of numcodecs write: the parameter of the mode once more.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> near = xzarr3.codecs.ZfpyCodec(mode=4, tolerance=0.01)
+    >>> xzarr3.array([1.5, 2.5], serializer=near).serializer.tolerance
+    0.01
     """
 
     name = "numcodecs.zfpy"

@@ -44,6 +44,12 @@ class ZstdCodec(BytesBytesCodec):
         -131072 (fastest) to 22 (smallest); 0 is the library's default, 3.
     checksum : bool
         Whether to store a checksum in each frame. Decoding always verifies stored checksums.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.ZstdCodec(level=3)).compressors
+    (ZstdCodec(level=3, checksum=False),)
     """
 
     name = "zstd"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.arrays import Array
-from xzarr3.copying.finished import left
+from xzarr3.copying.resume import left
 from xzarr3.copying.tiles import Coords, Tiles, product, tiles_for
 from xzarr3.errors import MetadataError
 from xzarr3.io.selection import basic_selection

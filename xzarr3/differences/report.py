@@ -27,6 +27,14 @@ class FieldDifference:
         Whether it says what the elements mean, is an attribute, or only says how they are stored.
     a, b : object
         Both values; ``absent`` where there is none.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> one, other = xzarr3.array([1, 2, 3]), xzarr3.array([1, 5, 3], fill_value=7)
+    >>> found = xzarr3.diff(one.store, other.store)
+    >>> found.fields[0].field, found.fields[0].a, found.fields[0].b
+    ('fill_value', 0, 7)
     """
 
     path: str
@@ -37,7 +45,16 @@ class FieldDifference:
 
 
 class Element(NamedTuple):
-    """An element that differs."""
+    """An element that differs.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> one, other = xzarr3.array([1, 2, 3]), xzarr3.array([1, 5, 3], fill_value=7)
+    >>> found = xzarr3.diff(one.store, other.store)
+    >>> found.values[0].first[0]
+    Element(at=(1,), a=2, b=5)
+    """
 
     at: tuple[int, ...]
     """Its index in the arrays."""
@@ -46,7 +63,16 @@ class Element(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A part of a node that cannot be read."""
+    """A part of a node that cannot be read.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> one, other = xzarr3.array([1, 2, 3]), xzarr3.array([1, 2, 3])
+    >>> other.store.set("c/0", b"")
+    >>> xzarr3.diff(one.store, other.store).problems[0].path
+    ''
+    """
 
     path: str
     problem: str
@@ -70,6 +96,14 @@ class ValueDifference:
         The largest absolute difference of numbers; None where there is none.
     why : str
         Why all elements count as different, if they cannot be compared.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> one, other = xzarr3.array([1, 2, 3]), xzarr3.array([1, 5, 3], fill_value=7)
+    >>> found = xzarr3.diff(one.store, other.store)
+    >>> found.values[0].summary
+    '1 of 3 differ; largest difference 3'
     """
 
     path: str

@@ -1,7 +1,8 @@
 """HTML for notebooks: a box with a title, facts, tables and parts that fold, without JavaScript.
 
-The colors come from JupyterLab or VS Code, if the page is shown there, and otherwise from the light or dark
-mode of the browser. The box has its own background, so it is readable on any page.
+Their style is ``style.css``. The colors come from JupyterLab or VS Code, if the page is shown there, and
+otherwise from the light or dark mode of the browser. The box has its own background, so it is readable on any
+page.
 """
 
 from __future__ import annotations
@@ -9,106 +10,21 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from xzarr3.display.text import cut
 from xzarr3.errors import printable
 
 _LONGEST, _LONGEST_NAME = 400, 100  # Characters of a text and of a name.
 
-_LIGHT = {
-    "text": "var(--jp-content-font-color0,var(--vscode-editor-foreground,#1f2328))",
-    "dim": "var(--jp-content-font-color2,var(--vscode-descriptionForeground,#59636e))",
-    "ground": "var(--jp-layout-color0,var(--vscode-editor-background,#ffffff))",
-    "band": "var(--jp-rendermime-table-row-background,var(--vscode-textBlockQuote-background,#f5f7f9))",
-    "line": "var(--jp-border-color2,var(--vscode-panel-border,#d1d9e0))",
-    "face": "#dcebf8",
-    "chunk": "#a9cbe8",
-    "shard": "#3a78b0",
-    "read": "#f0a03c",
-}
-_DARK = _LIGHT | {
-    "text": "var(--jp-content-font-color0,var(--vscode-editor-foreground,#e6edf3))",
-    "dim": "var(--jp-content-font-color2,var(--vscode-descriptionForeground,#9aa5b1))",
-    "ground": "var(--jp-layout-color0,var(--vscode-editor-background,#16191d))",
-    "band": "var(--jp-rendermime-table-row-background,var(--vscode-textBlockQuote-background,#20252b))",
-    "line": "var(--jp-border-color2,var(--vscode-panel-border,#3a424b))",
-    "face": "#1d3a56",
-    "chunk": "#3c668f",
-    "shard": "#82b9e6",
-    "read": "#d98a24",
-}
 
+@cache
+def style() -> str:
+    """The style of all boxes; each one brings it, as a notebook may show any of them alone."""
+    from importlib.resources import files  # Which takes a while, and few processes show a box.
 
-def _colors(colors: dict[str, str], *selectors: str) -> str:
-    found = "".join(f"--xz-{name}:{value};" for name, value in colors.items())
-    return f"{','.join(selectors)}{{{found}}}"
-
-
-_RULES = """
-.xz{color:var(--xz-text);background:var(--xz-ground);font:13px/1.5 system-ui,-apple-system,"Segoe UI",
-sans-serif;display:block;max-width:800px;padding:8px 12px;border:1px solid var(--xz-line);border-radius:6px;
-box-sizing:border-box;overflow-wrap:anywhere;text-align:left}
-.xz *{box-sizing:border-box}
-.xz code,.xz .xz-name{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:12px;
-color:inherit;background:none;padding:0}
-.xz .xz-title{border-bottom:1px solid var(--xz-line);padding-bottom:5px;margin-bottom:7px}
-.xz .xz-kind{color:var(--xz-dim);margin-right:6px}
-.xz .xz-name{font-weight:600;font-size:13px}
-.xz .xz-dim{color:var(--xz-dim)}
-.xz .xz-both{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}
-.xz .xz-both>div{min-width:0;max-width:100%}
-.xz .xz-both>div:first-child{flex:1 1 340px}
-.xz .xz-row{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-end;margin-top:6px}
-.xz .xz-row>div{min-width:0;max-width:100%}
-.xz .xz-table{margin-bottom:5px}
-.xz table{border-collapse:collapse;border:0;margin:0;font-size:13px;color:inherit;background:none;
-table-layout:auto;max-width:100%}
-.xz tr,.xz tr:nth-child(even),.xz tr:nth-child(odd){background:none}
-.xz th,.xz td{border:0;padding:1px 14px 1px 0;text-align:left;vertical-align:top;color:inherit;
-font-weight:400;white-space:normal;max-width:none}
-.xz th{color:var(--xz-dim)}
-.xz .xz-facts{display:grid;grid-template-columns:fit-content(14em) 1fr;gap:1px 14px;margin:0;padding:0}
-.xz .xz-facts dt{color:var(--xz-dim);font-weight:400;margin:0;padding:0;float:none;width:auto}
-.xz .xz-facts dd{margin:0;padding:0;min-width:0;white-space:pre-wrap}
-.xz .xz-table{overflow-x:auto}
-.xz .xz-table th,.xz .xz-table td{text-align:right;white-space:nowrap;padding:2px 10px 2px 0;
-font-variant-numeric:tabular-nums}
-.xz .xz-table .xz-text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:8em}
-.xz .xz-table thead th{border-bottom:1px solid var(--xz-line);white-space:normal;vertical-align:bottom;
-overflow-wrap:normal}
-.xz .xz-facts+.xz-table,.xz .xz-table+.xz-table,.xz .xz-tall+.xz-facts{margin-top:6px}
-.xz .xz-table tbody tr:nth-child(even){background:var(--xz-band)}
-.xz details{margin:5px 0}
-.xz summary{cursor:pointer}
-.xz summary:hover{background:var(--xz-band)}
-.xz .xz-in{padding-left:18px;margin-left:4px;border-left:1px solid var(--xz-line)}
-.xz .xz-leaf{padding-left:14px}
-.xz .xz-tall{max-height:420px;overflow-y:auto}
-.xz details details,.xz .xz-tree details{margin:0}
-.xz svg{display:block;max-width:100%;height:auto}
-.xz svg text{fill:var(--xz-text);font:11px system-ui,sans-serif}
-.xz .xz-face{fill:var(--xz-face)}
-.xz .xz-fine{stroke:var(--xz-chunk)}
-.xz .xz-edge{stroke:var(--xz-shard)}
-.xz .xz-read{fill:var(--xz-read)}
-""".replace("\n", "")
-
-_EXPLICIT_LIGHT = ("[data-jp-theme-light=true] .xz", "html[data-theme=light] .xz", "body.vscode-light .xz")
-_EXPLICIT_DARK = (
-    *("[data-jp-theme-light=false] .xz", "html[theme=dark] .xz", "html[data-theme=dark] .xz"),
-    *("body[data-theme=dark] .xz", "body.vscode-dark .xz"),
-)
-
-STYLE = (
-    "<style>"
-    + _colors(_LIGHT, ".xz")
-    + f"@media(prefers-color-scheme:dark){{{_colors(_DARK, '.xz')}}}"
-    + _colors(_LIGHT, *_EXPLICIT_LIGHT)
-    + _colors(_DARK, *_EXPLICIT_DARK)
-    + _RULES
-    + "</style>"
-)
-"""The style of all boxes; each one brings it, as a notebook may show any of them alone."""
+    lines = files("xzarr3.display").joinpath("style.css").read_text("utf-8").splitlines()
+    return f"<style>{''.join(line.strip() for line in lines if not line.startswith('/*'))}</style>"
 
 
 def escape(text: str, most: int = _LONGEST) -> str:
@@ -146,7 +62,7 @@ def title(kind: str, name: str = "", after: str = "") -> str:
 
 def box(*parts: str) -> str:
     """Everything that one object shows, with the style."""
-    return f'<div class="xz">{STYLE}{"".join(parts)}</div>'
+    return f'<div class="xz">{style()}{"".join(parts)}</div>'
 
 
 def beside(*parts: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from xzarr3.display import html, text
+from xzarr3.display.attributes import folded_attributes
 from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import printable, shorten
 
@@ -56,25 +57,62 @@ class Page:
     Parameters
     ----------
     kind, title : str
-        What was made, and of what; HTML has both in its first line, text the title.
+        What was made, and of what. HTML has both in its first line, text the title.
     facts : iterable of (str, str)
     tables : iterable of Table
     notes : iterable of str
         Lines below the tables.
+    heading : sequence of str
+        The name and more that HTML has in its first line, where the facts tell them in text.
+    details : mapping of str to sequence of (str, str)
+        More facts by their title; text has them indented, HTML folded.
+    picture : callable, optional
+        Draws HTML beside the facts, or below all where there are none.
+    attributes : mapping
+        Attributes of a node, which HTML shows folded.
     """
 
     kind: str
-    title: str
+    title: str = ""
     facts: Iterable[tuple[str, str]] = ()
     tables: Iterable[Table] = ()
     notes: Iterable[str] = ()
+    heading: Sequence[str] = ()
+    details: Mapping[str, Sequence[tuple[str, str]]] = dataclasses.field(default_factory=dict)
+    picture: Callable[[], str] | None = None
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def text(self) -> str:
+        """All of it as text."""
+        facts = [(printable(label), said) for label, said in self.facts]
+        width = max((len(label) for label, _ in facts), default=0) + 2
+        details = (f"  {label}: {said}" for found in self.details.values() for label, said in found)
+        parts = [printable(self.title), text.rows(facts, width), *map(_text, self.tables)]
+        return "\n".join([*filter(None, parts), *map(printable, (*details, *self.notes))])
+
+    def html(self) -> str:
+        """All of it as HTML."""
+        facts = html.facts(found) if (found := [*self.facts]) else ""
+        drawn = "" if self.picture is None else self.picture()
+        told, below = (html.beside(facts, drawn), "") if facts else ("", drawn)
+        tables = (part for table in self.tables for part in _html(table))
+        details = (html.folded(title, html.facts(found)) for title, found in self.details.items())
+        title = html.title(self.kind, *(self.heading or (self.title,)))
+        attributes = folded_attributes(self.attributes)
+        return html.box(title, told, *tables, *map(html.note, self.notes), *details, attributes, below)
+
+    def description(self) -> Description:
+        """The text, which notebooks show as HTML."""
+        return Description(self.text(), self.html)
 
 
 class Report(Shown):
-    """Mixin of dataclasses that hold what a tool found. They make a page, and the rest follows."""
+    """Mixin of objects that hold what a tool found. They make a page, and the rest follows."""
 
     _also: ClassVar[tuple[str, ...]] = ()
-    """Properties that JSON has beside the fields."""
+    """Properties that JSON has beside the fields of a dataclass."""
+    _left_out: ClassVar[tuple[str, ...]] = ()
+    """Fields that it has not."""
 
     def _page(self) -> Page:
         raise NotImplementedError
@@ -85,20 +123,10 @@ class Report(Shown):
         return found
 
     def __str__(self) -> str:
-        page = self._page()
-        facts = [(printable(label), said) for label, said in page.facts]
-        width = max((len(label) for label, _ in facts), default=0) + 2
-        parts = [printable(page.title), text.rows(facts, width), *map(_text, page.tables)]
-        return "\n".join([*filter(None, parts), *map(printable, page.notes)])
+        return self._page().text()
 
     def _describe(self) -> Description:
-        return Description(str(self), self._html)
-
-    def _html(self) -> str:
-        page = self._page()
-        tables = (part for table in page.tables for part in _html(table))
-        facts = [html.facts(found)] if (found := [*page.facts]) else []
-        return html.box(html.title(page.kind, page.title), *facts, *tables, *map(html.note, page.notes))
+        return self._page().description()
 
 
 def plain(value: Any) -> Any:
@@ -109,8 +137,9 @@ def plain(value: Any) -> Any:
     >>> plain({"shape": (2, 3), "dtype": np.dtype("f4"), "a": ABSENT})
     {'shape': [2, 3], 'dtype': 'float32'}
     """
-    if dataclasses.is_dataclass(value):
-        names = [each.name for each in dataclasses.fields(value)]
+    if dataclasses.is_dataclass(value) or isinstance(value, Report):
+        own = [each.name for each in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+        names = [name for name in own if name not in getattr(value, "_left_out", ())]
         value = {name: getattr(value, name) for name in (*names, *getattr(value, "_also", ()))}
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()

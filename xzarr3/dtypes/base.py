@@ -46,6 +46,13 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
     Subclasses set ``_zarr_v3_name``, the name under which they are registered, and ``dtype_cls``, the class
     of their numpy dtype.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> data_type = xzarr3.dtypes.parse_dtype("int16")
+    >>> isinstance(data_type, xzarr3.dtypes.ZDType), data_type.name, data_type.to_native_dtype()
+    (True, 'int16', dtype('int16'))
     """
 
     dtype_cls: ClassVar[Any]

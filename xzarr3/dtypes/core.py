@@ -182,7 +182,14 @@ class _OrderedNumeric(_Numeric, Ordered):
 
 
 class Bool(_Numeric, of=np.bool_):
-    """``bool``: true or false, stored in one byte."""
+    """``bool``: true or false, stored in one byte.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="bool").zdtype
+    Bool()
+    """
 
     @classmethod
     def _forms(cls, native: np.dtype[Any]) -> str:
@@ -242,35 +249,91 @@ class _OrderedInteger(_OrderedNumeric, _Integer):
 
 
 class Int8(_Integer, of=np.int8):
-    """``int8``: integers from -2^7 to 2^7 - 1."""
+    """``int8``: integers from -2^7 to 2^7 - 1.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="int8").zdtype
+    Int8()
+    """
 
 
 class Int16(_OrderedInteger, of=np.int16):
-    """``int16``: integers from -2^15 to 2^15 - 1."""
+    """``int16``: integers from -2^15 to 2^15 - 1.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="int16").zdtype
+    Int16(endianness='little')
+    """
 
 
 class Int32(_OrderedInteger, of=np.int32):
-    """``int32``: integers from -2^31 to 2^31 - 1."""
+    """``int32``: integers from -2^31 to 2^31 - 1.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="int32").zdtype
+    Int32(endianness='little')
+    """
 
 
 class Int64(_OrderedInteger, of=np.int64):
-    """``int64``: integers from -2^63 to 2^63 - 1."""
+    """``int64``: integers from -2^63 to 2^63 - 1.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="int64").zdtype
+    Int64(endianness='little')
+    """
 
 
 class UInt8(_Integer, of=np.uint8):
-    """``uint8``: integers from 0 to 2^8 - 1."""
+    """``uint8``: integers from 0 to 2^8 - 1.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="uint8").zdtype
+    UInt8()
+    """
 
 
 class UInt16(_OrderedInteger, of=np.uint16):
-    """``uint16``: integers from 0 to 2^16 - 1."""
+    """``uint16``: integers from 0 to 2^16 - 1.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="uint16").zdtype
+    UInt16(endianness='little')
+    """
 
 
 class UInt32(_OrderedInteger, of=np.uint32):
-    """``uint32``: integers from 0 to 2^32 - 1."""
+    """``uint32``: integers from 0 to 2^32 - 1.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="uint32").zdtype
+    UInt32(endianness='little')
+    """
 
 
 class UInt64(_OrderedInteger, of=np.uint64):
-    """``uint64``: integers from 0 to 2^64 - 1."""
+    """``uint64``: integers from 0 to 2^64 - 1.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="uint64").zdtype
+    UInt64(endianness='little')
+    """
 
 
 def _float_forms(size: int) -> str:
@@ -303,15 +366,36 @@ class _Float(_OrderedNumeric):
 
 
 class Float16(_Float, of=np.float16):
-    """``float16``: IEEE 754 half precision."""
+    """``float16``: IEEE 754 half precision.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float16").zdtype
+    Float16(endianness='little')
+    """
 
 
 class Float32(_Float, of=np.float32):
-    """``float32``: IEEE 754 single precision."""
+    """``float32``: IEEE 754 single precision.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float32").zdtype
+    Float32(endianness='little')
+    """
 
 
 class Float64(_Float, of=np.float64):
-    """``float64``: IEEE 754 double precision."""
+    """``float64``: IEEE 754 double precision.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float64").zdtype
+    Float64(endianness='little')
+    """
 
 
 class _Complex(_OrderedNumeric):
@@ -359,13 +443,27 @@ class _Complex(_OrderedNumeric):
 
 
 class Complex64(_Complex, of=np.complex64):
-    """``complex64``, ``complex_float32``: two IEEE 754 single precision numbers."""
+    """``complex64``, ``complex_float32``: two IEEE 754 single precision numbers.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="complex64").zdtype
+    Complex64(endianness='little')
+    """
 
     _zarr_v3_aliases = ("complex_float32",)
 
 
 class Complex128(_Complex, of=np.complex128):
-    """``complex128``, ``complex_float64``: two IEEE 754 double precision numbers."""
+    """``complex128``, ``complex_float64``: two IEEE 754 double precision numbers.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="complex128").zdtype
+    Complex128(endianness='little')
+    """
 
     _zarr_v3_aliases = ("complex_float64",)
 

@@ -102,6 +102,12 @@ class FixedLengthUTF32(Ordered, _FixedLength):
         Number of characters.
     endianness : {"little", "big"}
         Byte order of the characters.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="U4").zdtype
+    FixedLengthUTF32(length=4, endianness='little')
     """
 
     dtype_cls = np.dtypes.StrDType
@@ -193,6 +199,12 @@ class NullTerminatedBytes(_FixedLength):
     ----------
     length : int
         Number of bytes.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="S4").zdtype
+    NullTerminatedBytes(length=4)
     """
 
     dtype_cls = np.dtypes.BytesDType
@@ -261,6 +273,12 @@ class RawBytes(Opaque):
     ----------
     length : int
         Number of bytes.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="V4").zdtype
+    RawBytes(length=4)
     """
 
     length: int

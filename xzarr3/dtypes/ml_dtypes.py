@@ -187,19 +187,47 @@ class _SmallInteger(_Small):
 
 
 class Int2(_SmallInteger, name="int2"):
-    """``int2``: integers from -2 to 1."""
+    """``int2``: integers from -2 to 1.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="int2").zdtype
+    Int2()
+    """
 
 
 class Int4(_SmallInteger, name="int4"):
-    """``int4``: integers from -8 to 7."""
+    """``int4``: integers from -8 to 7.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="int4").zdtype
+    Int4()
+    """
 
 
 class UInt2(_SmallInteger, name="uint2"):
-    """``uint2``: integers from 0 to 3."""
+    """``uint2``: integers from 0 to 3.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="uint2").zdtype
+    UInt2()
+    """
 
 
 class UInt4(_SmallInteger, name="uint4"):
-    """``uint4``: integers from 0 to 15."""
+    """``uint4``: integers from 0 to 15.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="uint4").zdtype
+    UInt4()
+    """
 
 
 class _SmallFloat(_Small):
@@ -272,51 +300,135 @@ def _limits(cls: type[_SmallFloat]) -> tuple[float, float]:
 
 
 class BFloat16(_SmallFloat, Ordered, name="bfloat16", width=16, nan=0x7FC0, infinite=True):
-    """``bfloat16``: the upper half of a single precision number."""
+    """``bfloat16``: the upper half of a single precision number.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="bfloat16").zdtype
+    BFloat16(endianness='little')
+    """
 
 
 class Float4E2M1FN(_SmallFloat, name="float4_e2m1fn", width=4, nan=None, infinite=False):
-    """``float4_e2m1fn``: 4 bits; neither infinity nor NaN."""
+    """``float4_e2m1fn``: 4 bits; neither infinity nor NaN.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float4_e2m1fn").zdtype
+    Float4E2M1FN()
+    """
 
 
 class Float6E2M3FN(_SmallFloat, name="float6_e2m3fn", width=6, nan=None, infinite=False):
-    """``float6_e2m3fn``: 6 bits; neither infinity nor NaN."""
+    """``float6_e2m3fn``: 6 bits; neither infinity nor NaN.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float6_e2m3fn").zdtype
+    Float6E2M3FN()
+    """
 
 
 class Float6E3M2FN(_SmallFloat, name="float6_e3m2fn", width=6, nan=None, infinite=False):
-    """``float6_e3m2fn``: 6 bits; neither infinity nor NaN."""
+    """``float6_e3m2fn``: 6 bits; neither infinity nor NaN.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float6_e3m2fn").zdtype
+    Float6E3M2FN()
+    """
 
 
 class Float8E3M4(_SmallFloat, name="float8_e3m4", width=8, nan=0x78, infinite=True):
-    """``float8_e3m4``: 3 bits of exponent, 4 bits of mantissa."""
+    """``float8_e3m4``: 3 bits of exponent, 4 bits of mantissa.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float8_e3m4").zdtype
+    Float8E3M4()
+    """
 
 
 class Float8E4M3(_SmallFloat, name="float8_e4m3", width=8, nan=0x7C, infinite=True):
-    """``float8_e4m3``: 4 bits of exponent, 3 bits of mantissa."""
+    """``float8_e4m3``: 4 bits of exponent, 3 bits of mantissa.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float8_e4m3").zdtype
+    Float8E4M3()
+    """
 
 
 class Float8E4M3B11FNUZ(_SmallFloat, name="float8_e4m3b11fnuz", width=8, nan=0x80, infinite=False):
-    """``float8_e4m3b11fnuz``: an exponent biased by 11; no infinity, one zero, one NaN."""
+    """``float8_e4m3b11fnuz``: an exponent biased by 11; no infinity, one zero, one NaN.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float8_e4m3b11fnuz").zdtype
+    Float8E4M3B11FNUZ()
+    """
 
 
 class Float8E4M3FN(_SmallFloat, name="float8_e4m3fn", width=8, nan=0x7F, infinite=False):
-    """``float8_e4m3fn``: no infinity."""
+    """``float8_e4m3fn``: no infinity.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float8_e4m3fn").zdtype
+    Float8E4M3FN()
+    """
 
 
 class Float8E4M3FNUZ(_SmallFloat, name="float8_e4m3fnuz", width=8, nan=0x80, infinite=False):
-    """``float8_e4m3fnuz``: no infinity, one zero, one NaN."""
+    """``float8_e4m3fnuz``: no infinity, one zero, one NaN.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float8_e4m3fnuz").zdtype
+    Float8E4M3FNUZ()
+    """
 
 
 class Float8E5M2(_SmallFloat, name="float8_e5m2", width=8, nan=0x7E, infinite=True):
-    """``float8_e5m2``: 5 bits of exponent, 2 bits of mantissa."""
+    """``float8_e5m2``: 5 bits of exponent, 2 bits of mantissa.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float8_e5m2").zdtype
+    Float8E5M2()
+    """
 
 
 class Float8E5M2FNUZ(_SmallFloat, name="float8_e5m2fnuz", width=8, nan=0x80, infinite=False):
-    """``float8_e5m2fnuz``: no infinity, one zero, one NaN."""
+    """``float8_e5m2fnuz``: no infinity, one zero, one NaN.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float8_e5m2fnuz").zdtype
+    Float8E5M2FNUZ()
+    """
 
 
 class Float8E8M0FNU(_SmallFloat, name="float8_e8m0fnu", width=8, nan=0xFF, infinite=False):
-    """``float8_e8m0fnu``: powers of two; no sign, no zero, no infinity."""
+    """``float8_e8m0fnu``: powers of two; no sign, no zero, no infinity.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="float8_e8m0fnu").zdtype
+    Float8E8M0FNU()
+    """
 
 
 SMALL_TYPES: tuple[type[ZDType], ...] = (

@@ -113,6 +113,12 @@ class RawBits(Opaque):
     ----------
     width : int
         Size of one element in bits.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="r16").zdtype
+    RawBits(width=16)
     """
 
     width: int

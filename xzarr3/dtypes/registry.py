@@ -49,6 +49,12 @@ class DataTypeRegistry:
     ----------
     contents : dict of str to type
         The classes by name.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.dtypes.data_type_registry.contents["int16"]
+    <class 'xzarr3.dtypes.core.Int16'>
     """
 
     def __init__(self) -> None:

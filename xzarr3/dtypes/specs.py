@@ -30,7 +30,14 @@ _Codec = TypeVar("_Codec")
 
 
 class DTypeConfig_V2(TypedDict, Generic[_Name, _Codec]):  # noqa: N801
-    """A data type of version 2: numpy's name for it, and the codec of its objects, if it has objects."""
+    """A data type of version 2: numpy's name for it, and the codec of its objects, if it has objects.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.dtypes.Int16().to_json(zarr_format=2)
+    {'name': '<i2', 'object_codec_id': None}
+    """
 
     name: _Name
     object_codec_id: _Codec

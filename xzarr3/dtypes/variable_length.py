@@ -71,7 +71,14 @@ class _VariableLength(PlainlyNamed):
 
 
 class VariableLengthUTF8(_VariableLength):
-    """``string``: text of any length; numpy holds it as ``StringDType``."""
+    """``string``: text of any length; numpy holds it as ``StringDType``.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="string").zdtype
+    VariableLengthUTF8()
+    """
 
     dtype_cls = np.dtypes.StringDType
     _zarr_v3_name = "string"
@@ -138,7 +145,14 @@ class VariableLengthUTF8(_VariableLength):
 
 
 class VariableLengthBytes(_VariableLength):
-    """``bytes``, ``variable_length_bytes``: byte strings of any length; numpy holds them as objects."""
+    """``bytes``, ``variable_length_bytes``: byte strings of any length; numpy holds them as objects.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(3, dtype="bytes").zdtype
+    VariableLengthBytes()
+    """
 
     dtype_cls = np.dtypes.ObjectDType
     _zarr_v3_name = "bytes"

@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
-from xzarr3._types import JSON
 from xzarr3.codecs.pipeline import CodecChain
-from xzarr3.display.shown import Description, Shown
+from xzarr3.display.report import Page, Report
+from xzarr3.display.units import counted, ratio, size
 from xzarr3.errors import ChunkError, printable
 from xzarr3.io.fetch import Table, requests
 from xzarr3.io.plan import ReadPlan
@@ -39,7 +37,8 @@ KeptIndexes: TypeAlias = dict[tuple[int, ...], tuple[object, Index]]
 """The indexes that earlier reads of an array have kept, by the coordinates of the shard, with its version."""
 
 
-class Fetch(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Fetch:
     """The requests for one stored unit.
 
     Parameters
@@ -55,7 +54,7 @@ class Fetch(msgspec.Struct, frozen=True):
         Size of the unit in bytes, None if it is absent.
     whole : bool
         Whether one request fetches the whole unit.
-    indexes : int
+    index_requests : int
         How many of the requests fetch the index of a shard. Reads keep these indexes.
     """
 
@@ -65,35 +64,31 @@ class Fetch(msgspec.Struct, frozen=True):
     ranges: tuple[tuple[int, int], ...]
     size: int | None
     whole: bool
-    indexes: int = msgspec.field(default=0, name="index_requests")
+    index_requests: int = 0
 
     @property
     def bytes_moved(self) -> int:
         """Number of bytes in all ranges."""
         return sum(length for _, length in self.ranges)
 
-    def __str__(self) -> str:
-        shown = [f"{start}+{length}" for start, length in self.ranges[:_SHOWN]]
-        if len(self.ranges) > _SHOWN:
-            shown.append(f"{len(self.ranges) - _SHOWN} more")
-        ranges = "" if self.whole or self.size is None else f": {', '.join(shown)}"
-        return f"{printable(self.key)}: {self.summary}{ranges}"
-
     @property
     def summary(self) -> str:
         """How much is fetched, in words."""
-        from xzarr3.display.units import counted, size
-
         if self.size is None:
             return "absent, the fill value"
         if self.whole:
             return f"all {size(self.size)}"
+        shown = [f"{start}+{length}" for start, length in self.ranges[:_SHOWN]]
+        shown += [f"{len(self.ranges) - _SHOWN} more"] if len(self.ranges) > _SHOWN else []
         requests = counted(len(self.ranges), "request")
-        return f"{size(self.bytes_moved)} of {size(self.size)} in {requests}"
+        return f"{size(self.bytes_moved)} of {size(self.size)} in {requests}: {', '.join(shown)}"
+
+    def __str__(self) -> str:
+        return f"{printable(self.key)}: {self.summary}"
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(Shown):
+class Explanation(Report):
     """What a read of a selection fetches.
 
     Printing it shows a summary and the first stored units. Iterating over it gives a :class:`Fetch` for each
@@ -128,6 +123,15 @@ class Explanation(Shown):
         Number of bytes of the result. For elements of variable size, only the bytes of the numpy array.
     first : tuple of Fetch
         The first units that are touched.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> found = xzarr3.array([1, 2, 3], chunks=2, compressors=None).explain(2)
+    >>> found.units, found.requests, found.bytes_used
+    (1, 1, 8)
+    >>> [fetch.key for fetch in found]
+    ['c/1']
     """
 
     name: str
@@ -147,56 +151,36 @@ class Explanation(Shown):
     def __iter__(self) -> Iterator[Fetch]:
         return self._fetches()
 
-    def __str__(self) -> str:
-        from xzarr3.display import text
+    _also = ("fetches",)
+    _left_out = ("first", "_fetches", "_picture")
 
-        lines = [
-            f"read of shape {self.shape} from array '{printable(self.name)}'",
-            text.rows(self._facts(), width=13),
-            *(f"  {fetch}" for fetch in self.first),
-        ]
-        if self.units > len(self.first):
-            lines.append(f"  and {self.units - len(self.first):,} more")
-        return "\n".join(lines)
+    @property
+    def fetches(self) -> list[Fetch]:
+        """All units that are touched, with their ranges; the store is asked again."""
+        return list(self)
 
-    __repr__ = __str__
-
-    def _facts(self) -> list[tuple[str, str]]:
-        from xzarr3.display.units import ratio, size
-
-        used = self.bytes_used
+    def _page(self) -> Page:
+        used, left = self.bytes_used, self.units - len(self.first)
         each = f" ({ratio(self.bytes_moved, used)} moved for each)" if used else ""
         absent = f", of which {self.absent:,} absent" if self.absent else ""
         indexes = f", of which {self.index_requests:,} for indexes of shards" if self.index_requests else ""
-        return [
+        facts = [
             ("keys", f"{self.units:,}{absent}"),
             ("chunks", f"{self.chunks:,} decoded"),
             ("requests", f"{self.requests:,}{indexes}"),
             ("bytes moved", size(self.bytes_moved)),
             ("bytes used", f"{size(used)}{each}"),
         ]
-
-    def _describe(self) -> Description:
-        return Description(str(self), self._html)
-
-    def _html(self) -> str:
-        from xzarr3.display import html
-
-        units = [(fetch.key, fetch.summary) for fetch in self.first]
-        if self.units > len(units):
-            units.append(("…", f"and {self.units - len(units):,} more"))
-        return html.box(
-            html.title("read of", self.name, f"of shape {self.shape}"),
-            html.beside(html.facts(self._facts()), self._picture()),
-            html.folded(f"Keys {html.dim(f'({self.units:,})')}", html.facts(units)),
+        return Page(
+            "xzarr3.explain",
+            f"read of shape {self.shape} from array '{self.name}'",
+            facts,
+            notes=[f"  and {left:,} more"] if left else [],
+            details={f"Keys ({self.units:,})": [(fetch.key, fetch.summary) for fetch in self.first]},
+            picture=self._picture,
         )
 
-    def to_json(self) -> dict[str, JSON]:
-        """The summary, and all units with their ranges."""
-        summary = {"array": self.name, "shape": self.shape, "keys": self.units}
-        document = {**summary, **{name: getattr(self, name) for name in NUMBERS}, "fetches": list(self)}
-        found: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(document))
-        return found
+    __repr__ = Report.__str__
 
 
 def explain(
@@ -233,7 +217,8 @@ def explain(
     for fetch in fetches():
         if len(first) < _SHOWN:
             first.append(fetch)
-        numbers = 1, fetch.chunks, fetch.size is None, len(fetch.ranges), fetch.indexes, fetch.bytes_moved
+        asked = len(fetch.ranges), fetch.index_requests, fetch.bytes_moved
+        numbers = 1, fetch.chunks, int(fetch.size is None), *asked
         sums = [*map(int.__add__, sums, numbers)]
     units, chunks, absent, requested, indexes, moved = sums
     counts = units, chunks, absent, requested, indexes, moved, math.prod(plan.shape) * each
@@ -257,12 +242,12 @@ def _fetch(
     if reader is None:
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
-        size = len(reader.read(0)) if reader.size is None else reader.size
-        everything, table, shard = ((0, size),), Table(plan, chain), chain.shard
+        nbytes = len(reader.read(0)) if reader.size is None else reader.size
+        everything, table, shard = ((0, nbytes),), Table(plan, chain), chain.shard
         if shard is None:
             asked = table.requests(unit.inner)
             parts = everything if asked is None else tuple(each[:2] for each in asked)
-            return Fetch(key, coords, 1, parts, size, whole=asked is None)
+            return Fetch(key, coords, 1, parts, nbytes, whole=asked is None)
         wanted, version = table.wanted(unit.inner), reader.version
         # A store that opens a value by reading it has all of it.
         whole = wanted.whole or isinstance(reader, BytesValue)
@@ -279,8 +264,8 @@ def _fetch(
         kept[coords] = version, index
     chunks = len({row.coords for row in rows})
     if whole:
-        return Fetch(key, coords, chunks, everything, size, whole=True)
-    start = shard.index_start + (0 if shard.index_start >= 0 else size)
+        return Fetch(key, coords, chunks, everything, nbytes, whole=True)
+    start = shard.index_start + (0 if shard.index_start >= 0 else nbytes)
     ranges = [] if is_kept else [(start, shard.index_size)]
     ranges += [each[:2] for each in requests(rows, plan.price)]
-    return Fetch(key, coords, chunks, tuple(ranges), size, whole=False, indexes=int(not is_kept))
+    return Fetch(key, coords, chunks, tuple(ranges), nbytes, whole=False, index_requests=int(not is_kept))

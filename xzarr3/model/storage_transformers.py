@@ -87,7 +87,19 @@ class StorageTransformer(ABC):
 
 
 def register_storage_transformer(cls: type[StorageTransformer]) -> type[StorageTransformer]:
-    """Register a storage transformer under its name, replacing an earlier one; returns ``cls``."""
+    """Register a storage transformer under its name, replacing an earlier one; returns ``cls``.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> class Plain(xzarr3.StorageTransformer):
+    ...     name = "example.plain"
+    ...
+    ...     def wrap(self, store, prefix, metadata):
+    ...         return store
+    >>> xzarr3.register_storage_transformer(Plain) is unregister_storage_transformer("example.plain")
+    True
+    """
     _known[cls.name] = cls
     return cls
 

@@ -65,7 +65,15 @@ _LONGEST_PAUSE = 1.0
 
 
 class Key(str):
-    """A listed key with the size of its value in bytes, which came with the list; None if it did not."""
+    """A listed key with the size of its value in bytes, which came with the list; None if it did not.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> key = xzarr3.stores.Key("c/0", 512)
+    >>> key, key.size
+    ('c/0', 512)
+    """
 
     __slots__ = ("size",)
 
@@ -81,7 +89,14 @@ class Key(str):
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What a store can do and promises, beyond the methods that its class has."""
+    """What a store can do and promises, beyond the methods that its class has.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.MemoryStore().traits.concurrency, xzarr3.stores.Traits(read_only=True).read_only
+    (1, True)
+    """
 
     read_only: bool = False
     """Whether writes are refused."""

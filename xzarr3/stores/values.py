@@ -45,7 +45,14 @@ class OversizedError(Exception):
 
 
 class Scratch:
-    """Reusable memory into which values are read one after the other; it grows as needed."""
+    """Reusable memory into which values are read one after the other; it grows as needed.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> len(xzarr3.stores.Scratch().part(100))
+    100
+    """
 
     def __init__(self) -> None:
         self.memory = memoryview(bytearray(0))
@@ -77,6 +84,14 @@ class Value(Closing, ABC):
 
     All parts come from the same version of the value, as far as the store can guarantee that. A store that
     finds another version raises :class:`~xzarr3.errors.ChangedError`.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore({"a": b"values"})
+    >>> with store.open("a") as value:
+    ...     bytes(value.read(1, 3))
+    b'alu'
     """
 
     size: int | None = None
@@ -106,7 +121,14 @@ class Value(Closing, ABC):
 
 
 class BytesValue(Value):
-    """A value that is in memory already."""
+    """A value that is in memory already.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> bytes(xzarr3.stores.BytesValue(b"values").read(1, 3))
+    b'alu'
+    """
 
     def __init__(self, data: Buffer, version: object | None = None) -> None:
         self.data = memoryview(data)

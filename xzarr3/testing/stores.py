@@ -65,7 +65,14 @@ _BAD_PARTS: tuple[list[tuple[Any, Any, bytes]], ...] = (
 
 
 class StoreCheckError(AssertionError):
-    """A store does not do what every store must do; the text says what, in words."""
+    """A store does not do what every store must do; the text says what, in words.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> issubclass(xzarr3.testing.StoreCheckError, AssertionError)
+    True
+    """
 
 
 def check_store(make: Make, *, leave_out: Iterable[str] = ()) -> list[str]:

@@ -10,10 +10,10 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from xzarr3.display import html, text
-from xzarr3.display.shown import Description, Shown
+from xzarr3.display import text
+from xzarr3.display.report import Page, Report, Table
 from xzarr3.tracing import counters
 from xzarr3.tracing.counters import FIELDS, KINDS, Collector, Counts, Numbers
 
@@ -74,7 +74,7 @@ def trace(*, log: bool = False) -> Trace:
     return Trace(log=log)
 
 
-class Trace(Shown):
+class Trace(Report):
     """The report of a :func:`trace`; prints as a table, also while the trace is still running.
 
     Attributes
@@ -91,6 +91,15 @@ class Trace(Shown):
         Duration of the trace.
     processes : int
         Number of processes that did something.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> array = xzarr3.array([1, 2, 3])
+    >>> with xzarr3.trace() as trace:
+    ...     _ = array[...]
+    >>> trace.total["requests"], trace.processes
+    (1, 1)
     """
 
     def __init__(self, *, log: bool = False) -> None:
@@ -154,27 +163,21 @@ class Trace(Shown):
         """All counts."""
         return _sum(self.arrays.values())
 
-    def to_dict(self) -> dict[str, Any]:
-        """The numbers in a form that JSON can hold."""
-        return {name: getattr(self, name) for name in ("seconds", "processes", "total", "arrays")}
+    _also = ("seconds", "processes", "total", "arrays")
 
-    def _describe(self) -> Description:
+    to_dict = Report.to_json
+
+    def _page(self) -> Page:
         arrays, number = self.arrays, self.processes
         total = _sum(arrays.values())
         kinds = [f"{total[kind]:,} {kind}" for kind in (*KINDS, "absent", "failed", "retries") if total[kind]]
         still = "; still counting" if self._began is not None and self._ended is None else ""
         title = f"{self.seconds:.3f} s, {number} process{'' if number == 1 else 'es'}{still}"
         rows = [([path or "(no array)"], numbers) for path, numbers in arrays.items()] + [(["total"], total)]
-        table = text.counts(["array"], _COLUMNS, rows)
-        return Description(
-            f"{title}\nrequests: {', '.join(kinds) or 'none'}\n\n{text.table(table)}",
-            lambda: html.box(html.title("xzarr3 trace", after=", ".join([title, *kinds])), html.table(table)),
-        )
+        table = Table(text.counts(["array"], _COLUMNS, rows))
+        return Page("xzarr3.trace", title, [("requests", ", ".join(kinds) or "none")], [table])
 
-    def __str__(self) -> str:
-        return str(self._describe())
-
-    __repr__ = __str__
+    __repr__ = Report.__str__
 
 
 def _sum(several: Iterable[Numbers]) -> Numbers:

@@ -96,7 +96,18 @@ class _Accessor:
 
 @register_dataset_accessor("xzarr3")  # type: ignore[no-untyped-call]
 class DatasetAccessor(_Accessor):
-    """``ds.xzarr3``"""
+    """``ds.xzarr3``
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> import xarray as xr
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.to_zarr(xr.Dataset({"sst": ("x", [1.0, 2.0])}), store)
+    >>> ds = xr.open_dataset(store, engine="xzarr3")
+    >>> ds.xzarr3.explain().requests
+    1
+    """
 
 
 @register_dataarray_accessor("xzarr3")  # type: ignore[no-untyped-call]

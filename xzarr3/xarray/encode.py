@@ -28,10 +28,10 @@ _STORAGE_KEYS = (
     "chunks", "shards", "compressors", "filters", "serializer", "fill_value", "chunk_key_encoding",
     "write_empty_chunks", "order",
 )  # fmt: skip
-_VALUE_KEYS = (
+VALUE_KEYS = (
     "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar",
 )  # fmt: skip
-ENCODING_KEYS = (*_STORAGE_KEYS, *_VALUE_KEYS)
+ENCODING_KEYS = (*_STORAGE_KEYS, *VALUE_KEYS)
 _IGNORED_KEYS = frozenset(("source", "original_shape", "preferred_chunks"))
 _OPEN_KEYS = frozenset(_STORAGE_KEYS) - {"compressors", "filters"}  # None leaves these open.
 _UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
@@ -105,12 +105,12 @@ def _unexpected(
     hint = hints(unknown)
     if "fill_value" in unknown:
         hint += "; in format 2 the fill value is the '_FillValue'"
-    unused = [key for key in unknown if key in _VALUE_KEYS]
+    unused = [key for key in unknown if key in VALUE_KEYS]
     if unused:
         hint += f"; {listed(unused)} cannot be applied to values of dtype {variable.dtype}"
     return ArgumentError(
         f"unexpected encoding parameters for variable {name!r}: {[*unknown]!r}{hint}; "
-        f"{one_of(next(iter(unknown)), (*known, *_VALUE_KEYS))}"
+        f"{one_of(next(iter(unknown)), (*known, *VALUE_KEYS))}"
     )
 
 

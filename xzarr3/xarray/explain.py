@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xarray import Variable
@@ -16,8 +17,9 @@ from xarray.core import indexing
 from xarray.namedarray.utils import is_duck_dask_array
 
 from xzarr3.arrays import Array
-from xzarr3.display.shown import Description, Shown
-from xzarr3.errors import printable
+from xzarr3.display import html, text
+from xzarr3.display.picture import picture
+from xzarr3.display.report import Page, Report, Table
 from xzarr3.io.explain import NUMBERS, Explanation, KeptIndexes, explain
 from xzarr3.io.pointwise import Selected
 from xzarr3.io.selection import basic_selection
@@ -59,6 +61,8 @@ class ArrayReads:
     picture: Callable[[], str] = field(repr=False, compare=False)
     """Draws the array and the touched chunks."""
 
+    _left_out = ("picture",)
+
 
 _NUMBERS = ("reads", "units", *NUMBERS)
 _COLUMNS = {each: each for each in ("reads", "chunks", "absent", "requests")}
@@ -66,7 +70,7 @@ _COLUMNS |= {"moved": "bytes_moved", "used": "bytes_used"}
 
 
 @dataclass(frozen=True, repr=False)
-class LazyExplanation(Shown):
+class LazyExplanation(Report):
     """What loading or computing variables fetches.
 
     The numbers are those that a trace counts for each array afterwards: ``requests`` are its kinds ``get``
@@ -85,11 +89,23 @@ class LazyExplanation(Shown):
         Names of the variables whose values are in memory.
     elsewhere : tuple
         Names of the variables that are made or read by something else than this package.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> import xarray as xr
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.to_zarr(xr.Dataset({"sst": ("x", [1.0, 2.0])}), store)
+    >>> ds = xr.open_dataset(store, engine="xzarr3")
+    >>> ds.xzarr3.explain()["sst"]["requests"]
+    1
     """
 
     arrays: tuple[ArrayReads, ...]
     in_memory: tuple[Hashable, ...]
     elsewhere: tuple[Hashable, ...]
+
+    _also = ("total",)
 
     def __getitem__(self, variable: Hashable) -> dict[str, int]:
         """The numbers of the arrays that a variable comes from.
@@ -124,25 +140,22 @@ class LazyExplanation(Shown):
         """Number of bytes of the elements that are selected."""
         return self.total["bytes_used"]
 
-    def _describe(self) -> Description:
-        from xzarr3.display import html, text
-
+    def _page(self) -> Page:
         named = [((_names(each.variables), each.array), vars(each)) for each in self.arrays]
         rows = text.counts(("variable", "array"), _COLUMNS, [*named, (("total", ""), self.total)])
         told = (("in memory", self.in_memory), ("not read by xzarr3", self.elsewhere))
-        rest = [f"{what}: {_names(names)}" for what, names in told if names]
+        return Page(
+            "xzarr3.explain",
+            tables=[Table(rows, left=2)],
+            notes=[f"{what}: {_names(names)}" for what, names in told if names],
+            heading=("", "what loading or computing this reads"),
+            picture=self._pictures,
+        )
 
-        def shown() -> str:
-            pictures = [html.code(_names(each.variables)) + each.picture() for each in self.arrays[:6]]
-            title = html.title("xzarr3 explanation", after="what loading or computing this reads")
-            return html.box(title, html.table(rows, left=2), *map(html.note, rest), html.row(*pictures))
+    def _pictures(self) -> str:
+        return html.row(*(html.code(_names(each.variables)) + each.picture() for each in self.arrays[:6]))
 
-        return Description("\n".join((text.table(rows, left=2), *map(printable, rest))), shown)
-
-    def __str__(self) -> str:
-        return str(self._describe())
-
-    __repr__ = __str__
+    __repr__ = Report.__str__
 
 
 def _sums(parts: Iterable[object], names: Iterable[str] = _NUMBERS) -> dict[str, int]:
@@ -198,15 +211,11 @@ def _explained(reads: Sequence[Read], variables: tuple[Hashable, ...]) -> ArrayR
     def one(at: int) -> Explanation:
         return explain(reads[at].array, plans[at], kept=kept)
 
-    def picture() -> str:
-        from xzarr3.display.picture import picture
-
-        return picture(first.metadata, plans[:_DRAWN])
-
     # Several reads of a shard find its index kept, so that one after the other is explained.
     each = parallel_map(one, range(len(reads)), first.store.concurrency if kept is None else 1)
     numbers = _sums(each, ("units", *NUMBERS))
-    return ArrayReads(variables=variables, array=first.name, reads=len(reads), picture=picture, **numbers)
+    drawn = partial(picture, first.metadata, plans[:_DRAWN])
+    return ArrayReads(variables=variables, array=first.name, reads=len(reads), picture=drawn, **numbers)
 
 
 def lazy_read(data: Any) -> Read | None:

@@ -30,6 +30,12 @@ class Adler32Codec(NumcodecsCodec, Checksum):
     ----------
     location : {"start", "end"}
         Whether the checksum is before or after the data.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.Adler32Codec()).compressors
+    (Adler32Codec(location='start'),)
     """
 
     name = "numcodecs.adler32"
@@ -47,6 +53,12 @@ class Crc32Codec(NumcodecsCodec, Checksum):
     ----------
     location : {"start", "end"}
         Whether the checksum is before or after the data.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.Crc32Codec()).compressors
+    (Crc32Codec(location='start'),)
     """
 
     name = "numcodecs.crc32"
@@ -66,7 +78,14 @@ class LeadingCrc32cCodec(NumcodecsCodec, Crc32cCodec):
 
 @dataclass(frozen=True)
 class Fletcher32Codec(NumcodecsCodec, Checksum):
-    """The checksum of the HDF5 filter of the same name, after the data."""
+    """The checksum of the HDF5 filter of the same name, after the data.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.Fletcher32Codec()).compressors
+    (Fletcher32Codec(),)
+    """
 
     name = "numcodecs.fletcher32"
 
@@ -85,6 +104,12 @@ class JenkinsLookup3Codec(NumcodecsCodec, Checksum):
         The initial value of the checksum.
     prefix : None
         Bytes before the data, which JSON cannot hold.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.JenkinsLookup3Codec(initval=1)).compressors
+    (JenkinsLookup3Codec(initval=1, prefix=None),)
     """
 
     name = "numcodecs.jenkins_lookup3"

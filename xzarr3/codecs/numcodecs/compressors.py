@@ -38,6 +38,12 @@ class ZlibCodec(NumcodecsCodec, BytesBytesCodec):
     ----------
     level : int
         -1 for the default of zlib, or 0 (store) to 9 (smallest).
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.ZlibCodec(level=4)).compressors
+    (ZlibCodec(level=4),)
     """
 
     name = "numcodecs.zlib"
@@ -58,6 +64,12 @@ class Bz2Codec(NumcodecsCodec, BytesBytesCodec):
     ----------
     level : int
         1 to 9 (smallest).
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.Bz2Codec(level=9)).compressors
+    (Bz2Codec(level=9),)
     """
 
     name = "numcodecs.bz2"
@@ -84,6 +96,12 @@ class LzmaCodec(NumcodecsCodec, BytesBytesCodec):
         0 (fastest) to 9 (smallest), 2^31 more for slower and somewhat smaller.
     filters : None
         Chains of filters are not supported.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.LzmaCodec(preset=6)).compressors
+    (LzmaCodec(format=1, check=-1, preset=6, filters=None),)
     """
 
     name = "numcodecs.lzma"
@@ -126,6 +144,12 @@ class Lz4Codec(NumcodecsCodec, BytesBytesCodec):
     ----------
     acceleration : int
         1 (smallest) or more (faster).
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1, 2, 3], compressors=xzarr3.codecs.Lz4Codec(acceleration=2)).compressors
+    (Lz4Codec(acceleration=2),)
     """
 
     name = "numcodecs.lz4"
@@ -162,6 +186,13 @@ class ShuffleCodec(NumcodecsCodec, BytesBytesCodec):
     ----------
     elementsize : int, optional
         Size of an element in bytes; by default that of the array's data type.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> codecs = [xzarr3.codecs.ShuffleCodec(elementsize=8), xzarr3.codecs.ZstdCodec()]
+    >>> xzarr3.array([1, 2, 3], compressors=codecs)[...]
+    array([1, 2, 3])
     """
 
     name = "numcodecs.shuffle"

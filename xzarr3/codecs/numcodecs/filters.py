@@ -177,7 +177,14 @@ class _Retyped(TypedFilter):
 
 @dataclass(frozen=True)
 class DeltaCodec(_Retyped):
-    """Stores the first element, then the difference of each element from the one before it in C order."""
+    """Stores the first element, then the difference of each element from the one before it in C order.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1000, 1001, 1003], filters=xzarr3.codecs.DeltaCodec(dtype="<i8"))[...]
+    array([1000, 1001, 1003])
+    """
 
     name = "numcodecs.delta"
     _kinds = "iufc"
@@ -197,6 +204,13 @@ class FixedScaleOffsetCodec(_Retyped):
     Parameters
     ----------
     offset, scale : int or float
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> packs = xzarr3.codecs.FixedScaleOffsetCodec(offset=270, scale=10, dtype="<f8", astype="<i2")
+    >>> xzarr3.array([271.53, 273.0], filters=packs)[...]
+    array([271.5, 273. ])
     """
 
     name = "numcodecs.fixedscaleoffset"
@@ -224,6 +238,13 @@ class AsTypeCodec(TypedFilter):
         numpy's name for the dtype of decoded elements; by default the dtype of the array.
     encode_dtype : str
         numpy's name for the dtype of encoded elements.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> narrow = xzarr3.codecs.AsTypeCodec(encode_dtype="<f4", decode_dtype="<f8")
+    >>> xzarr3.array([0.5, 0.1], filters=narrow)[...]
+    array([0.5, 0.1])
     """
 
     name = "numcodecs.astype"
@@ -245,6 +266,13 @@ class QuantizeCodec(_Retyped):
     ----------
     digits : int
         How many digits after the decimal point are kept.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> rounds = xzarr3.codecs.QuantizeCodec(digits=1, dtype="<f8")
+    >>> xzarr3.array([1.2345, 6.789], filters=rounds)[...]
+    array([1.25  , 6.8125])
     """
 
     name = "numcodecs.quantize"
@@ -264,6 +292,12 @@ class NumcodecsBitRoundCodec(NumcodecsCodec, BitRoundCodec):
     ----------
     keepbits : int
         How many bits of the mantissa are kept.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1.2345, 6.789], filters=xzarr3.codecs.NumcodecsBitRoundCodec(keepbits=3))[...]
+    array([1.25, 7.  ])
     """
 
     name = "numcodecs.bitround"
@@ -281,7 +315,14 @@ class NumcodecsBitRoundCodec(NumcodecsCodec, BitRoundCodec):
 
 @dataclass(frozen=True)
 class NumcodecsPackBitsCodec(Filter):
-    """Packs eight truth values into a byte. A byte before them holds the number of unused bits."""
+    """Packs eight truth values into a byte. A byte before them holds the number of unused bits.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([True, False], filters=xzarr3.codecs.NumcodecsPackBitsCodec())[...]
+    array([ True, False])
+    """
 
     name = "numcodecs.packbits"
 

@@ -29,6 +29,12 @@ class Json2Codec(NumcodecsCodec, ArrayBytesCodec):
     ----------
     encoding : {"utf-8", "ascii", "latin-1", "utf-16", "utf-32"}
         Encoding of the text. The other parameters of ``numcodecs.JSON`` are ignored: all JSON is read.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.empty(2, dtype="string", serializer=xzarr3.codecs.Json2Codec()).serializer
+    Json2Codec(encoding='utf-8')
     """
 
     name = "numcodecs.json2"

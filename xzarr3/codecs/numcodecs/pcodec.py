@@ -38,6 +38,12 @@ class PCodecCodec(NumcodecsCodec, ArrayBytesCodec):
         0 to 7.
     equal_pages_up_to : int
         Largest number of elements in a page.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.array([1.5, 2.5], serializer=xzarr3.codecs.PCodecCodec(level=4)).serializer.level
+    4
     """
 
     name = "numcodecs.pcodec"

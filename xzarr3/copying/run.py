@@ -7,40 +7,31 @@ the business of :mod:`xzarr3.commit.transaction`.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import Lease
-from xzarr3.commit.places import Place
 from xzarr3.commit.replace import transaction, write
 from xzarr3.commit.resume import check_resumable
 from xzarr3.commit.transaction import NewNode
-from xzarr3.copying.between import can_keep, chunks_between, temporary
-from xzarr3.copying.documents import translated
-from xzarr3.copying.finished import CopyResumption, fingerprint
-from xzarr3.copying.settings import KEEP, Settings, settings_of
+from xzarr3.copying.plan import Encoding, Plan, planned
+from xzarr3.copying.resume import CopyResumption, fingerprint
+from xzarr3.copying.settings import KEEP, Settings
+from xzarr3.copying.temporary import can_keep, chunks_between, temporary
 from xzarr3.copying.values import ArrayCopy, Means, do_all, most_threads
 from xzarr3.differences import diff
-from xzarr3.errors import MetadataError, NodeExistsError, short_traceback
-from xzarr3.formats import Format, ZarrFormat, parse_format
-from xzarr3.formats.base import node_prefix
-from xzarr3.groups import Group, bind
-from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes.consolidated import check_consolidates, write_consolidated
-from xzarr3.nodes.find import DocumentView, depth_first, find_format, format_for_new, read_metadata
-from xzarr3.nodes.node import check_new_path, locate_node, normal_path
-from xzarr3.parallel import asked_threads, parallel_map
+from xzarr3.errors import NodeExistsError, short_traceback
+from xzarr3.formats import ZarrFormat
+from xzarr3.groups import Group
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.node import locate_node
+from xzarr3.parallel import asked_threads
 from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
-from xzarr3.walk import Walk
-
-Encoding: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 @short_traceback
@@ -174,119 +165,11 @@ def copy(
     store, path = locate_node(target, path, target_options, mode="a")
     settings = Settings(chunks, shards, compressors, filters, serializer)
     with store if was_made(store, target) else nullcontext():
-        plan = _planned(node, store, path, zarr_format, settings, encoding, consolidated)
+        plan = planned(node, store, path, zarr_format, settings, encoding, consolidated)
         return _run(plan, overwrite=overwrite, resume=resume, progress=progress, threads=threads)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A copy whose documents are all translated and checked.
-
-    Parameters
-    ----------
-    nodes : mapping of str to Array or Group
-        The source, by path relative to the copied node.
-    store : Store
-    path : str
-    format : Format
-    metadata : mapping of str to metadata
-        The nodes of the copy, by relative path.
-    consolidated : bool
-    """
-
-    nodes: Mapping[str, Array | Group]
-    store: Store
-    path: str
-    format: Format
-    metadata: Mapping[str, ArrayMetadata | GroupMetadata]
-    consolidated: bool
-
-    def path_of(self, below: str) -> str:
-        """Path in the target of a node with this relative path."""
-        return node_prefix(self.path) + below if below else self.path
-
-    @property
-    def arrays(self) -> dict[str, ArrayMetadata]:
-        """The arrays of the copy, by path in the target."""
-        found = self.metadata.items()
-        return {self.path_of(below): each for below, each in found if isinstance(each, ArrayMetadata)}
-
-    @property
-    def new(self) -> NewNode:
-        """The copy with its documents."""
-        nodes = {self.path_of(below): meta for below, meta in self.metadata.items()}
-        return NewNode.of(self.format, self.path, nodes)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the target has all documents of the copy, which are stored after the values."""
-
-        def is_same(item: tuple[str, NodeMetadata]) -> bool:
-            path = self.path_of(item[0])
-            found = read_metadata(self.store, self.format, path, consolidated=False, again=True)
-            if isinstance(found, GroupMetadata):
-                found = replace(found, consolidated=None)
-            wanted = self.format.documents(item[1], path)
-            return found is not None and self.format.documents(found, path) == wanted
-
-        return all(parallel_map(is_same, self.metadata.items(), self.store.concurrency))
-
-    @property
-    def lease(self) -> Lease:
-        """The lease of the place."""
-        return Place.of(self.store, self.format, self.path).lease()
-
-    def opened(self) -> Array | Group:
-        """The copy, once it is in its place; its consolidated metadata are made if it is to have any."""
-        top, has_any = self.metadata[""], self.format.keys(self.path).consolidated is not None
-        if self.consolidated and has_any and isinstance(top, GroupMetadata):
-            order = [below for below in self.metadata if below]
-            top, held = write_consolidated(self.store, self.format, self.path, order)
-            top = replace(top, consolidated=held)
-        return bind(self.store, self.format, self.path, top, read_only=False)
-
-
-def _planned(
-    node: Array | Group,
-    store: Store,
-    path: str,
-    zarr_format: ZarrFormat | None,
-    settings: Settings,
-    encoding: Encoding | None,
-    consolidated: bool | None,
-) -> _Plan:
-    """Plan a copy; raises if it cannot be made."""
-    path = normal_path(path)
-    format = _format(node, store, path, zarr_format)
-    check_new_path(path, format)
-    _check_apart(node, store, path)
-    held = isinstance(node, Group) and node.consolidated and store.traits.visible != "at commit"
-    if consolidated is not None:
-        held = consolidated
-    if held:
-        check_consolidates(store)
-    nodes = _nodes_below(node)
-    own = settings_of(nodes, settings, encoding)
-    metadata = {below: translated(each, format, own.get(below)) for below, each in nodes.items()}
-    plan = _Plan(nodes, store, path, format, metadata, held)
-    for below in nodes:
-        check_new_path(plan.path_of(below), format)
-    return plan
-
-
-def _format(node: Array | Group, store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
-    """The format of a copy: the given one, or that of the groups above it, or that of the source."""
-    wanted = None if zarr_format is None else parse_format(zarr_format)
-    look = DocumentView.around(store, path)
-    format = format_for_new(look, path, zarr_format)
-    if wanted is None and not path and find_format(look, "") is None:
-        return parse_format(node.zarr_format)
-    return format
-
-
-def _run(
-    plan: _Plan, *, overwrite: bool, resume: bool, progress: Asked, threads: int | None
-) -> Array | Group:
+def _run(plan: Plan, *, overwrite: bool, resume: bool, progress: Asked, threads: int | None) -> Array | Group:
     """Carry out a plan."""
     store, new = plan.store, plan.new
     resumed = _resumption(plan, new) if resume else None
@@ -310,7 +193,7 @@ def _run(
     return plan.opened()
 
 
-def _check_finished(plan: _Plan, threads: int | None) -> None:
+def _check_finished(plan: Plan, threads: int | None) -> None:
     """Raise unless the arrays at the place, whose documents are those of the copy, have its values.
 
     The documents do not tell a finished copy from other arrays that were created alike.
@@ -331,7 +214,7 @@ def _check_finished(plan: _Plan, threads: int | None) -> None:
             )
 
 
-def _resumption(plan: _Plan, new: NewNode) -> CopyResumption:
+def _resumption(plan: Plan, new: NewNode) -> CopyResumption:
     """Identifies a copy that can be resumed, and finds an interrupted one.
 
     Raises
@@ -348,7 +231,7 @@ def _resumption(plan: _Plan, new: NewNode) -> CopyResumption:
     return resumed
 
 
-def _copy_values(plan: _Plan, store: Store, top: str | None, progress: Asked, threads: int) -> None:
+def _copy_values(plan: Plan, store: Store, top: str | None, progress: Asked, threads: int) -> None:
     """Copy the values of all arrays to ``store``, which takes them under their final keys.
 
     ``top`` is the prefix of what a copy that can be resumed stores beside its place.
@@ -385,61 +268,3 @@ def _copy_between(
         do_all(into.moves(means), means.threads, advance)
         out = replace(copy, source=into.target, share=0.5)
         do_all(out.moves(means.half()), means.threads, advance)
-
-
-def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
-    """A node and all nodes below it, by relative path.
-
-    Raises
-    ------
-    MetadataError
-        If a node cannot be reached because a group above it has no document.
-    """
-    nodes: dict[str, Array | Group] = {"": node}
-    if not isinstance(node, Group):
-        return nodes
-    if not node.store.listable:
-        nodes.update(node.members(max_depth=None))
-        return nodes
-    # Consolidated metadata may be out of date, so the store is read.
-    plain = Group(
-        node.store,
-        node.path,
-        node.metadata,
-        format=node.format,
-        read_only=node.read_only,
-        use_consolidated=False,
-    )
-    below = dict(plain.members(max_depth=None))
-    held = [name for name in node.copies or () if name in below]  # The order of the variables in xarray.
-    nodes.update((name, below[name]) for name in depth_first(dict.fromkeys([*held, *below])))
-    known = {node.path, *(node_prefix(node.path) + below for below in nodes)}
-    for entry in Walk(node.store, node.format, node.path, ()).entries():
-        place = entry.place
-        if place is not None and place.kind != "other" and place.path not in known:
-            raise MetadataError(
-                f"'{node.name}' cannot be reached: a group above it has no document",
-                path=place.path, advice="create the groups above it with create_group()",
-            )  # fmt: skip
-    return nodes
-
-
-def _check_apart(node: Array | Group, store: Store, path: str) -> None:
-    """Raise if source and target overlap."""
-    one, other = _location(node.store, node.path), _location(store, path)
-    if one[0] == other[0] and (one[1].startswith(other[1]) or other[1].startswith(one[1])):
-        raise NodeExistsError(
-            f"'{node.name}' of {node.store} cannot be copied to '/{path}' of {store}: one of the two "
-            "contains the other; choose another path, or another store"
-        )
-
-
-def _location(store: Store, path: str) -> tuple[object, str]:
-    """The store's identity and the prefix of everything that belongs to the node."""
-    if store.folder is not None:
-        return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.folder, path)), "")
-    prefix = node_prefix(path)
-    if isinstance(store.identity, tuple) and isinstance(store.identity[-1], str):
-        *above, place = store.identity  # The last part of a place in a bucket is its prefix there.
-        return tuple(above), f"{place.rstrip('/')}/{prefix}"
-    return store.identity, prefix

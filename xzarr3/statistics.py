@@ -60,6 +60,13 @@ class ArrayStats:
         How many of them exist; None if the store cannot tell. Units without data are often left out.
     nbytes_stored : int or None
         Bytes of all that exist; None if the store does not tell sizes.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> sizes = xzarr3.stats(xzarr3.array([1, 2, 3], compressors=None).store).arrays[""]
+    >>> sizes.unit, sizes.stored, sizes.nbytes_stored
+    ('chunk', 1, 24)
     """
 
     path: str
@@ -102,6 +109,13 @@ class Stats(Report):
         Keys that belong to no document and to no unit of an array's grid; None if the store cannot list.
     unreadable : tuple of str
         Paths of nodes whose documents cannot be read. Their chunks are among the other keys.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> found = xzarr3.stats(xzarr3.array([1, 2, 3], compressors=None).store)
+    >>> found.nbytes, found.stored, found.units
+    (24, 1, 1)
     """
 
     store: str

@@ -1,0 +1,192 @@
+"""What a copy will be: its nodes and their documents, translated and checked before anything is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from xzarr3.arrays import Array
+from xzarr3.commit.lease import Lease
+from xzarr3.commit.places import Place
+from xzarr3.commit.transaction import NewNode
+from xzarr3.copying.documents import translated
+from xzarr3.copying.settings import Settings, settings_of
+from xzarr3.errors import MetadataError, NodeExistsError
+from xzarr3.formats import Format, ZarrFormat, parse_format
+from xzarr3.formats.base import node_prefix
+from xzarr3.groups import Group, bind
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.nodes.consolidated import check_consolidates, write_consolidated
+from xzarr3.nodes.find import DocumentView, depth_first, find_format, format_for_new, read_metadata
+from xzarr3.nodes.node import check_new_path, normal_path
+from xzarr3.parallel import parallel_map
+from xzarr3.stores import Store
+from xzarr3.walk import Walk
+
+Encoding: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A copy whose documents are all translated and checked.
+
+    Parameters
+    ----------
+    nodes : mapping of str to Array or Group
+        The source, by path relative to the copied node.
+    store : Store
+    path : str
+    format : Format
+    metadata : mapping of str to metadata
+        The nodes of the copy, by relative path.
+    consolidated : bool
+    """
+
+    nodes: Mapping[str, Array | Group]
+    store: Store
+    path: str
+    format: Format
+    metadata: Mapping[str, ArrayMetadata | GroupMetadata]
+    consolidated: bool
+
+    def path_of(self, below: str) -> str:
+        """Path in the target of a node with this relative path."""
+        return node_prefix(self.path) + below if below else self.path
+
+    @property
+    def arrays(self) -> dict[str, ArrayMetadata]:
+        """The arrays of the copy, by path in the target."""
+        found = self.metadata.items()
+        return {self.path_of(below): each for below, each in found if isinstance(each, ArrayMetadata)}
+
+    @property
+    def new(self) -> NewNode:
+        """The copy with its documents."""
+        nodes = {self.path_of(below): meta for below, meta in self.metadata.items()}
+        return NewNode.of(self.format, self.path, nodes)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the target has all documents of the copy, which are stored after the values."""
+
+        def is_same(item: tuple[str, NodeMetadata]) -> bool:
+            path = self.path_of(item[0])
+            found = read_metadata(self.store, self.format, path, consolidated=False, again=True)
+            if isinstance(found, GroupMetadata):
+                found = replace(found, consolidated=None)
+            wanted = self.format.documents(item[1], path)
+            return found is not None and self.format.documents(found, path) == wanted
+
+        return all(parallel_map(is_same, self.metadata.items(), self.store.concurrency))
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the place."""
+        return Place.of(self.store, self.format, self.path).lease()
+
+    def opened(self) -> Array | Group:
+        """The copy, once it is in its place; its consolidated metadata are made if it is to have any."""
+        top, has_any = self.metadata[""], self.format.keys(self.path).consolidated is not None
+        if self.consolidated and has_any and isinstance(top, GroupMetadata):
+            order = [below for below in self.metadata if below]
+            top, held = write_consolidated(self.store, self.format, self.path, order)
+            top = replace(top, consolidated=held)
+        return bind(self.store, self.format, self.path, top, read_only=False)
+
+
+def planned(
+    node: Array | Group,
+    store: Store,
+    path: str,
+    zarr_format: ZarrFormat | None,
+    settings: Settings,
+    encoding: Encoding | None,
+    consolidated: bool | None,
+) -> Plan:
+    """Plan a copy; raises if it cannot be made."""
+    path = normal_path(path)
+    format = _format(node, store, path, zarr_format)
+    check_new_path(path, format)
+    _check_apart(node, store, path)
+    held = isinstance(node, Group) and node.consolidated and store.traits.visible != "at commit"
+    if consolidated is not None:
+        held = consolidated
+    if held:
+        check_consolidates(store)
+    nodes = _nodes_below(node)
+    own = settings_of(nodes, settings, encoding)
+    metadata = {below: translated(each, format, own.get(below)) for below, each in nodes.items()}
+    plan = Plan(nodes, store, path, format, metadata, held)
+    for below in nodes:
+        check_new_path(plan.path_of(below), format)
+    return plan
+
+
+def _format(node: Array | Group, store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
+    """The format of a copy: the given one, or that of the groups above it, or that of the source."""
+    wanted = None if zarr_format is None else parse_format(zarr_format)
+    look = DocumentView.around(store, path)
+    format = format_for_new(look, path, zarr_format)
+    if wanted is None and not path and find_format(look, "") is None:
+        return parse_format(node.zarr_format)
+    return format
+
+
+def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
+    """A node and all nodes below it, by relative path.
+
+    Raises
+    ------
+    MetadataError
+        If a node cannot be reached because a group above it has no document.
+    """
+    nodes: dict[str, Array | Group] = {"": node}
+    if not isinstance(node, Group):
+        return nodes
+    if not node.store.listable:
+        nodes.update(node.members(max_depth=None))
+        return nodes
+    # Consolidated metadata may be out of date, so the store is read.
+    plain = Group(
+        node.store,
+        node.path,
+        node.metadata,
+        format=node.format,
+        read_only=node.read_only,
+        use_consolidated=False,
+    )
+    below = dict(plain.members(max_depth=None))
+    held = [name for name in node.copies or () if name in below]  # The order of the variables in xarray.
+    nodes.update((name, below[name]) for name in depth_first(dict.fromkeys([*held, *below])))
+    known = {node.path, *(node_prefix(node.path) + below for below in nodes)}
+    for entry in Walk(node.store, node.format, node.path, ()).entries():
+        place = entry.place
+        if place is not None and place.kind != "other" and place.path not in known:
+            raise MetadataError(
+                f"'{node.name}' cannot be reached: a group above it has no document",
+                path=place.path, advice="create the groups above it with create_group()",
+            )  # fmt: skip
+    return nodes
+
+
+def _check_apart(node: Array | Group, store: Store, path: str) -> None:
+    """Raise if source and target overlap."""
+    one, other = _location(node.store, node.path), _location(store, path)
+    if one[0] == other[0] and (one[1].startswith(other[1]) or other[1].startswith(one[1])):
+        raise NodeExistsError(
+            f"'{node.name}' of {node.store} cannot be copied to '/{path}' of {store}: one of the two "
+            "contains the other; choose another path, or another store"
+        )
+
+
+def _location(store: Store, path: str) -> tuple[object, str]:
+    """The store's identity and the prefix of everything that belongs to the node."""
+    if store.folder is not None:
+        return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.folder, path)), "")
+    prefix = node_prefix(path)
+    if isinstance(store.identity, tuple) and isinstance(store.identity[-1], str):
+        *above, place = store.identity  # The last part of a place in a bucket is its prefix there.
+        return tuple(above), f"{place.rstrip('/')}/{prefix}"
+    return store.identity, prefix
