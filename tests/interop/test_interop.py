@@ -224,7 +224,11 @@ WAYS = [
     *((name, at // 9 + at // 3 % 3 * 2 + at % 3 * 3) for at, name in enumerate(OF_BLOSC)),
     *itertools.product(OF_SHAPES, range(len(DIRECTIONS))),
 ]
-"""Requests, each with the direction that it goes, or from which on one is looked for that it can go."""
+"""Requests, each with the direction that it goes, or from which on one is looked for that it can go.
+
+Not all requests in all directions: of 113 mutants of codecs, data types, formats and io, these catch the 90
+that all would.
+"""
 
 
 def values_for(request: Request) -> AnyArray:
