@@ -791,6 +791,13 @@ def test_resizing_and_appending_come_one_after_the_other() -> None:
 # Servers
 
 
+@pytest.fixture(scope="module")
+def spawned() -> Iterator[Any]:
+    """A pool of three processes that share no library with this one, as obstore wants it."""
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        yield pool
+
+
 def _append_rows(n: int, url: str, options: dict[str, Any], rows: dict[int, list[int]]) -> None:
     array = xzarr3.open_array(url, storage_options=options, mode="r+")
     for at in range(2):
@@ -799,7 +806,9 @@ def _append_rows(n: int, url: str, options: dict[str, Any], rows: dict[int, list
 
 
 @pytest.mark.parametrize("server", ["s3_server", "fault_server"])
-def test_processes_append_to_an_object_store(server: str, request: pytest.FixtureRequest) -> None:
+def test_processes_append_to_an_object_store(
+    server: str, spawned: Any, request: pytest.FixtureRequest
+) -> None:
     """Also where answers get lost."""
     pytest.importorskip("obstore")
     running = request.getfixturevalue(server)
@@ -810,9 +819,8 @@ def test_processes_append_to_an_object_store(server: str, request: pytest.Fixtur
     rows = {100 * n + 1: list(range(100 * n + 1, 100 * n + 6)) for n in range(6)}
     if lossy:
         running.fault("lost-answer", "/b/x/*", share=0.2, times=10**6, methods=["PUT"])
-    with multiprocessing.get_context("spawn").Pool(3) as pool:  # They share no library, as obstore wants it.
-        given = [(n, url, options, rows) for n in range(3)]
-        pool.starmap_async(_append_rows, given, chunksize=1).get(timeout=240)
+    given = [(n, url, options, rows) for n in range(3)]
+    spawned.starmap_async(_append_rows, given, chunksize=1).get(timeout=240)
     if lossy:
         running.clear_faults()
     array = xzarr3.open_array(url, storage_options=options)

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from _conformance import contents, run_threads
 from _damage import files, module_of, os_error
-from _processes import processes, run_processes, run_small
+from _processes import Process, processes, run_processes, run_small
 from _unprivileged import own_directory, run_child, unprivileged
 
 import xzarr3
@@ -213,20 +213,28 @@ class Work:
 
 
 def killed_over_and_over(work: Work, times: int, seed: int) -> int:
-    """Kill two processes after a while, again and again; returns how many files were left by them."""
+    """Kill two processes after they began, again and again; returns how many files were left by them."""
     rng = random.Random(seed)
+
+    def write() -> None:
+        Process.say()
+        work.run(rng.random())  # type: ignore[arg-type]
+
     for round_ in range(times):
         # The other one uses the same directories and, in them, the same lock files.
         other = LocalStore(work.root)
         other_key = f"r/b/deep/other{round_ % 3}"
 
         def beside(other: LocalStore = other, key: str = other_key) -> NoReturn:
+            Process.say()
             for serial in itertools.count(1):
                 update(other, key, lambda stored: [record(serial)] if stored is None else None)  # noqa: B023
             raise AssertionError
 
-        with processes(lambda: work.run(rng.random()), beside) as (first, second):  # type: ignore[arg-type]
-            time.sleep(rng.uniform(0.005, 0.09))  # The moment of the kill is left to chance.
+        with processes(write, beside) as (first, second):
+            assert first.hear()
+            assert second.hear()
+            time.sleep(rng.uniform(0, 0.03))  # The moment of the kill is left to chance.
             assert not first.ended(), "a writer failed"
             first.kill()
             assert not second.ended(), "a writer failed"
