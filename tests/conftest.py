@@ -54,6 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{mark}: of xarray's own tests")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run without slow tests does not read folders of which it would take none."""
+    is_slow = collection_path.name in SLOW_FOLDERS and collection_path.parent == Path(__file__).parent
+    return True if is_slow and config.option.markexpr == "not slow" else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests as slow by their folder and by their servers."""
