@@ -309,35 +309,16 @@ def node_prefix(path: str) -> str:
     return f"{path}/" if path else ""
 
 
-LENGTHS = "an array of integers"
-
-
-def lengths_of(value: object, field: str) -> tuple[int, ...]:
-    """The list of integers in a field of a document, as a tuple.
-
-    Raises
-    ------
-    MetadataError
-    """
-    if not isinstance(value, list):
-        raise MetadataError("not a valid value", field=field, found=value, accepted=LENGTHS)
-    for at, length in enumerate(value):
-        if type(length) is not int:
-            raise MetadataError("not a length", field=f"{field}[{at}]", found=length, accepted="an integer")
-    return tuple(value)
-
-
-def chunk_shape_of(value: object, shape: tuple[int, ...], field: str) -> tuple[int, ...]:
+def chunk_shape_of(lengths: list[int], shape: tuple[int, ...], field: str) -> tuple[int, ...]:
     """The chunk shape in a field of a document, checked against the shape of the array.
 
     Raises
     ------
     MetadataError
     """
-    lengths = lengths_of(value, field)
     if len(lengths) != len(shape):
         raise MetadataError(
-            f"the array has {len(shape)} dimensions", field=field, found=list(lengths),
+            f"the array has {len(shape)} dimensions", field=field, found=lengths,
             accepted=f"{len(shape)} integers",
         )  # fmt: skip
     for at, (length, size) in enumerate(zip(lengths, shape, strict=True)):
@@ -385,7 +366,6 @@ def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat
 
 
 __all__ = [
-    "LENGTHS",
     "MAX_NAMES",
     "ArrayMetadata",
     "Document",
@@ -403,7 +383,6 @@ __all__ = [
     "fill_value_from_json",
     "fits",
     "is_array",
-    "lengths_of",
     "node_prefix",
     "refusal",
     "without_consolidated",

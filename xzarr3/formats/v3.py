@@ -91,13 +91,11 @@ def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
         )
     kind = document.get("node_type")
     try:
-        if kind == "array":
-            return _parse_array(document)
-        if kind == "group":
-            return _parse_group(document)
-    except MetadataError as error:
-        error.at(path=path)
-        raise
+        with located(path=path):
+            if kind == "array":
+                return _parse_array(document)
+            if kind == "group":
+                return _parse_group(document)
     except RecursionError as error:
         raise MetadataError(
             "nested too deeply", path=path, field=DOCUMENT, accepted="fewer codecs within codecs"
@@ -230,8 +228,8 @@ def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) 
             "version 3 needs a fill value", field="fill_value", accepted="a value of the data type"
         )
     found = {"zarr_format": 3, "node_type": "array", **(meta.source or {})}
-    for field, (values, to_json) in _TO_JSON.items():
-        if not meta.is_as_read(*values):
+    for field, to_json in _TO_JSON.items():
+        if not meta.is_as_read(field, *(("data_type",) if field == "fill_value" else ())):
             found[field] = to_json(meta)
     known = meta.source or {}
     if meta.dimension_names is None and "dimension_names" not in known:
@@ -241,30 +239,20 @@ def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) 
     return found
 
 
-_TO_JSON: dict[str, tuple[tuple[str, ...], Callable[[ArrayMetadata], JSON]]] = {
-    "shape": (("shape",), lambda meta: list(meta.shape)),
-    "data_type": (("data_type",), lambda meta: meta.data_type.to_json(3)),
-    "chunk_grid": (
-        ("chunk_grid",),
-        lambda meta: {"name": meta.chunk_grid.name, "configuration": meta.chunk_grid.configuration()},
-    ),
-    "chunk_key_encoding": (("chunk_key_encoding",), lambda meta: meta.chunk_key_encoding.to_json()),
-    "fill_value": (
-        ("fill_value", "data_type"),
-        lambda meta: meta.data_type.to_json_scalar(meta.fill_value, zarr_format=3),
-    ),
-    "codecs": (("codecs",), lambda meta: [codec.to_json() for codec in meta.codecs]),
-    "attributes": (("attributes",), lambda meta: dict(meta.attributes)),
-    "dimension_names": (
-        ("dimension_names",),
-        lambda meta: None if meta.dimension_names is None else list(meta.dimension_names),
-    ),
-    "storage_transformers": (
-        ("storage_transformers",),
-        lambda meta: [each.to_json() for each in meta.storage_transformers],
-    ),
-}
-"""For each field of a document the values that it depends on, and how it is made from them."""
+_TO_JSON: dict[str, Callable[[ArrayMetadata], JSON]] = {
+    "shape": lambda meta: list(meta.shape),
+    "data_type": lambda meta: meta.data_type.to_json(3),
+    "chunk_grid": lambda meta: {
+        "name": meta.chunk_grid.name, "configuration": meta.chunk_grid.configuration()
+    },
+    "chunk_key_encoding": lambda meta: meta.chunk_key_encoding.to_json(),
+    "fill_value": lambda meta: meta.data_type.to_json_scalar(meta.fill_value, zarr_format=3),
+    "codecs": lambda meta: [codec.to_json() for codec in meta.codecs],
+    "attributes": lambda meta: dict(meta.attributes),
+    "dimension_names": lambda meta: None if meta.dimension_names is None else list(meta.dimension_names),
+    "storage_transformers": lambda meta: [each.to_json() for each in meta.storage_transformers],
+}  # fmt: skip
+"""The fields of a document, and how each is made; a fill value depends on the data type, too."""
 
 
 class V3Keys(Keys):

@@ -218,12 +218,10 @@ class DraftFormat(Format):
         from xzarr3.formats.draft.arrays import parse_array
 
         try:
-            if "array" not in held:
-                return self._parse_group(held)
-            return parse_array(held, lenient=self.minor > 0)
-        except MetadataError as error:
-            error.at(path=path)
-            raise
+            with located(path=path):
+                if "array" not in held:
+                    return self._parse_group(held)
+                return parse_array(held, lenient=self.minor > 0)
         except RecursionError as error:
             raise MetadataError(
                 "nested too deeply", path=path, field="data_type.fallback", accepted="one or some data types"

@@ -23,28 +23,13 @@ from xzarr3.errors import FOREIGN_ERRORS, MetadataError, UnknownExtensionError, 
 from xzarr3.formats.base import refusal
 from xzarr3.model.metadata import ArrayMetadata
 
-_CODEC = "an object with an 'id'"
+CODEC = "an object with an 'id'"
 _OBJECTS = "|O"
 _NO_OBJECT_CODECS = {
     "pickle": "what is unpickled may do anything",
     "msgpack2": "its elements may be objects of any class",
     "vlen-array": "its elements are arrays",
 }
-
-
-def need(document: Mapping[str, Any], field: str, accepted: str) -> Any:
-    """The value of a field that a document must have."""
-    if field not in document:
-        raise MetadataError("missing field", field=field, accepted=accepted)
-    return document[field]
-
-
-def choice(document: Mapping[str, Any], field: str, choices: tuple[str, ...], default: Any = ...) -> str:
-    """The value of a field that is one of ``choices``; without a default the document must have it."""
-    value = need(document, field, listed(choices)) if default is ... else document.get(field, default)
-    if not isinstance(value, str) or value not in choices:
-        raise MetadataError("not a valid value", field=field, found=value, accepted=choices)
-    return value
 
 
 @dataclass(frozen=True)
@@ -62,18 +47,13 @@ class _Stage:
 
 def _stages(document: Mapping[str, Any]) -> Iterator[_Stage]:
     """The filters, followed by the compressor."""
-    filters = document.get("filters")
-    if filters is not None and not isinstance(filters, list):
-        raise MetadataError(
-            "not a valid value", field="filters", found=filters, accepted="an array of codecs, null"
-        )
-    configs = [(f"filters[{at}]", config) for at, config in enumerate(filters or ())]
-    compressor = need(document, "compressor", f"{_CODEC}, null")
+    configs = [(f"filters[{at}]", config) for at, config in enumerate(document.get("filters") or ())]
+    compressor = document["compressor"]
     if compressor is not None:
         configs.append(("compressor", compressor))
     for field, config in configs:
         if not isinstance(config, dict) or not isinstance(config.get("id"), str):
-            accepted = _CODEC if field != "compressor" else f"{_CODEC}, null"
+            accepted = CODEC if field != "compressor" else f"{CODEC}, null"
             raise MetadataError("not a codec", field=field, found=config, accepted=accepted)
         yield _Stage(field, config)
 
@@ -96,16 +76,12 @@ def _object_codec(stages: Iterable[_Stage]) -> str:
 
 def stored_data_type(document: Mapping[str, Any]) -> ZDType:
     """The data type, in the byte order of the stored elements."""
-    accepted = "a string such as '<f8', or an array of fields"
-    name = need(document, "dtype", accepted)
-    if not isinstance(name, (str, list)):
-        raise MetadataError("not a data type", field="dtype", found=name, accepted=accepted)
+    name = document["dtype"]
     codec = _object_codec(_stages(document)) if name == _OBJECTS else None
     try:
         return registry.match_json({"name": name, "object_codec_id": codec}, zarr_format=2)
     except MetadataError as error:
         error.field = "dtype"
-        error.accepted = error.accepted or accepted
         raise
 
 
@@ -161,7 +137,7 @@ def read_codec_fields(
 ) -> tuple[ZDType, ZDType, tuple[Codec, ...], list[str]]:
     """The data type as stored, the data type of arrays in memory, the codecs, and the field of each codec."""
     stored = stored_data_type(document)
-    order = choice(document, "order", ("C", "F"))
+    order = document["order"]
     endian = stored.byte_order or _order_of_filters(document)
     said = repr([document.get(field, ...) for field in ("compressor", "filters")])
     codecs, fields = remembered(

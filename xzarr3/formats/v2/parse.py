@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from xzarr3 import fields
 from xzarr3._types import Scalar
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError
+from xzarr3.fields import Meta, fields_of
 from xzarr3.formats.base import (
-    LENGTHS,
     Document,
     check_path_below,
     chunk_shape_of,
     fill_value_from_json,
-    lengths_of,
 )
-from xzarr3.formats.v2.codec_fields import choice, need, read_codec_fields
+from xzarr3.formats.v2.codec_fields import CODEC, read_codec_fields
 from xzarr3.formats.v2.names import (
     ARRAY,
     ATTRIBUTES,
@@ -35,10 +35,21 @@ from xzarr3.grid import RegularGrid
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
 
-_FIELDS = frozenset(
-    {"zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters"}
-    | {"dimension_separator"}
-)
+
+@dataclass(frozen=True)
+class _ArrayDocument:
+    zarr_format: int
+    shape: list[int]
+    chunks: list[int]
+    dtype: Annotated[str | list[Any], Meta(description="a string such as '<f8', or an array of fields")]
+    compressor: Annotated[Any, Meta(description=f"{CODEC}, null")]
+    order: Literal["C", "F"]
+    fill_value: Any = None
+    filters: Annotated[list[Any] | None, Meta(description="an array of codecs, null")] = None
+    dimension_separator: Literal[".", "/"] = "."
+
+
+_FIELDS = frozenset(each.name for each in fields_of(_ArrayDocument))
 
 
 def parse(held: Mapping[str, Document], path: str = "") -> NodeMetadata:
@@ -83,14 +94,6 @@ def _check_version(document: Mapping[str, Any]) -> None:
         raise MetadataError("not a format that can be read", field="zarr_format", found=version, accepted="2")
 
 
-def _lengths(document: Mapping[str, Any], field: str) -> tuple[int, ...]:
-    return lengths_of(need(document, field, LENGTHS), field)
-
-
-def _chunks(document: Mapping[str, Any], shape: tuple[int, ...]) -> RegularGrid:
-    return RegularGrid(chunk_shape_of(need(document, "chunks", LENGTHS), shape, "chunks"))
-
-
 def scalar_as(scalar: Scalar, data_type: ZDType) -> Scalar:
     """A scalar in the byte order of a data type. Only scalars with fields have a byte order."""
     if not isinstance(scalar, np.void):
@@ -102,20 +105,18 @@ def scalar_as(scalar: Scalar, data_type: ZDType) -> Scalar:
 def _parse_array(held: Mapping[str, Document]) -> ArrayMetadata:
     document = held[ARRAY]
     _check_version(document)
-    shape = _lengths(document, "shape")
+    typed = fields.document(_ArrayDocument, document)
+    shape, fill = tuple(typed.shape), typed.fill_value
     check_shape(shape)
-    grid = _chunks(document, shape)
-    stored, data_type, codecs, fields = read_codec_fields(document, len(shape))
-    fill = document.get("fill_value")
+    stored, data_type, codecs, places = read_codec_fields(document, len(shape))
     fill_value = stored.default_scalar() if fill is None else fill_value_from_json(stored, fill, 2)
-    separator = choice(document, "dimension_separator", (".", "/"), ".")
     ignored = {field: value for field, value in document.items() if field not in _FIELDS}
     attributes, names = _attributes(held, len(shape))
     meta = ArrayMetadata(
         shape=shape,
         data_type=data_type,
-        chunk_grid=grid,
-        chunk_key_encoding=ChunkKeyEncoding("v2", separator),
+        chunk_grid=RegularGrid(chunk_shape_of(typed.chunks, shape, "chunks")),
+        chunk_key_encoding=ChunkKeyEncoding("v2", typed.dimension_separator),
         fill_value=scalar_as(fill_value, data_type),
         codecs=codecs,
         attributes=attributes,
@@ -129,7 +130,7 @@ def _parse_array(held: Mapping[str, Document]) -> ArrayMetadata:
         if evolved != codecs:
             meta = replace(meta, codecs=evolved)
     except MetadataError as error:
-        error.field = _document_field(error.field, fields)
+        error.field = _document_field(error.field, places)
         raise
     return meta.read_from(held, ignored)
 
