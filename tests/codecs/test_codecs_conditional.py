@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import ChunkDecodeError, MetadataError, UnknownExtensionError
 from xzarr3.codecs import (
-    BytesBytesCodec,
     BytesCodec,
     ConditionalCodec,
     Crc32cCodec,
@@ -157,23 +156,13 @@ def test_no_codec_of_the_list_can_be_ignored() -> None:
     assert codec_from_json({**data, "must_understand": False, "name": "unheard-of"}) is None
 
 
-@pytest.mark.parametrize("depth", [1, 20, 5000])
-def test_nested(depth: int) -> None:
-    data: Any = {"name": "crc32c"}
+@pytest.mark.parametrize("depth", [1, 5000])
+def test_conditional_codecs_are_not_nested(depth: int) -> None:
+    data = document(["crc32c"])
     for _ in range(depth):
         data = document([data])
-    if depth > 100:
-        with pytest.raises(MetadataError):
-            codec_from_json(data)
-        return
-    codec = codec_from_json(data)
-    assert isinstance(codec, BytesBytesCodec)
-    encoded = codec.encode(b"zarr")
-    # The innermost one is always applied, which makes data longer, so that those around it are not.
-    assert bytes(encoded) == (
-        b"\1zarr" + bytes(Crc32cCodec().encode(b"zarr"))[4:] if depth == 1 else b"\0zarr"
-    )
-    assert bytes(codec.decode(encoded, 4)) == b"zarr"
+    with pytest.raises(MetadataError, match="none of them 'conditional'" if depth == 1 else "."):
+        codec_from_json(data)
 
 
 @pytest.mark.parametrize("values", [SMOOTH, NOISE], ids=["smooth", "noise"])

@@ -27,12 +27,8 @@ from xzarr3.fields import Meta, parsed
 def _all_codecs(data: JSON, field: str) -> tuple[BytesBytesCodec, ...]:
     codecs = codecs_from_json(data, field)
     if len(codecs) != len(cast("list[JSON]", data)):
-        raise UnknownExtensionError(
-            "codec 'conditional': each codec has a bit of its own, so none can be ignored",
-            field=field,
-            found=[codec.name for codec in codecs],
-            accepted="codecs that this installation knows",
-        )
+        reason = "codec 'conditional': each codec has a bit of its own, so none can be ignored"
+        raise UnknownExtensionError(reason, field=field, accepted="codecs that this installation knows")
     return cast("tuple[BytesBytesCodec, ...]", codecs)
 
 
@@ -65,11 +61,10 @@ class ConditionalCodec(BytesBytesCodec):
         super().__post_init__()
         object.__setattr__(self, "codecs", parse_codecs(self.codecs, BytesBytesCodec))
         number = len(self.codecs)
-        if not 1 <= number <= MAX_CODECS:
-            raise self.wrong("codecs", number, f"1 to {MAX_CODECS} codecs")
+        if not 1 <= number <= MAX_CODECS or any(isinstance(codec, ConditionalCodec) for codec in self.codecs):
+            raise self.wrong("codecs", number, f"1 to {MAX_CODECS} codecs, none of them 'conditional'")
         if self.header_bits is not None and self.header_bits < number:
-            accepted = f"a multiple of 8 from {number}, one for each codec"
-            raise self.wrong("header_bits", self.header_bits, accepted)
+            raise self.wrong("header_bits", self.header_bits, f"a multiple of 8, at least {number}")
 
     def evolve(self, spec: ChunkSpec) -> Self:
         return replace(self, codecs=tuple(codec.evolve(spec) for codec in self.codecs))
@@ -96,29 +91,21 @@ class ConditionalCodec(BytesBytesCodec):
         return b"".join([applied.to_bytes(self._header, "little"), data])
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
-        return self._decode(data, limit, most_encoded(limit))
-
-    def _decode(self, data: Buffer, limit: int, largest: int) -> Buffer:
-        """Decode to at most ``limit`` bytes, with at most ``largest`` bytes between two codecs."""
-        view = memoryview(data)
-        applied = int.from_bytes(view[: self._header], "little")
-        if len(data) < self._header or applied >> len(self.codecs):
-            raise ChunkDecodeError(
-                f"found {len(data)} bytes whose header of {self._header} bytes does not fit "
-                f"{len(self.codecs)} codecs",
-                codec=self.name,
-            )
+        view, header, number = memoryview(data), self._header, len(self.codecs)
+        applied = int.from_bytes(view[:header], "little")
+        if len(data) < header or applied >> number:
+            why = f"found {len(data)} bytes whose header of {header} bytes does not fit {number} codecs"
+            raise ChunkDecodeError(why, codec=self.name)
         stages: list[tuple[BytesBytesCodec, int]] = []
         size = limit
         for bit, codec in enumerate(self.codecs):
             if applied >> bit & 1:
                 stages.append((codec, size))
-                size = min(codec.max_encoded_size(size), largest)
-        value: Buffer = view[self._header :]
-        if not stages and len(value) > limit:
-            raise self.too_large(limit, len(value))
+                size = min(codec.max_encoded_size(size), most_encoded(limit))
+        value: Buffer = view[header:]
         for codec, most in reversed(stages):
             with Calling(ChunkDecodeError, codec):
-                nested = isinstance(codec, ConditionalCodec)  # nested conditional codecs share one bound
-                value = codec._decode(value, most, largest) if nested else codec.decode(value, most)  # type: ignore[attr-defined]
+                value = codec.decode(value, most)
+        if len(value) > limit:
+            raise self.too_large(limit, len(value))
         return value

@@ -17,23 +17,20 @@ import math
 import struct
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self
+from typing import Literal, Self
 
 from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs._casting import INTEGERS
 from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import ChunkDecodeError, MetadataError, located
+from xzarr3.errors import ChunkDecodeError, located
 from xzarr3.fields import parsed
 
-_DATA_TYPES = (
-    "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64",
-)  # fmt: skip
 _CODECS = "'transpose', which reverses all dimensions, then 'bytes', big endian, then at most one of bytes"
-_MODES = {0: "default", 1: "varlength", 2: "object"}
 # Largest size of a block in bytes, unless its chunk is larger. A header alone must not fill the memory.
 _MAX_BLOCK = 2**26
 
@@ -61,30 +58,19 @@ class N5DefaultCodec(ArrayBytesCodec):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codecs", tuple(self.codecs))
-        if self.codecs and not (
-            2 <= len(self.codecs) <= 3
-            and isinstance(self.codecs[0], TransposeCodec)
-            and isinstance(self.codecs[1], BytesCodec)
-            and self.codecs[1].endian in ("big", None)
-            and all(isinstance(codec, BytesBytesCodec) for codec in self.codecs[2:])
-            and self.codecs[0].order == tuple(range(len(self.codecs[0].order)))[::-1]
-        ):
+        ndim = len(getattr(self.codecs[0], "order", ())) if self.codecs else 0
+        fits = self.codecs[:2] in ((), _first_codecs(ndim, "big"), _first_codecs(ndim, None))
+        fits &= len(self.codecs) <= 3 and all(isinstance(codec, BytesBytesCodec) for codec in self.codecs[2:])
+        if not fits:
             raise self.wrong("codecs", [codec.to_json() for codec in self.codecs], _CODECS)
 
     def evolve(self, spec: ChunkSpec) -> Self:
-        reverse = TransposeCodec(tuple(range(len(spec.shape)))[::-1])
-        codecs = self.codecs or (reverse, BytesCodec("big"))
         with located(field="configuration"):
-            return replace(self, codecs=CodecChain(codecs, spec).codecs)
+            chain = CodecChain(self.codecs or _first_codecs(len(spec.shape), "big"), spec)
+        return replace(self, codecs=chain.codecs)
 
     def check(self, spec: ChunkSpec) -> None:
-        self.require_data_type(spec, _DATA_TYPES)
-        if any(length >= 2**32 for length in spec.shape):
-            raise MetadataError(
-                f"codec '{self.name}': N5 cannot hold blocks of this shape",
-                found=list(spec.shape),
-                accepted="lengths below 2^32",
-            )
+        self.require_data_type(spec, (*INTEGERS, "float32", "float64"))
         _chain(self.codecs, spec.data_type, spec.shape)
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
@@ -95,8 +81,18 @@ class N5DefaultCodec(ArrayBytesCodec):
         return b"".join([header, _chain(self.codecs, spec.data_type, spec.shape).encode(array)])
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
-        shape = self._block_shape(data, spec)
-        block = _chain(self.codecs, spec.data_type, shape).decode(memoryview(data)[4 + 4 * len(shape) :])
+        ndim, size = len(spec.shape), 4 + 4 * len(spec.shape)
+        header = bytes(memoryview(data)[:size]).ljust(size, b"\0")
+        mode, found, *lengths = struct.unpack(f">HH{ndim}I", header)
+        shape = tuple(lengths)
+        fits = 0 < math.prod(shape) * spec.dtype.itemsize <= max(spec.nbytes, _MAX_BLOCK)
+        if len(data) < size or mode != 0 or found != ndim or not fits:
+            raise ChunkDecodeError(
+                f"found {len(data)} bytes, a header of N5 with mode {mode}, {found} dimensions, shape "
+                f"{shape}; expected mode 0 ('default'), {ndim} dimensions and about {spec.shape}",
+                codec=self.name,
+            )
+        block = _chain(self.codecs, spec.data_type, shape).decode(memoryview(data)[size:])
         if shape == spec.shape:
             return block
         chunk = spec.data_type.filled(spec.shape, spec.fill_value)
@@ -104,20 +100,10 @@ class N5DefaultCodec(ArrayBytesCodec):
         chunk[both] = block[both]
         return chunk
 
-    def _block_shape(self, data: Buffer, spec: ChunkSpec) -> tuple[int, ...]:
-        """The shape of a block, from its header."""
-        ndim, size = len(spec.shape), 4 + 4 * len(spec.shape)
-        header = bytes(memoryview(data)[:size]).ljust(size, b"\0")
-        mode, found, *shape = struct.unpack(f">HH{ndim}I", header)
-        fits = 0 < math.prod(shape) * spec.dtype.itemsize <= max(spec.nbytes, _MAX_BLOCK)
-        if len(data) < size or mode != 0 or found != ndim or not fits:
-            raise ChunkDecodeError(
-                f"found {len(data)} bytes, a header of N5 with mode {mode} "
-                f"({_MODES.get(mode, 'unknown')}), {found} dimensions, shape {tuple(shape)}; expected mode "
-                f"0, {ndim} dimensions and a shape of about {spec.shape}",
-                codec=self.name,
-            )
-        return tuple(shape)
+
+def _first_codecs(ndim: int, endian: Literal["big"] | None) -> tuple[Codec, ...]:
+    """The codecs that N5 always has."""
+    return TransposeCodec(tuple(reversed(range(ndim)))), BytesCodec(endian)
 
 
 @lru_cache(maxsize=128)

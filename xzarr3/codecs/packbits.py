@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
 from xzarr3.fields import Meta
 
-_NAME = re.compile(r"(bool)|(complex)?(u?int|b?float)?([0-9]+)(_e[0-9]m[0-9].*)?")
-_AT_ONCE = 2**15  # components packed per step; a multiple of eight, so that each step ends with a whole byte
+_NAME = re.compile(r"bool|(?:(complex)|u?int|b?float)([0-9]+)(?:_e[0-9]m[0-9].*)?")
 _Bit = Annotated[int, Meta(ge=0, le=63)]
 
 
@@ -51,99 +49,79 @@ class PackBitsCodec(ArrayBytesCodec):
     first_bit: _Bit | None = None
     last_bit: _Bit | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.last_bit is not None and self.last_bit < (self.first_bit or 0):
-            raise self.wrong("last_bit", self.last_bit, f"at least 'first_bit', {self.first_bit or 0}")
-
     def configuration(self) -> dict[str, JSON]:
         return {name: value for name, value in super().configuration().items() if value != "none"}
 
-    def _layout(self, spec: ChunkSpec) -> tuple[int, int, int]:
-        """Parts of an element, bits of a part, and one past the last stored bit of a part."""
+    def _layout(self, spec: ChunkSpec) -> tuple[int, int, int, int]:
+        """Parts of an element; bits of a part, its first stored bit, and one past the last."""
         match = _NAME.fullmatch(spec.data_type.name)
-        if match is None or not any(match.group(1, 2, 3)):
+        if match is None:
             raise self.refuses_data_type(spec, "truth values, integers, real and complex numbers")
-        width, parts = (1, 1) if match[1] else (int(match[4]) // (2 if match[2] else 1), 2 if match[2] else 1)
-        for field in ("first_bit", "last_bit"):
-            if (getattr(self, field) or 0) >= width:
-                raise self.wrong(
-                    field, getattr(self, field),
-                    f"at most {width - 1} for data type '{spec.data_type.name}'",
-                )  # fmt: skip
-        return parts, width, width if self.last_bit is None else self.last_bit + 1
+        parts = 2 if match[1] else 1
+        width, first = int(match[2] or 1) // parts, self.first_bit or 0
+        last = width - 1 if self.last_bit is None else self.last_bit
+        for field, bit, most in (("last_bit", last, width - 1), ("first_bit", first, last)):
+            if bit > most:
+                raise self.wrong(field, bit, f"at most {most} for data type '{spec.data_type.name}'")
+        return parts, width, first, last + 1
 
     def check(self, spec: ChunkSpec) -> None:
         self._layout(spec)
 
     def _bits(self, spec: ChunkSpec) -> int:
-        parts, _, end = self._layout(spec)
-        return math.prod(spec.shape) * parts * (end - (self.first_bit or 0))
-
-    def encoded_size(self, spec: ChunkSpec) -> int | None:
-        return None if self._may_lack_padding(spec) else self.max_encoded_size(spec)
+        parts, _, first, end = self._layout(spec)
+        return math.prod(spec.shape) * parts * (end - first)
 
     def _may_lack_padding(self, spec: ChunkSpec) -> bool:
         """Whether data may lack the padding byte: zarrs omits it if elements are stored as whole bytes."""
-        _, width, end = self._layout(spec)
-        return self.padding_encoding != "none" and end - (self.first_bit or 0) == width and width % 8 == 0
+        _, width, first, end = self._layout(spec)
+        return self.padding_encoding != "none" and end - first == width and width % 8 == 0
+
+    def encoded_size(self, spec: ChunkSpec) -> int | None:
+        return None if self._may_lack_padding(spec) else self.max_encoded_size(spec)
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
         return -(-self._bits(spec) // 8) + (self.padding_encoding != "none")
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
-        parts, width, end = self._layout(spec)
-        first, size = self.first_bit or 0, spec.dtype.itemsize // parts
+        parts, width, first, end = self._layout(spec)
+        size = spec.dtype.itemsize // parts
         values = np.ascontiguousarray(array, dtype=spec.dtype).reshape(-1).view(f"u{size}")
-        packed = []
-        for start in range(0, len(values), _AT_ONCE):
-            octets = values[start : start + _AT_ONCE].astype(f"<u{size}").view(np.uint8).reshape(-1, size)
-            bits = np.unpackbits(octets, axis=1, bitorder="little")
-            kept = bits[:, first:end]
-            if not np.array_equal(self._extended(kept, spec)[:, first:width], bits[:, first:width]):
-                raise ChunkEncodeError(
-                    f"bit {end} of an element, or a later one, would be lost: decoding fills it in "
-                    "differently",
-                    codec=self.name,
-                )
-            packed.append(np.packbits(kept, bitorder="little").tobytes())
-        if self.padding_encoding != "none":
-            padding = bytes([-self._bits(spec) % 8])
-            packed.insert(0 if self.padding_encoding == "first_byte" else len(packed), padding)
-        return b"".join(packed)
+        kept = values >> first & 2 ** (end - first) - 1
+        if ((self._extended(kept, spec) ^ values) >> first & 2 ** (width - first) - 1).any():
+            why = f"bit {end} of an element, or a later one, would be lost: decoding fills it in differently"
+            raise ChunkEncodeError(why, codec=self.name)
+        octets = kept.astype(f"<u{size}").view(np.uint8).reshape(-1, size)
+        bits = np.unpackbits(octets, axis=1, count=end - first, bitorder="little")
+        packed = np.packbits(bits, bitorder="little").tobytes()
+        padding = bytes([-self._bits(spec) % 8])
+        padded = {"first_byte": padding + packed, "last_byte": packed + padding}
+        return padded.get(self.padding_encoding, packed)
 
-    def _extended(self, kept: npt.NDArray[np.uint8], spec: ChunkSpec) -> npt.NDArray[np.uint8]:
-        """All bits of elements from the stored ones; the bits above those repeat the sign of an integer."""
-        parts, width, end = self._layout(spec)
-        bits = np.zeros((len(kept), 8 * spec.dtype.itemsize // parts), np.uint8)
-        bits[:, self.first_bit or 0 : end] = kept
-        if spec.data_type.name.startswith("int"):
-            bits[:, end:width] = kept[:, -1:]
-        return bits
+    def _extended(self, kept: AnyArray, spec: ChunkSpec) -> AnyArray:
+        """Elements from their stored bits; the bits above those repeat the sign of an integer."""
+        _, width, first, end = self._layout(spec)
+        sign = kept >> (end - first - 1) & 1 if spec.data_type.name.startswith("int") else kept & 0
+        return kept << first | sign * (2**width - 2**end)  # type: ignore[no-any-return]
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
-        parts, _, end = self._layout(spec)
-        number, size = end - (self.first_bit or 0), spec.dtype.itemsize // parts
-        packed = self._checked(np.frombuffer(data, np.uint8), spec)
-        values = np.empty(math.prod(spec.shape) * parts, f"u{size}")
-        for start in range(0, len(values), _AT_ONCE):
-            part = values[start : start + _AT_ONCE]
-            octets = packed[start * number // 8 :][: -(-len(part) * number // 8)]
-            bits = np.unpackbits(octets, bitorder="little")
-            every = self._extended(bits[: len(part) * number].reshape(-1, number), spec)
-            part[...] = np.packbits(every, axis=1, bitorder="little").view(f"<u{size}").reshape(-1)
+        parts, _, first, end = self._layout(spec)
+        number, size = end - first, spec.dtype.itemsize // parts
+        packed = self._unpadded(np.frombuffer(data, np.uint8), spec)
+        elements = math.prod(spec.shape) * parts
+        bits = np.unpackbits(packed, count=elements * number, bitorder="little").reshape(elements, number)
+        kept = np.zeros((elements, size), np.uint8)
+        kept[:, : -(-number // 8)] = np.packbits(bits, axis=1, bitorder="little")
+        values = self._extended(kept.reshape(-1).view(f"<u{size}").astype(f"u{size}"), spec)
         return values.view(spec.dtype).reshape(spec.shape)
 
-    def _checked(self, packed: npt.NDArray[np.uint8], spec: ChunkSpec) -> npt.NDArray[np.uint8]:
-        """Check the sizes and remove the padding byte."""
-        size, left = -(-self._bits(spec) // 8), -self._bits(spec) % 8
+    def _unpadded(self, packed: AnyArray, spec: ChunkSpec) -> AnyArray:
+        """The bytes of elements alone, of the expected number."""
+        size, left, most = -(-self._bits(spec) // 8), -self._bits(spec) % 8, self.max_encoded_size(spec)
         if len(packed) == size and (self._may_lack_padding(spec) or self.padding_encoding == "none"):
             return packed
         at = 0 if self.padding_encoding == "first_byte" else -1
-        if len(packed) != self.max_encoded_size(spec) or packed[at] != left:
-            raise ChunkDecodeError(
-                f"found {len(packed)} bytes, expected {self.max_encoded_size(spec)} with {left} bits left "
-                f"over for shape {spec.shape} of '{spec.data_type.name}'",
-                codec=self.name,
-            )
+        if len(packed) != most or packed[at] != left:
+            why = f"found {len(packed)} bytes, expected {most} with {left} bits left over for {spec.shape}"
+            raise ChunkDecodeError(why, codec=self.name)
         return packed[1:] if at == 0 else packed[:-1]

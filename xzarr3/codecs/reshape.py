@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 from typing import Annotated
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
-from xzarr3.errors import MetadataError
 from xzarr3.fields import Meta
 
 _ACCEPTED = (
@@ -58,29 +59,23 @@ class ReshapeCodec(ArrayArrayCodec):
         MetadataError
             If the number of elements would differ, or a dimension does not consist of the ones it lists.
         """
-        if self._dims and self._dims[-1] >= len(shape):
-            raise self._misfit(shape, f"the chunk has {len(shape)} dimensions")
-        lengths = [
-            math.prod(shape[dim] for dim in item) if isinstance(item, tuple) else item for item in self.shape
-        ]
-        size = math.prod(shape)
-        if -1 in lengths:
-            others = -math.prod(lengths)
-            lengths[lengths.index(-1)] = size // others if others and size % others == 0 else -1
-        if -1 in lengths or math.prod(lengths) != size:
-            raise self._misfit(shape, f"the chunk has {size} elements, which no such shape has")
-        for at, item in enumerate(self.shape):
-            if isinstance(item, tuple) and item:
-                before, after = math.prod(shape[: item[0]]), math.prod(shape[item[-1] + 1 :])
-                if math.prod(lengths[:at]) != before or math.prod(lengths[at + 1 :]) != after:
-                    raise self._misfit(
-                        shape, f"dimension {at} has another length than the dimensions it is made of"
-                    )
-        return tuple(lengths)
-
-    def _misfit(self, shape: tuple[int, ...], reason: str) -> MetadataError:
-        found = self.configuration()["shape"]
-        return self.wrong("shape", found, f"a shape for chunks of shape {list(shape)}", reason)
+        edges, n = [*accumulate(shape, mul, initial=1)], len(shape)
+        lengths = [x if isinstance(x, int) else math.prod(shape[i] for i in x if i < n) for x in self.shape]
+        others = -math.prod(lengths)
+        if -1 in lengths and others and edges[-1] % others == 0:
+            lengths[lengths.index(-1)] = edges[-1] // others
+        starts = [*accumulate(lengths, mul, initial=1)]
+        lists = [(at, x[0], x[-1]) for at, x in enumerate(self.shape) if isinstance(x, tuple) and x]
+        if self._dims[-1:] >= [n]:
+            reason = f"the chunk has {n} dimensions"
+        elif -1 in lengths or starts[-1] != edges[-1]:
+            reason = f"the chunk has {edges[-1]} elements, which no such shape has"
+        elif moved := [at for at, i, j in lists if starts[at : at + 2] != [edges[i], edges[j + 1]]]:
+            reason = f"dimension {moved[0]} has another length than the dimensions it is made of"
+        else:
+            return tuple(lengths)
+        found, accepted = self.configuration()["shape"], f"a shape for chunks of shape {list(shape)}"
+        raise self.wrong("shape", found, accepted, reason)
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         return replace(spec, shape=self.shape_of(spec.shape))
