@@ -218,12 +218,8 @@ class MetadataError(Xzarr3Error, ValueError):
         if path is not None and self.path is None:
             self.path = path
         if field is not None:
-            if self.field is None:
-                self.field = field
-            elif not self.field.startswith("["):
-                self.field = f"{field}.{self.field}"
-            else:
-                self.field = field + self.field
+            joint = "." if self.field and not self.field.startswith("[") else ""
+            self.field = f"{field}{joint}{self.field or ''}"
 
     def __str__(self) -> str:
         parts = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from xzarr3._types import JSON
 from xzarr3.dtypes.base import ZDType
 from xzarr3.dtypes.core import (
+    CORE_TYPES,
     Bool,
     Complex64,
     Complex128,
@@ -59,31 +60,9 @@ from xzarr3.dtypes.variable_length import VariableLengthBytes, VariableLengthUTF
 from xzarr3.errors import DataTypeValidationError
 
 _CLASSES: tuple[type[ZDType], ...] = (
-    Bool,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    UInt8,
-    UInt16,
-    UInt32,
-    UInt64,
-    Float16,
-    Float32,
-    Float64,
-    Complex64,
-    Complex128,
-    RawBits,
-    RawBytes,
-    FixedLengthUTF32,
-    NullTerminatedBytes,
-    DateTime64,
-    TimeDelta64,
-    VariableLengthUTF8,
-    VariableLengthBytes,
-    Struct,
-    *SMALL_TYPES,
-)
+    *CORE_TYPES, RawBits, RawBytes, FixedLengthUTF32, NullTerminatedBytes, DateTime64, TimeDelta64,
+    VariableLengthUTF8, VariableLengthBytes, Struct, *SMALL_TYPES,
+)  # fmt: skip
 for _cls in _CLASSES:
     registry.register(_cls)
 

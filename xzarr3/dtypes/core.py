@@ -31,7 +31,7 @@ from xzarr3.dtypes.numbers import (
     to_digits,
     widened,
 )
-from xzarr3.dtypes.specs import ZarrFormat, check_format, native_v2, spelling_of
+from xzarr3.dtypes.specs import ZarrFormat, native_v2, spelling_of
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 
@@ -202,7 +202,7 @@ class Bool(_Numeric, of=np.bool_):
         raise self._refused(data)
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling_of(zarr_format)
         return bool(self.cast_scalar(data))
 
 
@@ -235,7 +235,7 @@ class _Integer(_Numeric):
         return self._type(number)
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling_of(zarr_format)
         return int(self.cast_scalar(data))
 
     def cast_scalar(self, data: object) -> Scalar:
@@ -467,6 +467,12 @@ class Complex128(_Complex, of=np.complex128):
 
     _zarr_v3_aliases = ("complex_float64",)
 
+
+CORE_TYPES: tuple[type[ZDType], ...] = (
+    Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Float16, Float32, Float64, Complex64,
+    Complex128,
+)  # fmt: skip
+"""The data types that every version of the format has."""
 
 MAX_ITEM_SIZE = 10**9 // 8
 """Largest element of fixed size in bytes. Without a limit, a document alone could fill the memory."""

@@ -22,7 +22,6 @@ from xzarr3.dtypes.core import MAX_ITEM_SIZE, NumpyNamed, Ordered, is_integer, o
 from xzarr3.dtypes.opaque import Opaque
 from xzarr3.dtypes.specs import (
     ZarrFormat,
-    check_format,
     is_zero,
     spelling_of,
     split_v3,
@@ -147,7 +146,7 @@ class FixedLengthUTF32(Ordered, _FixedLength):
         return self._checked(data, "fill value not permitted")
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling_of(zarr_format)
         return str(self.cast_scalar(data))
 
     def bits(self, scalar: np.str_) -> bytes:
@@ -236,7 +235,7 @@ class NullTerminatedBytes(_FixedLength):
         return np.bytes_(self._unpacked(data, self.length, or_less=True).rstrip(b"\0"))
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling_of(zarr_format)
         return to_base64(bytes(self.cast_scalar(data)))
 
     def bits(self, scalar: np.bytes_) -> bytes:

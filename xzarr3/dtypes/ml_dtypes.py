@@ -19,7 +19,7 @@ from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
 from xzarr3.dtypes.core import Ordered, PlainlyNamed, order_of
 from xzarr3.dtypes.numbers import FloatForm, converted, float_from_json, float_to_json, native_order, widened
-from xzarr3.dtypes.specs import ZarrFormat, check_dtype_spec_no_object_codec_v2, check_format, spelling_of
+from xzarr3.dtypes.specs import ZarrFormat, check_dtype_spec_no_object_codec_v2, spelling_of
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 
@@ -164,7 +164,7 @@ class _SmallInteger(_Small):
         return _unused_cleared(array, self._width)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling_of(zarr_format)
         if not isinstance(data, int) or isinstance(data, bool):
             raise self._refused(data)
         if not self._bounds[0] <= data <= self._bounds[1]:
@@ -172,7 +172,7 @@ class _SmallInteger(_Small):
         return self._scalar(bytes([data & ((1 << self._width) - 1)]))
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling_of(zarr_format)
         return int(self.cast_scalar(data))
 
     def cast_array(self, values: Any) -> AnyArray:

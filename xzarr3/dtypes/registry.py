@@ -20,7 +20,6 @@ from xzarr3.dtypes.specs import (
     DTypeJSON,
     ZarrFormat,
     check_dtype_spec_v2,
-    check_format,
     native_v2,
     spelling_of,
     split_v3,
@@ -402,5 +401,5 @@ def parse_dtype(spec: ZDType | npt.DTypeLike | JSON, *, zarr_format: ZarrFormat 
     >>> parse_dtype(str)
     VariableLengthUTF8()
     """
-    check_format(zarr_format)
+    spelling_of(zarr_format)
     return spec if isinstance(spec, ZDType) else registry.parse(spec, zarr_format)

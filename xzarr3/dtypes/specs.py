@@ -108,11 +108,6 @@ def spelling_of(zarr_format: object) -> Spelling:
         ) from error
 
 
-def check_format(zarr_format: object) -> None:
-    """Refuse an unknown format, as :func:`spelling_of` does."""
-    spelling_of(zarr_format)
-
-
 def check_dtype_spec_v2(data: object) -> TypeGuard[DTypeConfig_V2[Any, str | None]]:
     """Whether ``data`` has the form of a data type of version 2.
 

@@ -23,7 +23,6 @@ from xzarr3.dtypes.specs import (
     OBJECT_CODECS,
     ZarrFormat,
     check_dtype_spec_v2,
-    check_format,
     from_base64,
     spelling_of,
     to_base64,
@@ -113,7 +112,7 @@ class VariableLengthUTF8(_VariableLength):
         return data
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling_of(zarr_format)
         return self.cast_scalar(data)
 
     def bits(self, scalar: str) -> bytes:
@@ -181,7 +180,7 @@ class VariableLengthBytes(_VariableLength):
             raise self._refused(data, accepted="base64, or an array of integers from 0 to 255") from error
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling_of(zarr_format)
         return to_base64(self.cast_scalar(data))
 
     def bits(self, scalar: bytes) -> bytes:

@@ -5,8 +5,9 @@ A format is pure: it defines the keys of documents and their contents, and makes
 
 from __future__ import annotations
 
+from xzarr3.dtypes import ZarrFormat
 from xzarr3.errors import MetadataError
-from xzarr3.formats.base import Format, ZarrFormat
+from xzarr3.formats.base import Format
 from xzarr3.formats.draft import DRAFT, DraftFormat
 from xzarr3.formats.v2 import V2, V2Format
 from xzarr3.formats.v3 import V3, V3Format

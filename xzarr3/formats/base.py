@@ -19,7 +19,7 @@ from xzarr3.codecs.registry import default_serializer
 from xzarr3.dtypes import ZarrFormat, ZDType
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, foreign, located
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
-from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 
 Document: TypeAlias = dict[str, Any]
 Held: TypeAlias = Any
@@ -363,27 +363,3 @@ def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat
         raise DataTypeValidationError(
             f"no memory for one element of data type '{data_type.name}'", field="fill_value"
         ) from error
-
-
-__all__ = [
-    "MAX_NAMES",
-    "ArrayMetadata",
-    "Document",
-    "DocumentKey",
-    "Fetch",
-    "Format",
-    "GroupMetadata",
-    "Held",
-    "Keys",
-    "NodeMetadata",
-    "ZarrFormat",
-    "check_path_below",
-    "chunk_shape_of",
-    "fetched",
-    "fill_value_from_json",
-    "fits",
-    "is_array",
-    "node_prefix",
-    "refusal",
-    "without_consolidated",
-]

@@ -14,24 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from xzarr3._types import JSON
-from xzarr3.dtypes import (
-    Bool,
-    Complex64,
-    Complex128,
-    Float16,
-    Float32,
-    Float64,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    RawBits,
-    UInt8,
-    UInt16,
-    UInt32,
-    UInt64,
-    ZDType,
-)
+from xzarr3.dtypes import RawBits, ZDType
+from xzarr3.dtypes.core import CORE_TYPES
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.times import DRAFT_URI
 from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed
@@ -60,18 +44,12 @@ class Named:
     instead_of: JSON = None
 
 
-TABLE: dict[str, ZDType] = {
-    cls._zarr_v3_name: cls()
-    for cls in (
-        Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Float16, Float32, Float64,
-        Complex64, Complex128,
-    )
-}  # fmt: skip
+_CORE: dict[str, ZDType] = {cls._zarr_v3_name: cls() for cls in CORE_TYPES}
 
 
 def _numpy_names() -> Iterator[tuple[str, Named]]:
     """Numpy's names of the core data types: from earlier states of the draft, and still in its examples."""
-    for data_type in TABLE.values():
+    for data_type in _CORE.values():
         code = data_type.to_native_dtype().str[1:]
         if data_type.item_size == 1:
             yield code, Named(data_type)
@@ -94,13 +72,13 @@ COMPLEX = re.compile(
 )
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
 _TIME = re.compile(rf"([<>])([mM]8)\[({'|'.join(_UNITS)})\]")
-_CORE_TYPES = f"{listed(TABLE)}, 'r8', 'r16' ..."
+_CORE_TYPES = f"{listed(_CORE)}, 'r8', 'r16' ..."
 
 
 def _core_type(name: str) -> Named | None:
     """The core data type with this name, None if there is none."""
-    if name in TABLE:
-        return Named(TABLE[name])
+    if name in _CORE:
+        return Named(_CORE[name])
     if re.fullmatch("r[1-9][0-9]{0,9}", name):
         bits = int(name[1:])
         if bits % 8 or bits > _MAX_RAW_BITS:
