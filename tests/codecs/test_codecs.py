@@ -105,20 +105,14 @@ def numbers(size: int) -> tuple[np.ndarray[Any, Any], bytes]:
 @pytest.mark.parametrize(
     ("dtype", "letter", "values"),
     [
-        ("bool", "?", [True, False, True]),
-        ("int8", "b", [-128, 0, 127]),
-        ("uint8", "B", [0, 1, 255]),
-        ("int16", "h", [-2, 258, 32767]),
-        ("uint16", "H", [1, 258, 65535]),
-        ("int32", "i", [-2, 16909060, 2**31 - 1]),
-        ("uint32", "I", [1, 16909060, 2**32 - 1]),
+        ("bool", "?", [True, False, True]), ("int8", "b", [-128, 0, 127]), ("uint8", "B", [0, 1, 255]),
+        ("int16", "h", [-2, 258, 32767]), ("uint16", "H", [1, 258, 65535]),
+        ("int32", "i", [-2, 16909060, 2**31 - 1]), ("uint32", "I", [1, 16909060, 2**32 - 1]),
         ("int64", "q", [-2, 72623859790382856, 2**63 - 1]),
-        ("uint64", "Q", [1, 72623859790382856, 2**64 - 1]),
-        ("float16", "e", [-0.0, 1.5, 6e-8]),
-        ("float32", "f", [-0.0, 1.5, 1e-45]),
-        ("float64", "d", [-0.0, 1.5, 5e-324]),
+        ("uint64", "Q", [1, 72623859790382856, 2**64 - 1]), ("float16", "e", [-0.0, 1.5, 6e-8]),
+        ("float32", "f", [-0.0, 1.5, 1e-45]), ("float64", "d", [-0.0, 1.5, 5e-324]),
     ],
-)
+)  # fmt: skip
 def test_bytes_of_each_type(dtype: str, letter: str, values: list[Any], endian: str) -> None:
     data = struct.pack((">" if endian == "big" else "<") + 3 * letter, *values)
     array = one_chunk(dtype, 3, codec("bytes", endian=endian))
@@ -610,19 +604,15 @@ def test_a_few_bytes_for_a_giant_chunk_take_little_memory(compressor: Any) -> No
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("zstd", ZstdCodec()),
-        ("bytes", BytesCodec("little")),
-        ("crc32c", Crc32cCodec()),
-        (ZSTD, ZstdCodec(3, False)),
-        (GZIP, GzipCodec(5)),
-        (numcodecs.GZip(3), GzipCodec(3)),
+        ("zstd", ZstdCodec()), ("bytes", BytesCodec("little")), ("crc32c", Crc32cCodec()),
+        (ZSTD, ZstdCodec(3, False)), (GZIP, GzipCodec(5)), (numcodecs.GZip(3), GzipCodec(3)),
         (numcodecs.Zstd(level=7), ZstdCodec(7)),
         (numcodecs.Blosc("lz4", 3, numcodecs.Blosc.BITSHUFFLE), BloscCodec("lz4", 3, "bitshuffle")),
         (numcodecs.Blosc("zlib", 9, numcodecs.Blosc.AUTOSHUFFLE), BloscCodec("zlib", 9, None)),
         ({"name": "transpose", "configuration": {"order": (1, 0)}}, TransposeCodec((1, 0))),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_codecs_that_users_pass(given: Any, expected: Any) -> None:
     assert parse_codec(given) == expected
     assert parse_codec(parse_codec(given).to_json()) == expected

@@ -94,13 +94,9 @@ def test_characters_that_are_none(kind: str, layout: str, code: int) -> None:
     codes_of(TYPES[kind][2](wrong))[40, 7, 1] = code
     store.set(key, bytes(array.metadata.chain.encode(wrong.astype(array.metadata.chain.spec.dtype))))
     for selection in (
-        ...,
-        (40, 7),
-        (slice(40, 41), slice(4, 9)),
-        (slice(None), 7),
-        (slice(60, None, -4), slice(None, None, 7)),
-        ([3, 40], [7, 7]),
-    ):
+        ..., (40, 7), (slice(40, 41), slice(4, 9)), (slice(None), 7),
+        (slice(60, None, -4), slice(None, None, 7)), ([3, 40], [7, 7]),
+    ):  # fmt: skip
         with pytest.raises(ChunkDecodeError, match=f"found '0x{code:X}'") as caught:
             array[selection]
         assert (caught.value.key, caught.value.chunk) == (key, (0, 0))

@@ -91,20 +91,15 @@ def test_what_does_not_get_smaller_is_stored_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("stored", "reason"),
     [
-        (b"", "found 0 bytes whose header of 2"),
-        (b"\0", "found 1 bytes whose header of 2"),
-        (b"\4\0", "does not fit 2 codecs"),
-        (b"\0\1", "does not fit 2 codecs"),
+        (b"", "found 0 bytes whose header of 2"), (b"\0", "found 1 bytes whose header of 2"),
+        (b"\4\0", "does not fit 2 codecs"), (b"\0\1", "does not fit 2 codecs"),
         (b"\0\x80" + b"x" * 8, "does not fit 2 codecs"),
-        (b"\0\0" + b"x" * 9, "decodes to 9 bytes; at most 8"),
-        (b"\1\0" + b"x" * 8, "gzip"),
-        (b"\1\0", "gzip"),
-        (b"\1\0" + zlib.compress(bytes(9), 9, 31), "at most 8"),
-        (b"\2\0" + bytes(12), "checksum mismatch"),
-        (b"\2\0" + bytes(3), "crc32c"),
+        (b"\0\0" + b"x" * 9, "decodes to 9 bytes; at most 8"), (b"\1\0" + b"x" * 8, "gzip"),
+        (b"\1\0", "gzip"), (b"\1\0" + zlib.compress(bytes(9), 9, 31), "at most 8"),
+        (b"\2\0" + bytes(12), "checksum mismatch"), (b"\2\0" + bytes(3), "crc32c"),
         (b"\3\0" + bytes(Crc32cCodec().encode(zlib.compress(bytes(2**20), 9, 31))), "at most"),
     ],
-)
+)  # fmt: skip
 def test_corrupt(stored: bytes, reason: str) -> None:
     codec = ConditionalCodec(["gzip", "crc32c"], header_bits=16)
     with pytest.raises(ChunkDecodeError, match=reason) as caught:
@@ -130,19 +125,15 @@ CODECS, BITS = r"configuration\.codecs", r"configuration\.header_bits"
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        ({"name": "conditional"}, CODECS),
-        (document([]), CODECS),
-        (document("gzip"), CODECS),
+        ({"name": "conditional"}, CODECS), (document([]), CODECS), (document("gzip"), CODECS),
         (document([{"name": "gzip"}]), CODECS + r"\[0\].configuration.level"),
-        (document(["crc32c", "bytes"]), "'bytes'"),
-        (document(["transpose"]), CODECS + r"\[0\]"),
-        (document(["vlen-utf8"]), "'vlen-utf8'"),
-        (document(["unheard-of"]), CODECS + r"\[0\].name"),
+        (document(["crc32c", "bytes"]), "'bytes'"), (document(["transpose"]), CODECS + r"\[0\]"),
+        (document(["vlen-utf8"]), "'vlen-utf8'"), (document(["unheard-of"]), CODECS + r"\[0\].name"),
         (document(["crc32c"] * 9, header_bits=8), BITS),
         (document(["crc32c"], bits=8), r"configuration\.bits"),
         *((document(["crc32c"], header_bits=bits), BITS) for bits in (0, 7, 8.0, True, "8", -8, 2**40)),
     ],
-)
+)  # fmt: skip
 def test_documents_that_are_not_valid(data: Any, match: str) -> None:
     with pytest.raises(MetadataError, match=match):
         codec_from_json(data)

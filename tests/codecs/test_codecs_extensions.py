@@ -89,18 +89,12 @@ def refused(
     ("shape", "chunk", "expected"),
     [
         ([[0, 1], [2], 3], (100, 50, 64, 3), (5000, 64, 3)),
-        ([[0, 1], 10, [3, 4]], (2, 3, 10, 4, 5), (6, 10, 20)),
-        ([-1], (4, 6), (24,)),
-        ([3, -1, 2], (4, 6), (3, 4, 2)),
-        ([24], (4, 6), (24,)),
-        ([[0], [1]], (4, 6), (4, 6)),
-        ([[0], [], [1]], (4, 6), (4, 1, 6)),
-        ([1, 1], (), (1, 1)),
-        ([], (1, 1), ()),
-        ([[0], [2]], (4, 1, 6), (4, 6)),
-        ([[0], 2, 3], (4, 6), (4, 2, 3)),
+        ([[0, 1], 10, [3, 4]], (2, 3, 10, 4, 5), (6, 10, 20)), ([-1], (4, 6), (24,)),
+        ([3, -1, 2], (4, 6), (3, 4, 2)), ([24], (4, 6), (24,)), ([[0], [1]], (4, 6), (4, 6)),
+        ([[0], [], [1]], (4, 6), (4, 1, 6)), ([1, 1], (), (1, 1)), ([], (1, 1), ()),
+        ([[0], [2]], (4, 1, 6), (4, 6)), ([[0], 2, 3], (4, 6), (4, 2, 3)),
     ],
-)
+)  # fmt: skip
 def test_reshape(shape: list[Any], chunk: tuple[int, ...], expected: tuple[int, ...]) -> None:
     codec = codec_of("reshape", shape=shape)
     assert codec == ReshapeCodec(shape)
@@ -604,17 +598,13 @@ def created(shape: Any, dtype: str, fill: Any, filters: list[Any] | None, **opti
         ({"padding_encoding": "last_byte"}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "0d0107"),
         ({"padding_encoding": "last_byte"}, "bool", [1] * 8, "ff00"),
         ({"first_bit": None, "last_bit": None, "padding_encoding": "none"}, "bool", [1] * 8, "ff"),
-        ({}, "uint2", [0, 1, 2, 3, 3], "e403"),
-        ({}, "int2", [0, 1, -2, -1, -1], "e403"),
-        ({}, "uint4", [1, 15, 8], "f108"),
-        ({}, "int4", [1, -1, -8], "f108"),
+        ({}, "uint2", [0, 1, 2, 3, 3], "e403"), ({}, "int2", [0, 1, -2, -1, -1], "e403"),
+        ({}, "uint4", [1, 15, 8], "f108"), ({}, "int4", [1, -1, -8], "f108"),
         ({}, "float4_e2m1fn", [0.5, 6, -0.5], "7109"),
         ({}, "float6_e2m3fn", [0.125, 7.5, -0.125, 0], "c11702"),
-        ({}, "uint16", [0x0102, 0xFFFE], "0201feff"),
-        ({}, "float32", [1.0], "0000803f"),
+        ({}, "uint16", [0x0102, 0xFFFE], "0201feff"), ({}, "float32", [1.0], "0000803f"),
         ({"padding_encoding": "first_byte"}, "uint16", [0x0102], "000201"),
-        ({"last_bit": 3}, "uint8", [1, 2, 15], "210f"),
-        ({"last_bit": 3}, "int8", [1, -2, -8], "e108"),
+        ({"last_bit": 3}, "uint8", [1, 2, 15], "210f"), ({"last_bit": 3}, "int8", [1, -2, -8], "e108"),
         ({"first_bit": 4}, "uint8", [0x10, 0xF0], "f1"),
         ({"first_bit": 4, "last_bit": 11}, "uint16", [0x0FF0, 0x0120], "ff12"),
         ({"last_bit": 11}, "int16", [-1, 2047, -2048], "ffff7f0008"),
@@ -668,11 +658,8 @@ PACKED = {
     "bool": (1, 1), "int2": (2, 1), "uint2": (2, 1), "int4": (4, 1), "uint4": (4, 1), "float4_e2m1fn": (4, 1),
     "float6_e2m3fn": (6, 1), "float6_e3m2fn": (6, 1), "int8": (8, 1), "uint8": (8, 1),
     "int16": (16, 1), "uint16": (16, 1), "int32": (32, 1), "uint32": (32, 1), "int64": (64, 1),
-    "uint64": (64, 1),
-    "float16": (16, 1), "float32": (32, 1), "float64": (64, 1), "bfloat16": (16, 1),
-    "complex_float32": (32, 2),
-    "complex_float64": (64, 2), "complex64": (32, 2),
-    "float8_e4m3": (8, 1),
+    "uint64": (64, 1), "float16": (16, 1), "float32": (32, 1), "float64": (64, 1), "bfloat16": (16, 1),
+    "complex_float32": (32, 2), "complex_float64": (64, 2), "complex64": (32, 2), "float8_e4m3": (8, 1),
 }  # fmt: skip
 
 
@@ -1156,19 +1143,16 @@ def zarrs() -> Any:
 
 
 ZARRS_CASES = [
-    ("packbits", {}, "bool", []),
-    ("packbits", {"padding_encoding": "first_byte"}, "bool", []),
+    ("packbits", {}, "bool", []), ("packbits", {"padding_encoding": "first_byte"}, "bool", []),
     ("packbits", {"padding_encoding": "last_byte"}, "bool", []),
     ("packbits", {"padding_encoding": "last_byte", "last_bit": 4}, "uint8", []),
     ("packbits", {"padding_encoding": "first_byte", "first_bit": 1, "last_bit": 10}, "uint16", []),
     ("packbits", {"padding_encoding": "first_byte"}, "uint16", []),
-    ("packbits", {"first_bit": 16}, "float32", []),
-    ("packbits", {"first_bit": 8}, "complex64", []),
-    ("packbits", {"last_bit": 4}, "int8", []),
-    ("reshape", {"shape": [[0, 1]]}, "int16", [LITTLE]),
+    ("packbits", {"first_bit": 16}, "float32", []), ("packbits", {"first_bit": 8}, "complex64", []),
+    ("packbits", {"last_bit": 4}, "int8", []), ("reshape", {"shape": [[0, 1]]}, "int16", [LITTLE]),
     ("reshape", {"shape": [2, -1]}, "int16", [LITTLE]),
     ("reshape", {"shape": [[0], 2, 2]}, "int16", [LITTLE]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "configuration", "dtype", "more"), ZARRS_CASES)

@@ -58,14 +58,11 @@ class NoCodec:
 """
 
 ENTRY_POINTS = {
-    "example.flip": "example_codecs:Flip",
-    "example.alias": "example_codecs:Flip",
-    "example.unfinished": "example_codecs:Unfinished",
-    "example.no-codec": "example_codecs:NoCodec",
-    "example.missing": "example_codecs:Missing",
-    "example.fails": "example_failing:Codec",
+    "example.flip": "example_codecs:Flip", "example.alias": "example_codecs:Flip",
+    "example.unfinished": "example_codecs:Unfinished", "example.no-codec": "example_codecs:NoCodec",
+    "example.missing": "example_codecs:Missing", "example.fails": "example_failing:Codec",
     "gzip": "example_failing:Codec",
-}
+}  # fmt: skip
 
 
 def install(site: Path, name: str, modules: dict[str, str], entry_points: dict[str, str]) -> None:
@@ -162,13 +159,11 @@ def test_nothing_is_imported_before_it_is_named(site: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("example.alias", "is not the codec 'example.alias'"),
-        ("example.unfinished", "is not the codec"),
-        ("example.no-codec", "is not the codec"),
-        ("example.missing", "cannot be imported"),
+        ("example.alias", "is not the codec 'example.alias'"), ("example.unfinished", "is not the codec"),
+        ("example.no-codec", "is not the codec"), ("example.missing", "cannot be imported"),
         ("example.fails", "no luck today"),
     ],
-)
+)  # fmt: skip
 def test_packages_that_are_wrong(site: Path, name: str, reason: str) -> None:
     printed = run(site, name, code="""
         import json, sys, xzarr3

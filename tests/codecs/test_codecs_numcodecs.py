@@ -258,16 +258,13 @@ def test_a_fill_value_that_cannot_be_encoded() -> None:
 @pytest.mark.parametrize(
     ("config", "dtype"),
     [
-        ({"id": "delta", "dtype": "<i4"}, "i2"),
-        ({"id": "delta", "dtype": "<i4"}, "c8"),
-        ({"id": "delta", "dtype": "<f8"}, "c8"),
-        ({"id": "bitround", "keepbits": 3}, "i4"),
-        ({"id": "bitround", "keepbits": 24}, "f4"),
-        ({"id": "packbits"}, "u1"),
+        ({"id": "delta", "dtype": "<i4"}, "i2"), ({"id": "delta", "dtype": "<i4"}, "c8"),
+        ({"id": "delta", "dtype": "<f8"}, "c8"), ({"id": "bitround", "keepbits": 3}, "i4"),
+        ({"id": "bitround", "keepbits": 24}, "f4"), ({"id": "packbits"}, "u1"),
         ({"id": "quantize", "digits": 1, "dtype": "<f8"}, "f4"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_chunks_that_a_filter_does_not_fit(config: Any, dtype: str) -> None:
     with pytest.raises(MetadataError) as caught:
         CodecChain((from_numcodecs(config), BytesCodec()), spec_of(np.dtype(dtype), (4,)))
@@ -411,18 +408,12 @@ def test_bytes_that_cannot_be_encoded() -> None:
 # Configurations
 
 CONFIGS: list[dict[str, Any]] = [
-    *COMPRESSORS,
-    *CHECKSUMS,
-    {"id": "delta", "dtype": ">i4", "astype": ">i2"},
+    *COMPRESSORS, *CHECKSUMS, {"id": "delta", "dtype": ">i4", "astype": ">i2"},
     {"id": "fixedscaleoffset", "offset": 1, "scale": 10.5, "dtype": "<f8", "astype": "|u1"},
     {"id": "quantize", "digits": 3, "dtype": "<f4", "astype": "<f4"},
-    {"id": "astype", "encode_dtype": ">f4", "decode_dtype": ">f8"},
-    {"id": "bitround", "keepbits": 5},
-    {"id": "packbits"},
-    {"id": "json2"},
-    {"id": "vlen-utf8"},
-    {"id": "vlen-bytes"},
-]
+    {"id": "astype", "encode_dtype": ">f4", "decode_dtype": ">f8"}, {"id": "bitround", "keepbits": 5},
+    {"id": "packbits"}, {"id": "json2"}, {"id": "vlen-utf8"}, {"id": "vlen-bytes"},
+]  # fmt: skip
 
 
 def spec_for(config: Mapping[str, Any]) -> ChunkSpec:

@@ -213,17 +213,13 @@ LIES = {
 SEEN_WHEN_DECODED = ("one more", "one fewer", "no bytes", "no bytes far away")
 NESTED_PARTS = [build_shard([part[:3], part[3:]]) for part in INNER]
 KINDS: dict[str, tuple[list[bytes], list[Any]]] = {
-    "plain": (INNER, [BYTES]),
-    "nested": (NESTED_PARTS, [sharding((1, 3), BYTES)]),
-    "compressed": (INNER, [BYTES]),
-    "transposed": (INNER, [BYTES]),
-}
+    "plain": (INNER, [BYTES]), "nested": (NESTED_PARTS, [sharding((1, 3), BYTES)]),
+    "compressed": (INNER, [BYTES]), "transposed": (INNER, [BYTES]),
+}  # fmt: skip
 CHANGES = {
-    "there": np.s_[3, 4],
-    "replaced there": np.s_[2:, 3:],
-    "elsewhere": np.s_[0, 0],
+    "there": np.s_[3, 4], "replaced there": np.s_[2:, 3:], "elsewhere": np.s_[0, 0],
     "replaced elsewhere": np.s_[:2, :3],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("location", ["start", "end"])

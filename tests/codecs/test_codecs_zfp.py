@@ -24,19 +24,17 @@ SHAPES = [(), (1,), (7,), (5, 7), (4, 8), (3, 4, 5), (2, 3, 4, 5)]
 NATIVE = ("int32", "int64", "float32", "float64")
 PROMOTED = ("int8", "uint8", "int16", "uint16", "float16")
 MODES: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"mode": "reversible"}, {}),
-    ({"mode": "fixed_accuracy", "tolerance": 0.05}, {"tolerance": 0.05}),
+    ({"mode": "reversible"}, {}), ({"mode": "fixed_accuracy", "tolerance": 0.05}, {"tolerance": 0.05}),
     ({"mode": "fixed_accuracy", "tolerance": 1000}, {"tolerance": 1000}),
     ({"mode": "fixed_accuracy", "tolerance": 0}, {"tolerance": 0}),
-    ({"mode": "fixed_rate", "rate": 10.5}, {"rate": 10.5}),
-    ({"mode": "fixed_rate", "rate": 3}, {"rate": 3}),
+    ({"mode": "fixed_rate", "rate": 10.5}, {"rate": 10.5}), ({"mode": "fixed_rate", "rate": 3}, {"rate": 3}),
     ({"mode": "fixed_rate", "rate": 64}, {"rate": 64}),
     ({"mode": "fixed_precision", "precision": 1}, {"precision": 1}),
     ({"mode": "fixed_precision", "precision": 19}, {"precision": 19}),
     ({"mode": "fixed_precision", "precision": 64}, {"precision": 64}),
     ({"mode": "fixed_precision", "precision": 0}, {"precision": 64}),
     ({"mode": "fixed_precision", "precision": 1000}, {"precision": 64}),
-]
+]  # fmt: skip
 """Configurations and what zfpy is told to do the same."""
 
 
@@ -239,13 +237,10 @@ def test_any_bytes(data: bytes, shape: tuple[int, ...], dtype: str, configuratio
 
 
 LOSSY: list[Any] = [
-    ZfpCodec(mode="fixed_accuracy", tolerance=0.1),
-    ZfpCodec(mode="fixed_precision", precision=16),
-    ZfpCodec(mode="fixed_rate", rate=12),
-    ZfpyCodec(tolerance=0.1),
-    ZfpyCodec(mode=3, precision=16),
+    ZfpCodec(mode="fixed_accuracy", tolerance=0.1), ZfpCodec(mode="fixed_precision", precision=16),
+    ZfpCodec(mode="fixed_rate", rate=12), ZfpyCodec(tolerance=0.1), ZfpyCodec(mode=3, precision=16),
     ZfpyCodec(mode=2, rate=12),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("codec", LOSSY, ids=repr)

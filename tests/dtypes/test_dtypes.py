@@ -165,22 +165,16 @@ def test_unknown_spellings_of_version_2() -> None:
 @pytest.mark.parametrize(
     ("name", "forms", "value"),
     [
-        ("bool", [True, 1], True),
-        ("bool", [False, 0], False),
-        ("int16", [7, 7.0, "7", "+7"], 7),
+        ("bool", [True, 1], True), ("bool", [False, 0], False), ("int16", [7, 7.0, "7", "+7"], 7),
         ("int64", ["-9223372036854775808", -(2**63)], -(2**63)),
         ("uint64", [2**64 - 1, "18446744073709551615"], 2**64 - 1),
-        ("float32", [1, 1.0, "1", "1.0", "1e0", ".1e1", "+1"], 1.0),
-        ("float64", [-0.0, "-0.0"], -0.0),
-        ("float16", ["Infinity"], np.inf),
-        ("float64", ["-Infinity"], -np.inf),
-        ("complex64", [[1, 2], [1.0, 2.0], ["1", "2e0"]], 1 + 2j),
-        ("complex128", [3, 3.0, [3, 0]], 3),
-        ("r24", [0, "", "AAAA", 0.0], b"\0\0\0"),
-        ("r24", ["AQL/"], b"\1\2\xff"),
+        ("float32", [1, 1.0, "1", "1.0", "1e0", ".1e1", "+1"], 1.0), ("float64", [-0.0, "-0.0"], -0.0),
+        ("float16", ["Infinity"], np.inf), ("float64", ["-Infinity"], -np.inf),
+        ("complex64", [[1, 2], [1.0, 2.0], ["1", "2e0"]], 1 + 2j), ("complex128", [3, 3.0, [3, 0]], 3),
+        ("r24", [0, "", "AAAA", 0.0], b"\0\0\0"), ("r24", ["AQL/"], b"\1\2\xff"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_fill_values_of_version_2(name: str, forms: list[Any], value: Any) -> None:
     expected = np.array(np.void(value) if name[0] == "r" else value, native(name))
     for form in forms:
@@ -309,13 +303,11 @@ for _name in INTEGERS:
     ]  # fmt: skip
 
 FORMS = {
-    "b": ["true", "false"],
-    "i": ["an integer", "without fraction"],
-    "u": ["an integer", "without fraction"],
+    "b": ["true", "false"], "i": ["an integer", "without fraction"], "u": ["an integer", "without fraction"],
     "f": ["number", "'NaN'", "'Infinity'", "'-Infinity'", "'0x'"],
     "c": ["array of two", "number", "'NaN'", "'Infinity'", "'-Infinity'", "'0x'"],
     "V": ["array", "integers from 0 to 255"],
-}
+}  # fmt: skip
 NOT_PERMITTED_IN_VERSION_2: dict[str, list[Any]] = {
     "bool": [2, -1, "0", "true", 1.0, None, []],
     "int16": [0.5, "0.5", "0x1", "", "1 ", "٣", 2**15, "32768", None, True, [1]],

@@ -141,15 +141,11 @@ def test_scalars_of_the_draft(spec: str, fill: Any, written: Any) -> None:
 @pytest.mark.parametrize(
     "data_type",
     [
-        DateTime64("s", 10),
-        DateTime64(),
-        TimeDelta64("D", 7),
-        VariableLengthUTF8(),
-        FixedLengthUTF32(3),
+        DateTime64("s", 10), DateTime64(), TimeDelta64("D", 7), VariableLengthUTF8(), FixedLengthUTF32(3),
         POINT,
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_to_json_of_the_draft_refuses_what_the_draft_lacks(data_type: ZDType) -> None:
     with pytest.raises(DataTypeValidationError, match=f"the draft .* has no data type '{data_type.name}'"):
         data_type.to_json("3-draft")

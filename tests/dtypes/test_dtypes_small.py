@@ -20,19 +20,13 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 
 # Name, bits, bits of "NaN", whether there are infinities, the greatest number.
 FLOATS = [
-    ("bfloat16", 16, 0x7FC0, True, 3.3895313892515355e38),
-    ("float4_e2m1fn", 4, None, False, 6.0),
-    ("float6_e2m3fn", 6, None, False, 7.5),
-    ("float6_e3m2fn", 6, None, False, 28.0),
-    ("float8_e3m4", 8, 0x78, True, 15.5),
-    ("float8_e4m3", 8, 0x7C, True, 240.0),
-    ("float8_e4m3b11fnuz", 8, 0x80, False, 30.0),
-    ("float8_e4m3fn", 8, 0x7F, False, 448.0),
-    ("float8_e4m3fnuz", 8, 0x80, False, 240.0),
-    ("float8_e5m2", 8, 0x7E, True, 57344.0),
-    ("float8_e5m2fnuz", 8, 0x80, False, 57344.0),
-    ("float8_e8m0fnu", 8, 0xFF, False, 2.0**127),
-]
+    ("bfloat16", 16, 0x7FC0, True, 3.3895313892515355e38), ("float4_e2m1fn", 4, None, False, 6.0),
+    ("float6_e2m3fn", 6, None, False, 7.5), ("float6_e3m2fn", 6, None, False, 28.0),
+    ("float8_e3m4", 8, 0x78, True, 15.5), ("float8_e4m3", 8, 0x7C, True, 240.0),
+    ("float8_e4m3b11fnuz", 8, 0x80, False, 30.0), ("float8_e4m3fn", 8, 0x7F, False, 448.0),
+    ("float8_e4m3fnuz", 8, 0x80, False, 240.0), ("float8_e5m2", 8, 0x7E, True, 57344.0),
+    ("float8_e5m2fnuz", 8, 0x80, False, 57344.0), ("float8_e8m0fnu", 8, 0xFF, False, 2.0**127),
+]  # fmt: skip
 every_float = pytest.mark.parametrize(
     ("name", "width", "nan", "infinite", "most"), FLOATS, ids=[row[0] for row in FLOATS]
 )

@@ -69,18 +69,14 @@ def test_array_of_the_specification() -> None:
     attributes = {"foo": 42, "bar": "apples", "baz": [1, 2, 3, 4]}
     meta = parse(
         {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": [10000, 1000],
-            "dimension_names": ["rows", "columns"],
-            "data_type": "float64",
+            "zarr_format": 3, "node_type": "array", "shape": [10000, 1000],
+            "dimension_names": ["rows", "columns"], "data_type": "float64",
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1000, 100]}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-            "fill_value": "NaN",
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}], "fill_value": "NaN",
             "attributes": attributes,
         }
-    )
+    )  # fmt: skip
     assert isinstance(meta, ArrayMetadata)
     assert (meta.shape, meta.dimension_names) == ((10000, 1000), ("rows", "columns"))
     assert meta.data_type.name == "float64"
@@ -151,10 +147,8 @@ def test_groups() -> None:
 def test_consolidated_metadata() -> None:
     group = {**GROUP, "attributes": {"a": 1}}
     arrays = {
-        "g/x": array_document(),
-        "y": array_document(shape=[2, 3]),
-        "bad": array_document(shape=[4, -6]),
-    }
+        "g/x": array_document(), "y": array_document(shape=[2, 3]), "bad": array_document(shape=[4, -6]),
+    }  # fmt: skip
     document = consolidated({"g": group, **arrays})
     assert sorted(parse(document).consolidated) == ["bad", "g", "g/x", "y"]
     root = xzarr3.open_group(xzarr3.MemoryStore({"zarr.json": json.dumps(document).encode()}))
@@ -330,13 +324,10 @@ def test_missing_fill_value() -> None:
 
 
 FILLS: dict[str, list[Any]] = {
-    "bool": [None, 0, "true"],
-    "int8": [None, 1.0, 128, -129, "0", True],
-    "uint64": [-1, 2**64, 1e3],
-    "float32": [None, "nan", "0x7fc000", [0], True],
-    "complex128": [0, "NaN", [0], [0, 1, 2], [None, 0]],
+    "bool": [None, 0, "true"], "int8": [None, 1.0, 128, -129, "0", True], "uint64": [-1, 2**64, 1e3],
+    "float32": [None, "nan", "0x7fc000", [0], True], "complex128": [0, "NaN", [0], [0, 1, 2], [None, 0]],
     "r16": [0, "AA==", [0], [0, 256]],
-}
+}  # fmt: skip
 
 
 def test_fill_values_that_are_not_permitted() -> None:
@@ -522,11 +513,9 @@ def test_a_new_node_is_held_beside_those_of_its_group() -> None:
     before = ["x", "a", "a/b", "a/b/c", "d", "d/e"]
     document: Any = {"consolidated_metadata": {"metadata": dict.fromkeys(before)}}
     for path, after in (
-        ("a/f", ["x", "a", "a/b", "a/b/c", "a/f", "d", "d/e"]),
-        ("g", [*before, "g"]),
-        ("a/b", before),
+        ("a/f", ["x", "a", "a/b", "a/b/c", "a/f", "d", "d/e"]), ("g", [*before, "g"]), ("a/b", before),
         ("lost/h", [*before, "lost/h"]),
-    ):
+    ):  # fmt: skip
         changed = v3.V3.update_consolidated(document, path, GroupMetadata())
         assert changed is not None
         assert list(changed["consolidated_metadata"]["metadata"]) == after

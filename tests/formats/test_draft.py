@@ -57,28 +57,18 @@ THING = {"extension": "http://x.org/t", "type": "text", "fallback": "r32"}
 """A data type that nobody knows."""
 
 EXAMPLE = {
-    "shape": [10000, 1000],
-    "dimension_names": ["rows", "columns"],
-    "data_type": "<f8",
+    "shape": [10000, 1000], "dimension_names": ["rows", "columns"], "data_type": "<f8",
     "chunk_grid": {"type": "regular", "chunk_shape": [1000, 100], "separator": "/"},
-    "chunk_memory_layout": "C",
-    "codecs": [GZIP],
-    "fill_value": "NaN",
-    "extensions": [],
+    "chunk_memory_layout": "C", "codecs": [GZIP], "fill_value": "NaN", "extensions": [],
     "attributes": {"foo": 42, "bar": "apples", "baz": [1, 2, 3, 4]},
-}
+}  # fmt: skip
 """The first example of the text."""
 
 TIME_EXAMPLE = {
-    "shape": [10000, 1000],
-    "data_type": {"extension": TIMES, "type": "<M8[ns]", "fallback": "<i8"},
+    "shape": [10000, 1000], "data_type": {"extension": TIMES, "type": "<M8[ns]", "fallback": "<i8"},
     "chunk_grid": {"type": "regular", "chunk_shape": [1000, 100], "separator": "/"},
-    "chunk_memory_layout": "C",
-    "codecs": [GZIP],
-    "fill_value": None,
-    "extensions": [],
-    "attributes": {},
-}
+    "chunk_memory_layout": "C", "codecs": [GZIP], "fill_value": None, "extensions": [], "attributes": {},
+}  # fmt: skip
 """Its second example."""
 
 
@@ -145,13 +135,10 @@ def test_keys_of_no_document() -> None:
 
 def test_keys_of_chunks() -> None:
     for path, coords, key in [
-        ("foo/baz", (1, 0), "data/foo/baz/c1/0"),
-        ("foo/baz", (0, 0), "data/foo/baz/c0/0"),
-        ("", (0, 1), "data/c0/1"),
-        ("a", (1, 23, 45), "data/a/c1/23/45"),
-        ("a", (7,), "data/a/c7"),
+        ("foo/baz", (1, 0), "data/foo/baz/c1/0"), ("foo/baz", (0, 0), "data/foo/baz/c0/0"),
+        ("", (0, 1), "data/c0/1"), ("a", (1, 23, 45), "data/a/c1/23/45"), ("a", (7,), "data/a/c7"),
         ("a", (), "data/a/c"),
-    ]:
+    ]:  # fmt: skip
         assert DRAFT.keys(path).chunks + DRAFT.chunk_key_encoding.key(coords) == key
         found = DRAFT.chunk_key_encoding.coords(key[len(DRAFT.keys(path).chunks) :], len(coords))
         assert found == coords
@@ -279,12 +266,8 @@ def test_hierarchies_of_zarr_python_2_are_refused_by_name() -> None:
 def test_what_is_no_entry_point() -> None:
     version_3 = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     for document in (
-        version_3,
-        {"zarr_format": 3, "node_type": "array"},
-        {"zarr_format": 2},
-        {"zarr_format": "3"},
-        {},
-    ):
+        version_3, {"zarr_format": 3, "node_type": "array"}, {"zarr_format": 2}, {"zarr_format": "3"}, {},
+    ):  # fmt: skip
         assert not DraftFormat.is_entry_point(document)
 
 
@@ -375,17 +358,13 @@ def test_a_new_document_in_full() -> None:
     )  # fmt: skip
     assert DRAFT.documents(meta, "a/b") == {
         "meta/a/b.array.json": {
-            "shape": [4, 6],
-            "dimension_names": ["y", None],
-            "data_type": "float32",
+            "shape": [4, 6], "dimension_names": ["y", None], "data_type": "float32",
             "chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "separator": "."},
             "chunk_memory_layout": "F",
             "codecs": [BIG, {"type": CODEC.format("gzip"), "configuration": {"level": 4}}],
-            "fill_value": "+Infinity",
-            "extensions": [],
-            "attributes": {"units": "m"},
+            "fill_value": "+Infinity", "extensions": [], "attributes": {"units": "m"},
         }
-    }
+    }  # fmt: skip
     assert same(parse(written(meta)), meta)
 
 
@@ -546,15 +525,11 @@ def test_every_fill_value_is_written_as_it_is(name: str, data: st.DataObject) ->
 REFUSED_FILLS: dict[str, list[Any]] = {
     "bool": [0, "true", "0x01", None],
     "int8": [None, 128, 1.0, True, "1", "NaN", "0x1", "0x001", "0b1", "0x0_", "0xg0"],
-    "int16": ["0x 001", "0x+001"],
-    "uint8": [-1],
-    "int64": [2**63],
-    "float32": [None, True, "nan", "inf", 1e39, "0x00", [], {}],
-    "float64": [10**400],
-    "complex64": [1, [1], [1, 2, 3], "NaN", [1, None], None],
-    "r16": [0, [0, 0], "0x00", "AAA=", None],
+    "int16": ["0x 001", "0x+001"], "uint8": [-1], "int64": [2**63],
+    "float32": [None, True, "nan", "inf", 1e39, "0x00", [], {}], "float64": [10**400],
+    "complex64": [1, [1], [1, 2, 3], "NaN", [1, None], None], "r16": [0, [0, 0], "0x00", "AAA=", None],
     "<M8[s]": [1.5, 2**63, True, "2020-01-01"],
-}
+}  # fmt: skip
 
 
 def test_fill_values_that_are_refused() -> None:
@@ -570,11 +545,8 @@ def test_fill_values_that_are_refused() -> None:
 @pytest.mark.parametrize(
     ("layout", "codecs", "expected"),
     [
-        ("C", [], (LITTLE,)),
-        ("F", [], (REVERSE, LITTLE)),
-        ("C", ..., (LITTLE,)),
-        ("C", [BIG], (BytesCodec("big"),)),
-        ("F", [BIG, GZIP], (REVERSE, BytesCodec("big"), GzipCodec(1))),
+        ("C", [], (LITTLE,)), ("F", [], (REVERSE, LITTLE)), ("C", ..., (LITTLE,)),
+        ("C", [BIG], (BytesCodec("big"),)), ("F", [BIG, GZIP], (REVERSE, BytesCodec("big"), GzipCodec(1))),
         (..., [TRANSPOSE, GZIP], (REVERSE, LITTLE, GzipCodec(1))),
         (..., [TRANSPOSE, BIG, GZIP, GZIP], (REVERSE, BytesCodec("big"), GzipCodec(1), GzipCodec(1))),
         ("C", [TRANSPOSE], (REVERSE, LITTLE)),
@@ -582,7 +554,7 @@ def test_fill_values_that_are_refused() -> None:
         ("C", [{**GZIP, "type": "http://purl.org/zarr/spec/codec/gzip/1.0"}], (LITTLE, GzipCodec(1))),
     ],
     ids=range(10),
-)
+)  # fmt: skip
 def test_layouts_and_codecs(layout: Any, codecs: Any, expected: tuple[Any, ...]) -> None:
     assert kept(draft_array(chunk_memory_layout=layout, codecs=codecs)).codecs == expected
 

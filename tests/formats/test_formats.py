@@ -72,15 +72,8 @@ DOCUMENTS: dict[Any, dict[str, Any]] = {
         ".zgroup": {"zarr_format": 2},
         ".zattrs": {"title": "root"},
         "a/.zarray": {
-            "zarr_format": 2,
-            "shape": [6],
-            "chunks": [2],
-            "dtype": "<i4",
-            "compressor": None,
-            "fill_value": 0,
-            "order": "C",
-            "filters": None,
-            "dimension_separator": ".",
+            "zarr_format": 2, "shape": [6], "chunks": [2], "dtype": "<i4", "compressor": None,
+            "fill_value": 0, "order": "C", "filters": None, "dimension_separator": ".",
         },
         "g/x/.zattrs": {"_ARRAY_DIMENSIONS": ["t"]},
     },
@@ -92,18 +85,12 @@ DOCUMENTS: dict[Any, dict[str, Any]] = {
         },
         "meta/group.json": {"attributes": {"title": "root"}},
         "meta/g/x.array.json": {
-            "shape": [4],
-            "dimension_names": ["t"],
-            "data_type": "float64",
+            "shape": [4], "dimension_names": ["t"], "data_type": "float64",
             "chunk_grid": {"type": "regular", "chunk_shape": [3], "separator": "/"},
-            "chunk_memory_layout": "C",
-            "codecs": [],
-            "fill_value": 0.0,
-            "extensions": [],
-            "attributes": {},
+            "chunk_memory_layout": "C", "codecs": [], "fill_value": 0.0, "extensions": [], "attributes": {},
         },
     },
-}
+}  # fmt: skip
 SECOND_CHUNK = {3: "a/c/1", 2: "a/1", "3-draft": "data/a/c1"}
 
 
@@ -164,11 +151,8 @@ def test_layouts(zarr_format: Any, order: Any, separator: str) -> None:
     values = np.arange(63, dtype=">f4" if zarr_format == 2 else "<f4").reshape(7, 9)
     encoding = {"name": {3: "default", 2: "v2"}.get(zarr_format), "separator": separator}
     options: dict[str, Any] = {
-        "chunks": (3, 4),
-        "order": order,
-        "fill_value": np.nan,
-        "zarr_format": zarr_format,
-    }
+        "chunks": (3, 4), "order": order, "fill_value": np.nan, "zarr_format": zarr_format,
+    }  # fmt: skip
     options["chunk_key_encoding"] = (
         DraftChunkKeyEncoding(separator=separator) if "-" in f"{zarr_format}" else encoding
     )
@@ -422,17 +406,13 @@ def test_very_deep_paths_in_consolidated_metadata(zarr_format: Any) -> None:
 # What a format cannot say, and arguments that none takes
 
 SHARED: list[dict[str, Any]] = [
-    {"shards": (4, 6)},
-    {"chunks": ((1, 3), (6,))},
-    {"chunk_key_encoding": "default"},
-]
+    {"shards": (4, 6)}, {"chunks": ((1, 3), (6,))}, {"chunk_key_encoding": "default"},
+]  # fmt: skip
 CUBE = {"shape": (4, 6, 2), "chunks": (2, 3, 1)}
 UNSAYABLE: dict[Any, list[dict[str, Any]]] = {
     2: [
-        *SHARED,
-        {**CUBE, "filters": [{"name": "transpose", "configuration": {"order": [1, 0, 2]}}]},
-        {"dimension_names": ["y", None]},
-        {"filters": [{"id": "delta", "dtype": "<i2", "astype": ">i2"}]},
+        *SHARED, {**CUBE, "filters": [{"name": "transpose", "configuration": {"order": [1, 0, 2]}}]},
+        {"dimension_names": ["y", None]}, {"filters": [{"id": "delta", "dtype": "<i2", "astype": ">i2"}]},
     ],
     "3-draft": [
         *SHARED, {"compressors": "zstd"}, {"dtype": "U3"}, {"dtype": "string"}, {"dtype": [("a", "i4")]},

@@ -65,16 +65,12 @@ def assert_same(written: dict[str, Any], given: dict[str, Any]) -> None:
 def test_array_of_the_specification() -> None:
     meta = parse(
         {
-            "chunks": [1000, 1000],
-            "compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1},
-            "dtype": "<f8",
-            "fill_value": "NaN",
-            "filters": [{"id": "delta", "dtype": "<f8", "astype": "<f4"}],
-            "order": "C",
-            "shape": [10000, 10000],
-            "zarr_format": 2,
+            "chunks": [1000, 1000], "compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1},
+            "dtype": "<f8", "fill_value": "NaN",
+            "filters": [{"id": "delta", "dtype": "<f8", "astype": "<f4"}], "order": "C",
+            "shape": [10000, 10000], "zarr_format": 2,
         }
-    )
+    )  # fmt: skip
     assert isinstance(meta, ArrayMetadata)
     assert (meta.shape, meta.chunk_grid) == ((10000, 10000), RegularGrid((1000, 1000)))
     assert meta.data_type == parse_dtype("float64")
@@ -89,15 +85,9 @@ def test_array_of_the_specification() -> None:
 
 def test_stored_array_of_the_specification() -> None:
     document = {
-        "chunks": [10, 10],
-        "compressor": {"id": "zlib", "level": 1},
-        "dtype": "<i4",
-        "fill_value": 42,
-        "filters": None,
-        "order": "C",
-        "shape": [20, 20],
-        "zarr_format": 2,
-    }
+        "chunks": [10, 10], "compressor": {"id": "zlib", "level": 1}, "dtype": "<i4", "fill_value": 42,
+        "filters": None, "order": "C", "shape": [20, 20], "zarr_format": 2,
+    }  # fmt: skip
     attributes = {"foo": 42, "bar": "apples", "baz": [1, 2, 3, 4]}
     meta = parse(document, attributes)
     assert meta.fill_value == np.int32(42)
@@ -405,18 +395,14 @@ MALFORMED: dict[str, list[Any]] = {
     ".zmetadata.metadata": [
         zmetadata(found)
         for found in (
-            ...,
-            [],
-            {"a/../b/.zarray": {}},
-            {"a//b/.zarray": {}},
-            {"/.zarray": {}, "//.zgroup": {}},
+            ..., [], {"a/../b/.zarray": {}}, {"a//b/.zarray": {}}, {"/.zarray": {}, "//.zgroup": {}},
         )
     ],
     ".zmetadata.metadata['a/.zarray']": [zmetadata({"a/.zarray": 5})],
     ".zmetadata.metadata['a/.zattrs']": [zmetadata({"a/.zattrs": None})],
     "zarr_format": [{".zgroup": {"zarr_format": 3}}, {".zgroup": {"zarr_format": "2"}}, {".zgroup": {}}],
     ".zattrs": [{".zgroup": {"zarr_format": 2}, ".zattrs": []}, {".zarray": zarray(), ".zattrs": None}],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", MALFORMED)
@@ -433,14 +419,10 @@ def test_consolidated_documents_are_written() -> None:
     assert stored["top/.zmetadata"] == {
         "zarr_consolidated_format": 1,
         "metadata": {
-            ".zgroup": {"zarr_format": 2},
-            ".zattrs": {"title": "x"},
-            "g/.zgroup": {"zarr_format": 2},
-            "g/.zattrs": {"a": 1},
-            "g/x/.zarray": zarray(),
-            "g/x/.zattrs": {"_ARRAY_DIMENSIONS": ["y", "x"]},
+            ".zgroup": {"zarr_format": 2}, ".zattrs": {"title": "x"}, "g/.zgroup": {"zarr_format": 2},
+            "g/.zattrs": {"a": 1}, "g/x/.zarray": zarray(), "g/x/.zattrs": {"_ARRAY_DIMENSIONS": ["y", "x"]},
         },
-    }
+    }  # fmt: skip
     held = {key.rpartition("/")[2]: document for key, document in stored.items()}
     assert sorted(read(held, "top").consolidated) == ["g", "g/x"]
 
