@@ -386,9 +386,8 @@ def test_bounds_of_many_small_chunks_hold(inner: str) -> None:
     assert limits_of(chain)[0] >= len(CodecChain(codecs[:1], spec_of("uint8", (3000,))).encode(values))
 
 
-@pytest.mark.parametrize("depth", [1, 2, 20])
-def test_bounds_within_conditional(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each one decodes to at most what its document can be believed to mean, however they are nested."""
+def test_bounds_within_conditional(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each codec decodes to at most what the document can be believed to mean."""
     limits: list[int] = []
     decode = GzipCodec.decode
 
@@ -397,23 +396,12 @@ def test_bounds_within_conditional(depth: int, monkeypatch: pytest.MonkeyPatch) 
         return decode(self, data, limit)
 
     monkeypatch.setattr(GzipCodec, "decode", noting)
-    codec: Any = GzipCodec()
-    for _ in range(depth):
-        codec = ConditionalCodec([codec] * 2 + [GzipCodec()] * 10)
-    value: Any = b"zarr"
-
-    def encoded(codec: Any, data: bytes) -> bytes:
-        """Every codec applied, whether it helps or not."""
-        if not isinstance(codec, ConditionalCodec):
-            return bytes(codec.encode(data))
-        applied = 0
-        for bit, each in list(enumerate(codec.codecs))[1:]:  # One branch is enough of a tree that deep.
-            data, applied = encoded(each, data), applied | 1 << bit
-        return applied.to_bytes(2, "little") + data
-
-    value = encoded(codec, value)
-    assert bytes(codec.decode(value, 1024)) == b"zarr"
-    assert len(limits) > 10 * depth
+    codec = ConditionalCodec([GzipCodec()] * 12)
+    value = b"zarr"
+    for each in codec.codecs:  # Every codec applied, whether it helps or not.
+        value = bytes(each.encode(value))
+    assert bytes(codec.decode(b"\xff\x0f" + value, 1024)) == b"zarr"
+    assert len(limits) == 12
     assert max(limits) <= 2 * 1024 + MIB
     assert codec.max_encoded_size(1024) <= 2 * 1024 + MIB + 2
 

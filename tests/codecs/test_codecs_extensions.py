@@ -159,19 +159,6 @@ def test_reshape_like_numpy(data: st.DataObject) -> None:
 # bitround
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "expected"),
-    [
-        ("float32", [0, 0.1, 1.2, 12.3, 123.4, 1234.5, np.nan, np.inf, -np.inf],
-         [0, 0.1015625, 1.25, 12, 120, 1280, np.nan, np.inf, -np.inf]),
-    ],
-)  # fmt: skip
-def test_bitround_sample_data(name: str, values: list[Any], expected: list[Any]) -> None:
-    """The numbers that the specification shows for its sample data."""
-    found = encoded(codec_of("bitround", keepbits=3), np.array(values, name), name)
-    assert found.tobytes() == np.array(expected, name).tobytes()
-
-
 def nearest(value: Fraction, step: Fraction) -> Fraction:
     """A number rounded to a multiple of ``step``, of two as near to the even one."""
     return round(value / step) * step

@@ -291,9 +291,8 @@ BOMBS: dict[str, tuple[Any, Callable[[], bytes]]] = {
         lambda: b"\1" + zstandard.ZstdCompressor(level=1).compress(ZEROS) * GIB,
     ),
     "conditional-skipped": (ConditionalCodec(["zstd"]), lambda: b"\0" + ZEROS),
-    "conditional-nested": (
-        ConditionalCodec([ConditionalCodec(["gzip", "gzip"])]),
-        lambda: b"\1\3" + _gzip(_gzip(ZEROS) * GIB),
+    "conditional-twice": (
+        ConditionalCodec(["gzip", "gzip"]), lambda: b"\3" + _gzip(_gzip(ZEROS) * GIB)
     ),
     "checked": (["gzip", "crc32c"], lambda: bytes(Crc32cCodec().encode(_gzip(ZEROS) * GIB))),
     "shard": (ShardingCodec((2, 2), codecs_of("bytes", "gzip"), codecs_of("bytes")),

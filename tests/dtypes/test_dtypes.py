@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
-from xzarr3.dtypes import Float32, Int16, RawBits, parse_dtype, registry
+from xzarr3.dtypes import Int16, RawBits, parse_dtype, registry
 
 FLOATS = ("float16", "float32", "float64")
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
@@ -430,8 +430,3 @@ def test_error_travels_between_processes() -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is DataTypeValidationError
     assert (str(again), again.found, again.accepted) == (str(caught.value), 1 << 20, caught.value.accepted)
-
-
-def test_filled_array_holds_the_bits() -> None:
-    nan = Float32().from_json_scalar("0x7f800001", zarr_format=3)
-    assert Float32().filled((2, 2), nan).tobytes() == 4 * struct.pack("<I", 0x7F800001)

@@ -37,7 +37,6 @@ from xzarr3.dtypes import (
     DataTypeRegistry,
     Int16,
     RawBits,
-    RawBytes,
     Struct,
     ZarrFormat,
     ZDType,
@@ -499,17 +498,13 @@ def test_dtype_that_is_almost_a_data_type(spec: Any, words: str) -> None:
         parse_dtype(spec)
 
 
-@pytest.mark.parametrize("codec", ["pickle", "msgpack2", "vlen-array", "categorize", "json", "x"])
-def test_other_codecs_of_objects_are_refused(codec: str) -> None:
-    with pytest.raises(UnknownExtensionError, match=f"'{codec}' of objects") as caught:
+@pytest.mark.parametrize("codec", [None, "pickle", "msgpack2", "vlen-array", "categorize", "json", "x"])
+def test_other_codecs_of_objects_are_refused(codec: str | None) -> None:
+    match = "no filter says" if codec is None else f"'{codec}' of objects"
+    with pytest.raises(UnknownExtensionError, match=match) as caught:
         registry.match_json({"name": "|O", "object_codec_id": codec}, zarr_format=2)
     assert ("runs any code" in str(caught.value)) is (codec == "pickle")
     assert "'vlen-utf8'" in str(caught.value)
-
-
-def test_objects_without_a_codec() -> None:
-    with pytest.raises(UnknownExtensionError, match="no filter says"):
-        registry.match_json({"name": "|O", "object_codec_id": None}, zarr_format=2)
 
 
 def test_checks_of_the_form_of_version_2() -> None:
@@ -529,15 +524,6 @@ def test_checks_of_the_form_of_version_2() -> None:
     ):  # fmt: skip
         assert not check_dtype_spec_v2(wrong)
         assert not check_dtype_spec_no_object_codec_v2(wrong)
-
-
-def test_raw_bytes_and_raw_bits_are_one_in_version_2() -> None:
-    spec = {"name": "|V3", "object_codec_id": None}
-    assert RawBytes(3).to_json(2) == RawBits(24).to_json(2) == spec
-    assert registry.match_json(spec, zarr_format=2) == RawBytes(3)
-    assert RawBits.from_json(spec, zarr_format=2) == RawBits(24)
-    assert parse_dtype(np.dtype("V3")) == RawBytes(3)
-    assert RawBytes.from_native_dtype(np.dtype("V3")) == RawBytes(3)
 
 
 # ml_dtypes is optional

@@ -524,14 +524,6 @@ def test_filters_of_version_2(store: Store) -> None:
     assert array.dtype == np.dtype("i4")
 
 
-def test_struct_of_several_byte_orders(store: Store) -> None:
-    data = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", ">i2"), ("b", ">f8")])
-    xzarr3.create_array(store, "a", data=data, zarr_format=2, compressors=None)
-    assert document(store, "a/.zarray")["dtype"] == [["a", ">i2"], ["b", ">f8"]]
-    assert store.get("a/0") == data.tobytes()
-    assert xzarr3.open_array(store, "a")[...].tolist() == data.tolist()
-
-
 def test_attributes_of_netcdf_stay(store: Store) -> None:
     sample(store, 2)
     reference = {"dimension_references": ["/y"], "storage": "chunked"}
