@@ -35,6 +35,9 @@ def versions() -> dict[str, str]:
             rows[name] = version(name)
         except PackageNotFoundError:
             rows[name] = "not installed"
+    from xzarr3.codecs.foreign import registered  # late, as it reads all packages that are installed
+
+    rows["codecs of other packages"] = ", ".join(registered()) or "none"
     return rows
 
 

@@ -31,7 +31,7 @@ def advise(**options: Any) -> Advice:
     return xzarr3.advise(**{"shape": YEARS, "dtype": "float32", **options})
 
 
-def chunks_of(access: dict[str, Any], **options: Any) -> tuple[int, ...]:
+def chunks_of(access: dict[str, Any], **options: Any) -> tuple[Any, ...]:
     return advise(access=access, **options).best.chunks
 
 

@@ -148,7 +148,7 @@ def test_dropped_variables_are_not_fetched() -> None:
     assert [*found.variables] == ["v000"]
     assert count.of("get") == ["zarr.json", "v000/zarr.json"]
     with pytest.raises(xzarr3.MetadataError, match="v001"):
-        xr.open_dataset(store, engine="xzarr3")
+        xr.open_dataset(store, engine="xzarr3", on_unreadable="raise")
 
 
 def test_prefixes_that_are_no_nodes_are_left_out() -> None:

@@ -29,7 +29,7 @@ from xzarr3 import to_zarr
 from xzarr3.commit import lease
 from xzarr3.errors import ConflictError, StoreError
 from xzarr3.xarray import open_dataset
-from xzarr3.xarray.commit import Commit
+from xzarr3.xarray.commit import Commit, commits
 from xzarr3.xarray.compare import compare
 from xzarr3.xarray.plan import WriteOptions, nodes_of
 
@@ -749,7 +749,7 @@ def test_a_copy_of_a_failed_append_stores_nothing_more(tmp_path: Path) -> None:
     options.update(write_inherited_coords=False, widen_units=False, resume=False)
     asked = WriteOptions(mode="a", encoding={}, append_dim="time", **options)
     lazy = integers(4, da.ones((4, 4), chunks=(2, 4), dtype="i2"))
-    write = Commit(compare(nodes_of(lazy, "", asked), store, "", asked))
+    (write,) = commits(compare(nodes_of(lazy, "", asked), store, asked))
     write.begin()
     here, there = write.jobs[0].target, pickle.loads(pickle.dumps(write.jobs[0].target))
     there[6:8] = 7

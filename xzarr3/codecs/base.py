@@ -280,6 +280,10 @@ class BytesBytesCodec(Codec):
         exact = self.encoded_size(size)
         return size + size // 8 + 1024 if exact is None else exact
 
+    def of_arrays(self, endian: str | None = None) -> Codec:
+        """The codec for a place where it gets arrays; itself if it always gets bytes."""
+        return self
+
     @abstractmethod
     def encode(self, data: Buffer) -> Buffer:
         """Encode bytes."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from xzarr3._types import JSON
-from xzarr3.codecs.base import ArrayBytesCodec, Codec
+from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean, foreign, located
 from xzarr3.extensions import parse_extension
@@ -186,9 +186,11 @@ def codec_from_json(data: JSON) -> Codec | None:
     try:
         cls = codec_class(found.name)
     except UnknownExtensionError:
-        if found.optional:
-            return None
-        raise
+        of_others: Any = loaded("xzarr3.codecs.foreign:codec_of")
+        codec = of_others(found.name, found.configuration)
+        if codec is None and not found.optional:
+            raise
+        return cast("Codec | None", codec)
     return configured(cls, found.configuration)
 
 
@@ -210,7 +212,18 @@ def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
     if not isinstance(data, list) or not data:
         raise MetadataError("not a list of codecs", field=field, found=data, accepted="an array, not empty")
     # Cached, because the arrays of a dataset mostly have the same codecs.
-    return remembered(_key(data), lambda: tuple(_each_codec(data, field)))
+    return remembered(_key(data), lambda: _in_places(_each_codec(data, field)))
+
+
+def _in_places(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
+    """The codecs of a list; where none gets arrays, the first one of numcodecs' registry does."""
+    found = list(codecs)
+    if not any(isinstance(codec, ArrayBytesCodec) for codec in found):
+        for at, codec in enumerate(found):
+            if isinstance(codec, BytesBytesCodec):
+                found[at] = codec.of_arrays()
+                break
+    return tuple(found)
 
 
 def _key(data: JSON) -> object:

@@ -23,7 +23,7 @@ from xzarr3.commit.lease import Lease
 from xzarr3.commit.places import Place
 from xzarr3.errors import StoreError, StorePermissionError
 from xzarr3.formats import Format, ZarrFormat, documents
-from xzarr3.formats.base import node_prefix
+from xzarr3.formats.base import Held, node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import refresh_consolidated, write_consolidated
 from xzarr3.nodes.find import DocumentView, held_below, read_metadata
@@ -65,15 +65,25 @@ class NewNode:
     is_alone: bool = True
 
     @classmethod
-    def of(cls, format: Format, path: str, nodes: Mapping[str, NodeMetadata]) -> NewNode:
+    def of(
+        cls,
+        format: Format,
+        path: str,
+        nodes: Mapping[str, NodeMetadata],
+        *,
+        consolidate: bool = False,
+        is_alone: bool = True,
+    ) -> NewNode:
         """The node with the documents that follow from its metadata."""
         encoded = {}
         for each, meta in nodes.items():
-            found = format.documents(meta, each)
+            found = format.documents(
+                meta, each, held_in(format, path, nodes) if consolidate and not each else None
+            )
             if not each:  # stored last: without these documents there is no hierarchy
                 found = {**found, **format.hierarchy_documents()}
             encoded[each] = {key: documents.encode(document, each) for key, document in found.items()}
-        return cls(format, path, nodes, encoded)
+        return cls(format, path, nodes, encoded, consolidate, is_alone)
 
     @property
     def arrays(self) -> dict[str, ArrayMetadata]:
@@ -85,6 +95,14 @@ class NewNode:
         note_documents(store, self.nodes)
         if self.is_alone:
             finish_above(store, self.format, self.path, self.nodes, self.consolidate)
+
+
+def held_in(format: Format, path: str, nodes: Mapping[str, NodeMetadata]) -> dict[str, Held]:
+    """The documents of the nodes below a group for its consolidated copy, by relative path."""
+    prefix = node_prefix(path)
+    return {
+        each.removeprefix(prefix): format.hold(meta, each) for each, meta in nodes.items() if each != path
+    }
 
 
 class Transaction(ABC):

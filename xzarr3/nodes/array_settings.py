@@ -278,6 +278,8 @@ def chosen_serializer(value: Any, data_type: ZDType, format: Format) -> ArrayByt
     if is_auto(value) or value is None:
         return format.usual_codecs(data_type)[0]
     codec = parse_codec(value)
+    if isinstance(codec, BytesBytesCodec):
+        codec = codec.of_arrays()
     if not isinstance(codec, ArrayBytesCodec):
         raise MetadataError(
             f"codec '{codec.name}' cannot be used here", field="serializer", found=codec.name,

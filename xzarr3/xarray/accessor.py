@@ -21,6 +21,7 @@ from xarray import (
 
 from xzarr3.groups import Group
 from xzarr3.stores import StoreLike
+from xzarr3.xarray.unreadable import LEFT_OUT, UnreadableVariable
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -43,6 +44,26 @@ class _Accessor:
             name = "this array" if data.name is None else data.name
             return {name: data.variable, **{key: coord.variable for key, coord in data.coords.items()}}
         return dict(data.variables)
+
+    @property
+    def unreadable(self) -> dict[Hashable, str]:
+        """Why stored arrays cannot be read, by name: variables that raise this error, and arrays left out.
+
+        Examples
+        --------
+        >>> import xarray as xr, xzarr3.xarray
+        >>> store = xzarr3.MemoryStore()
+        >>> _ = xr.Dataset({"t": ("x", [1.5, 2.5])}).xzarr3.to_zarr(store)
+        >>> xzarr3.open_dataset(store).xzarr3.unreadable
+        {}
+        """
+        left_out = self._data.encoding.get(LEFT_OUT, {})
+        kept = {
+            name: str(each.error)
+            for name, each in self._variables().items()
+            if isinstance(each, UnreadableVariable)
+        }
+        return {**left_out, **kept}
 
     def explain(self) -> LazyExplanation:
         """Tell what loading or computing this reads: requests and bytes by variable.

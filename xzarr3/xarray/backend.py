@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import xarray as xr
@@ -40,9 +41,10 @@ from xzarr3.nodes.node import locate_node
 from xzarr3.options import Missing
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
-from xzarr3.xarray import chunked
+from xzarr3.xarray import chunked, unreadable
 from xzarr3.xarray.lazy import LazyArray, read_ahead
 from xzarr3.xarray.unpack import unpack_when_read
+from xzarr3.xarray.unreadable import UnreadableVariable
 from xzarr3.xarray.variables import (
     Xzarr3DataStore,
     bounds_of,
@@ -165,8 +167,11 @@ class _Options:
     missing: Missing | None = None
     keep_variables: str | Iterable[str] | None = None
     group_chunks: bool = False
+    on_unreadable: Literal["keep", "raise"] = "keep"
 
     def __post_init__(self) -> None:
+        if self.on_unreadable not in ("keep", "raise"):
+            raise ArgumentError(f"on_unreadable={self.on_unreadable!r} is unknown; accepted: 'keep', 'raise'")
         if self.mode not in ("r", "r+"):
             raise ArgumentError(f"mode={self.mode!r} cannot open a dataset; accepted: 'r', 'r+'")
         self.drop_variables = list(names_of(self.drop_variables or ()))
@@ -267,6 +272,10 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         group_chunks : bool
             With ``chunks={}``, group small stored units into larger blocks, because running a task costs more
             than reading a small chunk.
+        on_unreadable : {"keep", "raise"}
+            What to do about an array with an unknown codec or data type, or with a document that is not
+            valid. By default it becomes a variable that raises the error when it is computed, with a warning;
+            ``ds.xzarr3.unreadable`` tells of all of them.
 
         Raises
         ------
@@ -317,6 +326,7 @@ def _decoded(groups: Mapping[str, Group], chosen: _Options) -> dict[str, Dataset
             keep_variables=chosen.keep_variables,
             group_chunks=chosen.group_chunks,
             use_zarr_fill_value_as_mask=chosen.use_zarr_fill_value_as_mask,
+            raises=chosen.on_unreadable == "raise",
         )
         for path, group in groups.items()
     }
@@ -330,18 +340,42 @@ def _decoded(groups: Mapping[str, Group], chosen: _Options) -> dict[str, Dataset
             elif chosen.decode_times and (name in bounds or has_times(var)):
                 times.append(lazy_array(var))
     with read_ahead(coordinates, times):
-        datasets = {path: _dataset(*each, chosen.decoders) for path, each in stored.items()}
+        datasets = {path: _dataset(*each, chosen.decoders, stores[path]) for path, each in stored.items()}
     _check_names([*groups.values()], datasets.values(), chosen)
     return datasets
 
 
 def _dataset(
-    variables: dict[str, Variable], attributes: dict[str, Any], decoders: Mapping[str, Any]
+    variables: dict[str, Variable],
+    attributes: dict[str, Any],
+    decoders: Mapping[str, Any],
+    store: Xzarr3DataStore,
 ) -> Dataset:
-    decoded, attrs, names = conventions.decode_cf_variables(variables, attributes, **decoders)
+    if not store.errors:
+        return _of_readable(variables, attributes, decoders)
+    found = unreadable.fitting({name: store.unreadable(name) for name in store.errors}, variables.values())
+    dataset = _of_readable(variables, attributes, decoders, found)
+    dataset.encoding[unreadable.LEFT_OUT] = {
+        name: str(error) for name, error in store.errors.items() if name not in found
+    }
+    unreadable.warn(store.errors, found)
+    return dataset
+
+
+def _of_readable(
+    variables: dict[str, Variable],
+    attributes: dict[str, Any],
+    decoders: Mapping[str, Any],
+    others: Mapping[str, UnreadableVariable] = MappingProxyType({}),
+) -> Dataset:
+    # Without attributes the others are not decoded, but may be coordinates.
+    bare = {name: Variable(var.dims, var._data, fastpath=True) for name, var in others.items()}
+    decoded, attrs, names = conventions.decode_cf_variables({**variables, **bare}, attributes, **decoders)
     for var in decoded.values():
         unpack_when_read(var)
-    ours = {name: chunked.Variable.of(var) for name, var in decoded.items()}
+    ours = {
+        name: others[name] if name in others else chunked.Variable.of(var) for name, var in decoded.items()
+    }
     coords = {name: var for name, var in ours.items() if name in names or var.dims == (name,)}
     data_vars = {name: var for name, var in ours.items() if name not in coords}
     dims = {dim for var in ours.values() for dim in var.dims}

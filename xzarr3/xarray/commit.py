@@ -9,12 +9,12 @@ updated last, once. Values of dask arrays are written by :mod:`xzarr3.xarray.exe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -34,14 +34,14 @@ from xzarr3.errors import (
     listed,
     some,
 )
-from xzarr3.formats import Format
+from xzarr3.formats import Format, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import seen
 from xzarr3.nodes.consolidated import copies_to_follow, nodes_now, refresh_consolidated
 from xzarr3.nodes.documents import Before, change_document
-from xzarr3.nodes.find import children, depth_first, find_consolidated, find_node, read_held
+from xzarr3.nodes.find import children, depth_first, find_node, read_held
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.compare import Change, ChangedGroup, Plan
@@ -49,7 +49,7 @@ from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import Compared, check_appended, is_index
 from xzarr3.xarray.past_end import Growing
 from xzarr3.xarray.placement import Placement
-from xzarr3.xarray.plan import PlannedArray, PlannedGroup, stored_documents
+from xzarr3.xarray.plan import PlannedArray
 
 _decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
 """The metadata that a plan depends on; how values are stored is compared by each array itself."""
@@ -61,11 +61,13 @@ class Commit:
     Parameters
     ----------
     plan : Plan
+    staged : container of str
+        Paths of arrays whose old values must stay until all new ones are stored.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, staged: Container[str] = ()) -> None:
         self.store, self.format, self.path = plan.store, plan.format, plan.path
-        self._groups = plan.changed
+        self._group = plan.changed
         self._consolidated = plan.consolidated
         self._keep_empty = bool(plan.asked.write_empty_chunks)
         self.jobs: list[BlockWrite] = []
@@ -79,37 +81,33 @@ class Commit:
         self._placed: list[Placement] = []
         self.resumes = plan.asked.resume
         """Whether values that an interrupted write of this plan has stored are kept."""
-        self._stored: dict[str, GroupMetadata] = {}
-        """Existing groups by path, as last stored."""
-        for path, groups in plan.new.items():
-            self._create(path, groups, plan)
-        read = _read_by_itself(plan)
-        for group in plan.changed:
-            for change in group.changes:
-                self._plan(replace(change, rewritten=True) if change.array.path in read else change)
-            for variable in group.added:
-                self._add(node_prefix(group.group.path) + variable.name, variable)
+        if plan.new:
+            self._create(plan)
+        for change in self._changes:
+            self._plan(replace(change, rewritten=True) if change.array.path in staged else change)
+        for variable in () if self._group is None else self._group.added:
+            self._add(node_prefix(self.path) + variable.name, variable)
         if plan.asked.check_labels and plan.asked.append_dim is not None:
             self._check_labels(str(plan.asked.append_dim))
 
-    def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
-        """Plan new groups at ``path`` and below.
+    @property
+    def _changes(self) -> list[Change]:
+        return [] if self._group is None else self._group.changes
 
-        If existing groups change, too, the consolidated copy in the root is updated with those.
-        """
-        alone = not plan.changed
+    def _create(self, plan: Plan) -> None:
+        """Plan new groups."""
         arrays = {
             node_prefix(relative) + variable.name: variable
-            for relative, group in groups.items()
+            for relative, group in plan.new.items()
             for variable in group.variables
         }
         created = Placement(
             self.store,
             self.format,
-            path,
-            groups,
+            self.path,
+            plan.new,
             arrays,
-            consolidated=self._consolidated and alone,
+            consolidated=self._consolidated,
             overwrite=plan.asked.mode == "w",
             resume=plan.asked.resume,
         )
@@ -157,8 +155,7 @@ class Commit:
             return
         if change.rewritten:
             self._append.reserve(array)
-            stored = stored_documents(self.format, change.metadata, array.path)
-            written = PlannedArray(array.basename, change.data, change.metadata, stored, self._keep_empty)
+            written = PlannedArray(array.basename, change.data, change.metadata, self._keep_empty)
             self._add(array.path, written, replaced=True)
             return
         kind = Growing if change.grows else Array
@@ -185,8 +182,7 @@ class Commit:
             check,
             [
                 change
-                for group in self._groups
-                for change in group.changes
+                for change in self._changes
                 if change.array.basename == dim
                 and is_index(change.array)
                 and change.metadata.shape != change.array.shape
@@ -197,7 +193,7 @@ class Commit:
     @property
     def only_creates(self) -> bool:
         """Whether the write changes no existing group: it creates groups, or replaces one as a whole."""
-        return not self._groups
+        return self._group is None
 
     def take_jobs(self) -> list[BlockWrite]:
         """Take the values of dask arrays out of the write; returns the jobs that write them after it.
@@ -224,13 +220,9 @@ class Commit:
         ]
 
     def begin(self) -> None:
-        """Take leases and make stages, before any value is stored."""
-        try:
-            self._take()
-            self._writing.enter_context(write(*(each.transaction for each in self._placed)))
-        except BaseException as error:
-            self.discard(error)
-            raise
+        """Take leases and make stages, before any value is stored. After an error here: :meth:`discard`."""
+        self._take()
+        self._writing.enter_context(write(*(each.transaction for each in self._placed)))
         if self._append.shapes_come_first:
             self._grow(None)
 
@@ -238,10 +230,9 @@ class Commit:
         """Take the leases of arrays that grow or are rewritten, and check that no length has changed."""
         append = self._append
         append.begin(self.store.traits.conflict_deadline)
-        for group in self._groups:
-            for change in group.changes:
-                if change.array.path in append.lengths:
-                    self._check_unchanged(change)
+        for change in self._changes:
+            if change.array.path in append.lengths:
+                self._check_unchanged(change)
         for change, target in self.settings:
             if change.grows:
                 length = append.lengths[change.array.path]
@@ -260,18 +251,12 @@ class Commit:
             )
 
     def finish(self) -> None:
-        """Write the values that are not in dask arrays, and then all documents."""
-        try:
-            # Mostly small coordinates, each with the latency of the store.
-            parallel_map(
-                lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency
-            )
-            self._append.verify()
-            self._writing.close()
-            before = Before.of_root(self.store, self.format) if self._groups else None
-        except BaseException as error:
-            self.discard(error)
-            raise
+        """Write the values that are not in dask arrays, and then all documents; or :meth:`discard`."""
+        # Mostly small coordinates, each with the latency of the store.
+        parallel_map(lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency)
+        self._append.verify()
+        self._writing.close()
+        before = None if self._group is None else Before.of_root(self.store, self.format)
         if not self._append.shapes_come_first:
             self._grow(before)
         self._append.release()
@@ -281,95 +266,88 @@ class Commit:
         """Store the new shapes of the arrays that grow, all together."""
         try:
             stored = self._append.publish()
-        except BaseException as error:
-            self.discard(error)
-            if isinstance(error, LeaseLostError) and not isinstance(error, OutcomeUnknownError):
-                raise ConflictError(f"{error}; nothing was appended; repeat the call") from error
+        except OutcomeUnknownError:
             raise
+        except LeaseLostError as error:
+            raise ConflictError(f"{error}; nothing was appended; repeat the call") from error
         if before is not None:
             before.nodes.update(stored)
 
-    def _follow(self, before: Before | None = None) -> None:
+    def _follow(self, before: Before | None) -> None:
         """Update attributes and consolidated copies after all values and shapes are stored.
 
         ``before`` is the document of the root from before the shapes changed.
         """
-        if not self._groups:
+        if self._group is None:
             return
-        with copies_to_follow(self._groups[0].group.path):
-            changed: list[str] = []
-            done = self._stored = {}
-            for group in reversed(self._groups):  # Bottom up, so that each copy includes the nodes below.
-                self._refresh(group, changed, before)
-            if self._consolidated and not self._is_consolidated():
-                options: Any = {"zarr_format": self.format.zarr_format, "use_consolidated": False}
+        path, format, has_copies = self.path, self.format, self._has_copies(before)
+        changed = [each.array.path for each in self._changes if each.metadata != each.array.metadata]
+        changed += [node_prefix(path) + variable.name for variable in self._group.added]
+        keys = format.keys(path)
+        key = keys.attributes(array=False)
+        # One write of the document, so that readers of the copies see all changes or none.
+        own = changed if keys.one_document and key == keys.consolidated else []
+        attributes = self._group.attributes
+        if attributes == self._group.group.metadata.attributes:
+            attributes = None
+        done: list[str] = []
+        with copies_to_follow(path):
+            if own or attributes is not None:
+                since = before if before is not None and before.key == key else None
+                change = partial(_with_copies, self.store, format, path, own, attributes, since)
+                change_document(self.store, format, path, key, change, before=since)
+                done, changed = [path] if keys.one_document else [], [path, *changed]
+            if self._consolidated and not has_copies:
+                options: Any = {"zarr_format": format.zarr_format, "use_consolidated": False}
                 open_group(self.store, mode="r+", **options).consolidate()
             elif changed:
-                besides = done if self.format.keys("").one_document else ()
-                refresh_consolidated(self.store, self.format, changed, besides=besides, before=before)
+                refresh_consolidated(self.store, format, changed, besides=done, before=before)
 
-    def _refresh(self, group: ChangedGroup, changed: list[str], before: Before | None) -> None:
-        """Set the attributes of a group, and update its consolidated copies.
-
-        ``changed`` lists the changed nodes below; the changed nodes of this group are added to it.
-        """
-        path, format = group.group.path, self.format
-        own = [each.array.path for each in group.changes if each.metadata != each.array.metadata]
-        own += [node_prefix(path) + variable.name for variable in group.added]
-        names = [name for name in [*own, *changed] if name.startswith(node_prefix(path))]
-        attributes = group.attributes
-        if attributes == group.group.metadata.attributes:
-            attributes = None
-        key = format.keys(path).attributes(array=False)
-        # One write of the document, so that readers of the copies see all changes or none.
-        copies = names if key == format.keys(path).consolidated and format.keys("").one_document else []
-        if copies or attributes is not None:
-            since = before if before is not None and before.key == key else None
-            change = partial(_with_copies, self.store, format, path, copies, attributes, since)
-            stored = change_document(self.store, format, path, key, change, before=since)
-            self._stored[path] = cast("GroupMetadata", stored)
-        if own or attributes is not None:
-            changed += [path, *own]
-
-    def _is_consolidated(self) -> bool:
-        if self.format.keys("").one_document and "" in self._stored:
-            return self._stored[""].consolidated is not None
+    def _has_copies(self, root: Before | None) -> bool:
+        """Whether the document of the root holds copies of all nodes."""
+        if root is None or root.value is None:
+            return False
         try:
-            _, root = find_consolidated(self.store, self.format.zarr_format)
+            document = documents.decode(root.value, "", root.key)
         except MetadataError:
             return False
-        return isinstance(root, GroupMetadata) and root.consolidated is not None
+        any_group = GroupMetadata(zarr_format=self.format.zarr_format)
+        return self.format.update_consolidated(document, "any", any_group) is not None
 
     def discard(self, error: BaseException) -> None:
-        """Remove what was written before ``error``; a write that can be resumed keeps it instead."""
+        """Remove what was written before ``error`` and is not finished; what can be resumed stays."""
         self._writing.__exit__(type(error), error, error.__traceback__)
         self._append.discard(error)
 
     def group(self) -> Group:
         """The group that was written."""
-        if self.only_creates:
+        if self._group is None:
             return self._placed[0].group(self.store)
-        if self.path in self._stored:
-            return Group(
-                self.store, self.path, self._stored[self.path], format=self.format, use_consolidated=False
-            )
-        options: Any = {"zarr_format": self.format.zarr_format}
-        return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
+        meta = self._group.group.metadata
+        attributes = meta.attributes if self._group.attributes is None else self._group.attributes
+        now = replace(meta, attributes=attributes, consolidated=None)
+        return Group(self.store, self.path, now, format=self.format, use_consolidated=False)
 
 
-def _read_by_itself(plan: Plan) -> set[str]:
-    """Paths of arrays that get all new values while values of the same write are computed from the old ones.
+def commits(plans: Sequence[Plan]) -> list[Commit]:
+    """The commits of the plans of one call."""
+    read = _read_by_itself([plan.changed for plan in plans if plan.changed is not None])
+    return [Commit(plan, read) for plan in plans]
+
+
+def _read_by_itself(groups: Sequence[ChangedGroup]) -> set[str]:
+    """Paths of arrays that get all new values while values of the same call are computed from the old ones.
 
     They are staged, so that the old values stay until all new ones are stored.
     """
-    changes = [change for group in plan.changed for change in group.changes if is_lazy(change.data)]
+    changes = [change for group in groups for change in group.changes if is_lazy(change.data)]
     whole = [
         each for each in changes
         if not (each.compared or each.rewritten or each.grows) and each.data.shape == each.array.shape
     ]  # fmt: skip
     if not whole:
         return set()
-    added = [each.data for group in plan.changed for each in group.added if is_lazy(each.data)]
+    added = [each.data for group in groups for each in group.added if is_lazy(each.data)]
     places, read = ReadLocations(), set()
     for data in (*added, *(change.data for change in changes)):
         read |= places.read_in(data.dask.layers)

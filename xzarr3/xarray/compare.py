@@ -8,11 +8,10 @@ The result is a :class:`Plan`. This module reads stores and never changes one.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -107,7 +106,7 @@ class ChangedGroup:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything that a call of :func:`xzarr3.to_zarr` writes.
+    """What a write does to one existing group, or the groups that it makes.
 
     Parameters
     ----------
@@ -115,11 +114,11 @@ class Plan:
     path : str
         Path of the group that is written.
     format : Format
-    asked : Request
-    changed : list of ChangedGroup
-        The changes of existing groups, from the top down.
+    asked : WriteOptions
+    changed : ChangedGroup or None
+        The changes of the group, if it exists and is not replaced.
     new : mapping
-        For the path of each uppermost new group, the new groups by path relative to it.
+        Otherwise the new groups, by path relative to the group.
     consolidated : bool
         Whether the root shall contain the documents of all nodes.
     """
@@ -128,42 +127,58 @@ class Plan:
     path: str
     format: Format
     asked: WriteOptions
-    changed: list[ChangedGroup]
-    new: dict[str, dict[str, PlannedGroup]]
+    changed: ChangedGroup | None
+    new: Mapping[str, PlannedGroup]
     consolidated: bool
 
 
-def compare(nodes: Mapping[str, DatasetNode], store: Store, path: str, asked: WriteOptions) -> Plan:
-    """Plan the write of datasets, given by path relative to ``path``, to a store.
+def compare(nodes: Mapping[str, DatasetNode], store: Store, asked: WriteOptions) -> list[Plan]:
+    """Plan the write of datasets, given by path relative to the first one, to a store.
+
+    What is made or replaced is one plan. If the first group stays, each group that exists is one of its own.
 
     Raises
     ------
     ValueError, TypeError, StoreError
         See :func:`xzarr3.to_zarr`. For a tree, a note names the group.
     """
+    if asked.mode in ("w", "w-"):
+        return [_creation(nodes, store, asked)]
+    if store.read_only:
+        raise ReadOnlyError(f"{store} is read-only")
 
-    changed = {} if asked.mode in ("w", "w-") else _changed_groups(nodes, store)
-    format = changed[""].group.format if changed else _format_to_write(store, path, asked.zarr_format)
-    new: dict[str, dict[str, PlannedGroup]] = {}
-    for relative in nodes:
-        if relative in changed:
-            continue
+    def changes_of(relative: str) -> ChangedGroup | None:
         with _about(nodes, relative) as node:
-            planned = plan_group(node, format)
-        top = _above(relative, new)
-        if top is None:
-            new[relative] = {"": planned}
+            return _changes(node, store)
+
+    top, *below = nodes
+    first = changes_of(top)
+    if first is None:
+        return [_creation(nodes, store, asked)]
+    format, plans, created = first.group.format, list[Plan](), dict[str, dict[str, DatasetNode]]()
+    changed = [first, *parallel_map(changes_of, below, store.concurrency)]
+    for (relative, node), each in zip(nodes.items(), changed, strict=True):
+        if each is not None:
+            plans.append(Plan(store, node.path, format, asked, each, {}, False))
         else:
-            new[top][relative[len(node_prefix(top)) :]] = planned
-    return Plan(
-        store,
-        path,
-        format,
-        asked,
-        [*changed.values()],
-        {nodes[top].path: groups for top, groups in new.items()},
-        asked.mode != "r+" and _to_be_consolidated(asked.consolidated, store, format, path),
-    )
+            up = next((up for up in created if relative.startswith(node_prefix(up))), relative)
+            created.setdefault(up, {})[relative] = node
+    later = replace(asked, consolidated=False)
+    plans += [_creation(each, store, later) for each in created.values()]
+    wanted = asked.mode != "r+" and _to_be_consolidated(asked.consolidated, store, format, plans[0].path)
+    return [*plans[:-1], replace(plans[-1], consolidated=wanted)]  # Once, after all else.
+
+
+def _creation(nodes: Mapping[str, DatasetNode], store: Store, asked: WriteOptions) -> Plan:
+    """The plan of new groups, of which the first is the uppermost."""
+    top = next(iter(nodes))
+    path = nodes[top].path
+    format, new = _format_to_write(store, path, asked.zarr_format), dict[str, PlannedGroup]()
+    for relative in nodes:
+        with _about(nodes, relative) as node:
+            new["" if relative == top else relative.removeprefix(node_prefix(top))] = plan_group(node, format)
+    consolidated = _to_be_consolidated(asked.consolidated, store, format, path)
+    return Plan(store, path, format, asked, None, new, consolidated)
 
 
 @contextmanager
@@ -175,34 +190,6 @@ def _about(nodes: Mapping[str, DatasetNode], relative: str) -> Iterator[DatasetN
         if len(nodes) > 1:
             error.add_note(f"raised for the group '/{nodes[relative].path}'")
         raise
-
-
-def _changed_groups(nodes: Mapping[str, DatasetNode], store: Store) -> dict[str, ChangedGroup]:
-    """The changes of existing groups, by relative path, from the top down."""
-    if store.read_only:
-        raise ReadOnlyError(f"{store} is read-only")
-
-    def changes_of(relative: str) -> ChangedGroup | None:
-        with _about(nodes, relative) as node:
-            return _changes(node, store)
-
-    changed: dict[str, ChangedGroup] = {}
-    absent: set[str] = set()
-    for _, level in groupby(nodes, lambda relative: relative.count("/") + bool(relative)):
-        # Groups below an absent one are absent, too.
-        there = [relative for relative in level if _above(relative, absent) is None]
-        for relative, found in zip(there, parallel_map(changes_of, there, store.concurrency), strict=True):
-            if found is None:
-                absent.add(relative)
-            else:
-                changed[relative] = found
-    return changed
-
-
-def _above(path: str, paths: Container[str]) -> str | None:
-    """The uppermost of the groups ``paths`` that is at ``path`` or above it; None if there is none."""
-    names = path.split("/") if path else []
-    return next((up for n in range(len(names) + 1) if (up := "/".join(names[:n])) in paths), None)
 
 
 def _format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
@@ -233,65 +220,96 @@ def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: 
 
 def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     """The changes of an existing group; None if there is none and one may be made."""
-    dataset, path, asked = node.dataset, node.path, node.asked
-    mode, append_dim = asked.mode, asked.append_dim
+    path, asked = node.path, node.asked
     there = _found(node, store)
     if there is None:
-        if asked.region is not None:
-            raise NodeNotFoundError(
-                f"no group at '/{path}' in {store}, so it has no region; write it first, for instance with "
-                "compute=False"
-            )
         return None
-    group, arrays, other = there
-    if mode == "r+" and group.copies is not None:
-        arrays |= _as_stored(arrays, map(stored_name, dataset.variables), store)
-    if not arrays:  # All variables are new.
-        growing_dimensions(dataset, append_dim)
+    group, arrays, others = there
     mask = follows_version_2(group.format)
-    slices: dict[Hashable, slice] = {}
-    labels: dict[Hashable, Variable] = {}
-    if asked.region is not None:
-        lookup = partial(_stored_variable, arrays, mask)
-        dataset, slices, labels = find_region(dataset, asked.region, mode, append_dim, lookup)
+    dataset, slices, labels = _placed(node, arrays, mask)
+    _check_given(dataset, arrays, asked)
+    variables, attributes = encoded_coordinates(dataset, asked.encoding)
+    given = {name: var for name, var in variables.items() if stored_name(name) in arrays}
+    new = {name: var for name, var in variables.items() if name not in given}
+    if asked.mode == "r+" and new:
+        raise ArgumentError(
+            f"dataset contains non-pre-existing variables {list(new)!r}, which is not allowed in to_zarr() "
+            "with ``mode='r+'``. To allow writing new variables, set ``mode='a'``."
+        )
+    growing = () if asked.append_dim is None else (asked.append_dim,)
+    _check_new(new, others, path, asked.append_dim if arrays else None, slices, arrays)
+    given, compared = _to_encode(given, asked)
+    names = frozenset(map(stored_name, [*compared, *labels]))
+    decoded = decoded_as_stored(arrays, mask)
+    encoder = _Encoder(arrays, decoded, slices, asked.append_dim, asked.widen_units, names)
+    changes = _without_equal(encoder.changes(given | labels), [*map(stored_name, labels)], store)
+    added = plan_arrays(new, node, group.format, growing)
+    encoded = None if asked.mode == "r+" else encode_attributes(attributes, path=path)
+    return ChangedGroup(group, changes, added, encoded)
+
+
+def _placed(
+    node: DatasetNode, arrays: Mapping[str, Array], mask: bool
+) -> tuple[Dataset, dict[Hashable, slice], dict[Hashable, Variable]]:
+    """The dataset to write, its slices along dimensions of a region, and the labels to check there."""
+    asked = node.asked
+    if asked.region is None:
+        return node.dataset, {}, {}
+    lookup = partial(_stored_variable, arrays, mask)
+    dataset, slices, labels = find_region(node.dataset, asked.region, asked.mode, asked.append_dim, lookup)
+    checked = labels if asked.check_labels else {}
+    return (
+        dataset,
+        slices,
+        {
+            name: var
+            for name, var in checked.items()
+            if (array := arrays.get(stored_name(name))) is not None and array.dimension_names == var.dims
+        },
+    )
+
+
+def _check_given(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteOptions) -> None:
+    """Refuse encodings for variables that exist, and appends that do not fit what is there."""
     for name in asked.encoding:
         if name in arrays:
             raise ArgumentError(
                 f"variable {name!r} already exists, but encoding was provided; leave it out, since new "
                 "values of a variable are stored in its own encoding"
             )
-    if append_dim is not None and arrays:
-        _check_appended(dataset, arrays, append_dim)
-    variables, attributes = encoded_coordinates(dataset, asked.encoding)
-    given = {name: var for name, var in variables.items() if stored_name(name) in arrays}
-    new = {name: var for name, var in variables.items() if name not in given}
-    if mode == "r+" and new:
-        raise ArgumentError(
-            f"dataset contains non-pre-existing variables {list(new)!r}, which is not allowed in to_zarr() "
-            "with ``mode='r+'``. To allow writing new variables, set ``mode='a'``."
-        )
-    _check_new(new, other, path, append_dim if arrays else None, slices, arrays)
-    fixed = {name: var for name, var in given.items() if append_dim is None or append_dim not in var.dims}
-    compared = fixed if asked.others == "compare" else {}
-    if asked.others == "keep" or append_dim is not None:
-        compared |= {name: var for name, var in fixed.items() if var.dims == (name,)}
-    if asked.others == "keep":
-        given = {name: var for name, var in given.items() if name not in fixed or name in compared}
-    if asked.check_labels:
-        labels = {name: var for name, var in labels.items() if _has_dims(arrays.get(stored_name(name)), var)}
-        given |= labels
-    names = frozenset(map(stored_name, [*compared, *labels]))
-    encoder = _Encoder(arrays, decoded_as_stored(arrays, mask), slices, append_dim, asked.widen_units, names)
-    changes = _without_equal(encoder.changes(given), [*map(stored_name, labels)], store)
-    added = plan_arrays(new, node, group.format, () if append_dim is None else (append_dim,))
-    encoded = None if mode == "r+" else encode_attributes(attributes, path=path)
-    return ChangedGroup(group, changes, added, encoded)
+    if not arrays:  # All variables are new.
+        growing_dimensions(dataset, asked.append_dim)
+    elif asked.append_dim is not None:
+        _check_appended(dataset, arrays, asked.append_dim)
+
+
+def _to_encode(
+    given: dict[Hashable, Variable], asked: WriteOptions
+) -> tuple[dict[Hashable, Variable], Collection[Hashable]]:
+    """The existing variables that are written or compared, and the names of those that are only compared."""
+    if asked.append_dim is None:
+        return given, ()
+    fixed = {name: var for name, var in given.items() if asked.append_dim not in var.dims}
+    compared = [name for name, var in fixed.items() if asked.others == "compare" or var.dims == (name,)]
+    left = fixed.keys() - compared if asked.others == "keep" else ()
+    return {name: var for name, var in given.items() if name not in left}, compared
 
 
 def _found(node: DatasetNode, store: Store) -> tuple[Group, dict[str, Array], list[str]] | None:
     """The group at a path, its arrays by name, and the names of other nodes; None if there is no group."""
     group = _find_group(store, node.path, node.asked)
-    return None if group is None else (group, *_children(group, map(stored_name, node.dataset.variables)))
+    if group is None:
+        if node.asked.region is not None:
+            raise NodeNotFoundError(
+                f"no group at '/{node.path}' in {store}, so it has no region; write it first, for instance "
+                "with compute=False"
+            )
+        return None
+    wanted = [*map(stored_name, node.dataset.variables)]
+    arrays, others = _children(group, wanted)
+    if node.asked.mode == "r+" and group.copies is not None:
+        arrays |= _as_stored(arrays, wanted, store)
+    return group, arrays, others
 
 
 def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
@@ -398,10 +416,6 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
         )
 
 
-def _has_dims(array: Array | None, variable: Variable) -> bool:
-    return array is not None and array.dimension_names == variable.dims
-
-
 def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -> list[Change]:
     """The changes without those that only compare values, which are compared now. Dask arrays stay.
 
@@ -485,7 +499,7 @@ class _Encoder:
     _slices: Mapping[Hashable, slice]
     _append_dim: Hashable | None
     _widens: bool
-    _compared: Container[str]
+    _compared: Collection[str]
     """Names of the variables that are compared with the stored ones, and not written."""
 
     def changes(self, variables: Mapping[Hashable, Variable]) -> list[Change]:

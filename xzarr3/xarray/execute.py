@@ -6,7 +6,7 @@ The write itself is a :class:`xzarr3.xarray.commit.Commit`; this module decides 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,31 +24,41 @@ if TYPE_CHECKING:
     from xzarr3.xarray.commit import Commit
 
 
-class Started:
-    """A write that has begun, with the values of its dask arrays still to be written.
+def write_now(writes: Sequence[Commit], options: Mapping[str, Any] | None, progress: bool) -> None:
+    """Carry out writes: the values of all dask arrays at once, then all else in turn.
 
-    ``options`` are for the scheduler.
+    What is finished before an error stays. ``options`` are for dask's scheduler.
     """
+    jobs, chosen = [job for write in writes for job in write.jobs], _for_scheduler(options)
+    blocks = None
+    if jobs:
+        check_scheduler(writes[0].store, chosen.get("scheduler"))
+        blocks = plan_writes(jobs, resume=writes[0].resumes)
 
-    def __init__(self, write: Commit, options: Mapping[str, Any] | None = None) -> None:
-        self.write, self._options = write, _for_scheduler(options)
-        if write.jobs:
-            check_scheduler(write.store, self._options.get("scheduler"))
-        self._blocks = plan_writes(write.jobs, resume=write.resumes) if write.jobs else None
-        write.begin()
-
-    def write_blocks(self, progress: bool) -> None:
-        """Write the values of dask arrays."""
-        write, blocks = self.write, self._blocks
+    def values() -> None:
         if blocks is not None:
-            try:
-                compute(blocks.delayed(), progress, **{**_workers(write.store, write.jobs), **self._options})
-            except BaseException as error:
-                write.discard(error)
-                raise
+            compute(blocks.delayed(), progress, **{**_workers(writes[0].store, jobs), **chosen})
+
+    _carry_out(writes, values)
 
 
-def values_later(write: Commit, opened: Store | None) -> Delayed:
+def _carry_out(writes: Sequence[Commit], values: Callable[[], None] = lambda: None) -> None:
+    """Begin writes, store values, and finish the writes in turn; after an error discard those left."""
+    left = [*writes]
+    try:
+        for write in writes:
+            write.begin()
+        values()
+        while left:
+            left[0].finish()
+            del left[0]
+    except BaseException as error:
+        for write in left:
+            write.discard(error)
+        raise
+
+
+def values_later(writes: Sequence[Commit], opened: Store | None) -> Delayed:
     """Write everything but the values of dask arrays; returns a Delayed that writes these.
 
     The Delayed closes ``opened`` at the end.
@@ -58,9 +68,8 @@ def values_later(write: Commit, opened: Store | None) -> Delayed:
     ValueError
         If stored values would be gone before the new ones are there.
     """
-    blocks = plan_writes(write.take_jobs())
-    write.begin()
-    write.finish()
+    blocks = plan_writes([job for write in writes for job in write.take_jobs()])
+    _carry_out(writes)
     if opened is not None and opened.traits.visible == "at close":
         cast("Any", opened).flush()
     return blocks.delayed(None if opened is None else partial(_close, opened))

@@ -25,6 +25,7 @@ from xzarr3.io.pointwise import Selected
 from xzarr3.io.selection import basic_selection
 from xzarr3.parallel import parallel_map
 from xzarr3.xarray.lazy import LazyArray
+from xzarr3.xarray.unreadable import UnreadableArray
 
 if TYPE_CHECKING:
     from dask.array import Array as DaskArray
@@ -88,7 +89,7 @@ class LazyExplanation(Report):
     in_memory : tuple
         Names of the variables whose values are in memory.
     elsewhere : tuple
-        Names of the variables that are made or read by something else than this package.
+        Names of the variables that are made or read by something else than this package, or cannot be read.
 
     Examples
     --------
@@ -229,7 +230,7 @@ def lazy_read(data: Any) -> Read | None:
             inner = data.array
             if isinstance(inner, LazyArray):
                 return Read(inner.array, inner.selected(data.key)[0])
-            if not isinstance(inner, indexing.ExplicitlyIndexed):
+            if isinstance(inner, UnreadableArray) or not isinstance(inner, indexing.ExplicitlyIndexed):
                 return None
             data = indexing.apply_indexer(inner, data.key)
         else:  # Decodes values, keeps them, or copies them before a change.

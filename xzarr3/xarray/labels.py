@@ -17,8 +17,8 @@ from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.errors import ArgumentError, listed
+from xzarr3.formats import documents
 from xzarr3.stores import MemoryStore
-from xzarr3.xarray.plan import stored_documents
 from xzarr3.xarray.variables import as_variable
 
 _ORDERED = "biufmMSUOT"  # Kinds of data types whose labels can be compared.
@@ -48,8 +48,8 @@ def differing(array: Array, region: Sequence[slice], given: AnyArray, stored: An
     differs = _unequal(given, stored)
     if differs.any():  # A codec may have rounded what is stored.
         memory = MemoryStore()
-        for key, document in stored_documents(array.format, array.metadata, array.path).items():
-            memory.set(key, document)
+        for key, document in array.format.documents(array.metadata, array.path).items():
+            memory.set(key, documents.encode(document, array.path))
         copy = Array(memory, array.path, array.metadata, format=array.format)
         copy.set(tuple(region), given)
         differs &= _unequal(copy.get(tuple(region)), stored)

@@ -5,19 +5,20 @@ Their documents are stored last, so that readers find the old nodes until then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import cast
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import Lease
 from xzarr3.commit.replace import transaction
-from xzarr3.commit.transaction import NewNode
+from xzarr3.commit.transaction import NewNode, held_in
 from xzarr3.dask.done import WrittenArray, fingerprint
 from xzarr3.dask.plan import BlockWrite
 from xzarr3.dask.sources import reads_below
 from xzarr3.errors import ArgumentError
-from xzarr3.formats import Format, documents
-from xzarr3.formats.base import Held, node_prefix
+from xzarr3.formats import Format
+from xzarr3.formats.base import node_prefix
 from xzarr3.groups import Group
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes.find import depth_first
@@ -70,38 +71,22 @@ class Placement:
         if overwrite and store.traits.visible == "at commit":
             _check_not_erased(store, path, arrays.values())
         self.path = path
-        self.consolidated = consolidated
-        self._format = format
-        self._groups = {
-            relative: GroupMetadata(attributes=group.attributes, zarr_format=format.zarr_format)
-            for relative, group in groups.items()
-        }
-        self._arrays = {relative: array.metadata for relative, array in arrays.items()}
-        places = {relative: f"{node_prefix(path)}{relative}" if relative else path for relative in arrays}
-        self._stored = {place: arrays[relative].stored for relative, place in places.items()}
-        self._stored.update(self._group_documents())
-        self.plan: str | None = None
+        self._format, self._consolidated = format, consolidated
+        places = {relative: f"{node_prefix(path)}{relative}".rstrip("/") for relative in (*groups, *arrays)}
+        made: dict[str, NodeMetadata] = {name: each.metadata for name, each in arrays.items()}
+        for name, group in groups.items():
+            made[name] = GroupMetadata(attributes=group.attributes, zarr_format=format.zarr_format)
+        # Depth first, which is the order that zarr-python 3.1 needs.
+        in_order = ("", *depth_first(name for name in made if name))
+        self._nodes = {places[name]: made[name] for name in in_order}
+        written = {places[name]: each for name, each in arrays.items()}
+        self.plan = _fingerprint(format, path, written) if resume else None
         """Fingerprint of this write, if it can be resumed."""
-        if resume:
-            written = [
-                WrittenArray(places[name], each.metadata, each.write_empty_chunks, each.data)
-                for name, each in sorted(arrays.items())
-            ]
-            self.plan = fingerprint(format, path, written)
-        nodes = {f"{node_prefix(path)}{each}".rstrip("/"): meta for each, meta in self.nodes().items()}
-        alone = bool(groups)
+        new = NewNode.of(format, path, self._nodes, consolidate=consolidated, is_alone=bool(groups))
         self.transaction = transaction(
-            store,
-            NewNode(format, path, nodes, self._stored, consolidate=consolidated, is_alone=alone),
-            overwrite=overwrite,
-            how="mode 'w'",
-            plan=self.plan,
-            lease=lease,
+            store, new, overwrite=overwrite, how="mode 'w'", plan=self.plan, lease=lease
         )
-        self.jobs = [
-            BlockWrite(each.data, self._target(places[relative], each), ...)
-            for relative, each in arrays.items()
-        ]
+        self.jobs = [BlockWrite(each.data, self._target(at, each), ...) for at, each in written.items()]
 
     def _target(self, path: str, planned: PlannedArray) -> Array:
         return Array(
@@ -112,31 +97,19 @@ class Placement:
             write_empty_chunks=planned.write_empty_chunks,
         )
 
-    def _group_documents(self) -> Iterator[tuple[str, dict[str, bytes]]]:
-        """The documents of the groups by key, for each path."""
-        for relative, meta in self._groups.items():
-            path = f"{node_prefix(self.path)}{relative}".rstrip("/")
-            held = self.held() if self.consolidated and not path else None
-            found = self._format.documents(meta, path, held)
-            if not path:  # Stored last: without these documents there is no hierarchy.
-                found = {**found, **self._format.hierarchy_documents()}
-            yield path, {key: documents.encode(document, path) for key, document in found.items()}
-
-    def nodes(self) -> dict[str, NodeMetadata]:
-        """The nodes by relative path, depth first, which is the order that zarr-python 3.1 needs."""
-        nodes: dict[str, NodeMetadata] = {**self._arrays, **self._groups}
-        return {"": nodes.pop(""), **{relative: nodes[relative] for relative in depth_first(nodes)}}
-
-    def held(self) -> dict[str, Held]:
-        """The documents of all nodes below the group for its consolidated copy, by relative path."""
-        prefix = node_prefix(self.path)
-        nodes = self.nodes().items()
-        return {name: self._format.hold(meta, prefix + name) for name, meta in nodes if name}
-
     def group(self, store: Store) -> Group:
         """The group that was written."""
-        meta = replace(self._groups[""], consolidated=self.held() if self.consolidated else None)
-        return Group(store, self.path, meta, format=self._format)
+        meta = cast("GroupMetadata", self._nodes[self.path])
+        held = held_in(self._format, self.path, self._nodes) if self._consolidated else None
+        return Group(store, self.path, replace(meta, consolidated=held), format=self._format)
+
+
+def _fingerprint(format: Format, path: str, arrays: Mapping[str, PlannedArray]) -> str:
+    written = [
+        WrittenArray(place, each.metadata, each.write_empty_chunks, each.data)
+        for place, each in sorted(arrays.items())
+    ]
+    return fingerprint(format, path, written)
 
 
 def _check_not_erased(store: Store, path: str, arrays: Iterable[PlannedArray]) -> None:

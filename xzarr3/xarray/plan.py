@@ -31,9 +31,9 @@ from xzarr3.errors import (
     one_of,
     shorten,
 )
-from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents
+from xzarr3.formats import DraftFormat, Format, ZarrFormat
 from xzarr3.formats.base import node_prefix
-from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
 from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, made_with_settings, stored_dtype
@@ -124,15 +124,11 @@ def as_dataset(data: Dataset | DataArray) -> Dataset:
 
 @dataclass(frozen=True, eq=False)
 class PlannedArray:
-    """An encoded variable, and the metadata of the array that it becomes.
-
-    ``data`` is None once the values are being written. ``stored`` are the documents by key.
-    """
+    """An encoded variable, and the metadata of the array that it becomes."""
 
     name: str
     data: Any
     metadata: ArrayMetadata
-    stored: dict[str, bytes]
     write_empty_chunks: bool
 
 
@@ -312,9 +308,8 @@ def _plan_array(
             settings["fill_value"] = fill_value
     with located(path=node):
         metadata = made_with_settings(make, settings, encoded, format, explicit=explicit, growing=growing)
-        stored = stored_documents(format, metadata, node)
     data = encoded.data if is_lazy(encoded.data) else np.asarray(encoded.data)
-    return PlannedArray(name, data, metadata, stored, keep_empty)
+    return PlannedArray(name, data, metadata, keep_empty)
 
 
 def _check_dimensions(variable: Variable, name: str) -> None:
@@ -353,11 +348,6 @@ def _data_type(dtype: np.dtype[Any], name: str, node: str, format: Format) -> ZD
             accepted=error.accepted,
             advice=f"leave the variable out with .drop_vars([{name!r}])",
         ) from error
-
-
-def stored_documents(format: Format, metadata: NodeMetadata, path: str) -> dict[str, bytes]:
-    """The documents of a node by key, as they are stored."""
-    return {key: documents.encode(each, path) for key, each in format.documents(metadata, path).items()}
 
 
 def _dimension_names(variable: Variable, format: Format) -> list[str] | None:

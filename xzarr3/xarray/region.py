@@ -108,6 +108,25 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
                 f"find the region with; add the coordinate, or pass region={{{dim!r}: slice(...)}}"
             )
         return slice(0, size)
+    index = _stored_index(dim, stored)
+    places = index.get_indexer(pd.Index(dataset[dim].values))
+    if (places == -1).any():
+        raise UnknownNameError(
+            f"Not all values of coordinate '{dim}' in the new array were found in the original store: "
+            f"{_missing(dataset[dim].values[places == -1], index)}; pass append_dim={dim!r} to add them at "
+            "the end, or give values that are stored"
+        )
+    if (np.diff(places) != 1).any():
+        raise ArgumentError(
+            f"The auto-detected region of coordinate '{dim}' for writing new data to the original store had "
+            f"non-contiguous indices: {shorten(places.tolist())}; give neighbours in the order of the store, "
+            f"as after .sortby({dim!r}), or write each run of neighbours by a call of its own"
+        )
+    return slice(int(places[0]), int(places[-1]) + 1) if size else slice(0, 0)
+
+
+def _stored_index(dim: Hashable, stored: Callable[[Hashable], Variable | None]) -> pd.Index[Any]:
+    """The labels of the stored coordinate, each of which is there once."""
     variable = stored(dim)
     if variable is None:
         raise UnknownNameError(
@@ -126,20 +145,7 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
             f"the coordinate {dim!r} in the store has repeated values, so no region can be found with it; "
             f"pass region={{{dim!r}: slice(...)}}"
         )
-    places = index.get_indexer(pd.Index(dataset[dim].values))
-    if (places == -1).any():
-        raise UnknownNameError(
-            f"Not all values of coordinate '{dim}' in the new array were found in the original store: "
-            f"{_missing(dataset[dim].values[places == -1], index)}; pass append_dim={dim!r} to add them at "
-            "the end, or give values that are stored"
-        )
-    if (np.diff(places) != 1).any():
-        raise ArgumentError(
-            f"The auto-detected region of coordinate '{dim}' for writing new data to the original store had "
-            f"non-contiguous indices: {shorten(places.tolist())}; give neighbours in the order of the store, "
-            f"as after .sortby({dim!r}), or write each run of neighbours by a call of its own"
-        )
-    return slice(int(places[0]), int(places[-1]) + 1) if size else slice(0, 0)
+    return index
 
 
 def _missing(labels: np.ndarray[Any, Any], stored: pd.Index[Any]) -> str:

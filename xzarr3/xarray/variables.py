@@ -17,13 +17,16 @@ from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_v
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.specs import OBJECT_CODECS
 from xzarr3.errors import MetadataError, StoreCapabilityError
-from xzarr3.formats.base import is_array
+from xzarr3.formats.base import is_array, node_prefix
 from xzarr3.formats.v2 import ARRAY
 from xzarr3.grid import Edges, Steps
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.find import read_held
 from xzarr3.parallel import parallel_map
+from xzarr3.xarray import unreadable
 from xzarr3.xarray.lazy import LazyArray
+from xzarr3.xarray.unreadable import UnreadableVariable
 
 _MOST_LENGTHS = 10**5  # Most chunks along a dimension whose lengths are listed one by one.
 
@@ -43,9 +46,11 @@ class Xzarr3DataStore(AbstractDataStore):
         Use the fill value of an array as its ``_FillValue``; by default in formats where xarray stores it so.
     group_chunks : bool
         Prefer blocks that group small stored units.
+    raises : bool
+        Whether an array that cannot be read raises its error.
     """
 
-    __slots__ = ("_dropped", "_kept", "group", "group_chunks", "mask")
+    __slots__ = ("_dropped", "_kept", "errors", "group", "group_chunks", "mask", "raises")
 
     def __init__(
         self,
@@ -55,8 +60,11 @@ class Xzarr3DataStore(AbstractDataStore):
         keep_variables: str | Iterable[str] | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         group_chunks: bool = False,
+        raises: bool = False,
     ) -> None:
-        self.group = group
+        self.group, self.raises = group, raises
+        self.errors: dict[str, MetadataError] = {}
+        """Why arrays cannot be read, once :meth:`get_variables` has returned the others."""
         self._dropped = frozenset(names_of(drop_variables))
         self._kept = None if keep_variables is None else dict.fromkeys(names_of(keep_variables))
         self.group_chunks = group_chunks
@@ -89,9 +97,14 @@ class Xzarr3DataStore(AbstractDataStore):
                 ]
         for name, node in nodes:
             if isinstance(node, MetadataError):
-                raise left_out(node, name)
-            if isinstance(node, Array):
+                self._note(name, node)
+            elif isinstance(node, Array):
                 yield name, node
+
+    def _note(self, name: str, error: MetadataError) -> None:
+        if self.raises:
+            raise left_out(error, name)
+        self.errors[name] = error
 
     def _named(self, names: Iterable[str]) -> Iterator[tuple[str, Array | Group | MetadataError]]:
         """The nodes of these names that exist, found concurrently."""
@@ -107,7 +120,14 @@ class Xzarr3DataStore(AbstractDataStore):
         return found
 
     def get_variables(self) -> dict[str, Variable]:
-        variables = {name: self.variable(array) for name, array in self.arrays()}
+        variables = {}
+        for name, array in self.arrays():
+            try:
+                variables[name] = self.variable(array)
+            except MissingDimensionNamesError:
+                raise
+            except MetadataError as error:
+                self._note(name, error)
         for var in variables.values():
             bounds = variables.get(bounds_of(var))
             if bounds is not None and "bounds" not in bounds.attrs:  # Bounds have no bounds themselves.
@@ -121,6 +141,19 @@ class Xzarr3DataStore(AbstractDataStore):
         if self.group_chunks:
             variable.encoding["preferred_chunks"] = dict(zip(variable.dims, _grouped(array), strict=True))
         return variable
+
+    def unreadable(self, name: str) -> UnreadableVariable | None:
+        """The variable of an array of ``errors``; None if its documents do not tell its dimensions."""
+        group = self.group
+        try:
+            held = (
+                read_held(group.store, group.format, node_prefix(group.path) + name, consolidated=False)
+                if group._documents is None
+                else group._documents.get(name)
+            )
+        except MetadataError:
+            return None
+        return unreadable.variable_of(held, self.errors[name])
 
     def get_attrs(self) -> dict[str, Any]:
         attributes = _own(self.group.metadata.attributes)

@@ -24,9 +24,9 @@ from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path
 from xzarr3.stores import MemoryStore, Store, StoreLike
 from xzarr3.stores.open import was_made
-from xzarr3.xarray.commit import Commit
+from xzarr3.xarray.commit import Commit, commits
 from xzarr3.xarray.compare import compare
-from xzarr3.xarray.execute import Started, values_later
+from xzarr3.xarray.execute import values_later, write_now
 from xzarr3.xarray.plan import WriteOptions, check_group_path, nodes_of
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
@@ -101,7 +101,8 @@ def to_zarr(
     mode : {"w-", "w", "a", "a-", "r+"}, optional
         ``w-`` writes only where nothing exists. ``w`` replaces a group, which stays until all new data are
         stored, and keeps what lies beside its nodes. ``a`` sets existing variables and adds new ones; ``r+``
-        only sets. By default ``r+`` with ``region``, else ``w-``. With ``append_dim``, variables without it
+        only sets. In both, the groups of a tree change one after the other; an error leaves some changed.
+        By default ``r+`` with ``region``, else ``w-``. With ``append_dim``, variables without it
         are compared by default, stored with ``a``, and left alone with ``a-``.
     group : str, optional
         Path of the group to write to; the root by default.
@@ -167,20 +168,8 @@ def to_zarr(
     [2805, -999, 2805, -999]
     """
     others: Any = "write" if append_dim is None else {None: "compare", "a-": "keep"}.get(mode, "write")
-    mode = chosen_mode(mode, append_dim, region)
-    check_shown(progress)
-    if compute not in (True, False):
-        raise ArgumentError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False")
-    if resume and (mode not in ("w-", "w") or not compute):
-        raise ArgumentError(
-            "resume=True goes with mode='w-' or mode='w' and compute=True: a region or an append that was "
-            f"interrupted is simply repeated; found mode={mode!r}, compute={compute}; leave resume out"
-        )
-    if zarr_format is not None:
-        parse_format(zarr_format)
-    path = normal_path(group or "")
     asked = WriteOptions(
-        mode=mode,
+        mode=chosen_mode(mode, append_dim, region),
         encoding=encoding or {},
         consolidated=consolidated,
         append_dim=append_dim,
@@ -193,29 +182,44 @@ def to_zarr(
         check_labels=check_labels,
         others=others,
     )
+    check_shown(progress)
+    _check(asked, compute)
     if store is None:
         store = MemoryStore()
-    opened, path = locate_node(store, path, storage_options, mode="a")
-    with ExitStack() as ours:
-        if was_made(opened, store):  # Closing completes a zip; after an error it stays as it was before.
-            ours.enter_context(opened)
-        check_group_path(path)
-        if resume:
-            check_resumable(opened)
+    opened, path = locate_node(store, normal_path(group or ""), storage_options, mode="a")
+    ours = opened if was_made(opened, store) else None
+    with ExitStack() as closing:
+        if ours is not None:  # Closing completes a zip; after an error it stays as it was before.
+            closing.enter_context(ours)
+        writes = _planned(dataset, opened, path, asked)
         if not compute:
-            write = _planned(dataset, opened, path, asked)
-            later = values_later(write, opened if was_made(opened, store) else None)
-            ours.pop_all()
+            later = values_later(writes, ours)
+            closing.pop_all()
             return later
-        started = Started(_planned(dataset, opened, path, asked), chunkmanager_store_kwargs)
-        started.write_blocks(progress)
-        started.write.finish()
-    return started.write.group()
+        write_now(writes, chunkmanager_store_kwargs, progress)
+    return writes[0].group()
 
 
-def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: WriteOptions) -> Commit:
-    nodes = nodes_of(data, path, asked)
-    return Commit(compare(nodes, store, path, asked))
+def _check(asked: WriteOptions, compute: bool) -> None:
+    """Refuse options that do not go together, or are unknown."""
+    if compute not in (True, False):
+        raise ArgumentError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False")
+    if asked.resume and (asked.mode not in ("w-", "w") or not compute):
+        raise ArgumentError(
+            "resume=True goes with mode='w-' or mode='w' and compute=True: a region or an append that was "
+            f"interrupted is simply repeated; found mode={asked.mode!r}, compute={compute}; leave resume out"
+        )
+    if asked.zarr_format is not None:
+        parse_format(asked.zarr_format)
+
+
+def _planned(
+    data: Dataset | DataArray | DataTree, store: Store, path: str, asked: WriteOptions
+) -> list[Commit]:
+    check_group_path(path)
+    if asked.resume:
+        check_resumable(store)
+    return commits(compare(nodes_of(data, path, asked), store, asked))
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:

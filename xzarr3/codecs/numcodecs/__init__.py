@@ -112,7 +112,12 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
             raise UnknownExtensionError(
                 f"unknown codec: {_REFUSED[name]}", field="id", found=name, accepted=numcodecs_ids()
             )
-        raise unknown(name, "id", numcodecs_ids())
+        from xzarr3.codecs import foreign
+
+        codec = foreign.numcodec(name, given)
+        if codec is None:
+            raise unknown(name, "id", numcodecs_ids())
+        return codec
     if name == "shuffle":
         given.setdefault("elementsize", 4)  # in version 3 the default is the size of an element
     cls = codec_class(f"numcodecs.{name}")
@@ -156,10 +161,13 @@ def to_numcodecs(codec: Codec, spec: ChunkSpec, endian: str | None = None) -> di
     MetadataError
         If numcodecs has no such codec.
     """
+    from xzarr3.codecs.foreign import OfNumcodecs
     from xzarr3.codecs.numcodecs.filters import with_byte_order
 
     codec = codec.evolve(spec)
     name = codec.name.removeprefix("numcodecs.")
+    if isinstance(codec, OfNumcodecs):
+        return {"id": name, **codec.configuration()}
     if codec.name not in NUMCODECS and f"numcodecs.{codec.name}" not in ALIASES and name not in _VLEN:
         raise MetadataError(
             "Zarr format 2 has no such codec", field="id", found=codec.name, accepted=numcodecs_ids()

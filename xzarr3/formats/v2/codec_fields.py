@@ -113,6 +113,8 @@ def _codecs(
                 accepted="filters on arrays before filters on bytes",
             )  # fmt: skip
         if not in_bytes and isinstance(codec, BytesBytesCodec):
+            codec = codec.of_arrays(endian)
+        if not in_bytes and isinstance(codec, BytesBytesCodec):
             codecs.append(BytesCodec(cast("Any", endian)))
             fields.append("dtype")
         in_bytes = in_bytes or not isinstance(codec, ArrayArrayCodec)
@@ -173,8 +175,9 @@ def codec_fields_of(meta: ArrayMetadata) -> tuple[dict[str, Any], ZDType]:
 def _stored_order(meta: ArrayMetadata) -> str:
     """The byte order of the elements before the filters: that of the codec ``bytes``, if it has one."""
     for codec in meta.codecs:
-        if isinstance(codec, BytesCodec) and codec.endian is not None:
-            return codec.endian
+        endian = getattr(codec, "endian", None)  # of ``bytes``, or of a codec of another package
+        if endian is not None:
+            return str(endian)
     return "little"
 
 
