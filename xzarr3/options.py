@@ -36,15 +36,14 @@ def max_document_bytes() -> int:
     return cast("int", _values["max_document_bytes"])
 
 
-def memory_limit() -> int | str | None:
+def memory_limit() -> int | None:
     """Bytes that the blocks of a write by dask may take; None if this option is not set."""
-    return cast("int | str | None", _values["memory_limit"])
+    return cast("int | None", _values["memory_limit"])
 
 
 def memory_for_values() -> int:
     """Bytes of values that a copy, a check or a diff holds: the option ``memory_limit``, else 512 MiB."""
-    limit = memory_limit()
-    return limit if isinstance(limit, int) else 2**29
+    return memory_limit() or 2**29
 
 
 def most_threads() -> int | None:
@@ -86,9 +85,9 @@ class set_options:  # noqa: N801 - used as a function
     memory_limit : int or str, optional
         Bytes that the blocks of :func:`xzarr3.store` and :func:`xzarr3.to_zarr` may take in memory before a
         :class:`LargeWriteWarning` tells of it, as a number or as ``"4 GiB"``. None, the default, for
-        ``xzarr3.memory-limit`` of dask's configuration, else half of the memory. Also the bytes of values
-        that :func:`xzarr3.copy`, :func:`xzarr3.check` and :func:`xzarr3.diff` hold, but at least what one
-        chunk takes; by default 512 MiB.
+        half of the memory of this machine or of all workers. Also the bytes of values that
+        :func:`xzarr3.copy`, :func:`xzarr3.check` and :func:`xzarr3.diff` hold, but at least what one chunk
+        takes; by default 512 MiB.
     missing : {"fill", "warn", "error"}, optional
         What reads do about absent chunks of arrays that are opened without ``missing=...``; see
         :func:`xzarr3.open`. ``"fill"`` by default.

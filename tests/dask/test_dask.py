@@ -400,9 +400,9 @@ def _check_elements(kind: str, folder: Path, scheduler: Any) -> None:
             (misaligned, 1),
         ):
             target[...] = values[0]
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), xzarr3.set_options(memory_limit=limit):
                 warnings.simplefilter("ignore", LargeWriteWarning)
-                store(blocks, target, scheduler=scheduler, memory_limit=limit)
+                store(blocks, target, scheduler=scheduler)
             assert target[...].tolist() == values.tolist()
         assert pickle.loads(pickle.dumps(target))[...].tolist() == values.tolist()
 

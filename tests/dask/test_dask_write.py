@@ -384,8 +384,6 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], Any]] = {
     "a delayed": ([dask.delayed(1)], [None], {}, TypeError),
     "into numpy": (ONES, np.zeros((30, 40)), {}, TypeError),
     "into a path": (ONES, "path", {}, TypeError),
-    "no memory": (ONES, None, {"memory_limit": 0}, ValueError),
-    "unknown memory": (ONES, None, {"memory_limit": "lots"}, ValueError),
     "unknown scheduler": (ONES, None, {"scheduler": "none such"}, ValueError),
 }  # fmt: skip
 """Sources, targets (None is an array of 30 x 40), options and the error."""
@@ -729,28 +727,29 @@ def test_what_needs_too_much_memory_is_told_with_the_way() -> None:
     target = xzarr3.create_array(MemoryStore(), "t", shape=(310, 200), chunks=(1, 200), dtype="f8")
     source = da.ones((300, 200), chunks=(300, 1))
     region = (slice(10, 310),)
-    with pytest.warns(
-        LargeWriteWarning, match=r"468.75 kiB of memory.*limit is 97.66 kiB.*'p2p'.*xzarr3.copy\("
-    ) as warned:
-        store(source, target, regions=region, memory_limit="100 kB")
+    told = r"468.75 kiB of memory.*limit is 97.66 kiB.*'p2p'.*xzarr3.copy\("
+    with xzarr3.set_options(memory_limit="100 kB"), pytest.warns(LargeWriteWarning, match=told) as warned:
+        store(source, target, regions=region)
     assert [each.filename for each in warned] == [__file__]
     assert target[10:].all()
     assert not target[:10].any()
-    with pytest.warns(LargeWriteWarning), dask.config.set({"xzarr3.memory-limit": 100_000}):
+    with pytest.warns(LargeWriteWarning), xzarr3.set_options(memory_limit=100_000):
         delayed = store(source, target, regions=region, compute=False)
     delayed.compute()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        store(source, target, regions=region, memory_limit="1 MB")
-        store(da.ones((310, 200), chunks=(1, 200)), target, memory_limit=1)
+        with xzarr3.set_options(memory_limit="1 MB"):
+            store(source, target, regions=region)
+        with xzarr3.set_options(memory_limit=1):
+            store(da.ones((310, 200), chunks=(1, 200)), target)
 
 
 def test_an_array_of_the_shape_of_the_blocks_is_the_way_that_the_warning_names(tmp_path: Path) -> None:
     values = numbers(60, 40)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), xzarr3.set_options(memory_limit=1):
         warnings.simplefilter("error")
         blocks = xzarr3.create_array(tmp_path / "blocks", shape=(60, 40), chunks=(60, 1), dtype="f8")
-        store(da.from_array(values, chunks=(60, 1)), blocks, memory_limit=1)
+        store(da.from_array(values, chunks=(60, 1)), blocks)
     xzarr3.copy(tmp_path / "blocks", tmp_path / "rows", chunks=(1, 40))
     copied = xzarr3.open_array(tmp_path / "rows")
     assert copied.chunks == (1, 40)
@@ -758,11 +757,9 @@ def test_an_array_of_the_shape_of_the_blocks_is_the_way_that_the_warning_names(t
 
 
 def test_the_memory_there_is() -> None:
-    assert 2**26 < memory_limit(None) < 2**50
-    assert memory_limit("2 GiB") == 2**31
-    with dask.config.set({"xzarr3.memory-limit": "1 MiB"}):
-        assert memory_limit(None) == 2**20
-        assert memory_limit(7) == 7
+    assert 2**26 < memory_limit() < 2**50
+    with xzarr3.set_options(memory_limit="2 GiB"):
+        assert memory_limit() == 2**31
 
 
 # What is stored already
@@ -823,12 +820,13 @@ def test_the_way_that_the_warning_names_on_a_cluster(client: Any, tmp_path: Path
     values = numbers(300, 200)
     target = blank((300, 200), (3, 200), LocalStore(tmp_path))
     source = da.from_array(values, chunks=(300, 2))
-    with pytest.warns(LargeWriteWarning, match="p2p"):
-        store(source, target, memory_limit="100 kB")
-    target[...] = 0
-    store(source.rechunk((3, 200), method="p2p"), target, memory_limit="100 kB")
+    with xzarr3.set_options(memory_limit="100 kB"):
+        with pytest.warns(LargeWriteWarning, match="p2p"):
+            store(source, target)
+        target[...] = 0
+        store(source.rechunk((3, 200), method="p2p"), target)
     np.testing.assert_array_equal(target[...], values)
-    assert memory_limit(None, client) == pytest.approx(700 * 2**20)
+    assert memory_limit() == memory_limit(client) == pytest.approx(700 * 2**20)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from dask.utils import parse_bytes
 
 import xzarr3
 from xzarr3 import config, set_options
-from xzarr3.dask.memory import memory_limit
 from xzarr3.parallel import available_threads
 from xzarr3.quantities import byte_count
 from xzarr3.stores import in_flight
@@ -98,14 +97,6 @@ def test_threads_are_the_most_of_work_that_is_not_told() -> None:
     with config.set(threads=10**6):
         assert available_threads() < 10**6
         assert in_flight.at_once(64, 1) == 64
-
-
-def test_memory_limit_precedes_that_of_dask() -> None:
-    import dask
-
-    with dask.config.set({"xzarr3.memory-limit": "1 MiB"}), config.set(memory_limit="2 MiB"):
-        assert memory_limit(None) == 2**21
-        assert memory_limit("3 MiB") == 3 * 2**20
 
 
 def test_missing_is_that_of_what_is_opened_without(tmp_path: Path) -> None:

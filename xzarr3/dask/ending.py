@@ -7,6 +7,7 @@ process. It does not wait for workers in other processes.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from dask.highlevelgraph import HighLevelGraph
 from xzarr3.errors import StoreError
 from xzarr3.parallel import to_the_end
 
-_GLANCE = 0.1  # Seconds between checks: a signal that arrives just before the wait does not end it.
+_GLANCE = 0.005  # Seconds between checks whether the last task has ended.
 
 
 class Gate:
@@ -50,9 +51,7 @@ class Gate:
 
     def __init__(self, name: str | None = None) -> None:
         self._name = uuid.uuid4().hex if name is None else name
-        self._inside: dict[
-            int, tuple[int, threading.Lock]
-        ] = {}  # Changed only by atomic operations, so it needs no lock.
+        self._inside: dict[object, int] = {}  # Threads; changed only by atomic operations, without a lock.
         self._closed = False
         _gates[self._name] = self
 
@@ -68,16 +67,14 @@ class Gate:
         StoreError
             If the gate is closed.
         """
-        busy = threading.Lock()
-        busy.acquire()
-        self._inside[id(busy)] = threading.get_ident(), busy
+        passage = object()
+        self._inside[passage] = threading.get_ident()
         try:
             if self._closed:
                 raise StoreError("the write has failed, so it stores nothing more")
             yield
         finally:
-            del self._inside[id(busy)]
-            busy.release()
+            del self._inside[passage]
 
     def open(self) -> None:
         """Let tasks pass, as the write begins or is computed again."""
@@ -92,16 +89,14 @@ class Gate:
 
     def _close(self) -> None:
         self._closed = True
-        for number, (thread, busy) in list(self._inside.items()):
-            # Skip this thread: it stores nothing now, even if an interrupt kept it from leaving `_inside`.
-            while thread != threading.get_ident() and number in self._inside:
-                busy.acquire(timeout=_GLANCE)  # An interrupt after this is harmless: the task has left.
+        # Not for this thread: it stores nothing now, even if an interrupt kept it from leaving `_inside`.
+        while set(self._inside.values()) - {threading.get_ident()}:
+            time.sleep(_GLANCE)
 
 
-def gates_of(layers: Mapping[str, object]) -> list[Gate]:
+def gates_of(layers: Mapping[str, Any]) -> list[Gate]:
     """The gates of all writing layers of a graph."""
-    found = (getattr(layer, "gate", None) for layer in layers.values())
-    return [gate for gate in found if isinstance(gate, Gate)]
+    return [layer.gate for layer in layers.values() if isinstance(getattr(layer, "gate", None), Gate)]
 
 
 _gates: WeakValueDictionary[str, Gate] = WeakValueDictionary()

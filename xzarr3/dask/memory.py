@@ -8,18 +8,17 @@ single blocks are not looked at.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import psutil
+from dask.base import get_scheduler
 
 from xzarr3 import options
 from xzarr3.dask.tiles import AxisTiles, Positions
-from xzarr3.errors import ArgumentError
-from xzarr3.quantities import byte_count
 
 _SHARE = 0.5  # Share of the total memory that the blocks of a write may take.
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -65,45 +64,26 @@ def _straddling(axis: AxisTiles) -> tuple[Positions, Positions]:
     return before + np.maximum(begun, ended), summed(first, ~shared)
 
 
-def memory_limit(asked: int | str | None, client: Any = None) -> float:
-    """Bytes that the blocks of a write may take.
+def memory_limit(scheduler: Any = None) -> float:
+    """Bytes that the blocks of a write may take, which ``scheduler`` runs.
 
-    Parameters
-    ----------
-    asked : int or str, optional
-        The limit. By default the option ``memory_limit``, or ``xzarr3.memory-limit`` of dask's configuration,
-        or half of the memory of the workers or of this machine.
-    client : distributed.Client, optional
-        Client of the cluster that runs the write. No limit applies if a worker of it has none.
+    They are the option ``memory_limit``, or half of the memory of all workers or of this machine. No limit
+    applies if a worker has none.
     """
-    if asked is None:
-        asked = options.memory_limit()
-    if asked is None:
-        asked = dask.config.get("xzarr3.memory-limit", None)
-    if asked is not None:
-        try:
-            return float(byte_count(asked))
-        except ValueError as error:
-            text = f"memory_limit={asked!r}; accepted: bytes as a positive number or as in '4 GiB'"
-            raise ArgumentError(text) from error
-    if client is not None:
+    limit = options.memory_limit()
+    if limit is not None:
+        return limit
+    client: Any = getattr(get_scheduler(scheduler=scheduler), "__self__", None)
+    if hasattr(client, "scheduler_info"):
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [worker["memory_limit"] for worker in workers]
-        if limits and all(limits):
-            return _SHARE * float(sum(limits))
         if limits:
-            return math.inf  # The cluster is configured without a memory limit.
+            return _SHARE * sum(limits) if all(limits) else math.inf
     return _SHARE * _machine_memory()
 
 
-def _machine_memory() -> float:
+def _machine_memory() -> int:
     """Bytes of memory of this machine, or of the control group of this process if that has less."""
-    found: float = psutil.virtual_memory().total
-    for path in _CGROUPS:
-        try:
-            text = Path(path).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            found = min(found, int(text))
-    return found
+    told = [Path(path).read_text(encoding="ascii").strip() for path in _CGROUPS if os.path.exists(path)]
+    known: list[int] = [psutil.virtual_memory().total, *(int(text) for text in told if text.isdigit())]
+    return min(known)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import dask.array as da
 from dask._task_spec import TaskRef
-from dask.base import get_scheduler
 from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 
@@ -64,7 +63,6 @@ def plan_writes(
     wanted: Sequence[BlockWrite],
     *,
     resume: bool = False,
-    memory_limit: int | str | None = None,
     scheduler: Any = None,
 ) -> Writes:
     """Check jobs and plan their writes; nothing is written yet.
@@ -74,8 +72,6 @@ def plan_writes(
     wanted : sequence of BlockWrite
     resume : bool
         Leave out tiles that are stored already, as an interrupted write of this plan has left them.
-    memory_limit : int or str, optional
-        See :func:`store`.
     scheduler : object, optional
         The scheduler that will run the write.
 
@@ -91,7 +87,7 @@ def plan_writes(
     jobs = [_TiledWrite(job, resume, places) for job in wanted]
     _check_overlaps(jobs)
     _check_nothing_read(jobs, places)
-    _check_memory(jobs, memory_limit, scheduler)
+    _check_memory(jobs, scheduler)
     for job in jobs:  # Noted now, because other processes may do the writes.
         note_values(job.target)
     return Writes(jobs)
@@ -114,26 +110,19 @@ def _check_nothing_read(jobs: Sequence[_TiledWrite], places: ReadLocations) -> N
             )
 
 
-def _check_memory(jobs: Sequence[_TiledWrite], limit: int | str | None, scheduler: Any) -> None:
+def _check_memory(jobs: Sequence[_TiledWrite], scheduler: Any) -> None:
     """Warn of misaligned jobs whose blocks would take too much memory while they wait for others."""
-    if limit is not None:
-        memory_limit(limit)
-    large = [job for job in jobs if job.live]
-    if not large:
-        return
-    client = getattr(get_scheduler(scheduler=scheduler), "__self__", None)
-    most = memory_limit(limit, client if hasattr(client, "scheduler_info") else None)
-    for job in large:
-        if job.live > most:
-            source, target = job.source, job.target
+    limit = memory_limit(scheduler) if any(job.live for job in jobs) else 0
+    for job in jobs:
+        if job.live > limit:
+            name, units = printable(job.target.name), shorten(job.target.write_chunks)
             warnings.warn(
-                f"blocks of {shorten(source.chunksize)} for array '{printable(target.name)}', which is "
-                f"stored in units of {shorten(target.write_chunks)}, will take up to {size(job.live)} of "
-                f"memory while they wait for others; the limit is {size(int(most))}. On a cluster, store "
-                f"source.rechunk({shorten(target.write_chunks)}, method='p2p'), which goes through the "
-                "workers' disks; on one machine, store the blocks in an array of chunks of their shape and "
-                f"then call xzarr3.copy(..., chunks={shorten(target.write_chunks)}), which takes little "
-                "memory; or raise memory_limit",
+                f"blocks of {shorten(job.source.chunksize)} for array '{name}', which is stored in units of "
+                f"{units}, will take up to {size(job.live)} of memory while they wait for others; the limit "
+                f"is {size(int(limit))}. On a cluster, store source.rechunk({units}, method='p2p'), which "
+                "goes through the workers' disks; on one machine, store the blocks in an array of chunks of "
+                f"their shape and then call xzarr3.copy(..., chunks={units}), which takes little memory; or "
+                "raise the limit with xzarr3.set_options(memory_limit=...)",
                 LargeWriteWarning,
                 stacklevel=levels_to_caller(),
             )
@@ -145,56 +134,29 @@ class Writes:
     def __init__(self, jobs: Sequence[_TiledWrite]) -> None:
         self._jobs = jobs
 
-    def __str__(self) -> str:
-        if len(self._jobs) != 1:
-            return f"{len(self._jobs)} arrays"
-        target = self._jobs[0].target
-        return f"{target.name} to {target.store}"
-
-    def _graph(self) -> tuple[_Graph, dict[str, Written]]:
-        """The graph of all writing layers, and the tiles that each layer writes, by name."""
-        graph = _Graph()
-        written: dict[str, Written] = {}
-        done: dict[str, str] = {}
-        for job in self._jobs:
-            for name in job.follows:
-                if name not in done:
-                    done[name] = graph.add_done({name: written[name]})
-            job.add_to(graph, [done[name] for name in job.follows])
-            written[job.name] = job.written
-        return graph, written
-
     def delayed(self, then: Callable[[], None] | None = None) -> Writing:
         """A Delayed that writes everything when it is computed, and calls ``then`` at the end."""
-        graph, written = self._graph()
-        name = graph.add_done(written, then)
-        return Writing(name, HighLevelGraph(graph.layers, graph.dependencies))
+        gate = Gate()
+        layers: dict[str, Any] = {}
+        dependencies: dict[str, set[str]] = {}
+        written = {job.name: job.written for job in self._jobs}
 
+        def waiting(names: Iterable[str], then: Callable[[], None] | None = None) -> str:
+            """Add the layer that waits for other layers and then calls ``then``; returns its name."""
+            name = f"store-zarr-{uuid.uuid4().hex}"  # Unique: each call writes, so results are never shared.
+            layers[name] = Done(name, {each: written[each] for each in names}, gate, then)
+            dependencies[name] = set(names)
+            return name
 
-class _Graph:
-    """Layers and their dependencies, as a graph is built."""
-
-    def __init__(self) -> None:
-        self.layers: dict[str, Any] = {}
-        self.dependencies: dict[str, set[str]] = {}
-        self.gate = Gate()
-
-    def add(self, name: str, layer: Any, dependencies: set[str]) -> None:
-        self.layers[name] = layer
-        self.dependencies[name] = dependencies
-
-    def add_done(self, written: dict[str, Written], then: Callable[[], None] | None = None) -> str:
-        """Add a layer that waits for writing layers and then calls ``then``; returns its name."""
-        name = f"store-zarr-{uuid.uuid4().hex}"  # Unique: each call writes, so results are never shared.
-        self.add(name, Done(name, written, self.gate, then), set(written))
-        return name
-
-    def take(self, collection: Any) -> set[str]:
-        """Add the layers of a collection; returns the names of those that give its keys."""
-        graph = HighLevelGraph.from_collections("", {}, [collection])
-        for name in set(graph.layers) - {""}:
-            self.add(name, graph.layers[name], set(graph.dependencies[name]))
-        return set(graph.dependencies[""])
+        for job in self._jobs:
+            graph = job.source.dask
+            layers.update(graph.layers)
+            dependencies.update(graph.dependencies)
+            after = [waiting([earlier]) for earlier in job.follows]
+            layers[job.name] = job.layer(gate, after)
+            dependencies[job.name] = {*after, *job.source.__dask_layers__()}
+        name = waiting(written, then)
+        return Writing(name, HighLevelGraph(layers, dependencies))
 
 
 class _TiledWrite:
@@ -268,34 +230,17 @@ class _TiledWrite:
     def _done(self) -> Container[Tile]:
         return done_tiles(self.target, self.regions) if self._resumes else ()
 
-    def add_to(self, graph: _Graph, after: Sequence[str]) -> None:
-        """Add the layer that writes the tiles after the tasks ``after``, each the last of its layer."""
-        sink = Sink(self.target, graph.gate)
-        name, source = self.name, self.source
-        needed = {*after, *graph.take(source)}
+    def layer(self, gate: Gate, after: Sequence[str]) -> Any:
+        """The layer that writes the tiles after the tasks ``after``, each the last of its layer."""
+        source, sink = self.source, Sink(self.target, gate)
         if not self.aligned:
             write = partial(write_tile, sink)
-            layer = Tiles(name, source.name, self.axes, self.starts, write, self._done, after)
-            graph.add(name, layer, needed)
-        else:
-            graph.add(name, self._blockwise(source, sink, after), needed)
-
-    def _blockwise(self, source: da.Array, sink: Sink, after: Sequence[Any]) -> Any:
-        """The layer that writes blocks if each is a tile."""
+            return Tiles(self.name, source.name, self.axes, self.starts, write, self._done, after)
         index = tuple(range(source.ndim))
-        return blockwise(
-            write_block,
-            self.name,
-            index,
-            source.name,
-            index,
-            sink,
-            None,
-            self.regions,
-            index,
-            *(each for key in after for each in (TaskRef(key), None)),
-            numblocks={source.name: source.numblocks},
-        )
+        blocks: list[Any] = [source.name, index, sink, None, self.regions, index]
+        for key in after:
+            blocks += [TaskRef(key), None]
+        return blockwise(write_block, self.name, index, *blocks, numblocks={source.name: source.numblocks})
 
 
 def _overlap(one: _Box, other: _Box) -> bool:

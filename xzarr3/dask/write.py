@@ -6,13 +6,12 @@ Blocks may have any shapes. This module checks what a user gives; :mod:`xzarr3.d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any
 
 import dask.array as da
 import dask.local
 import dask.threaded
 from dask.base import get_scheduler
-from dask.delayed import Delayed
 
 from xzarr3.arrays import Array
 from xzarr3.dask.bars import check_shown
@@ -24,34 +23,6 @@ from xzarr3.nodes.node import locate_node
 from xzarr3.stores import Store
 
 
-@overload
-def store(
-    sources: da.Array | Sequence[da.Array],
-    targets: Array | Sequence[Array],
-    *,
-    regions: Any = ...,
-    compute: Literal[True] = ...,
-    lock: object = ...,
-    memory_limit: int | str | None = ...,
-    progress: bool = ...,
-    **kwargs: Any,
-) -> None: ...
-
-
-@overload
-def store(
-    sources: da.Array | Sequence[da.Array],
-    targets: Array | Sequence[Array],
-    *,
-    regions: Any = ...,
-    compute: Literal[False],
-    lock: object = ...,
-    memory_limit: int | str | None = ...,
-    progress: bool = ...,
-    **kwargs: Any,
-) -> Delayed: ...
-
-
 @short_traceback
 def store(
     sources: da.Array | Sequence[da.Array],
@@ -60,10 +31,9 @@ def store(
     regions: Any = None,
     compute: bool = True,
     lock: object = None,
-    memory_limit: int | str | None = None,
     progress: bool = False,
     **kwargs: Any,
-) -> Delayed | None:
+) -> Any:
     """Write dask arrays to stored arrays.
 
     Blocks need not match the shards and chunks of the target. One task writes one or several stored units
@@ -81,11 +51,6 @@ def store(
         Write now. If False, return a Delayed that writes when it is computed.
     lock : object
         Ignored, because no lock is needed; accepted as in :func:`dask.array.store`.
-    memory_limit : int or str, optional
-        Bytes that blocks may take while they wait for other blocks, such as ``"4 GiB"``. By default the
-        option ``memory_limit``, or ``xzarr3.memory-limit`` of dask's configuration, or half of the memory of
-        this machine or of all workers. A :class:`LargeWriteWarning` tells of a write that would take more,
-        and what to do instead.
     progress : bool
         Show the progress bar of dask, or of the cluster.
     **kwargs
@@ -94,6 +59,13 @@ def store(
     Returns
     -------
     None or Delayed
+
+    Warns
+    -----
+    LargeWriteWarning
+        If blocks that wait for other blocks would take more memory than the option ``memory_limit`` of
+        :class:`xzarr3.set_options` says, by default half of that of this machine or of all workers. The
+        warning says what to do instead.
 
     Raises
     ------
@@ -123,12 +95,8 @@ def store(
     jobs = _paired(sources, targets, regions)
     for job in jobs if compute else ():
         check_scheduler(getattr(job.target, "store", None), kwargs.get("scheduler"))
-    writes = plan_writes(jobs, memory_limit=memory_limit, scheduler=kwargs.get("scheduler"))
-    delayed = writes.delayed()
-    if not compute:
-        return delayed
-    compute_shown(delayed, progress, **kwargs)
-    return None
+    delayed = plan_writes(jobs, scheduler=kwargs.get("scheduler")).delayed()
+    return compute_shown(delayed, progress, **kwargs) if compute else delayed
 
 
 def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from dask._task_spec import Task, TaskRef
@@ -63,16 +62,15 @@ class Tiles(LazyLayer):
         self._write, self._finished, self._after = write, finished, tuple(after)
 
     def make(self) -> dict[Key, Task]:
-        source, finished = self._source, self._finished
         after = [*map(TaskRef, self._after)]
         along = [_described(axis, start) for axis, start in zip(self._axes, self._starts, strict=True)]
         tasks: dict[Key, Task] = {}
         for tile in itertools.product(*(range(axis.count) for axis in self._axes)):
-            if tile in finished:
+            if tile in self._finished:
                 continue
             chosen = [parts[at] for parts, at in zip(along, tile, strict=True)]
             region, cuts, indexes = zip(*chosen, strict=True)
-            blocks = [TaskRef((source, *index)) for index in itertools.product(*indexes)]
+            blocks = [TaskRef((self._source, *index)) for index in itertools.product(*indexes)]
             key = (self.name, *tile)
             tasks[key] = Task(key, self._write, region, cuts, *blocks, *after)
         return tasks
@@ -123,7 +121,7 @@ class Done(LazyLayer):
     name : str
     written : mapping of str to Written
         What each layer writes, by the name of the layer.
-    gate : Gate, optional
+    gate : Gate
         The gate that all tasks of the write pass before they store anything.
     then : callable, optional
         Called by the root task once all is written.
@@ -133,12 +131,11 @@ class Done(LazyLayer):
         self,
         name: str,
         written: Mapping[str, Written],
-        gate: Gate | None = None,
+        gate: Gate,
         then: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(name)
-        self.gate = Gate() if gate is None else gate
-        self._written, self._then = dict(written), then
+        self._written, self.gate, self._then = dict(written), gate, then
 
     def make(self) -> dict[Key, Task]:
         groups: list[tuple[bool, list[Key]]] = []
@@ -148,27 +145,26 @@ class Done(LazyLayer):
                 if left:
                     groups.append((each.slabs is not None, left))
         tasks: dict[Key, Task] = {}
+
+        def waiting(level: int, at: int, needed: list[Key]) -> Key:
+            key = (self.name, level, at)
+            tasks[key] = Task(key, all_done, *map(TaskRef, needed))
+            return key
+
         ordered = sum(in_order for in_order, _ in groups)
-        weights = self._weights(tasks, ordered) if ordered > 1 else []
+        weights = self._weights(tasks, ordered)
         keys: list[Key] = []
         for at, (in_order, needed) in enumerate(groups):
-            if len(groups) == 1:
-                keys = needed
-                break
             if in_order:
                 needed += [weight for bit, weight in enumerate(weights) if ordered >> bit & 1]
                 ordered -= 1
-            keys.append((self.name, 0, at))
-            tasks[keys[-1]] = Task(keys[-1], all_done, *map(TaskRef, needed))
-        level = 1
-        while len(keys) > _MOST_SLABS:
-            above: list[Key] = []
-            for first in range(0, len(keys), _ARITY):
-                above.append((self.name, level, first // _ARITY))
-                tasks[above[-1]] = Task(above[-1], all_done, *map(TaskRef, keys[first : first + _ARITY]))
-            keys, level = above, level + 1
-        last = all_done if self._then is None else partial(_then, self._then)
-        tasks[self.name] = Task(self.name, last, *map(TaskRef, keys))
+            keys.append(waiting(0, at, needed))
+        for level in itertools.count(1):
+            if len(keys) <= _MOST_SLABS:
+                break
+            firsts = range(0, len(keys), _ARITY)
+            keys = [waiting(level, at, keys[first : first + _ARITY]) for at, first in enumerate(firsts)]
+        tasks[self.name] = Task(self.name, _end, self._then, *map(TaskRef, keys))
         return tasks
 
     def _weights(self, tasks: dict[Key, Task], number: int) -> list[Key]:
@@ -189,8 +185,9 @@ def all_done(*written: object) -> None:
     """Do nothing but depend on the writes given."""
 
 
-def _then(end: Callable[[], None], *written: object) -> None:
-    end()
+def _end(then: Callable[[], None] | None, *written: object) -> None:
+    if then is not None:
+        then()
 
 
 def _described(axis: AxisTiles, start: int) -> list[tuple[slice, tuple[Cut, ...], tuple[int, ...]]]:
