@@ -18,7 +18,6 @@ import itertools
 import math
 import os
 import stat
-import struct
 import sys
 import time
 import uuid
@@ -38,7 +37,7 @@ from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.memory import MemoryStore
 from xzarr3.stores.open import StoreLike
-from xzarr3.stores.values import ANY, BytesValue, OversizedError, Value, check_range, steady
+from xzarr3.stores.values import ANY, BytesValue, OversizedError, Value, check_range, cut, part_of
 from xzarr3.stores.wrappers import WrapperStore
 
 Part: TypeAlias = ByteRange | None
@@ -46,11 +45,9 @@ Found: TypeAlias = Buffer | None
 
 clock = time.time
 
-FOLDER = "xzarr3-cache-2"
+FOLDER = "xzarr3-cache-3"
 """The prefix of all entries in a store, which belongs to caches alone."""
-_MAGIC = b"xz3cach3"
-_FIELDS = struct.Struct("<8sIIqd")  # Magic, CRC-32, length of the version, size of the value or -1, time.
-_SUMMED = 12  # From here on.
+_WORD = 4  # Bytes of a checksum or of a length.
 _OVERHEAD = 400  # About what an entry takes besides its bytes.
 _PATIENCE = 0.1  # Seconds that a reader waits in order to keep a value.
 _DEADLINE = 30.0  # Seconds that a writer waits in order to forget one.
@@ -96,9 +93,9 @@ class _Kept:
 
     def sizes(self) -> dict[str, int]:
         """How many bytes each entry takes."""
-        found = {key: getattr(key, "size", None) for key in self._store.list(f"{FOLDER}/") if key != _WRITES}
-        known = {key: self._store.getsize(key) if size is None else size for key, size in found.items()}
-        return {key: size + _OVERHEAD for key, size in known.items() if size is not None}
+        keys = [key for key in self._store.list(f"{FOLDER}/") if key != _WRITES]
+        sizes = (getattr(key, "size", None) or self._store.getsize(key) or 0 for key in keys)
+        return {key: size + _OVERHEAD for key, size in zip(keys, sizes, strict=True)}
 
     def number(self) -> bytes | None:
         """Changes with each write; None if nothing can be kept."""
@@ -153,32 +150,32 @@ class _Kept:
 
 
 def _packed(name: str, entry: _Entry) -> list[Buffer]:
-    version = repr(entry.version if is_plain(entry.version) else None).encode()
-    size = -1 if entry.size is None else entry.size
-    head = _FIELDS.pack(_MAGIC, 0, len(version), size, entry.checked)[_SUMMED:] + version
-    summed = isal_zlib.crc32(entry.value, isal_zlib.crc32(head, isal_zlib.crc32(name.encode())))
-    return [_MAGIC + summed.to_bytes(4, "little") + head, entry.value]
+    version = entry.version if is_plain(entry.version) else None
+    text = repr((version, entry.size, entry.checked)).encode()
+    head = len(text).to_bytes(_WORD, "little") + text
+    return [_sum(name, head, entry.value) + head, entry.value]
 
 
 def _unpacked(name: str, data: Buffer) -> _Entry | None:
     """The entry in a stored value; None if it is damaged."""
     view = memoryview(data)
-    if len(view) < _FIELDS.size:
+    if view[:_WORD] != _sum(name, view[_WORD:]):
         return None
-    magic, summed, length, size, checked = _FIELDS.unpack_from(view)
-    if magic != _MAGIC or summed != isal_zlib.crc32(view[_SUMMED:], isal_zlib.crc32(name.encode())):
-        return None
-    value = view[_FIELDS.size + length :]
-    try:
-        version = _version(bytes(view[_FIELDS.size : _FIELDS.size + length]))
-    except (ValueError, SyntaxError):
-        return None
-    return _Entry(value, version, None if size < 0 else size, checked)
+    end = 2 * _WORD + int.from_bytes(view[_WORD : 2 * _WORD], "little")
+    return _Entry(view[end:], *_head(bytes(view[2 * _WORD : end])))
+
+
+def _sum(name: str, *parts: Buffer) -> bytes:
+    """A checksum of the bytes of an entry and of its name."""
+    found = isal_zlib.crc32(name.encode())
+    for part in parts:
+        found = isal_zlib.crc32(part, found)
+    return found.to_bytes(_WORD, "little")
 
 
 @functools.lru_cache(1024)
-def _version(text: bytes) -> object:
-    return ast.literal_eval(text.decode())
+def _head(text: bytes) -> tuple[object, int | None, float]:
+    return ast.literal_eval(text.decode())  # type: ignore[no-any-return]  # of anything plain
 
 
 class CacheStore(WrapperStore):
@@ -214,7 +211,7 @@ class CacheStore(WrapperStore):
         Limit on all kept values; for a directory, of all processes together, each of which may exceed it by
         an eighth.
     directory : str, path or Store, optional
-        Where to keep values, below ``xzarr3-cache-2``: a directory, which should be on a local disk, or any
+        Where to keep values, below ``xzarr3-cache-3``: a directory, which should be on a local disk, or any
         store that can be written and listed. Without it values are kept in memory. Processes that share a
         store without locks may read a value for ``max_age`` that was replaced while it was read.
     max_age : float or None
@@ -381,10 +378,8 @@ class CacheStore(WrapperStore):
         began, number, stale = clock(), self._kept.number(), self._find(key)
         if self._is_fresh(stale):  # Another thread has just read it.
             return stale
-        if stale is not None and self._is_still(key, stale):
-            found: _Entry | None = stale._replace(checked=began)
-        else:
-            found = self._read(key, limit, began)
+        is_same = stale is not None and self._is_still(key, stale)
+        found = stale._replace(checked=began) if stale and is_same else self._read(key, limit, began)
         if found is not None:
             self._keep(key, _WHOLE, found, number)
         elif stale is not None:
@@ -393,59 +388,46 @@ class CacheStore(WrapperStore):
 
     def _is_still(self, key: str, stale: _Entry) -> bool:
         """Whether the inner store has the same version; not checked where reading the value is as quick."""
-        if stale.version is not None and (
-            len(stale.value) > self.inner.traits.request_bytes or not self._waits
-        ):
-            with contextlib.suppress(StoreError):  # Reading the whole value will report the error.
-                value = self.inner.open(key, (0, 1))
-                if value is not None:
-                    with value:
-                        return value.version == stale.version
+        is_quicker = len(stale.value) > self.inner.traits.request_bytes or not self._waits
+        with contextlib.suppress(StoreError):  # Reading the whole value will report the error.
+            value = self.inner.open(key, (0, 1)) if stale.version is not None and is_quicker else None
+            with value or contextlib.nullcontext():
+                return value is not None and value.version == stale.version
         return False
 
     def _read(self, key: str, limit: int, began: float) -> _Entry | None:
         """Read a value and its version with one request."""
-        data: Buffer | None
-        if self._tells_versions:
-            with contextlib.suppress(StoreError) if limit != sys.maxsize else contextlib.nullcontext():
-                value = self.inner.open(key, (0, None if limit == sys.maxsize else limit))
-                if value is None:
-                    return None
+        first = (0, None if limit == sys.maxsize else limit)
+        # Some servers cannot send parts.
+        with contextlib.nullcontext() if limit == sys.maxsize else contextlib.suppress(StoreError):
+            value = self.inner.open(key, first) if self._tells_versions else None
+            if value is not None:
                 with value:
-                    if value.size is not None and value.size > limit:
-                        raise OversizedError(value.size, limit)
-                    length = limit + 1 if value.size is None and limit != sys.maxsize else value.size
-                    data = bytes(value.read(0, length))
-                    if len(data) > limit:
-                        raise OversizedError(len(data), limit)
+                    _check_size(value.size or 0, limit)
+                    data = bytes(value.read(0, value.size))
+                    _check_size(len(data), limit)
                     return _Entry(data, value.version, len(data), began)
-        data = self.inner.get(key, limit=limit)  # Some servers cannot send parts.
-        return None if data is None else _Entry(bytes(data), None, len(data), began)
+            if self._tells_versions:
+                return None
+        found = self.inner.get(key, limit=limit)
+        return None if found is None else _Entry(bytes(found), None, len(found), began)
 
     # The contract
 
     def get(self, key: str, byte_range: Part = None, *, into: Any = None, limit: int = sys.maxsize) -> Found:
         entry = self._find(key)
         is_fresh = self._is_fresh(entry)
-        if byte_range is not None and (is_fresh or self._tells_versions):
-            return steady(lambda: self._part(key, byte_range))
+        if byte_range is not None and not is_fresh and self._tells_versions:
+            return part_of(self, key, byte_range)
         self._kept.count(is_fresh)
         if byte_range is not None:
-            return self.inner.get(key, byte_range)
+            return cut(entry.value, byte_range) if entry and is_fresh else self.inner.get(key, byte_range)
         if not is_fresh:
             # Of several threads that want the same value, only the first one reads it.
             with key_lock(self._token, key) if self.max_age != 0 else contextlib.nullcontext():
                 entry = self._asked(key, limit)
-        if entry is not None and len(entry.value) > limit:
-            raise OversizedError(len(entry.value), limit)
+        _check_size(0 if entry is None else len(entry.value), limit)
         return None if entry is None else entry.value
-
-    def _part(self, key: str, byte_range: ByteRange) -> Buffer | None:
-        value = self.open(key, byte_range)
-        if value is None:
-            return None
-        with value:
-            return value.read(*byte_range)
 
     def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         began, number, entry = clock(), self._kept.number(), self._find(key)
@@ -457,8 +439,7 @@ class CacheStore(WrapperStore):
             self._keep(key, _WHOLE, found, number)
             return BytesValue(found.value, found.version)
         if self._is_fresh(entry):
-            self._kept.count(True)
-            return BytesValue(entry.value, entry.version)
+            return self._hit(entry)
         head = self._find(key, _HEAD) if self._waits else None
         if self._is_fresh(head):
             return _Parts(self, key, None, head, number)
@@ -470,8 +451,7 @@ class CacheStore(WrapperStore):
         if entry is not None and value.version is not None and value.version == entry.version:
             value.close()
             self._keep(key, _WHOLE, entry._replace(checked=began), number)
-            self._kept.count(True)
-            return BytesValue(entry.value, entry.version)
+            return self._hit(entry)
         if isinstance(value, BytesValue):  # It is in memory already.
             self._kept.count(False)
             return value
@@ -479,6 +459,10 @@ class CacheStore(WrapperStore):
         if self._waits and value.version is not None:
             self._keep(key, _HEAD, head, number)
         return _Parts(self, key, value, head, number)
+
+    def _hit(self, entry: _Entry) -> Value:
+        self._kept.count(True)
+        return BytesValue(entry.value, entry.version)
 
     def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
         with self._writing(key):
@@ -562,22 +546,21 @@ class _Parts(Value):
         for part in kept:
             self._store._kept.count(part is not None)
         missing = [each for each, part in zip(wanted, kept, strict=True) if part is None]
+        found = self._missing(missing) if missing else []
+        for each, part in zip(missing, found, strict=True):
+            self._keep(*each, part)
+        rest = iter(found)
+        return [next(rest) if part is None else part for part in kept]
+
+    def _missing(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
         try:
-            found = iter(self._missing(missing) if missing else ())
+            below = self._below(*wanted[0])
+            if len(wanted) == 1:
+                return [below.read(*wanted[0])]
+            return below.read_ranges([start for start, _ in wanted], [length or 0 for _, length in wanted])
         except ChangedError:
             self._store._forget(self._key)
             raise
-        return [next(found) if part is None else part for part in kept]
-
-    def _missing(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
-        below = self._below(*wanted[0])
-        if len(wanted) == 1:
-            found = [below.read(*wanted[0])]
-        else:
-            found = below.read_ranges([start for start, _ in wanted], [length or 0 for _, length in wanted])
-        for each, part in zip(wanted, found, strict=True):
-            self._keep(*each, part)
-        return found
 
     def close(self) -> None:
         if self._inner is not None:
@@ -590,14 +573,16 @@ def _private(directory: str) -> LocalStore:
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         info = os.lstat(folder)
-        if (
-            not stat.S_ISDIR(info.st_mode)
-            or (os.name != "nt" and info.st_uid != os.getuid())
-            or info.st_mode & 0o077
-        ):
+        is_private = os.name == "nt" or (info.st_uid, info.st_mode & 0o077) == (os.getuid(), 0)
+        if not (stat.S_ISDIR(info.st_mode) and is_private):
             raise PermissionError(13, f"it belongs to user {info.st_uid} with mode {info.st_mode:#o}")
     except OSError as error:
         raise StorePermissionError(
             f"cannot keep a cache in '{folder}': {error.strerror}; give a directory of this user, mode 0o700"
         ) from error
     return LocalStore(directory)
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise OversizedError(size, limit)

@@ -33,7 +33,7 @@ from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.local.names import LOCK, is_lock
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import BytesValue, OversizedError, Scratch, Value, WholeValue, joined, steady
+from xzarr3.stores.values import BytesValue, OversizedError, Scratch, Value, WholeValue, joined, part_of
 from xzarr3.tracing.events import sent
 
 FileSystem: TypeAlias = Any  # fsspec is imported when needed, and has no types.
@@ -225,12 +225,7 @@ class FsspecStore(Store):
             if size > limit:
                 raise OversizedError(size, limit)
             return found
-
-        def part() -> Buffer | None:
-            value = self.open(key, byte_range)
-            return None if value is None else value.read(*byte_range)
-
-        return steady(part)
+        return part_of(self, key, byte_range)
 
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None

@@ -7,10 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ChangedError, InvalidRangeError, StoreError, shorten
+
+if TYPE_CHECKING:
+    from xzarr3.stores.base import Store
 
 Result = TypeVar("Result")
 
@@ -172,6 +175,19 @@ def steady(read: Callable[[], Result]) -> Result:
         with contextlib.suppress(ChangedError):
             return read()
     return read()
+
+
+def part_of(store: Store, key: str, byte_range: ByteRange) -> Buffer | None:
+    """A part of a value that a store opens; None if the key has none."""
+
+    def read() -> Buffer | None:
+        value = store.open(key, byte_range)
+        if value is None:
+            return None
+        with value:
+            return value.read(*byte_range)
+
+    return steady(read)
 
 
 def check_range(byte_range: ByteRange | None) -> None:
