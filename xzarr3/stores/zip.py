@@ -507,8 +507,9 @@ class ZipStore(Store):
     def check_writable(self) -> None:
         if self._is_elsewhere:
             raise errors.ReadOnlyError(f"{self} {_ELSEWHERE}")
-        if self.read_only:
-            raise errors.ReadOnlyError(f"{self} {_CLOSED}")
+        with self._lock:  # A flush ends one draft before it begins the next.
+            if self.read_only:
+                raise errors.ReadOnlyError(f"{self} {_CLOSED}")
 
     def __reduce__(self) -> tuple[object, ...]:
         own = ("_original", "_zip", "_draft", "_lock")
