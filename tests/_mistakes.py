@@ -241,10 +241,6 @@ ARRAYS: dict[str, Mistake] = {
     "codec of a package": (
         lambda t: create(compressors="jpeg2k"), Extension, "install the package", "register_codec", "?",
     ),
-    "codec of kerchunk": (
-        lambda t: create(filters={"id": "grib", "var": "t"}, zarr_format=2),
-        Extension, "install the package", "register_codec", "?",
-    ),
     "number for a codec": (lambda t: create(compressors=5), Document, "not a codec: int", "its name", "None"),
     "level": (
         lambda t: create(compressors={"name": "zstd", "configuration": {"level": 99}}),
