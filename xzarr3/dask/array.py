@@ -10,13 +10,14 @@ plain dask arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, cast
 
 import dask.array as da
 import numpy as np
 from dask import config
+from dask.array.core import getter
 from dask.array.slicing import normalize_index
 from dask.base import tokenize
 from dask.blockwise import Blockwise, blockwise
@@ -24,16 +25,15 @@ from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.dask.blocks import BlockChunks, Regions, check_dask, threads_of
-from xzarr3.dask.layers import Read, Reader, SelectLayer, read_layer
-from xzarr3.dask.slicing import Along, Part, as_blocks, every, extent, to_read
+from xzarr3.dask.blocks import BlockChunks, Blocks, Regions, blocks_of, check_dask, threads_of
+from xzarr3.dask.layers import Read, Reader, SelectLayer
+from xzarr3.dask.slicing import Along, Part, Selections, every, extent, to_read
 from xzarr3.errors import StoreError
 from xzarr3.grid import Edges, Steps
 from xzarr3.io.selection import basic_selection
 
 _WORKED_OUT = ("dask", "_chunks", "_name")  # Attributes of a dask array that are computed on demand.
 _GRAIN = 2**20  # Bytes of the rows of a chunk that are read together.
-_FEW = 200  # Most blocks along a dimension for which a layer lists their lengths in its repr.
 
 
 def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
@@ -92,8 +92,11 @@ class Source:
         return self.reading(self.name, self.view)
 
     def reading(self, name: str, view: tuple[Along, ...]) -> Blockwise:
-        """The layer that reads a selection."""
-        return read_layer(Reader(self.read, self.source), name, view)
+        """The layer that reads a selection in blocks, each with one task."""
+        reader, parts = Reader(self.read, self.source), Selections(name, view)
+        index = tuple(range(len(parts.numblocks)))
+        made = blockwise(getter, name, index, reader, None, parts, index, numblocks={}, _data_producer=True)
+        return cast("Blockwise", made)
 
     @cached_property
     def grains(self) -> list[Steps | Edges] | None:
@@ -122,7 +125,7 @@ def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Arra
     meta = np.empty((0,) * len(left), source.dtype)
     if config.get("array_plugins", ()):
         name = _name(source, view)
-        return da.Array(_graph(source, view), name, chunks=_lengths(source, view), meta=meta)
+        return da.Array(_graph(source, view), name, chunks=_lengths(view), meta=meta)
     made = object.__new__(ZarrArray)
     made._meta, made._cached_keys = meta, None
     shape, numblocks = tuple([along.count for along in left]), tuple([along.number for along in left])
@@ -138,13 +141,13 @@ def _name(source: Source, view: tuple[Along, ...]) -> str:
     return f"{source.prefix}-{tokenize(source.name, parts)}"
 
 
-def _lengths(source: Source, view: tuple[Along, ...]) -> BlockChunks:
+def _lengths(view: tuple[Along, ...]) -> BlockChunks:
     """Lengths of the blocks of the dask array along each dimension."""
     return tuple([along.lengths for along in view if not along.drop])
 
 
 def _graph(source: Source, view: tuple[Along, ...]) -> HighLevelGraph:
-    """The layer that reads and the one that selects, annotated for dask's reprs."""
+    """The layer that reads and, unless all that is read is selected, the one that selects."""
     read = view if view == source.view else to_read(view, source.view, source.grains)
     name, reading = _name(source, view), _name(source, read)
     layers: dict[str, Any] = {reading: source.layer if read == source.view else source.reading(reading, read)}
@@ -152,22 +155,11 @@ def _graph(source: Source, view: tuple[Along, ...]) -> HighLevelGraph:
     if name != reading:
         layers[name] = SelectLayer(name, reading, read, view)
         dependencies[name] = {reading}
-    left = [along for along in view if not along.drop]
-    shape = tuple([along.count for along in left])
-    told: dict[str, Any] = {"shape": shape, "dtype": source.dtype, "type": "dask.array.core.Array"}
-    if max((along.number for along in left), default=0) <= _FEW:
-        told["chunks"] = _lengths(source, view)
-    layers[name].collection_annotations = told
     return HighLevelGraph(layers, dependencies)
 
 
 def read_in_chunks(
-    read: Read,
-    source: Any,
-    dtype: np.dtype[Any],
-    chunks: Sequence[tuple[int, ...]],
-    prefix: str,
-    identity: Any,
+    read: Read, source: Any, dtype: np.dtype[Any], chunks: BlockChunks, prefix: str, identity: Any
 ) -> da.Array:
     """A dask array with the given chunks.
 
@@ -175,30 +167,35 @@ def read_in_chunks(
     ----------
     read, source, dtype, prefix
         See :class:`Source`.
-    chunks : sequence of tuple of int
+    chunks : tuple of tuple of int
     identity : object
         Identifies the values; passed to dask's ``tokenize``.
     """
     check_dask()
-    blocks = [as_blocks(along) for along in chunks]
-    known = [each for each in blocks if each is not None]
-    if len(known) < len(blocks):
-        return in_regions(read, source, dtype, tuple(chunks), f"{prefix}-{tokenize(identity, chunks)}")
-    view = tuple([every(each, sum(along)) for each, along in zip(known, chunks, strict=True)])
+    blocks = blocks_of(chunks)
 
     def name() -> str:
-        return f"{prefix}-{tokenize(identity, repr(known))}"
+        return f"{prefix}-{tokenize(identity, repr(blocks))}"
 
-    return zarr_array(Source(read, source, dtype, view, prefix, name))
+    return in_blocks(read, source, dtype, tuple(map(sum, chunks)), blocks, prefix, name)
 
 
-def in_regions(read: Read, source: Any, dtype: np.dtype[Any], chunks: BlockChunks, name: str) -> da.Array:
-    """A dask array whose blocks may be empty."""
-    index = tuple(range(len(chunks)))
-    parts = Regions(chunks, (0,) * len(chunks))
+def in_blocks(
+    read: Read,
+    source: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    blocks: Blocks,
+    prefix: str,
+    name: str | Callable[[], str],
+) -> da.Array:
+    """A dask array of all values of a source; see :class:`Source`."""
+    if isinstance(blocks, list):
+        return zarr_array(Source(read, source, dtype, tuple(map(every, blocks, shape)), prefix, name))
+    name, index = name if isinstance(name, str) else name(), tuple(range(len(blocks)))
+    parts = Regions(blocks, (0,) * len(blocks))
     layer = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)
-    graph = HighLevelGraph({name: layer}, {name: set()})
-    return da.Array(graph, name, chunks, meta=np.empty((0,) * len(chunks), dtype))
+    return da.Array(HighLevelGraph({name: layer}, {name: set()}), name, blocks, dtype=dtype)
 
 
 class _EqualToDasks(type):
@@ -237,7 +234,7 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
 
     @cached_property
     def _chunks(self) -> BlockChunks:
-        return _lengths(cast("Source", self._source), self._view)
+        return _lengths(self._view)
 
     @cached_property
     def _name(self) -> str:

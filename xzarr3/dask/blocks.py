@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -14,7 +14,7 @@ from dask.blockwise import BlockwiseDep
 from dask.utils import key_split
 
 from xzarr3.arrays import Array
-from xzarr3.dask.slicing import all_blocks, as_blocks, trimmed
+from xzarr3.dask.slicing import all_blocks, trimmed
 from xzarr3.errors import ArgumentError, one_of
 from xzarr3.grid import Edges, Grid, Steps
 
@@ -22,7 +22,9 @@ _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped into.
 _LONGEST_LABEL = 40
 _BLOCKS = 16  # Grouping leaves an array at least about this many blocks.
 
-BlockChunks = tuple[tuple[int, ...], ...]
+BlockChunks: TypeAlias = tuple[tuple[int, ...], ...]
+Blocks: TypeAlias = "list[Steps | Edges] | BlockChunks"
+"""The blocks along each dimension; dask's tuples of lengths if some blocks are empty."""
 
 
 class Regions(BlockwiseDep):
@@ -57,8 +59,15 @@ def _grouped(array: Array) -> list[Steps | Edges]:
     return axes
 
 
-def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks:
-    """The requested blocks along each dimension; as dask's tuples of lengths if some blocks are empty.
+def blocks_of(chunks: BlockChunks) -> Blocks:
+    """The blocks of a dask array."""
+    if any(len(along) > 1 and not all(along) for along in chunks):
+        return chunks
+    return [*map(all_blocks, chunks)]
+
+
+def asked_blocks(array: Array, chunks: Any) -> Blocks:
+    """The requested blocks along each dimension.
 
     Raises
     ------
@@ -70,20 +79,13 @@ def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks
     if isinstance(chunks, str) and chunks in ("grouped", *_STORED):
         asked = _grouped(array) if chunks == "grouped" else _STORED[chunks](array).axes
         return [trimmed(blocks, size) for blocks, size in zip(asked, array.shape, strict=True)]
-    if type(chunks) is int:
-        chunks = (chunks,) * array.ndim
-    if type(chunks) is tuple and len(chunks) == array.ndim and all(map(_is_length, chunks)):
-        return [
-            Steps(max(min(n, size) if n > 0 else size, 1))
-            for n, size in zip(chunks, array.shape, strict=True)
-        ]
     if isinstance(chunks, Mapping):
         chunks = _by_axis(array, chunks)
     if isinstance(chunks, (tuple, list)) and len(chunks) == array.ndim:
         chunks = tuple(_stored_lengths(array, at, along) for at, along in enumerate(chunks))
     try:
         units = array.write_chunk_sizes
-        normal: BlockChunks = normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units)
+        return blocks_of(normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units))
     except (ValueError, NotImplementedError) as error:  # dask cannot tell the size of objects
         if not isinstance(chunks, str):
             raise
@@ -91,8 +93,6 @@ def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks
             f"chunks={chunks!r}; accepted: 'grouped', 'units', 'chunks', and, unless the dtype is object, "
             "'auto' or a size as '16 MiB'"
         ) from error
-    blocks = [as_blocks(along) for along in normal]
-    return normal if None in blocks else cast("list[Steps | Edges]", blocks)
 
 
 _STORED: dict[str, Callable[[Array], Grid]] = {
@@ -131,13 +131,9 @@ def _stored_lengths(array: Array, axis: int, along: Any) -> Any:
     return along
 
 
-def _is_length(length: object) -> bool:
-    return type(length) is int and (length > 0 or length == -1)
-
-
-def label(array: Array) -> str:
+def label(array: Array, joint: str = "-") -> str:
     """The name of an array as a part of task names; dashboards show it up to the first non-letter."""
-    name = re.sub("[^A-Za-z0-9]+", "-", array.path.rpartition("/")[2])[:_LONGEST_LABEL].strip("-")
+    name = re.sub("[^A-Za-z0-9]+", joint, array.path.rpartition("/")[2])[:_LONGEST_LABEL].strip(joint)
     return name or "root"
 
 
@@ -168,7 +164,7 @@ def writing_label(array: Array) -> str:
     >>> [writing_label(create_array(MemoryStore(), name, shape=1, dtype="i4")) for name in ("sst", "t2m")]
     ['write-zarr-sst', 't2m-write-zarr']
     """
-    word = re.sub("[^A-Za-z0-9]+", "_", array.path.rpartition("/")[2])[:_LONGEST_LABEL].strip("_") or "root"
+    word = label(array, "_")
     name = f"write-zarr-{word}"
     return name if key_split(name) == name else f"{word}-write-zarr"
 

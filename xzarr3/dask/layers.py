@@ -9,16 +9,12 @@ is decided by :func:`xzarr3.dask.slicing.to_read`.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-import numpy as np
 from dask._task_spec import GraphNode, Task, TaskRef
 from dask.array.chunk import getitem
-from dask.array.core import getter
 from dask.base import clone_key
-from dask.blockwise import Blockwise, blockwise
 from dask.graph_manipulation import chunks as manipulation
 from dask.highlevelgraph import Layer, MaterializedLayer
 
@@ -84,14 +80,6 @@ class Reader:
         return self.read(self.source, parts)
 
 
-def read_layer(reader: Reader, name: str, view: tuple[Along, ...]) -> Blockwise:
-    """The layer that reads a selection of a source in blocks, each with one task."""
-    parts = Selections(name, view)
-    index = tuple(range(len(parts.numblocks)))
-    made = blockwise(getter, name, index, reader, None, parts, index, numblocks={}, _data_producer=True)
-    return cast("Blockwise", made)
-
-
 class SelectLayer(LazyLayer):
     """A selection from the blocks that a reading layer reads.
 
@@ -133,26 +121,13 @@ class SelectLayer(LazyLayer):
     def make(self) -> dict[Key, Task]:
         return dict(task for key in self.get_output_keys() for task in self._made(key))
 
-    def __contains__(self, key: object) -> bool:
-        numbers = self.parts.numblocks
-        return (
-            type(key) is tuple
-            and len(key) == 1 + len(numbers)
-            and key[0] == self.name
-            and all(
-                isinstance(at, int | np.integer) and 0 <= at < number  # dask's vindex has numpy's integers
-                for at, number in zip(key[1:], numbers, strict=True)
-            )
-        )
-
     def get_output_keys(self) -> Set[Key]:
-        """The keys of all blocks."""
-        return {(self.name, *idx) for idx in itertools.product(*map(range, self.parts.numblocks))}
+        """The keys of all blocks, without their tasks."""
+        return {*itertools.product([self.name], *map(range, self.parts.numblocks))}
 
     def cull(self, keys: set[Key], all_hlg_keys: Collection[Key]) -> tuple[Layer, Mapping[Key, set[Key]]]:
         """The layer with the tasks of some blocks only."""
-        few = math.prod(self.parts.numblocks) < len(keys)
-        mine = [key for key in (self.get_output_keys() if few else keys) if key in keys and key in self]
+        mine = (key for key in keys if isinstance(key, tuple) and key[0] == self.name)
         tasks = dict(task for key in mine for task in self._made(key))
         needed = {key: set(task.dependencies) for key, task in tasks.items()}
         return MaterializedLayer(tasks, annotations=self.annotations), needed

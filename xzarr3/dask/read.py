@@ -17,9 +17,8 @@ from dask.base import tokenize
 
 from xzarr3.api import open_array
 from xzarr3.arrays import Array
-from xzarr3.dask.array import Source, in_regions, read_block, zarr_array
+from xzarr3.dask.array import in_blocks, read_block
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
-from xzarr3.dask.slicing import every
 from xzarr3.errors import short_traceback
 from xzarr3.options import Missing, check_missing
 from xzarr3.stores import StoreLike
@@ -108,12 +107,6 @@ def from_zarr(
         array = copy(source)
         array.missing = check_missing(missing)
     blocks = asked_blocks(array, chunks)
-    # The array's token covers the lengths of its stored units, so blocks equal to these are left out.
-    units = asked_blocks(array, "units")
-    told = [None if asked == unit else asked for asked, unit in zip(blocks, units, strict=True)]
-    if name is None:
-        name = f"read-zarr-{label(array)}-{tokenize(array, repr(told))}"
-    if isinstance(blocks, tuple):
-        return in_regions(read_block, array, array.dtype, blocks, name)
-    view = tuple(map(every, blocks, array.shape))
-    return zarr_array(Source(read_block, array, array.dtype, view, f"read-zarr-{label(array)}", name))
+    prefix = f"read-zarr-{label(array)}"
+    name = f"{prefix}-{tokenize(array, repr(blocks))}" if name is None else name
+    return in_blocks(read_block, array, array.dtype, array.shape, blocks, prefix, name)

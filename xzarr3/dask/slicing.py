@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from dask.blockwise import BlockwiseDep
 
 from xzarr3.grid import Edges, Steps
@@ -79,11 +78,9 @@ class Along:
         """Number of blocks; one if nothing is selected."""
         if self.count <= 1:
             return 1
-        if self._bounds is not None:
+        if isinstance(self.blocks, Edges):
             return len(self._bounds) - 1
-        if self._single:
-            return self.count
-        return abs(self._last - self.first) + 1
+        return self.count if self._single else abs(self._last - self.first) + 1
 
     @cached_property
     def first(self) -> int:
@@ -100,13 +97,16 @@ class Along:
         return abs(self.step) >= self.blocks.longest
 
     @cached_property
-    def _bounds(self) -> list[int] | None:
-        """Positions in the selection where each block begins and the last ends; for uneven blocks only."""
+    def _bounds(self) -> list[int]:
+        """Positions in the selection where each block begins and the last ends."""
+        if self._single:
+            return [*range(self.count + 1)]
+        low, high = sorted((self.first, self._last))
         if isinstance(self.blocks, Steps):
-            return None
-        low, high = sorted((self.start, self.start + (self.count - 1) * self.step))
-        edges = np.concatenate([[0], np.cumsum(self.blocks.lengths(high + 1))]).astype(np.int64)
-        edges = edges[np.searchsorted(edges, low, side="right") - 1 :]
+            edges = np.arange(low, high + 2, dtype=np.int64) * self.blocks.length
+        else:
+            lengths = self.blocks.lengths(self.blocks.start(high + 1))
+            edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)[low:]
         found = self._position(edges if self.step > 0 else edges[::-1])
         return np.unique(np.clip(found, 0, self.count)).tolist()  # type: ignore[no-any-return]
 
@@ -120,10 +120,10 @@ class Along:
         """Positions in the selection where a block begins and ends."""
         if self.count <= 1:
             return 0, self.count
-        if self._bounds is not None:
-            return self._bounds[at], self._bounds[at + 1]
         if self._single:
             return at, at + 1
+        if isinstance(self.blocks, Edges):
+            return self._bounds[at], self._bounds[at + 1]
         block, before = (self.first + at, 0) if self.step > 0 else (self.first - at, 1)
         begin = self._position(self.blocks.start(block + before))
         end = self._position(self.blocks.start(block + 1 - before))
@@ -152,21 +152,7 @@ class Along:
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """Number of elements of each block."""
-        if self.count <= 1:
-            return (self.count,)
-        if self._bounds is not None:
-            return tuple(np.diff(self._bounds).tolist())
-        number, length = self.number, self.blocks.longest
-        if self._single:
-            return (1,) * number
-        first, last = self.bounds(0)[1], self.bounds(number - 1)[0]
-        if number == 1:
-            return (self.count,)
-        if abs(self.step) == 1:
-            return (first,) + (length,) * (number - 2) + (self.count - last,)
-        edges = np.arange(min(self.first, self._last), max(self.first, self._last) + 2) * length
-        found: npt.NDArray[np.int64] = self._position(edges if self.step > 0 else edges[::-1])
-        return tuple(np.diff(np.clip(found, 0, self.count)).tolist())
+        return (self.count,) if self.number == 1 else tuple(np.diff(self._bounds).tolist())
 
 
 def to_read(
@@ -244,25 +230,18 @@ class Selections(BlockwiseDep):
         return "xzarr3.dask.Selections", self.name
 
     def __getitem__(self, idx: tuple[int, ...]) -> tuple[Part, ...]:
-        if len(idx) == len(self.view):
-            return tuple([along.part(at) for along, at in zip(self.view, idx, strict=True)])
         places = iter(idx)
         return tuple([along.part(0 if along.drop else next(places)) for along in self.view])
 
 
-def as_blocks(lengths: Sequence[int]) -> Steps | Edges | None:
-    """Blocks from dask's tuple of lengths; None if there are several and one of them is empty.
+def all_blocks(lengths: Sequence[int]) -> Steps | Edges:
+    """Blocks from dask's tuple of lengths, also with empty ones; only ``start`` is valid for these.
 
     Examples
     --------
-    >>> as_blocks((4, 4, 2)), as_blocks((2, 4, 4)), as_blocks((4, 0))
-    (Steps(length=4), Edges(runs=((2, 1), (4, 2))), None)
+    >>> all_blocks((4, 4, 2)), all_blocks((2, 4, 4))
+    (Steps(length=4), Edges(runs=((2, 1), (4, 2))))
     """
-    return all_blocks(lengths) if len(lengths) == 1 or all(lengths) else None
-
-
-def all_blocks(lengths: Sequence[int]) -> Steps | Edges:
-    """Blocks from dask's tuple of lengths, also with empty ones; only ``start`` is valid for these."""
     if len(lengths) <= 1:
         return Steps(max(sum(lengths), 1))
     equal = lengths.count(lengths[0]) if lengths[0] else 0
@@ -281,18 +260,4 @@ def trimmed(blocks: Steps | Edges, size: int) -> Steps | Edges:
     """
     if isinstance(blocks, Steps):
         return Steps(max(min(blocks.length, size), 1))
-    if blocks.total == size and len(blocks.runs) > 2:
-        return blocks
-    runs: list[tuple[int, int]] = []
-    left = size
-    for length, number in blocks.runs:
-        if left <= 0:
-            break
-        full, rest = divmod(left, length)
-        for run in [(length, number)] if full >= number else [(length, full), (rest, 1)]:
-            if all(run):
-                same = runs and runs[-1][0] == run[0]
-                runs[-1:] = [(run[0], runs[-1][1] + run[1])] if same else [*runs[-1:], run]
-        left -= length * number
-    even = len(runs) == 1 or (len(runs) == 2 and runs[1][1] == 1 and runs[1][0] < runs[0][0])
-    return Steps(runs[0][0] if runs else 1) if even or not runs else Edges(tuple(runs))
+    return all_blocks(blocks.lengths(size))

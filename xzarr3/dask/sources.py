@@ -57,8 +57,7 @@ class ReadLocations:
     """
 
     def __init__(self) -> None:
-        self._identities: dict[int, tuple[Store, object]] = {}
-        self._resolved: dict[tuple[str, str], str] = {}
+        self._resolved = cache(os.path.realpath)
         # Holds the searched objects, so that no other object gets the same id().
         self._searched: dict[int, tuple[object, frozenset[Place]]] = {}
 
@@ -68,31 +67,14 @@ class ReadLocations:
 
     def at(self, store: Store, path: str) -> Place:
         """Location of a node: equal for stores of different parts of a directory, and for cached stores."""
-        match self._identity(store):
+        match _identity(store):
             case ("LocalStore", str(root)):
-                return self._local(root, path)
+                return "LocalStore", self._resolved(os.path.join(root, path))
             case ("ObjectStore" | "FsspecStore" as kind, str(one), str(other)):
                 top, rest = (one, other) if kind == "FsspecStore" else (other, one)
                 return (kind, rest), "/".join(part for part in (top.strip("/"), path) if part)
             case identity:
                 return identity, path
-
-    def _identity(self, store: Store) -> object:
-        known = self._identities.get(id(store))
-        if known is None:
-            found = store.identity
-            while isinstance(found, tuple) and len(found) == 2 and found[0] != BEHIND:
-                if not isinstance(found[1], tuple):
-                    break
-                found = found[1]
-            known = self._identities[id(store)] = store, found
-        return known[1]
-
-    def _local(self, root: str, path: str) -> Place:
-        known = self._resolved.get((root, path))
-        if known is None:
-            known = self._resolved[root, path] = os.path.realpath(os.path.join(root, path))
-        return "LocalStore", known
 
     def read_in(self, layers: Mapping[str, object]) -> set[Place]:
         """Locations of all stored arrays that layers refer to.
@@ -104,15 +86,18 @@ class ReadLocations:
     def _read_by(self, layer: object) -> frozenset[Place]:
         known = self._searched.get(id(layer))
         if known is None:
-            known = self._searched[id(layer)] = layer, frozenset(self._found_in(layer))
+            nodes = map(_located, _arrays_in(_arguments(layer)))
+            known = layer, frozenset(self.at(*node) for node in nodes if node is not None)
+            self._searched[id(layer)] = known
         return known[1]
 
-    def _found_in(self, layer: object) -> Iterator[Place]:
-        for each in _arrays_in(_arguments(layer)):
-            if isinstance(each, Array):
-                yield self.of(each)
-            elif (found := _located(each)) is not None:
-                yield self.at(*found)
+
+def _identity(store: Store) -> object:
+    """What names the location of a store, or of the store that it shows in another way."""
+    found = store.identity
+    while isinstance(found, tuple) and len(found) == 2 and found[0] != BEHIND and isinstance(found[1], tuple):
+        found = found[1]
+    return found
 
 
 def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
@@ -120,16 +105,17 @@ def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
     places = ReadLocations()
     where, top = places.at(store, path)
 
-    def is_below(place: Place) -> bool:
-        return place[0] == where and (
-            not top or place[1] == top or place[1].startswith(f"{top.rstrip('/')}/")
-        )
-
-    return [any(map(is_below, places.read_in(source.dask.layers))) for source in sources]
+    above = f"{top.rstrip('/')}/" if top else ""
+    return [
+        any(at == where and f"{node}/".startswith(above) for at, node in places.read_in(source.dask.layers))
+        for source in sources
+    ]
 
 
 def _located(array: Any) -> tuple[Store, str] | None:
-    """The store and the path of a zarr-python array; None if its store cannot be opened here."""
+    """The store and the path of an array; None if the store of zarr-python cannot be opened here."""
+    if isinstance(array, Array):
+        return array.store, array.path
     try:
         return locate_node(array, "")
     except (TypeError, Xzarr3Error):
@@ -154,48 +140,41 @@ def _arguments(layer: Any) -> Iterable[object]:
 
 
 @cache
-def _kind(of: Any) -> type:
-    """How objects of a type are searched."""
-    for kind in (Task, list, tuple, set, frozenset, dict, np.ndarray, FunctionType, Array):
+def _kind(of: Any) -> type | None:
+    """How objects of a type are searched; None if they hold no array."""
+    for kind in (Task, list, tuple, set, frozenset, dict, np.ndarray):
         if issubclass(of, kind):
-            return list if kind in (tuple, set, frozenset) else kind
+            return kind
     closed = issubclass(of, _PLAIN) or of.__module__.partition(".")[0] in _CLOSED_PACKAGES
-    return type(None) if closed else object
+    return None if closed else object
 
 
 def _arrays_in(values: Iterable[object]) -> Iterator[Any]:
     """All stored arrays, of this library and of zarr-python, that values hold."""
-    seen: dict[int, Any] = {}  # Holds the objects, so that no other object gets the same id().
+    seen: dict[int, object] = {}  # Holds the objects, so that no other object gets the same id().
     left: list[Any] = [*values]
     while left:
         value = left.pop()
         of: Any = type(value)
         kind = _kind(of)
-        if kind is type(None):
-            continue
         if kind is Task:  # Of which there may be very many, and each is met once.
-            left += value.args
-            left += (value.func, *value.kwargs.values())
-            continue
-        if id(value) in seen or (kind is list and _SIMPLE.issuperset(map(type, value))):
-            continue
-        seen[id(value)] = value
-        if kind is list:
-            left += value
-        elif is_array(value):
-            yield value
-        elif kind is dict:  # No other mapping: iterating over a layer makes all its tasks.
-            left += value.values()
-        else:
-            left += _held_by(value)
+            left += (value.func, *value.args, *value.kwargs.values())
+        elif kind is not None and id(value) not in seen:
+            seen[id(value)] = value
+            if is_array(value):
+                yield value
+            elif kind is dict:  # No other mapping: iterating over a layer makes all its tasks.
+                left += value.values()
+            elif kind is object or kind is np.ndarray:
+                left += _held_by(value)
+            elif not _SIMPLE.issuperset(map(type, value)):
+                left += value
 
 
 def is_array(value: object) -> bool:
     """Whether this is a stored array of this library or of zarr-python."""
-    return isinstance(value, Array) or _is_of_zarr_python(value)
-
-
-def _is_of_zarr_python(value: object) -> bool:
+    if isinstance(value, Array):
+        return True
     return type(value).__module__.startswith("zarr.") and hasattr(value, "store_path")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -127,8 +127,6 @@ def is_aligned(units: Steps | Edges, start: int, blocks: Positions) -> bool:
     """Whether no stored unit contains elements of two blocks; the first block begins at ``start``."""
     size = blocks[-1]
     inner = blocks[(blocks > 0) & (blocks < size)] + start
-    if isinstance(units, Steps):
-        return not np.any(inner % units.length)
     return bool(np.all(within_units(units, inner)[0] == inner))
 
 
@@ -151,20 +149,18 @@ def plan_axes(
     aligned = [is_aligned(*each) for each in zip(units, starts, blocks, strict=True)]
     if all(aligned) or not all(int(edges[-1]) for edges in blocks):
         return [AxisTiles(edges, edges) for edges in blocks]
-    by_unit = [
-        distinct(edges) if fits else _unit_edges(grid, start, int(edges[-1]))
-        for grid, start, edges, fits in zip(units, starts, blocks, aligned, strict=True)
-    ]
-    chosen = by_unit
-    if _mean_bytes(by_unit, itemsize) < _WORTH:
-        chosen = [
-            distinct(edges) if fits else _near_edges(grid, start, edges)
-            for grid, start, edges, fits in zip(units, starts, blocks, aligned, strict=True)
-        ]
-        chosen = _grouped(chosen, itemsize)
+    grids = list(zip(units, starts, strict=True))
+
+    def cut(how: Callable[[Steps | Edges, int, Positions], Positions]) -> list[Positions]:
+        each = zip(grids, blocks, aligned, strict=True)
+        return [np.unique(edges) if fits else how(*grid, edges) for grid, edges, fits in each]
+
+    chosen = cut(_unit_edges)
+    if _mean_bytes(chosen, itemsize) < _WORTH:
+        chosen = _grouped(cut(_near_edges), itemsize)
     whole = itemsize * math.prod(int(edges[-1]) for edges in blocks)
     limit = max(min(_LARGEST, whole // _ENOUGH), _mean_bytes(blocks, itemsize), _WORTH)
-    chosen = _cut(chosen, list(zip(units, starts, strict=True)), itemsize, limit)
+    chosen = _cut(chosen, grids, itemsize, limit)
     return [*map(AxisTiles, chosen, blocks)]
 
 
@@ -172,8 +168,9 @@ def _mean_bytes(edges: Sequence[Positions], itemsize: int) -> float:
     return itemsize * math.prod(int(along[-1]) / max(len(along) - 1, 1) for along in edges)
 
 
-def _unit_edges(units: Steps | Edges, start: int, size: int) -> Positions:
+def _unit_edges(units: Steps | Edges, start: int, blocks: Positions) -> Positions:
     """The edges of stored units within a region, and the ends of the region."""
+    size = int(blocks[-1])
     stop = start + size
     if isinstance(units, Steps):
         first = start - start % units.length + units.length
@@ -190,13 +187,7 @@ def _near_edges(units: Steps | Edges, start: int, blocks: Positions) -> Position
     inner = blocks[(blocks > 0) & (blocks < size)] + start
     low, high = within_units(units, inner)
     near = np.where(inner - low <= high - inner, low, high) - start
-    return distinct(np.concatenate([[0], near[(near > 0) & (near < size)], [size]]).astype(np.int64))
-
-
-def distinct(edges: Positions) -> Positions:
-    """Edges without repetitions, so without empty pieces."""
-    kept: Positions = edges[np.concatenate([[True], edges[1:] != edges[:-1]])]
-    return kept
+    return np.unique(np.concatenate([[0], np.clip(near, 0, size), [size]]).astype(np.int64))
 
 
 def _grouped(edges: Sequence[Positions], itemsize: int) -> list[Positions]:
@@ -222,7 +213,7 @@ def _cut(
         if factor <= 1:
             break
         wanted = max(int(longest[axis] / factor), 1)
-        finer = _unit_edges(*grids[axis], int(chosen[axis][-1]))
+        finer = _unit_edges(*grids[axis], chosen[axis])
         chosen[axis] = _runs(chosen[axis], finer, wanted)
     return chosen
 
