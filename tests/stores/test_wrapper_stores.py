@@ -22,7 +22,7 @@ class Noting(Store):
 
     traits = Traits(
         concurrency=7, request_bytes=123, over_read=1.5, conditional="service", erases_conditionally=False,
-        conflict_deadline=9.0, visible="at commit", durable=True, tells_changes=True,
+        conflict_deadline=9.0, visible="at commit", durable=True, tells_changes=True, browsable=True,
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -51,6 +51,7 @@ class DocumentView(Store):
         self.traits = Traits(
             read_only=store.read_only,
             operations=("get", "list") if store.listable else ("get",),
+            browsable=store.traits.browsable,
             concurrency=store.concurrency,
         )
         self._store = store
@@ -206,7 +207,10 @@ def parse_and_warn(format: Format, held: Held, path: str) -> NodeMetadata:
 
 def _is_implied(store: Store, format: Format, path: str) -> bool:
     """Whether a group without a document is implied by nodes below it."""
-    return format.implicit_groups and store.listable and any(store.list_dir(format.keys(path).listing))
+    if format.implicit_groups and (store.listable or store.traits.browsable):
+        with suppress(StoreCapabilityError):  # A web server that does not show this folder.
+            return any(store.list_dir(format.keys(path).listing))
+    return False
 
 
 def exists(store: Store, format: Format, path: str) -> bool:
@@ -366,15 +370,19 @@ def _list_group(store: Store, format: Format, path: str) -> tuple[set[str], set[
     Raises
     ------
     StoreCapabilityError
-        If the store cannot list.
+        If the store can neither list nor browse.
     """
-    if store.listable:
-        return store.list_dir(format.keys(path).listing)
+    why: StoreCapabilityError | None = None
+    if store.listable or store.traits.browsable:
+        try:
+            return store.list_dir(format.keys(path).listing)
+        except StoreCapabilityError as error:
+            why = error
     raise StoreCapabilityError(
         f"{store} cannot list, so the members of the group '/{path}' are unknown; consolidate the metadata "
         "of the group where its files can be written (xzarr3.consolidate_metadata(), or xzarr3 consolidate "
         "in a shell), or open nodes by path, as in open_array(store, path) and group[name]"
-    )
+    ) from why
 
 
 def children(store: Store, format: Format, path: str) -> list[str]:

@@ -102,6 +102,11 @@ class Traits(msgspec.Struct, frozen=True):
     """Whether writes are refused."""
     operations: tuple[str, ...] = ("get", "put", "erase", "list")
     """Those of the four operations that the place permits; the class must have the methods as well."""
+    browsable: bool = False
+    """Whether ``list_dir`` may work although the store cannot list, as with pages of a web server.
+
+    What they show is enough to find the nodes in a group, and nothing is erased or counted by it.
+    """
     concurrency: int = 1
     """How many requests are worth having in flight at once; 1 where a request has no latency."""
     request_bytes: int = 2**20

@@ -239,7 +239,7 @@ def _list_dir(method: Method) -> Method:
     @wraps(method)
     def list_dir(store: Store, prefix: str) -> tuple[Names, Names]:
         check_prefix(prefix)
-        if not store.listable:
+        if not (store.listable or store.traits.browsable):
             raise StoreCapabilityError(
                 f"{store} cannot be listed; use keys by name, or consolidated metadata"
             )

@@ -68,6 +68,7 @@ _SIGNS = (
 )
 _NO_ACCESS = "pass credentials, anon=True for public data, or absent_status=(404, 403) if absent keys get it"
 _UNSUPPORTED = "use a service that can do this; disable_bulk_delete=True if it erases one key at a time only"
+_UNLISTED = "let the server list its folders, or use consolidated metadata, or keys by name"
 ADVICE: Final[dict[str, tuple[type[StoreError], str]]] = {
     "denied": (StorePermissionError, _NO_ACCESS),
     "credentials": (StorePermissionError, _NO_ACCESS),
@@ -75,6 +76,7 @@ ADVICE: Final[dict[str, tuple[type[StoreError], str]]] = {
     "moved": (StoreError, "pass the region of the bucket, region='...', in storage_options"),
     "unreachable": (StoreError, "correct the address, or start the server"),
     "whole": (StoreError, "use a server that sends parts of values"),
+    "unlisted": (StoreCapabilityError, _UNLISTED),
     "unsupported": (StoreCapabilityError, _UNSUPPORTED),
 }
 """By the kind of a failure: the error to raise, and what to do."""
@@ -96,7 +98,7 @@ class Failure:
         ``"busy"`` if another change of the same key is in progress, ``"beyond"`` for a range behind the end,
         ``"whole"`` for an answer that ignores the range, ``"unsupported"``, ``"moved"``, ``"unreachable"`` if
         no connection was made, ``"broken"`` if it ended early, ``"other"`` for an answer that is not about
-        the key.
+        the key, ``"unlisted"`` for an answer that is no list of a folder.
     passing : bool
         Whether the same request may succeed later.
     ambiguous : bool

@@ -30,6 +30,7 @@ from xzarr3.stores.base import Key, Names, Store, Traits, versioned
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.object.client import Answer, Client, Pace, Version, client_of
 from xzarr3.stores.object.errors import ADVICE, Failure
+from xzarr3.stores.object.listing import folder
 from xzarr3.stores.object.options import Recipe, Settings, of_ready, parse
 from xzarr3.stores.values import ABSENT, ANY, Scratch, Value, check_range, steady
 
@@ -59,8 +60,9 @@ class ObjectStore(Store):
     Accepted URLs: ``s3://``, ``gs://`` and ``az://`` (also ``s3a``, ``gcs``, ``abfs``, ``abfss``) with a
     bucket or container and a path, which is taken literally, ``%`` and ``#`` included;
     ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. An ``https://`` URL
-    of S3 or Azure counts as a web server too. A web server is read only and cannot be listed, so that a group
-    needs consolidated metadata.
+    of S3 or Azure counts as a web server too. A web server is read only and cannot be listed. If it shows
+    folders as HTML pages, as the servers of Python, nginx, Apache and lighttpd can, :meth:`list_dir` reads
+    these pages, so that the nodes in a group are found. Otherwise a group needs consolidated metadata.
 
     Where the options name no endpoint, region or account, the environment does (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AZURE_STORAGE_ACCOUNT_NAME`` and similar variables). It is read when the store is made,
@@ -162,6 +164,7 @@ class ObjectStore(Store):
         self.traits = Traits(
             read_only=told.read_only or is_web,
             operations=("get",) if is_web else Traits().operations,
+            browsable=is_web,
             conditional="service" if is_compared else "threads",
             erases_conditionally=not is_compared,
             durable=self._recipe.kind in ("s3", "gs", "az"),
@@ -447,6 +450,8 @@ class ObjectStore(Store):
 
     def list_dir(self, prefix: str) -> tuple[Names, Names]:
         self._path(prefix[:-1])
+        if self.traits.browsable:
+            return self._list_page(prefix)
         within, start = self._prefix + prefix, len(self._prefix)
         found = self._use().request(lambda lib, store: lib.list_with_delimiter(store, within or None), "list")
         listed = self._sure("list", prefix, found)
@@ -454,6 +459,14 @@ class ObjectStore(Store):
         folders = {f"{path.rstrip('/')}/" for path in listed["common_prefixes"]} - {within}
         keys = {path[start:] for path in self._objects(within, sizes)}
         return keys, {path[start:] for path in folders if path.startswith(within)}
+
+    def _list_page(self, prefix: str) -> tuple[Names, Names]:
+        """The names on the page with which a web server lists a folder."""
+        client, told = self._recipe.arguments["client_options"], self._settings
+        asked = self._recipe.address, prefix, client.get("default_headers", {}), told.timeout, told.deadline
+        found = self._use().request(lambda obstore, store: folder(*asked), "list")
+        names, folders = self._sure("list", prefix, found)
+        return {prefix + name for name in names}, {f"{prefix}{name}/" for name in folders}
 
 
 class _ObjectValue(Value):
@@ -473,7 +486,7 @@ class _ObjectValue(Value):
 
     @property
     def version(self) -> object | None:
-        known, is_web = self._known, self._store._recipe.kind == "http"
+        known, is_web = self._known, self._store.traits.browsable
         # A web server may give the same tag to two values stored within one second.
         is_new = known.modified is not None and datetime.now(UTC) - known.modified < _SETTLED
         return known.version if known.is_named and not (is_web and is_new) else None

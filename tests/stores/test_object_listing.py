@@ -1,0 +1,257 @@
+"""Folders of web servers, as they show them on HTML pages: what is read of these, and what is refused."""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xzarr3
+from xzarr3 import MemoryStore, StoreCapabilityError, StoreError
+from xzarr3.stores import ReadOnlyStore, WrapperStore
+from xzarr3.stores.object.errors import AnswerError
+from xzarr3.stores.object.listing import names_on
+
+pytest.importorskip("obstore")
+
+URL = "http://host:1/data/x.zarr/"
+LONG = "a_very_long_name_of_a_variable_that_nginx_cuts_off"
+PYTHON = """<!DOCTYPE HTML>
+<html lang="en"><head><meta charset="utf-8"><title>Directory listing for /data/x.zarr/</title></head>
+<body><h1>Directory listing for /data/x.zarr/</h1><hr><ul>
+{}
+</ul><hr></body></html>
+"""
+NGINX = f"""<html>\r
+<head><title>Index of /data/x.zarr/</title></head>\r
+<body>\r
+<h1>Index of /data/x.zarr/</h1><hr><pre><a href="../">../</a>\r
+<a href="{LONG}/">a_very_long_name_of_a_variable_tha..&gt;</a> 01-Jan-2026 10:00      -\r
+<a href="sst%3Amean/">sst:mean/</a>                  01-Jan-2026 10:00                   -\r
+<a href="zarr.json">zarr.json</a>                  01-Jan-2026 10:00                 171\r
+</pre><hr></body>\r
+</html>\r
+"""
+APACHE = """<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 3.2 Final//EN">
+<html>
+ <head>
+  <title>Index of /data/x.zarr</title>
+ </head>
+ <body>
+<h1>Index of /data/x.zarr</h1>
+  <table>
+   <tr><th><img src="/icons/blank.gif" alt="[ICO]"></th><th><a href="?C=N;O=D">Name</a></th></tr>
+<tr><td><a href="/data/">Parent Directory</a></td><td>&nbsp;</td></tr>
+<tr><td><a href="./sst:mean/">sst:mean/</a></td><td align="right">  - </td></tr>
+<tr><td><a href="t&amp;u/">t&amp;u/</a></td><td align="right">  - </td></tr>
+<tr><td><a href="zarr.json">zarr.json</a></td><td align="right">171 </td></tr>
+</table>
+<address>Apache/2.4.62 (Debian) Server at <a href="mailto:me@host">host</a> Port 80</address>
+</body></html>
+"""
+
+
+def linked(*links: str) -> str:
+    """A page of Python's server with links."""
+    return PYTHON.format("\n".join(f'<li><a href="{link}">name</a></li>' for link in links))
+
+
+def test_names_on_pages_of_servers() -> None:
+    assert names_on(linked("a/", "%C3%A9%20b/", "zarr.json"), URL) == ({"zarr.json"}, {"a", "\u00e9 b"})
+    assert names_on(NGINX, URL) == ({"zarr.json"}, {LONG, "sst:mean"})
+    assert names_on(APACHE, URL) == ({"zarr.json"}, {"sst:mean", "t&u"})
+    assert names_on(linked(), URL) == (set(), set())
+
+
+HOSTILE = [
+    *("", "/", ".", "./", "..", "../", "../x/", "../../etc/passwd", "/etc/passwd", "/data/y.zarr/", "x/y/"),
+    *(
+        "%2e%2e/",
+        "%2E%2E",
+        ".%2e/",
+        "a%2Fb",
+        "..%2f..%2fetc",
+        "%2Fetc/",
+        "a%00b/",
+        "a%0Ab/",
+        "%FF%FE/",
+        "./../x",
+    ),
+    *("?C=N;O=D", "x?y", "#top", "x/#y", "mailto:me", "javascript:x", "data:x", "c:/x", "file:///etc/passwd"),
+    *("http://other/data/x.zarr/a/", "//other/a/", "http://host:2/data/x.zarr/a/", "http://[", "//["),
+    *("ftp://host:1/data/x.zarr/a/", f"http://other/?to={URL}a"),
+]
+
+
+@pytest.mark.parametrize("link", HOSTILE)
+def test_names_on_takes_no_link_that_leads_elsewhere(link: str) -> None:
+    assert names_on(linked(link, "a/"), URL) == (set(), {"a"})
+
+
+REFUSED: dict[str, str] = {
+    "nothing": "",
+    "a page for a login": "<html><title>Log in</title><form>Password</form><a href='a/'>a</a></html>",
+    "a page of somebody": "<html><h1>Index of refraction</h1><a href='a/'>a</a></html>",
+    "a child by its path": linked("a/", "/data/x.zarr/b/"),
+    "a child by its URL": linked("a/", f"{URL}b"),
+    "a child by a detour": linked("a/", "b/../c/"),
+    "a child with two slashes": linked("a/", "b//"),
+    "no end": linked("a/").partition("</ul>")[0],
+}
+ENDLESS: dict[str, str] = {
+    "one name many times": linked(*["a/"] * 10**5),
+    "a long tag": linked("a/").replace("<ul>", "<a " + "x" * 10**6),
+    "many tags that do not end": linked("a/").replace("<ul>", "<a " * 10**6),
+    "many attributes": linked("a/").replace("<ul>", "<a " + "href='" * 10**6),
+    "blanks": linked("a/").replace("<h1>", "<h1>" + " " * 10**6 + "<h1>" * 10**5),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_names_on_refuses_what_is_no_whole_list(kind: str) -> None:
+    with pytest.raises(AnswerError):
+        names_on(REFUSED[kind], URL)
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_names_on_takes_time_that_grows_with_the_page_only(kind: str) -> None:
+    """A test that does not end is a failure: the square of a million letters takes hours."""
+    assert names_on(ENDLESS[kind], URL)[1] <= {"a"}
+
+
+# Served on loopback
+
+
+@contextmanager
+def serving(handler: Callable[..., Any], folder: Path) -> Iterator[str]:
+    """The URL of a server of a folder on loopback."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Python's server of a directory; pages of folders are sent if there is something else for them."""
+
+    page: Callable[[], Iterable[bytes]] | None = None
+    status = 200
+    needs = ""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+    def do_GET(self) -> None:
+        if self.needs and self.headers[self.needs] != "k":
+            self.send_error(401)
+            return
+        if self.page is None or not self.path.endswith("/"):
+            super().do_GET()
+            return
+        self.send_response(self.status)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Location", "/")
+        self.end_headers()
+        try:
+            for piece in type(self).page():  # type: ignore[misc]
+                self.wfile.write(piece)
+        except OSError:  # The reader has hung up.
+            return
+
+
+def strange(page: Callable[[], Iterable[bytes]], **said: Any) -> type[Quiet]:
+    return type("Sent", (Quiet,), {"page": staticmethod(page), **said})
+
+
+def fill(store: Any, **options: Any) -> xr.Dataset:
+    """A hierarchy without consolidated metadata."""
+    ds = xr.Dataset({"t": ("x", np.arange(10.0)), "a b": ("x", np.ones(10))}, coords={"x": np.arange(10)})
+    xzarr3.to_zarr(ds, store, consolidated=False, **options)
+    xzarr3.to_zarr(ds[["t"]], store, group="g/\u00e9", consolidated=False, **options)
+    return ds
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_groups_without_consolidated_metadata_are_found(zarr_format: Any, tmp_path: Path) -> None:
+    ds = fill(tmp_path / "x \u00e9.zarr", zarr_format=zarr_format)
+    with serving(Quiet, tmp_path) as url:
+        place = f"{url}/x \u00e9.zarr"  # Not encoded.
+        xr.testing.assert_identical(xr.open_dataset(place, engine="xzarr3").load(), ds)
+        assert set(xr.open_groups(place, engine="xzarr3")) == {"/", "/g", "/g/\u00e9"}
+        group = xzarr3.open_group(place)
+        assert sorted(group) == ["a b", "g", "t", "x"]
+        assert sorted(xzarr3.copy(place, MemoryStore())) == sorted(group)
+
+
+@pytest.mark.parametrize("needs", ["", "X-Key", "Authorization"])
+def test_list_dir_of_a_web_server(needs: str, tmp_path: Path) -> None:
+    """Also through wrappers, and with headers."""
+    for key in ("g/zarr.json", "g/a/zarr.json"):
+        xzarr3.LocalStore(tmp_path).set(key, b"{}")
+    with serving(type("Guarded", (Quiet,), {"needs": needs}), tmp_path) as url:
+        options = {"client_options": {"default_headers": {needs or "X": "k"}}}
+        store = ReadOnlyStore(WrapperStore(xzarr3.open_store(url, options)))
+        assert store.list_dir("g/") == ({"g/zarr.json"}, {"g/a/"})
+        assert (store.traits.browsable, store.listable) == (True, False)
+        with pytest.raises(StoreCapabilityError, match="cannot be listed"):
+            store.list()
+        if needs:
+            with pytest.raises(xzarr3.StorePermissionError, match="401"):
+                xzarr3.open_store(url).list_dir("g/")
+
+
+UNLISTED: dict[str, tuple[type[Quiet], str]] = {
+    "none": (strange(lambda: [b"no"], status=404), "404"),
+    "refused": (strange(lambda: [b"no"], status=403), "403"),
+    "a login": (strange(lambda: [b"<html><form>Password</form></html>"]), "no list of a folder"),
+    "elsewhere": (strange(lambda: [b""], status=302), "status 302"),
+    "no text": (strange(lambda: [b"\xff\xfe"]), "no text"),
+    "many names": (strange(lambda: [linked(*map(str, range(10**6))).encode()]), "more than"),
+    "no end": (strange(lambda: itertools.repeat(b"<a href='a/'>a</a>" * 1000)), "more than"),
+}
+
+
+@pytest.mark.parametrize("kind", UNLISTED)
+def test_list_dir_without_a_page_names_consolidated_metadata(kind: str, tmp_path: Path) -> None:
+    handler, why = UNLISTED[kind]
+    with (
+        serving(handler, tmp_path) as url,
+        pytest.raises(StoreCapabilityError, match=f"keys below 'g/'.*{why}.*consolidated"),
+    ):
+        xzarr3.open_store(url).list_dir("g/")
+
+
+def test_list_dir_gives_up_a_page_that_comes_drop_by_drop(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def drops() -> Iterator[bytes]:
+        while not done.wait(0.05):
+            yield b" "
+
+    with serving(strange(drops), tmp_path) as url:
+        try:
+            with pytest.raises(StoreCapabilityError, match="took over 1 s"):
+                xzarr3.open_store(url, {"deadline": 1}).list_dir("")
+        finally:
+            done.set()
+
+
+def test_list_dir_asks_again_for_a_page_without_its_end(tmp_path: Path) -> None:
+    pages = iter([linked("a/").partition("</body>")[0], linked("a/", "b/"), ""])
+    with serving(strange(lambda: [next(pages).encode()]), tmp_path) as url:
+        assert xzarr3.open_store(url).list_dir("") == (set(), {"a/", "b/"})
+        with pytest.raises(StoreError):
+            xzarr3.open_store(url, {"retries": 0}).list_dir("")
