@@ -142,6 +142,8 @@ class _Foreign(Codec):
 
 
 class OfNumcodecs(_Foreign):
+    """A codec of the registry of numcodecs, whose documents name it with the prefix ``numcodecs.``."""
+
     def _made(self) -> Any:
         from numcodecs import get_codec
 
