@@ -43,6 +43,8 @@ from xzarr3.codecs import (
     parse_codec,
 )
 
+pytestmark = pytest.mark.slow
+
 LIBRARIES = {"numcodecs.pcodec": "pcodec", "numcodecs.zfpy": "zfpy", "zfp": "zfpy"}
 SHAPE, CHUNKS = (3, 4), (2, 2)
 CHUNK = (0, 1)

@@ -21,6 +21,8 @@ from xzarr3.stores import ReadOnlyStore, WrapperStore
 from xzarr3.stores.object.errors import AnswerError
 from xzarr3.stores.object.listing import names_on
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("obstore")
 
 URL = "http://host:1/data/x.zarr/"
