@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _defects import FORMATS, Planter, healthy
+from _slow import slow
 
 import xzarr3
 from xzarr3.checks.report import CODES
@@ -272,7 +273,11 @@ def xzarr3_fill(value: float) -> Any:
 CASES = [(name, each) for name, (_, formats, _, _) in DEFECTS.items() for each in formats]
 
 
-@pytest.mark.parametrize(("name", "zarr_format"), CASES, ids=[f"{name}-{each}" for name, each in CASES])
+@pytest.mark.parametrize(
+    ("name", "zarr_format"),
+    [case if case[1] == DEFECTS[case[0]][1][0] else slow(*case) for case in CASES],
+    ids=[f"{name}-{each}" for name, each in CASES],
+)
 def test_a_defect_is_the_only_finding(name: str, zarr_format: Any) -> None:
     code, _, path, plant = DEFECTS[name]
     store = healthy(zarr_format)

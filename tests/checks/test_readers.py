@@ -145,7 +145,6 @@ def is_read(read: Read, store: Path, path: str, tmp_path: Path) -> bool:
 
 
 SINCE_3_13 = ("sharding_indexed", "crc32c", "bitround", "fixedscaleoffset")
-SLOW = ("xarray", "GDAL")
 
 
 def refused(name: str, store: Path, path: str) -> str | None:
@@ -154,9 +153,8 @@ def refused(name: str, store: Path, path: str) -> str | None:
     return next((why for pattern, why in REFUSED[name].items() if fnmatch(place, pattern)), None)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in INSTALLED]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INSTALLED)
 @pytest.mark.parametrize("store", STORES, ids=[path.relative_to(DATA).as_posix() for path in STORES])
 def test_table_agrees_with_the_library(name: str, store: Path, tmp_path: Path) -> None:
     """Of every array that is kept: what is said to be read is read but for what is listed, no more."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from _defects import Planter, healthy
 from _recording import heard
+from _slow import slow
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeNotFoundError, StoreError, cli
@@ -108,7 +109,7 @@ def test_text_groups_findings_by_node_and_ends_with_what_to_do() -> None:
     ]
 
 
-@pytest.mark.parametrize("nodes", [1, 100])
+@pytest.mark.parametrize("nodes", [1, slow(100)])
 def test_text_fits_on_a_screen(nodes: int) -> None:
     store = MemoryStore()
     root = xzarr3.create_group(store)

@@ -22,6 +22,7 @@ import pytest
 import zstandard
 from _chains import MIB, Unchanged, checked, crc32c, refused, refused_within, registered
 from _peers import BIG, CRC32C, LITTLE, codec
+from _slow import slow, slow_but
 from _strategies import (
     array_document,
     attempt,
@@ -242,7 +243,7 @@ def test_gzip_both_ways(level: int) -> None:
     assert same_bits(read_chunk(gzip.compress(data, level), 1000, LITTLE, GZIP), values)
 
 
-@pytest.mark.parametrize("level", range(10))
+@pytest.mark.parametrize("level", slow_but(range(10), 1, 6))
 def test_gzip_is_the_same_every_time(level: int) -> None:
     """Not so with ISA-L, whose output depends on what its memory held before."""
     compressor, rng = GzipCodec(level), np.random.default_rng(level)
@@ -456,7 +457,7 @@ def test_truncated_and_damaged_zstd() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("shuffle", range(3))
+@pytest.mark.parametrize("shuffle", [slow(0), 1, slow(2)])
 @pytest.mark.parametrize("cname", CNAMES)
 def test_blosc_is_read_by_others_and_theirs_by_us(cname: str, shuffle: int, size: int) -> None:
     values, data = numbers(size)
@@ -577,6 +578,7 @@ def bombs() -> dict[str, tuple[Any, bytes]]:
     }
 
 
+@pytest.mark.slow
 def test_decompression_bombs_take_little_memory() -> None:
     for name, (compressor, data) in bombs().items():
         for size in (1000, 2**20):

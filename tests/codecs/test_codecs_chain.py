@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from _chains import MIB, Unchanged, registered, spec_of
 from _peers import CRC32C, LITTLE, codec, sharding
+from _slow import slow
 from _strategies import chunk_document, stored
 
 import xzarr3
@@ -85,7 +86,7 @@ def text_array(kind: str, layout: str) -> tuple[xzarr3.MemoryStore, xzarr3.Array
 @pytest.mark.parametrize(
     ("kind", "layout"), [(kind, layout) for kind in TYPES for layout in LAYOUTS if has_layout(kind, layout)]
 )
-@pytest.mark.parametrize("code", [0x110000, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("code", [0x110000, slow(2**31), slow(2**32 - 1)])
 def test_characters_that_are_none(kind: str, layout: str, code: int) -> None:
     store, array, values = text_array(kind, layout)
     assert np.array_equal(array[...], values)
@@ -376,6 +377,7 @@ def test_bounds_do_not_grow_with_shards_in_shards() -> None:
     assert np.array_equal(chain.decode(chain.encode(values)), values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", ["gzip", "numcodecs.bz2", "numcodecs.lzma", "zstd"])
 def test_bounds_of_many_small_chunks_hold(inner: str) -> None:
     """Where each inner chunk takes far more than its one byte."""
@@ -480,11 +482,13 @@ class _WritingStore(xzarr3.MemoryStore):
         super().put(key, pieces)
 
 
-@pytest.mark.parametrize("store", [xzarr3.MemoryStore, _WritingStore])
+@pytest.mark.parametrize("store", [xzarr3.MemoryStore, slow(_WritingStore)])
 @pytest.mark.parametrize(
-    "compressors", [None, _Writing(), [_Writing(2), _Writing()], [_Writing(), "gzip"]], ids=repr
+    "compressors",
+    [slow(None), slow(_Writing()), [_Writing(2), _Writing()], slow([_Writing(), "gzip"])],
+    ids=repr,
 )
-@pytest.mark.parametrize("shards", [None, (8, 8)])
+@pytest.mark.parametrize("shards", [slow(None), (8, 8)])
 def test_an_array_is_written_while_another_is(store: Any, compressors: Any, shards: Any) -> None:
     values = np.arange(256, dtype="u1").reshape(16, 16)
     options: dict[str, Any] = {"chunks": (4, 4), "shards": shards, "compressors": compressors}

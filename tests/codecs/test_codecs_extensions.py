@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from _chains import MIB, check_array, refused_within, spec_of
 from _peers import LITTLE, codec
+from _slow import slow_but
 from _strategies import chunk_document, stored
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -422,7 +423,7 @@ def expected_cast(value: Any, target: Held, rounding: str, out_of_range: str | N
 @pytest.mark.parametrize("target", [*INTEGERS, *FLOATS])
 @pytest.mark.parametrize(
     "source",
-    ["int64", "uint64", "uint8", "float64", "float32", "float16"],
+    slow_but(["int64", "uint64", "uint8", "float64", "float32", "float16"], "uint8", "float64"),
 )
 def test_cast_value_is_exact(source: str, target: str) -> None:
     """Every rounding and every answer to numbers out of range, against fractions."""
@@ -650,7 +651,7 @@ PACKED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("name", slow_but(PACKED, "bool", "uint4", "float6_e2m3fn", "int32", "complex64"))
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_packbits_of_every_type(name: str, data: st.DataObject) -> None:
@@ -947,7 +948,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", slow_but(FIELDS, "cast_value", "packbits"))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> None:
@@ -1049,7 +1050,7 @@ WHOLE = [("f8", "i2"), ("f4", "u1"), ("i4", "i1")]
 FLOATING = [("f8", "f4"), ("u2", "f4"), ("f8", "f2")]
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("rounding", slow_but(ROUNDINGS, "nearest-even", "towards-zero"))
 @pytest.mark.parametrize(
     ("source", "target", "out_of_range"),
     [

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _slow import slow
 
 import xzarr3
 from xzarr3 import MetadataError, UnknownExtensionError
@@ -159,9 +160,10 @@ def test_nothing_is_imported_before_it_is_named(site: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("example.alias", "is not the codec 'example.alias'"), ("example.unfinished", "is not the codec"),
-        ("example.no-codec", "is not the codec"), ("example.missing", "cannot be imported"),
-        ("example.fails", "no luck today"),
+        slow("example.alias", "is not the codec 'example.alias'"),
+        slow("example.unfinished", "is not the codec"),
+        slow("example.no-codec", "is not the codec"), ("example.missing", "cannot be imported"),
+        slow("example.fails", "no luck today"),
     ],
 )  # fmt: skip
 def test_packages_that_are_wrong(site: Path, name: str, reason: str) -> None:

@@ -16,6 +16,7 @@ import numcodecs.registry
 import numpy as np
 import pytest
 from _chains import spec_of
+from _slow import slow, slow_but
 from _strategies import attempt, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -302,6 +303,7 @@ CHECKSUMS: list[dict[str, Any]] = [
     {"id": "adler32"}, {"id": "adler32", "location": "end"}, {"id": "fletcher32"},
     {"id": "jenkins_lookup3"}, {"id": "jenkins_lookup3", "initval": 1234, "prefix": None},
 ]  # fmt: skip
+QUICK = [{"id": name} for name in ("zlib", "lzma", "lz4", "shuffle", "crc32")]
 
 
 def peer(config: Mapping[str, Any]) -> Any:
@@ -322,7 +324,7 @@ def coder(config: Mapping[str, Any]) -> BytesBytesCodec:
 
 
 @pytest.mark.parametrize("config", COMPRESSORS + CHECKSUMS, ids=str)
-@pytest.mark.parametrize("size", [4, 16, 1000, 200_000])
+@pytest.mark.parametrize("size", [4, slow(16), 1000, slow(200_000)])
 def test_bytes_both_ways(config: Any, size: int) -> None:
     codec = coder(config)
     for data in (bytes(size), np.random.default_rng(3).bytes(size), (b"abcdefgh" * size)[:size]):
@@ -381,7 +383,7 @@ def test_bytes_that_are_not_theirs(config: Any) -> None:
             codec.decode(bytes(damaged), 100)
 
 
-@pytest.mark.parametrize("config", COMPRESSORS + CHECKSUMS, ids=str)
+@pytest.mark.parametrize("config", slow_but(COMPRESSORS + CHECKSUMS, *QUICK), ids=str)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_damaged_bytes(config: Any, data: st.DataObject) -> None:
@@ -676,7 +678,7 @@ def test_pcodec(dtype: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1,), (1001,), (30, 41), (5, 6, 7), (3, 4, 5, 2)])
-@pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8"])
+@pytest.mark.parametrize("dtype", [slow("i4"), slow("i8"), slow("f4"), "f8"])
 def test_zfpy(dtype: str, shape: tuple[int, ...]) -> None:
     pytest.importorskip("zfpy")
 

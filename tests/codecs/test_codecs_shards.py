@@ -16,6 +16,7 @@ import pytest
 import zstandard
 from _chains import EMPTY, MIB, checked, refused, refused_within
 from _peers import BIG, CRC32C, LITTLE, codec, sharding
+from _slow import slow, slow_but
 from _strategies import array_document, attempt, chunk_document, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,7 +113,7 @@ def test_layout(location: str, endian: str, check: bool, store: xzarr3.Store) ->
     assert bytes(store.get("c/0/0") or b"") == data
 
 
-@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("location", [slow("start"), "end"])
 @pytest.mark.parametrize("gap", [b"", b"gap", bytes(1000)], ids=len)
 def test_any_order_gaps_and_missing_chunks(location: str, gap: bytes, store: xzarr3.Store) -> None:
     for missing in ((), (0,), (1, 2), (0, 1, 2, 3)):
@@ -222,8 +223,8 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("location", [slow("start"), "end"])
+@pytest.mark.parametrize("kind", slow_but(KINDS, "plain", "nested"))
 @pytest.mark.parametrize("lie", LIES)
 def test_entries_that_cannot_be_true(lie: str, kind: str, location: str, store: xzarr3.Store) -> None:
     """No way to read takes the entry for true, and no write loses or hides the inner chunk."""
@@ -433,8 +434,8 @@ def check_shard(location: str, inner: str | None, entries: list[tuple[int, int]]
             check(slice(LENGTH * other, LENGTH * (other + 1)))
 
 
-@pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize("inner", [None, "gzip"])
+@pytest.mark.parametrize("location", [slow("start"), "end"])
+@pytest.mark.parametrize("inner", [None, slow("gzip")])
 def test_strange_indexes(location: str, inner: str | None) -> None:
     good = entries_of(location, inner)
     (first, size), end = good[0], sum(good[-1])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _slow import slow
 from _waiting import WaitingStore
 
 import xzarr3
@@ -50,7 +51,7 @@ def variables(store: Any, **options: Any) -> list[str]:
         return [str(name) for name in found.variables]
 
 
-@pytest.mark.parametrize("kind", ["memory", "local"])
+@pytest.mark.parametrize("kind", [slow("memory"), "local"])
 @pytest.mark.parametrize("source_format", [3, 2])
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_copy_keeps_the_order_of_variables(

@@ -122,6 +122,7 @@ def _killed_at(call: int, act: Callable[[], object]) -> int:
     return int(said or 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize(("chunks", "memory"), [((5, 2), None), ((10, 1), 64)], ids=["direct", "between"])
 def test_killed_at_random_points_in_a_directory(

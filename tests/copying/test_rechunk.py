@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from _killed import MortalStore
 from _recording import recording
+from _slow import slow
 from _strategies import arrays_of, data_types, shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -253,6 +254,7 @@ def copies(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], dict[str, Any], dict[
     return values, {**layout(), "dtype": data_type}, layout(), draw(st.sampled_from([1, 300, 2**20]))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(copies(), st.sampled_from([1, 3]), st.data())
 def test_any_grid_to_any_grid(
@@ -331,7 +333,7 @@ def test_chunks_are_read_few_times(old: Any, new: Any, memory: int, most: int) -
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("place", ["memory", "directory"])
+@pytest.mark.parametrize("place", [slow("memory"), "directory"])
 def test_a_temporary_array_is_removed(
     place: str, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,6 +400,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The array is ten times as large as the limit."""

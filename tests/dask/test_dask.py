@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from _graphs import numbers, sample, tasks
 from _recording import recording
+from _slow import slow, slow_but
 from _things import Thing
 from _unprivileged import run_child
 from dask.blockwise import Blockwise
@@ -39,7 +40,7 @@ from xzarr3 import (
 # Reading
 
 
-@pytest.mark.parametrize("layout", [{}, {"shards": (20, 20)}, {"compressors": None}], ids=str)
+@pytest.mark.parametrize("layout", [slow({}), {"shards": (20, 20)}, slow({"compressors": None})], ids=str)
 @pytest.mark.parametrize(
     ("chunks", "expected"),
     [
@@ -132,7 +133,7 @@ EXPRESSIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("chunks", ["units", "grouped", (7, 13)], ids=str)
+@pytest.mark.parametrize("chunks", [slow("units"), slow("grouped"), (7, 13)], ids=str)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_expressions_equal_those_of_numpy(name: str, chunks: Any) -> None:
     array = sample()
@@ -304,7 +305,7 @@ CHANGES: dict[str, Callable[[Array], object]] = {
 }
 
 
-@pytest.mark.parametrize("process", ["here", "elsewhere", "memory"])
+@pytest.mark.parametrize("process", ["here", slow("elsewhere"), slow("memory")])
 @pytest.mark.parametrize("change", CHANGES)
 def test_name_changes_with_the_content(change: str, process: str, local_store: LocalStore) -> None:
     array = sample(MemoryStore() if process == "memory" else local_store)
@@ -407,8 +408,8 @@ def _check_elements(kind: str, folder: Path, scheduler: Any) -> None:
         assert pickle.loads(pickle.dumps(target))[...].tolist() == values.tolist()
 
 
-@pytest.mark.parametrize("kind", ELEMENTS)
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize("kind", slow_but(ELEMENTS, "string", "struct", "datetime"))
+@pytest.mark.parametrize("scheduler", [slow("sync"), "threads"])
 def test_elements_other_than_numbers(kind: str, scheduler: str, tmp_path: Path) -> None:
     _check_elements(kind, tmp_path, scheduler)
 

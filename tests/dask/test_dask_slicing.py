@@ -21,6 +21,7 @@ import pytest
 import xarray as xr
 from _graphs import calls_of, tick
 from _recording import RecordingStore
+from _slow import slow
 from _things import Thing
 from _unprivileged import run_child
 from dask.array.core import getter
@@ -91,6 +92,7 @@ def _selections(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
             return (*index[:first], *new, *index[first:last])
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_selections_are_those_of_dask(data: st.DataObject) -> None:
@@ -148,10 +150,11 @@ def test_what_dask_refuses_is_refused_in_the_same_way(index: Any) -> None:
 @pytest.mark.parametrize(
     "index",
     [
-        ([3, 29, 3],), (5, [1, -1]), ([1, 2], 5), (slice(None, None, -2), [0, 39, 7]), ([], 3),
-        (slice(4, 20), np.arange(9)), (np.arange(30) % 3 == 0, slice(3)), (None, 3, [5, 5]), (True, 3),
-        np.arange(1200).reshape(30, 40) % 7 == 0, (slice(2, 9), None, slice(None), None),
-        (slice(np.int64(3), np.uint8(7)), 0),
+        ([3, 29, 3],), slow((5, [1, -1])), ([1, 2], 5), slow((slice(None, None, -2), [0, 39, 7])),
+        slow(([], 3)), slow((slice(4, 20), np.arange(9))), (np.arange(30) % 3 == 0, slice(3)),
+        slow((None, 3, [5, 5])), slow((True, 3)),
+        slow(np.arange(1200).reshape(30, 40) % 7 == 0), (slice(2, 9), None, slice(None), None),
+        slow((slice(np.int64(3), np.uint8(7)), 0)),
     ],
     ids=repr,
 )  # fmt: skip
@@ -203,6 +206,7 @@ def test_only_what_is_selected_is_fetched(
     assert len(requests) == len(expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_is_selected_together_is_read_once(data: st.DataObject) -> None:
@@ -584,8 +588,8 @@ def test_what_is_changed_in_place_does_not_read_what_was() -> None:
     np.testing.assert_array_equal(renamed[2].compute(**SYNC), array[2])
 
 
-@pytest.mark.parametrize("where", ["memory", "local"])
-@pytest.mark.parametrize("shape", [(1000, 1000), (10**7,)], ids=str)
+@pytest.mark.parametrize("where", [slow("memory"), "local"])
+@pytest.mark.parametrize("shape", [(1000, 1000), slow((10**7,))], ids=str)
 def test_what_is_pickled_and_sent_is_small(shape: tuple[int, ...], where: str, tmp_path: Path) -> None:
     """The layer goes to the scheduler as it is, whatever the number of its tasks."""
     array = xzarr3.create_array(

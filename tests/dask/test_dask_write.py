@@ -23,6 +23,7 @@ import pytest
 import xarray as xr
 from _graphs import blank, calls_of, numbers, sample, tasks
 from _recording import recording
+from _slow import slow, slow_but
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
 from dask.utils import key_split
@@ -149,7 +150,7 @@ def _check(case: tuple[Any, ...], scheduler: Any, where: Any = None) -> None:
         assert len(counting.written) == math.prod(units)
 
 
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize("scheduler", [slow("sync"), "threads"])
 @settings(max_examples=60, deadline=None)
 @given(case=writes())
 def test_any_blocks_into_any_units(scheduler: str, case: tuple[Any, ...]) -> None:
@@ -169,6 +170,7 @@ CASES: list[tuple[Any, ...]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_any_blocks_into_any_units_in_processes(
     case: tuple[Any, ...], tmp_path: Path, processes: ProcessPoolExecutor
@@ -639,7 +641,7 @@ def test_aligned_blocks_are_fused_with_their_writing() -> None:
     np.testing.assert_array_equal(target[...], (values + 1) * 2)
 
 
-@pytest.mark.parametrize("shape", [(10**6,), (1000, 1000), (100, 100, 100)], ids=str)
+@pytest.mark.parametrize("shape", slow_but([(10**6,), (1000, 1000), (100, 100, 100)], (1000, 1000)), ids=str)
 @pytest.mark.parametrize("how", ["aligned", "misaligned"])
 def test_a_million_units_are_no_work(shape: tuple[int, ...], how: str) -> None:
     """Nor to send."""

@@ -51,6 +51,7 @@ def test_hostile_names_and_attributes(shown: dict[str, Any]) -> None:
     assert max(map(len, page.texts)) <= 301
 
 
+@pytest.mark.slow
 def test_a_group_of_many_nodes_shows_some_of_each_and_counts_the_rest(shown: dict[str, Any]) -> None:
     group = shown["group of 10,000 nodes"]
     page = Page(group._repr_html_())

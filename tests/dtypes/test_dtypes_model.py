@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 import numpy as np
 import pytest
+from _slow import slow
 from _strategies import (
     DATA_TYPES,
     EXTENSION_TYPES,
@@ -275,7 +276,7 @@ def test_any_object_is_cast_or_refused(data_type: ZDType, value: Any) -> None:
     assert array.dtype == data_type.to_native_dtype() if error is None else str(error)
 
 
-@pytest.mark.parametrize("levels", [40, 1000, 100_000])
+@pytest.mark.parametrize("levels", [40, slow(1000), slow(100_000)])
 @pytest.mark.parametrize("zarr_format", FORMATS)
 def test_deep_nesting(levels: int, zarr_format: ZarrFormat) -> None:
     spec: Any = "<i2" if zarr_format == 2 else "int16"

@@ -15,6 +15,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _slow import slow
 from _strategies import array_document, attempt, same_bits, selections, stored
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
@@ -550,7 +551,7 @@ class Growing(RuleBasedStateMachine):
         assert {key for key in self.array.store.list() if key != "zarr.json"} <= keys
 
 
-TestGrowing = Growing.TestCase
+TestGrowing = pytest.mark.slow(Growing.TestCase)
 TestGrowing.settings = settings(
     max_examples=60, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
@@ -717,7 +718,7 @@ SHARDED = {"serializer": ShardingCodec((25, 50), (BytesCodec("little"),)), "comp
 
 
 @pytest.mark.parametrize("options", [{}, {"compressors": None}, SHARDED], ids=["zstd", "plain", "sharded"])
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, slow(2), 5])
 def test_many_threads(options: dict[str, Any], threads: int) -> None:
     values = np.random.default_rng(1).integers(0, 99, (600, 700), "int32")
     rows, columns = [100, 50, 250, 100, 100], [350, 300, 50]

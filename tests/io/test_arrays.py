@@ -27,6 +27,7 @@ import pytest
 import xarray as xr
 from _conformance import contents
 from _large_as_small import large_as_small
+from _slow import slow, slow_but
 from _strategies import (
     DATA_TYPES,
     NUMERIC,
@@ -131,7 +132,7 @@ def test_what_is_written_is_read(data: st.DataObject) -> None:
             assert task.shape == expected[task.selection].shape
 
 
-@pytest.mark.parametrize("name", DATA_TYPES)
+@pytest.mark.parametrize("name", slow_but(DATA_TYPES, "int16", "float32"))
 @pytest.mark.parametrize(
     "options",
     [
@@ -592,7 +593,7 @@ def test_any_number_of_threads_gives_the_same(tmp_path: Path, options: dict[str,
     assert contents(stores[0]) == contents(stores[1]) == contents(stores[2])
 
 
-@pytest.mark.parametrize("options", [{}, {"shards": 256, "chunks": 8}], ids=["chunk", "shard"])
+@pytest.mark.parametrize("options", [slow({}), {"shards": 256, "chunks": 8}], ids=["chunk", "shard"])
 def test_parts_of_one_chunk_written_by_several_threads_are_all_kept(
     store: xzarr3.Store, options: dict[str, Any]
 ) -> None:

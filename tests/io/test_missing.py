@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from _slow import slow
 from _strategies import layouts, selections, shapes
 from _waiting import WaitingStore
 from hypothesis import given, settings
@@ -347,7 +348,7 @@ def test_where_nothing_is_found_it_is_asked_each_time(concurrency: int) -> None:
 # dask
 
 
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads", slow("processes")])
 def test_tasks_name_their_chunk(scheduler: str, tmp_path: Path) -> None:
     array = opened(some(xzarr3.LocalStore(tmp_path / "a.zarr")))
     lazy = xzarr3.dask.from_zarr(array, chunks="units")

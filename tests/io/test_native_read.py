@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _native import LITTLE, Seen, grids, interrupt, python_executor, watching
+from _slow import slow, slow_but
 from _unprivileged import run_child
 from hypothesis import given
 from hypothesis import strategies as st
@@ -261,7 +262,7 @@ def test_inner_chunks_of_a_shard_in_memory(memory: bool, monkeypatch: pytest.Mon
     assert taken[1] == 3 * taken[0]
 
 
-@pytest.fixture(params=[*CODECS])
+@pytest.fixture(params=slow_but(CODECS, "zstd"))
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[xzarr3.Array, Path]:
     """An array, and the file of its first chunk."""
     values = (np.arange(4 * 64) % 50).astype("float32").reshape(4, 64)
@@ -308,8 +309,8 @@ def test_a_block_of_blosc_that_is_larger_than_its_data(tmp_path: Path, seen: See
     assert both(array, ...)[0] is xzarr3.ChunkDecodeError
 
 
-@pytest.mark.parametrize("index", ["at the end", "at the start"])
-@pytest.mark.parametrize("codecs", [[], [{"name": "gzip", "configuration": {"level": 5}}]], ids=str)
+@pytest.mark.parametrize("index", ["at the end", slow("at the start")])
+@pytest.mark.parametrize("codecs", [[], slow([{"name": "gzip", "configuration": {"level": 5}}])], ids=str)
 def test_damaged_shards_give_the_same_result_or_error(tmp_path: Path, codecs: list[Any], index: str) -> None:
     values = (np.arange(4 * 64) % 50).astype("float32").reshape(4, 64)
     configuration = {

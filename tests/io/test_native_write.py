@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from _native import LITTLE, Seen, grids, interrupt, python_executor, watching
 from _processes import be_child
+from _slow import slow_but
 from _unprivileged import run_child, run_unprivileged, unprivileged
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,7 +155,7 @@ def test_files_are_those_of_the_python_executor(
 
 
 @pytest.mark.parametrize("codecs", CODECS)
-@pytest.mark.parametrize("layout", ["chunks", "shards", "transposed", "big"])
+@pytest.mark.parametrize("layout", slow_but(["chunks", "shards", "transposed", "big"], "shards"))
 def test_all_units_are_written_by_native_code(tmp_path: Path, codecs: str, layout: str, seen: Seen) -> None:
     values = np.cumsum(np.random.default_rng(0).normal(size=(50, 40)), axis=1).round(2).astype("float32")
     values[:20, :30] = 0
@@ -359,6 +360,7 @@ def test_a_directory_in_the_place_of_a_chunk(base: Path) -> None:
     assert _leftovers(base) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"chunks": (2, 2), "shards": (4, 8)}], ids=str)
 def test_a_full_disk_keeps_old_values(options: dict[str, Any]) -> None:
     def work(base: Path) -> None:
@@ -584,6 +586,7 @@ def test_keys_are_those_of_the_python_executor(
     assert keys[0] == keys[1]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_values_of_any_selection_are_those_of_numpy(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

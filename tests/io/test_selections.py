@@ -757,9 +757,10 @@ def peak_of(read: Callable[[], Any]) -> tuple[Any, int]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{"chunks": 100_000}, pytest.param({"chunks": 10_000, "shards": 1_000_000}, marks=pytest.mark.slow)],
+    [{"chunks": 100_000}, {"chunks": 10_000, "shards": 1_000_000}],
     ids=repr,
 )
 def test_masks_and_indices_take_no_more_memory_than_they_must(

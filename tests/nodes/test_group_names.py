@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _slow import slow_but
 
 import xzarr3
 from xzarr3 import MetadataError, NodeExistsError, NodeTypeError, ReadOnlyError
@@ -174,7 +175,7 @@ TAKEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("taken", TAKEN)
+@pytest.mark.parametrize("taken", slow_but(TAKEN, "all", "chunks", "format"))
 @pytest.mark.parametrize("source", SOURCES)
 def test_arrays_from_arrays_hold_the_same(tmp_path: Path, source: str, taken: str) -> None:
     made = xzarr3.create_array(

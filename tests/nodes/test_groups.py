@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _slow import slow_but
 from _strategies import array_document, attempt
 from _things import Thing
 from _waiting import WaitingStore
@@ -877,8 +878,8 @@ def _values(store: xzarr3.Store) -> dict[str, Any]:
     return {path: node[...].sum() for path, node in nodes.items() if isinstance(node, xzarr3.Array)}
 
 
-@pytest.mark.parametrize("kind", ["memory", "local", "wrapped"])
-@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+@pytest.mark.parametrize("kind", slow_but(["memory", "local", "wrapped"], "memory"))
+@pytest.mark.parametrize("zarr_format", slow_but([3, 2, "3-draft"], 3))
 @pytest.mark.parametrize("how", OVERWRITES)
 def test_an_overwrite_that_fails_leaves_the_old_node_or_none(
     how: str, zarr_format: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

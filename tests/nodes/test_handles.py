@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents, run_threads
+from _slow import slow, slow_but
 from _waiting import WaitingStore
 
 import xzarr3
@@ -95,7 +96,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("other", list(OTHERS)[:-1])
+@pytest.mark.parametrize("other", slow_but(list(OTHERS)[:-1], "data type", "chunks"))
 def test_a_replaced_array_is_found_out(place: xzarr3.Store, use: str, other: str) -> None:
     array, _ = two_handles(place, np.arange(4))
     xzarr3.create_array(place, "a", **{"chunks": 2, **OTHERS[other]}, overwrite=True)
@@ -434,7 +435,7 @@ def s3_options(server: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["url", "store", "ours", "tree"])
+@pytest.mark.parametrize("how", ["url", slow("store"), slow("ours"), slow("tree")])
 @pytest.mark.parametrize("kind", ["object", "fsspec"])
 def test_names_of_tasks_stay_until_something_is_written_where_stores_cannot_tell(
     kind: str, how: str, request: pytest.FixtureRequest

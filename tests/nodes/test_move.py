@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _conformance import contents
+from _slow import slow_but
 
 import xzarr3
 from xzarr3 import InvalidKeyError, LocalStore, MemoryStore, NodeExistsError, NodeNotFoundError, StoreError
@@ -25,7 +26,7 @@ STORES: dict[str, Callable[[Path], xzarr3.Store]] = {
 FORMATS: tuple[Any, ...] = (3, 2, "3-draft")
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=slow_but(STORES, "memory", "directory"))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
     return STORES[request.param](tmp_path)
 

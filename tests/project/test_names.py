@@ -211,6 +211,7 @@ def test_importing_xzarr3_imports_few_modules() -> None:
     assert int(own) <= 100
 
 
+@pytest.mark.slow
 def test_no_module_shadows_a_public_name() -> None:
     """Importing a module of the package sets an attribute of the package."""
     subprocess.run([sys.executable, "-c", IMPORTS], check=True)

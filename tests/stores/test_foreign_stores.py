@@ -17,6 +17,7 @@ import pytest
 import upath
 import xarray as xr
 import zarr
+from _slow import slow
 from zarr.core.buffer.cpu import Buffer
 from zarr.storage import (
     FsspecStore,
@@ -76,7 +77,10 @@ if hasattr(zarr.storage, "ManagedMemoryStore"):  # zarr-python 3.1 has none.
 if HAS_ICECHUNK:
     STORES["Icechunk"] = session
 
-each_store = pytest.mark.parametrize("make", STORES.values(), ids=STORES)
+QUICK = ("dict", "LocalStore", "FsspecStore, memory", "StorePath", "UPath, files")
+each_store = pytest.mark.parametrize(
+    "make", [make if name in QUICK else slow(make) for name, make in STORES.items()], ids=STORES
+)
 
 
 def dataset() -> xr.Dataset:

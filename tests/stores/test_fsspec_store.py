@@ -25,6 +25,7 @@ import pytest
 import xarray as xr
 from _conformance import VALUE, contents, plain, read_back, reads
 from _kinds import every_check, fork_beside, hostile_keys
+from _slow import slow_but
 from _unprivileged import run_child
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
@@ -978,7 +979,7 @@ def test_fsspec_store_parts_are_of_one_version(
         assert found or not store.with_traits()._names & {"file", "mute"}
 
 
-@pytest.mark.parametrize("after", range(1, 6))
+@pytest.mark.parametrize("after", slow_but(range(1, 6), 1, 3))
 @pytest.mark.parametrize("sizes", [(5000, 30), (30, 5000)])
 def test_fsspec_store_parts_of_values_that_become_shorter_or_longer(
     replaced: tuple[FsspecStore, Callable[..., None]], after: int, sizes: tuple[int, int]

@@ -16,6 +16,7 @@ import pytest
 import xarray as xr
 import zarr
 from _conformance import contents, plain, run_numbered
+from _slow import slow
 
 import xzarr3
 from xzarr3 import InvalidKeyError, ReadOnlyError, StoreCapabilityError, StoreError, open_store
@@ -234,7 +235,11 @@ def times(clock: str) -> xr.Dataset:
     return xr.Dataset({"v": ("when", [1.0])}, {"when": time})
 
 
-@pytest.mark.parametrize("write", MODES.values(), ids=MODES)
+@pytest.mark.parametrize(
+    "write",
+    [write if name in ("w, dask", "a", "r+") else slow(write) for name, write in MODES.items()],
+    ids=MODES,
+)
 def test_icechunk_store_datasets_are_written_as_elsewhere(session: Any, write: Any) -> None:
     places: list[Any] = [session.store, {}]
     for store in places:

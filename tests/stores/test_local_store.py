@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from _conformance import contents, run_threads
 from _processes import Process, be_child, processes, run_processes
+from _slow import slow
 from _unprivileged import run_child, run_unprivileged
 
 import xzarr3
@@ -48,7 +49,7 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store")
 
 
-@pytest.fixture(params=["of what is open", "of the whole file"])
+@pytest.fixture(params=["of what is open", slow("of the whole file")])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of locking, where there are two."""
     if request.param == "of the whole file":

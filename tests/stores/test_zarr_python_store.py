@@ -39,7 +39,9 @@ def on_disk(base: Path) -> Store:
 
 
 test_foreign_store_in_memory = every_check(lambda base: open_store(MemoryStore()))
-test_foreign_store_around_another = every_check(lambda base: open_store(quiet(MemoryStore())))
+test_foreign_store_around_another = pytest.mark.slow(
+    every_check(lambda base: open_store(quiet(MemoryStore())))
+)
 # It keeps empty directories, which look like prefixes.
 test_foreign_store_of_files = every_check(on_disk, leave_out=["erasing"])
 

@@ -13,6 +13,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray
+from _slow import slow
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore
@@ -142,7 +143,7 @@ def _sources(*shape: int) -> Any:
     return da.from_array(np.random.default_rng(sum(shape)).random(shape), chunks=(30, 40))
 
 
-@pytest.mark.parametrize("scheduler", ["sync", "threads", "processes", None])
+@pytest.mark.parametrize("scheduler", ["sync", "threads", slow("processes"), None])
 def test_store_shows_the_bar_of_dask(
     scheduler: str | None, local_store: LocalStore, capsys: pytest.CaptureFixture[str]
 ) -> None:

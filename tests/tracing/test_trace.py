@@ -578,6 +578,7 @@ def test_no_secrets(fault_server: FaultServer) -> None:
     assert "/air" in said
 
 
+@pytest.mark.slow
 def test_modules_that_are_imported_meanwhile(fault_server: FaultServer) -> None:
     fault_server.put("/b/x/a", b"12345")
     code = f"""

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import xarray as xr
+from _slow import slow
 
 import xzarr3
 import xzarr3.xarray
@@ -29,13 +30,13 @@ def run(code: str) -> str:
 @pytest.mark.parametrize(
     "code",
     [
-        f"import xarray, xzarr3; {_DATASET}",
+        slow(f"import xarray, xzarr3; {_DATASET}"),
         f"import xzarr3, xarray; {_DATASET}",
-        f"import xzarr3, importlib.util; importlib.util.find_spec('xarray'); import xarray; {_DATASET}",
-        f"import xzarr3, xarray, xzarr3.xarray; {_DATASET}",
-        f"import xzarr3; {_STORE}; import xarray; ds = xarray.open_dataset(store, engine='xzarr3')",
-        f"import xzarr3; {_STORE}; ds = xzarr3.open_dataset(store)",
-        f"import xzarr3, xarray; {_DATASET}; xzarr3.to_zarr(ds, xzarr3.MemoryStore())",
+        slow(f"import xzarr3, importlib.util; importlib.util.find_spec('xarray'); import xarray; {_DATASET}"),
+        slow(f"import xzarr3, xarray, xzarr3.xarray; {_DATASET}"),
+        slow(f"import xzarr3; {_STORE}; import xarray; ds = xarray.open_dataset(store, engine='xzarr3')"),
+        slow(f"import xzarr3; {_STORE}; ds = xzarr3.open_dataset(store)"),
+        slow(f"import xzarr3, xarray; {_DATASET}; xzarr3.to_zarr(ds, xzarr3.MemoryStore())"),
     ],
     ids=["first", "later", "sought and later", "xzarr3.xarray", "the engine", "open_dataset", "to_zarr"],
 )
@@ -43,6 +44,7 @@ def test_the_accessor_is_there(code: str) -> None:
     assert run(f"{code}\nprint(ds.xzarr3, ds.t.xzarr3)").count("explain(), to_zarr()") == 2
 
 
+@pytest.mark.slow
 def test_xarray_imported_later_has_its_own_loader() -> None:
     code = "import xzarr3, xarray; print(xarray.__loader__ is xarray.__spec__.loader, xarray.__loader__)"
     assert "True <_frozen_importlib_external.SourceFileLoader" in run(code)

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _engines import QUIET, Stores, check_same, ours, theirs, write
+from _slow import slow, slow_but
 from _things import without_addresses
 from _xarray_corpus import CORPUS
 from _xarray_datasets import DATASETS, NEW, TREES, in_format
@@ -26,12 +27,8 @@ pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET]
 WRITERS = ("zarr", "xzarr3")
 
 
-def slow(value: Any) -> Any:
-    """A parameter that is left out unless all is to be tested."""
-    return pytest.param(value, marks=pytest.mark.slow)
-
-
-EVERY = [*NEW, *(slow(name) for name in DATASETS if name not in NEW)]
+QUICK = ("cmip_noleap", "ocean", "ragged_text", "forecast", "sharded", "blocks")
+EVERY = slow_but(DATASETS, *QUICK)
 
 
 def configurations(codecs: Any, zarr_format: int) -> list[Any]:
@@ -68,8 +65,8 @@ def check_same_encodings(found: xr.Dataset, expected: xr.Dataset, zarr_format: i
 # Reading
 
 
-@pytest.mark.parametrize("writer", ["zarr", "xzarr3"])
-@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("writer", ["zarr", slow("xzarr3")])
+@pytest.mark.parametrize("zarr_format", [3, slow(2)])
 @pytest.mark.parametrize("name", EVERY)
 def test_the_same_dataset(stores: Stores, name: str, zarr_format: int, writer: str) -> None:
     path = stores(name, zarr_format, writer)
@@ -82,7 +79,7 @@ def test_the_same_dataset(stores: Stores, name: str, zarr_format: int, writer: s
         check_same(found, expected)
 
 
-@pytest.mark.parametrize("writer", ["xzarr3", "xzarr3-dask"])
+@pytest.mark.parametrize("writer", ["xzarr3", slow("xzarr3-dask")])
 @pytest.mark.parametrize("zarr_format", [3, slow(2)])
 @pytest.mark.parametrize("name", EVERY)
 def test_both_write_the_same(stores: Stores, name: str, zarr_format: int, writer: str) -> None:
@@ -136,7 +133,9 @@ MORE_OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.filterwarnings("ignore:drop_variables. no variable")
-@pytest.mark.parametrize("options", [*OPTIONS, *map(slow, MORE_OPTIONS)], ids=without_addresses)
+@pytest.mark.parametrize(
+    "options", [OPTIONS[0], *map(slow, [*OPTIONS[1:], *MORE_OPTIONS])], ids=without_addresses
+)
 def test_the_same_dataset_with_options(stores: Stores, options: dict[str, Any]) -> None:
     for name in (*NEW, *CORPUS):
         found, expected = outcome(ours, stores(name), **options), outcome(theirs, stores(name), **options)
@@ -156,7 +155,7 @@ def outcome(open_dataset: Any, path: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("options", [{}, slow({"mask_and_scale": False}), slow({"chunks": {}})], ids=repr)
-@pytest.mark.parametrize("mask", [True, False])
+@pytest.mark.parametrize("mask", [True, slow(False)])
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_fill_values_as_masks(stores: Stores, zarr_format: int, mask: bool, options: dict[str, Any]) -> None:
     """As xarray's data store has it; its engine does not hand the option on."""
@@ -171,7 +170,7 @@ def test_fill_values_as_masks(stores: Stores, zarr_format: int, mask: bool, opti
             check_same(found, expected)
 
 
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", slow_but(NEW, *QUICK))
 def test_opened_datasets_pickle(stores: Stores, name: str) -> None:
     for chunks in (None, {}):
         dataset = ours(stores(name), chunks=chunks)
@@ -280,7 +279,7 @@ def begun(name: str, path: Path, stop: int, zarr_format: Any, writer: str) -> xr
 
 @pytest.mark.parametrize("first", WRITERS)
 @pytest.mark.parametrize("zarr_format", [3, slow(2)])
-@pytest.mark.parametrize("name", GROWING)
+@pytest.mark.parametrize("name", slow_but(GROWING, "cmip_noleap", "stations", "sharded"))
 def test_either_appends_to_what_the_other_has_written(
     tmp_path: Path, name: str, zarr_format: Any, first: str
 ) -> None:
@@ -297,7 +296,7 @@ def test_either_appends_to_what_the_other_has_written(
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("first", WRITERS)
-@pytest.mark.parametrize("name", ["cmip_noleap", "sharded", "blocks", "ocean"])
+@pytest.mark.parametrize("name", slow_but(["cmip_noleap", "sharded", "blocks", "ocean"], "sharded"))
 def test_either_writes_regions_of_what_the_other_has_written(
     tmp_path: Path, name: str, first: str, chunked: bool
 ) -> None:
@@ -369,10 +368,12 @@ def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     "options",
     [
         {"combine": "by_coords"},
-        {"combine": "by_coords", "parallel": True},
-        {"combine": "by_coords", "chunks": {"time": 2}, "data_vars": "minimal"},
+        slow({"combine": "by_coords", "parallel": True}),
+        slow({"combine": "by_coords", "chunks": {"time": 2}, "data_vars": "minimal"}),
         {"combine": "nested", "concat_dim": ["time", "lon"]},
-        {"combine": "nested", "concat_dim": ["time", "lon"], "parallel": True, "compat": "no_conflicts"},
+        slow(
+            {"combine": "nested", "concat_dim": ["time", "lon"], "parallel": True, "compat": "no_conflicts"}
+        ),
     ],
     ids=repr,
 )
@@ -444,7 +445,7 @@ def test_what_users_do_next(stores: Stores, operation: str) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [3, slow(2)])
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", slow_but(TREES, "mixed_tree"))
 def test_trees(tmp_path: Path, name: str, zarr_format: Any) -> None:
     path = tmp_path / "tree.zarr"
     if name == "large_tree":  # Their engine takes seconds for it.

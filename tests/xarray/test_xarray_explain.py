@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _slow import slow, slow_but
 
 import xzarr3
 import xzarr3.xarray
@@ -43,7 +44,7 @@ SELECTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=slow_but(KINDS, "local"))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
     if request.param == "local":
         return xzarr3.LocalStore(tmp_path / "a.zarr")
@@ -96,8 +97,8 @@ def check(lazy: Any, load: Callable[[], Any]) -> LazyExplanation:
     return found
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("chunks", [None, {}, {"time": 30, "lat": 40}])
+@pytest.mark.parametrize("layout", slow_but(LAYOUTS, "zstd", "plain shards"))
+@pytest.mark.parametrize("chunks", [None, slow({}), {"time": 30, "lat": 40}])
 def test_what_is_explained_is_what_is_read(place: xzarr3.Store, layout: str, chunks: Any) -> None:
     written(place, layout)
     for name, select in SELECTIONS.items():

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _engines import QUIET, NotingStore, contents
+from _slow import slow
 
 import xzarr3
 from xzarr3 import MemoryStore, to_zarr
@@ -117,7 +118,7 @@ KEPT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("lazily", [False, True])
+@pytest.mark.parametrize("lazily", [False, slow(True)])
 @pytest.mark.parametrize(
     ("kind", "zarr_format"),
     [(kind, 3) for kind in KEPT] + [(kind, 2) for kind in ("packed", "times", "text", "truth")],
@@ -180,7 +181,7 @@ LABELS: dict[str, tuple[Any, Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("zarr_format", [3, slow(2)])
 @pytest.mark.parametrize("case", LABELS)
 def test_to_zarr_append_refuses_labels_that_repeat_or_go_back(case: str, zarr_format: Any) -> None:
     there, new, reason, last = LABELS[case]

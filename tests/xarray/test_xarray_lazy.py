@@ -21,6 +21,7 @@ import xarray as xr
 from _clusters import cluster
 from _engines import QUIET, Stores, ours, theirs
 from _recording import recording
+from _slow import slow
 from _waiting import Count, WaitingStore
 from _xarray_corpus import CORPUS, TEXTS
 from dask.utils import key_split
@@ -78,7 +79,7 @@ def packed(written: dict[str, str]) -> str:
 # Dask arrays of variables
 
 
-@pytest.mark.parametrize("chunks", [{}, "auto", -1, 3, {"time": 4, "x": 5}], ids=repr)
+@pytest.mark.parametrize("chunks", [{}, slow("auto"), slow(-1), slow(3), {"time": 4, "x": 5}], ids=repr)
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_same_as_xarray_makes_of_them(written: dict[str, str], name: str, chunks: Any) -> None:
     try:
@@ -271,7 +272,7 @@ def hourly(hours: int, **encoding: Any) -> tuple[Any, xr.Dataset]:
     return store, data
 
 
-@pytest.mark.parametrize("hours", [240, 960, 2400])
+@pytest.mark.parametrize("hours", [240, slow(960), slow(2400)])
 @pytest.mark.parametrize("chunks", [{}, "grouped"], ids=["units", "grouped"])
 def test_means_of_each_day_read_each_chunk_once(hours: int, chunks: Any) -> None:
     store, data = hourly(hours)
@@ -299,7 +300,7 @@ IN_ONE_COMPUTATION: dict[str, Callable[[xr.DataArray], list[xr.DataArray]]] = {
 
 
 @pytest.mark.parametrize("name", IN_ONE_COMPUTATION)
-@pytest.mark.parametrize("hours", [240, 2400])
+@pytest.mark.parametrize("hours", [240, slow(2400)])
 def test_what_several_results_use_is_read_once(hours: int, name: str) -> None:
     store, data = hourly(hours)
     work = IN_ONE_COMPUTATION[name]
@@ -696,6 +697,7 @@ def test_variables_to_keep_in_a_tree(tmp_path: Path) -> None:
 # The package's own open_dataset
 
 
+@pytest.mark.slow
 def test_small_chunks_are_grouped() -> None:
     store = xzarr3.MemoryStore()
     values = np.arange(4096 * 64, dtype="i4").reshape(4096, 64)

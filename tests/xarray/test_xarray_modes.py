@@ -22,6 +22,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _engines import QUIET, NotingStore, contents
+from _slow import slow, slow_but
 from _waiting import WaitingStore
 
 import xzarr3
@@ -158,11 +159,14 @@ CASES: dict[str, tuple[Made | None, Made, dict[str, Any]]] = {
 }
 
 
+QUICK = ("w", "w-", "default", "a")
+
+
 @pytest.mark.parametrize(
     ("zarr_format", "chunked"),
     [(3, True), pytest.param(2, False, marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but(CASES, *QUICK))
 def test_does_what_the_zarr_engine_does(tmp_path: Path, case: str, zarr_format: Any, chunked: bool) -> None:
     there, new, options = CASES[case]
     paths = tmp_path / "ours", tmp_path / "theirs"
@@ -401,7 +405,7 @@ def failing(dataset: xr.Dataset, chunk: int, may_pass: list[bool]) -> xr.Dataset
 
 
 @pytest.mark.parametrize("chunk", [1, 2])
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize("scheduler", ["threads", slow("sync")])
 @pytest.mark.parametrize(
     "options", [{"append_dim": "time"}, {"mode": "w"}, {"group": "below"}], ids=["append", "w", "new"]
 )
@@ -521,7 +525,7 @@ def test_an_error_in_a_task_appends_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
-@pytest.mark.parametrize("place", ["memory", "directory", "zip"])
+@pytest.mark.parametrize("place", ["memory", slow("directory"), "zip"])
 def test_groups_in_stores(tmp_path: Path, place: str, zarr_format: Any) -> None:
     store: Any = {"memory": xzarr3.MemoryStore(), "directory": tmp_path / "d", "zip": tmp_path / "d.zip"}[
         place
@@ -610,7 +614,7 @@ def test_regions_of_a_template(tmp_path: Path, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
-@pytest.mark.parametrize("kind", ["memory", "local"])
+@pytest.mark.parametrize("kind", [slow("memory"), "local"])
 def test_to_zarr_makes_no_template_of_existing_data(kind: str, zarr_format: Any, tmp_path: Path) -> None:
     store: Any = xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(tmp_path)
     to_zarr(base(), store, group="g", zarr_format=zarr_format)

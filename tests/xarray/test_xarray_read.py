@@ -20,6 +20,7 @@ import pytest
 import xarray as xr
 from _engines import QUIET, Stores, check_same, ours, theirs
 from _recording import recording
+from _slow import slow
 from _xarray_corpus import CORPUS
 from dask.base import tokenize
 from xarray.core import indexing
@@ -482,7 +483,7 @@ def _selections() -> dict[str, Callable[[xr.DataArray], Any]]:
     }
 
 
-@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("chunks", [None, slow({})])
 @pytest.mark.parametrize("name", _selections())
 def test_selections_of_xarray(corpus: dict[str, str], name: str, chunks: dict[str, int] | None) -> None:
     select = _selections()[name]

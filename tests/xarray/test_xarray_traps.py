@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _engines import contents
+from _slow import slow
 from _waiting import WaitingStore
 
 import xzarr3
@@ -253,7 +254,7 @@ def test_to_zarr_names_the_value_its_place_what_it_reads_as_and_the_encoding(
     assert contents(store) == {}
 
 
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("chunked", [False, slow(True)])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("packed", ["i1", "u2", "i4", "f4"])
 def test_packed_values_are_stored_if_they_are_read_within_half_a_step(
@@ -410,8 +411,8 @@ def carry(way: str, old: Path, new: Path, zarr_format: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:variable .* non-conforming")
 @pytest.mark.parametrize("way", ["to_zarr", "copy"])
-@pytest.mark.parametrize("new", [3, 2])
-@pytest.mark.parametrize("old", [3, 2])
+@pytest.mark.parametrize("new", [3, slow(2)])
+@pytest.mark.parametrize("old", [slow(3), 2])
 @pytest.mark.parametrize("kind", MARKS)
 def test_what_is_missing_stays_so_where_json_has_no_words(
     kind: str, old: int, new: Any, way: str, tmp_path: Path
@@ -444,8 +445,8 @@ def test_what_is_missing_stays_so_where_json_has_no_words(
 
 @pytest.mark.filterwarnings("ignore:variable .* non-conforming")
 @pytest.mark.parametrize("way", ["to_zarr", "copy"])
-@pytest.mark.parametrize("new", [3, 2])
-@pytest.mark.parametrize("old", [3, 2])
+@pytest.mark.parametrize("new", [3, slow(2)])
+@pytest.mark.parametrize("old", [slow(3), 2])
 @pytest.mark.parametrize("kind", INFINITE)
 def test_an_infinite_missing_value_is_refused(
     kind: str, old: int, new: Any, way: str, tmp_path: Path
@@ -472,8 +473,8 @@ def test_an_archive_with_literals_is_copied_by_its_attributes(tmp_path: Path) ->
 # Datasets that are made of what they are written to
 
 
-@pytest.mark.parametrize("place", ["memory", "directory"])
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize("place", [slow("memory"), "directory"])
+@pytest.mark.parametrize("scheduler", [slow("synchronous"), "threads"])
 @pytest.mark.parametrize(
     "options",
     [{"mode": "w"}, {"mode": "a"}, {"mode": "r+"}, {"region": {"x": slice(None), "y": slice(None)}}],
@@ -577,7 +578,7 @@ def _exchanged(store: Any) -> xr.Dataset:
 
 
 @pytest.mark.parametrize("mode", ["w", "a", "r+"])
-@pytest.mark.parametrize("kind", ["directory", "memory"])
+@pytest.mark.parametrize("kind", ["directory", slow("memory")])
 def test_whole_variables_that_read_what_they_replace(kind: str, mode: Any, tmp_path: Path) -> None:
     store: Any = tmp_path if kind == "directory" else MemoryStore()
     given = _exchanged(store)
@@ -775,7 +776,7 @@ def test_times_beyond_nanoseconds_are_appended() -> None:
     assert found["v"].values.astype("M8[Y]").astype(str).tolist() == ["2000", "1000", "3000"]
 
 
-@pytest.mark.parametrize("mode", ["a", "a-", None])
+@pytest.mark.parametrize("mode", [slow("a"), slow("a-"), None])
 @pytest.mark.parametrize("values", [[1.0, 0.0], [0.0, 1.5], [0.0, np.nan]])
 def test_what_is_appended_has_the_coordinates_that_are_there(
     tmp_path: Path, mode: Any, values: list[float]
@@ -859,8 +860,8 @@ _CHANGES = (_another_scale, _another_fill_value, _another_attribute, _attribute_
     *((kind, change) for kind in ("local", "memory", "fsspec") for change in _CHANGES),
     ("local", _by_zarr_python),
 ])  # fmt: skip
-@pytest.mark.parametrize("chunks", [None, {}])
-@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("chunks", [None, slow({})])
+@pytest.mark.parametrize("zarr_format", [slow(2), 3])
 def test_values_are_not_decoded_by_attributes_that_have_changed_since(
     tmp_path: Path, kind: str, zarr_format: Any, chunks: Any, change: Any
 ) -> None:

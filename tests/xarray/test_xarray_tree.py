@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _engines import QUIET, NotingStore, contents
+from _slow import slow, slow_but
 from _xarray_datasets import TREES, inheriting_tree, large_tree, mixed_tree
 
 import xzarr3
@@ -59,8 +60,8 @@ def tree(offset: int = 0) -> xr.DataTree:
 # What is written
 
 
-@pytest.mark.parametrize(("zarr_format", "chunked"), [(3, False), (2, True)])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(("zarr_format", "chunked"), [(3, False), slow(2, True)])
+@pytest.mark.parametrize("name", slow_but(SMALL, "mixed_tree"))
 def test_the_same_as_xarray_writes(tmp_path: Path, name: str, zarr_format: Any, chunked: bool) -> None:
     data = TREES[name]()
     if chunked:
@@ -78,7 +79,8 @@ def test_the_same_as_xarray_writes(tmp_path: Path, name: str, zarr_format: Any, 
     assert held == set(there)
 
 
-@pytest.mark.parametrize("zarr_format", [3, pytest.param(2, marks=pytest.mark.slow), "3-draft"])
+@pytest.mark.slow
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
 def test_a_large_tree(tmp_path: Path, zarr_format: Any) -> None:
     data = large_tree()
     assert len(data.groups) == 80
@@ -240,7 +242,8 @@ def test_a_group_is_computed_from_what_another_group_of_the_call_is_set_to(mode:
     assert (found["a/v"].values.tolist(), found["b/w"].values.tolist()) == ([7, 7], [10, 20])
 
 
-@pytest.mark.parametrize("group", [None, pytest.param("below", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [None, "below"])
 def test_any_failing_change_leaves_the_old_tree_or_the_new_one(group: str | None) -> None:
     count = NotingStore()
     xzarr3.to_zarr(tree(), count, group=group)
@@ -301,7 +304,7 @@ def test_a_tree_replaces_what_it_reads_from(tmp_path: Path) -> None:
         xr.testing.assert_identical(ours(tmp_path), tree())
 
 
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("chunked", [False, slow(True)])
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_mode_a_sets_and_adds(tmp_path: Path, zarr_format: Any, chunked: bool) -> None:
     for who in ("ours", "theirs"):
@@ -377,6 +380,7 @@ def test_little_is_done_for_documents(tmp_path: Path) -> None:
     assert len([key for key in store.reads if key.endswith("zarr.json")]) <= 4
 
 
+@pytest.mark.slow
 def test_each_changed_group_updates_the_copies_once(tmp_path: Path) -> None:
     store = ReadingStore()
     data = large_tree()

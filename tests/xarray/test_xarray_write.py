@@ -23,6 +23,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _engines import FORMATS, QUIET, NotingStore, contents, document, theirs, write
+from _slow import slow, slow_but
 from _things import Thing
 from _xarray_corpus import CORPUS, TEXTS, in_format, written_alike
 from numcodecs import get_codec
@@ -120,10 +121,21 @@ def test_tensorstore_reads_the_same(tmp_path: Path, name: str) -> None:
         np.testing.assert_array_equal(read, zarr.open_array(tmp_path / variable, mode="r")[...])
 
 
-@pytest.mark.parametrize("chunks", [None, {}])
-@pytest.mark.parametrize("target", FORMATS)
+ROUND = [(3, 2), (2, "3-draft"), ("3-draft", 3)]
+"""Each format once as the source, and once as the target."""
+
+
+@pytest.mark.parametrize("chunks", [None, slow({})])
 @pytest.mark.parametrize(
-    "source", [3, 2, "3-draft", *(pytest.param(f"zarr {n}", marks=pytest.mark.slow) for n in (3, 2))]
+    ("source", "target"),
+    [
+        *ROUND,
+        *(
+            slow(*pair)
+            for pair in itertools.product([3, 2, "3-draft", "zarr 3", "zarr 2"], FORMATS)
+            if pair not in ROUND
+        ),
+    ],
 )
 def test_from_each_format_to_each(tmp_path: Path, source: Any, target: Any, chunks: Any) -> None:
     by_zarr = str(source).startswith("zarr")
@@ -221,8 +233,8 @@ MISSING_TEXT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("key", ["_FillValue", slow("missing_value")])
+@pytest.mark.parametrize("chunked", [False, slow(True)])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("kind", MISSING_TEXT)
 def test_missing_text_is_kept_by_its_mark(
@@ -241,7 +253,7 @@ def test_missing_text_is_kept_by_its_mark(
         assert found["v"].fillna("missing").values.tolist() == ["a", "missing", "b"] * times
 
 
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("chunked", [False, slow(True)])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("kind", MISSING_TEXT)
 def test_missing_text_without_a_mark_is_refused(
@@ -571,8 +583,8 @@ def _one_dimension(values: Any) -> xr.Dataset:
     return xr.Dataset({"v": ("d", values.astype("M8[ns]") if values.dtype.kind == "U" else values)})
 
 
-@pytest.mark.parametrize("kept", [False, True])
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("kept", [False, slow(True)])
+@pytest.mark.parametrize("chunked", [False, slow(True)])
 @pytest.mark.parametrize("case", NO_INTEGERS)
 def test_values_that_an_integer_cannot_hold(tmp_path: Path, case: str, chunked: bool, kept: bool) -> None:
     values, encoding, message = NO_INTEGERS[case]
@@ -595,7 +607,7 @@ def test_values_that_an_integer_cannot_hold(tmp_path: Path, case: str, chunked: 
     assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
 
 
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("chunked", [False, slow(True)])
 @pytest.mark.parametrize(
     ("values", "encoding"),
     [
@@ -710,7 +722,7 @@ def test_blocks_of_uneven_size_choose_chunks_that_hold_them(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize("scheduler", ["threads", slow("synchronous")])
 def test_compute_later(tmp_path: Path, scheduler: str, zarr_format: Any) -> None:
     dataset = CORPUS["packed"]().chunk(time=7)
     path = tmp_path / "a"
@@ -1068,7 +1080,7 @@ def _failing(n: int, old: xr.Dataset | None, dataset: xr.Dataset, **options: Any
 
 
 @pytest.mark.filterwarnings("ignore:.* was written, but some values")
-@pytest.mark.parametrize("zarr_format", FORMATS)
+@pytest.mark.parametrize("zarr_format", slow_but(FORMATS, 3))
 @pytest.mark.parametrize("group", [None, "below"])
 def test_a_failed_write_leaves_the_old_dataset_or_none(group: str | None, zarr_format: Any) -> None:
     old, new = CORPUS["bare"](), small().chunk(x=2)
