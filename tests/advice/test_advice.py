@@ -36,6 +36,7 @@ def chunks_of(access: dict[str, Any], **options: Any) -> tuple[Any, ...]:
     return advise(access=access, **options).best.chunks
 
 
+@pytest.mark.slow
 def test_what_is_read_decides_the_chunks() -> None:
     maps, both, series = (
         chunks_of(access) for access in ({"map": 1}, {"map": 1, "series": 1}, {"series": 1})
@@ -44,6 +45,7 @@ def test_what_is_read_decides_the_chunks() -> None:
     assert maps[1] * maps[2] > both[1] * both[2] > series[1] * series[2]
 
 
+@pytest.mark.slow
 def test_where_times_are_appended_no_shard_holds_more_of_them_than_a_chunk() -> None:
     found = advise(access={"map": 1, "append": 5}).candidates
     sharded = [each for each in found if each.shards]
@@ -182,7 +184,7 @@ def era5(number: int, *, packed: bool = True) -> xr.Dataset:
 
 
 @pytest.mark.parametrize(
-    "source", slow_but(["memory", "dask", "engine", "path", "store", "group", "array"], "dask", "path")
+    "source", slow_but(["memory", "dask", "engine", "path", "store", "group", "array"], "dask")
 )
 @pytest.mark.parametrize("access", [{"series": 1}, {"map": 1}])
 def test_encoding_keeps_packing_and_filters(source: str, access: dict[str, Any], tmp_path: Path) -> None:
@@ -407,6 +409,7 @@ def test_appends_are_counted(length: int) -> None:
     assert present.predictions[0].requests == round(made / length)
 
 
+@pytest.mark.slow
 def test_the_plot_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     data = xzarr3.create_array(xzarr3.MemoryStore(), data=np.zeros((40, 30, 50), "f4"), chunks=(1, 30, 50))

@@ -118,6 +118,7 @@ def test_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     assert (codes(store), store.exists("a/.xzarr3-lease")) == ([], False)
 
 
+@pytest.mark.slow
 def test_replacement_in_a_directory_that_was_killed(tmp_path: Path) -> None:
     """It ends in the middle of the renames: the check says so and changes nothing; recover ends it."""
     write(tmp_path / "s", 0)

@@ -482,13 +482,14 @@ class _WritingStore(xzarr3.MemoryStore):
         super().put(key, pieces)
 
 
-@pytest.mark.parametrize("store", [xzarr3.MemoryStore, slow(_WritingStore)])
+@pytest.mark.slow
+@pytest.mark.parametrize("store", [xzarr3.MemoryStore, _WritingStore])
 @pytest.mark.parametrize(
     "compressors",
-    [slow(None), slow(_Writing()), [_Writing(2), _Writing()], slow([_Writing(), "gzip"])],
+    [None, _Writing(), [_Writing(2), _Writing()], [_Writing(), "gzip"]],
     ids=repr,
 )
-@pytest.mark.parametrize("shards", [slow(None), (8, 8)])
+@pytest.mark.parametrize("shards", [None, (8, 8)])
 def test_an_array_is_written_while_another_is(store: Any, compressors: Any, shards: Any) -> None:
     values = np.arange(256, dtype="u1").reshape(16, 16)
     options: dict[str, Any] = {"chunks": (4, 4), "shards": shards, "compressors": compressors}

@@ -434,8 +434,9 @@ def check_shard(location: str, inner: str | None, entries: list[tuple[int, int]]
             check(slice(LENGTH * other, LENGTH * (other + 1)))
 
 
-@pytest.mark.parametrize("location", [slow("start"), "end"])
-@pytest.mark.parametrize("inner", [None, slow("gzip")])
+@pytest.mark.slow
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("inner", [None, "gzip"])
 def test_strange_indexes(location: str, inner: str | None) -> None:
     good = entries_of(location, inner)
     (first, size), end = good[0], sum(good[-1])

@@ -15,6 +15,7 @@ import pytest
 from _conformance import contents
 from _killed import MortalStore, forget_process, holding, killed_everywhere, left
 from _processes import be_child
+from _slow import slow
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, StoreCapabilityError
@@ -64,10 +65,10 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("options", "memory"),
     [
-        ({"threads": 1}, None),
+        slow({"threads": 1}, None),
         (RECHUNKED, None),
-        ({"encoding": {"maps": {"chunks": (10, 1)}}, "threads": 1}, 64),  # By way of a temporary array.
-        ({"shards": {"time": 4}, "threads": 1}, None),
+        slow({"encoding": {"maps": {"chunks": (10, 1)}}, "threads": 1}, 64),  # By way of a temporary array.
+        slow({"shards": {"time": 4}, "threads": 1}, None),
     ],
 )
 def test_killed_at_every_change(

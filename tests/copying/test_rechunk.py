@@ -311,6 +311,7 @@ def _reads(shape: tuple[int, ...], old: Any, new: Any, memory: int, **options: A
     return Counter(request.key for request in requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "memory", "most"),
     [

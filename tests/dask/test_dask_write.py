@@ -701,6 +701,7 @@ def test_tiles_of_a_sensible_size() -> None:
 # Memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "blocks", "units"),
     [

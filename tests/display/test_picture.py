@@ -59,6 +59,7 @@ def arrays(draw: st.DrawFn) -> xzarr3.Array:
     return xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, dtype="int8", **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(arrays(), st.data())
 def test_touched_chunks(array: xzarr3.Array, data: st.DataObject) -> None:

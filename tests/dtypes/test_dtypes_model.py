@@ -581,6 +581,7 @@ def test_ml_dtypes_is_not_imported_unasked() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_structs_of_very_many_fields() -> None:
     """Work that grows with their number, and not with its square."""
     number = 2**15

@@ -157,6 +157,7 @@ def test_words_for_what_there_is(name: str, width: int, nan: int | None, infinit
         assert ("'Infinity'" in str(caught.value.accepted)) is infinite
 
 
+@pytest.mark.slow
 @every_float
 @settings(max_examples=200, deadline=None)
 @given(

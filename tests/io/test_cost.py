@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _slow import slow
 
 import xzarr3
 from xzarr3.codecs import BloscCodec, GzipCodec, ZstdCodec
@@ -37,11 +36,12 @@ def calls(read: Callable[[], Any]) -> int:
     return min(found)
 
 
-@pytest.mark.parametrize("size", [16 * 2**10, slow(2**20)], ids=["64 KiB", "4 MiB"])
-@pytest.mark.parametrize("shards", [False, slow(True)], ids=["chunks", "shards"])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [16 * 2**10, 2**20], ids=["64 KiB", "4 MiB"])
+@pytest.mark.parametrize("shards", [False, True], ids=["chunks", "shards"])
 @pytest.mark.parametrize(
     "compressor",
-    [slow(None), ZstdCodec(), slow(BloscCodec("lz4")), slow(GzipCodec(1))],
+    [None, ZstdCodec(), BloscCodec("lz4"), GzipCodec(1)],
     ids=["plain", "zstd", "blosc", "gzip"],
 )
 def test_a_further_chunk_takes_six_python_calls_at_most(

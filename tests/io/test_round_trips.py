@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _slow import slow_but
 from _strategies import arrays_of, data_types, scalars, shapes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ def same(data_type: ZDType, one: Any, other: Any) -> bool:
     return all(bits(left[at]) == bits(right[at]) for at in np.ndindex(left.shape))
 
 
-@pytest.mark.parametrize("zarr_format", FORMATS)
+@pytest.mark.parametrize("zarr_format", slow_but(FORMATS, 3, "3-draft"))
 @given(st.data())
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_type_in_every_format(zarr_format: Any, data: st.DataObject) -> None:
@@ -65,6 +66,7 @@ def test_every_type_in_every_format(zarr_format: Any, data: st.DataObject) -> No
         assert same(data_type, again.get(), changed)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_type_through_copies(data: st.DataObject) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
-from _slow import slow_but
+from _slow import slow, slow_but
 from _strategies import array_document, attempt
 from _things import Thing
 from _waiting import WaitingStore
@@ -578,7 +578,7 @@ def check_consolidated(store: xzarr3.Store, path: str = "") -> None:
     ],
     ids=range(22),
 )
-@pytest.mark.parametrize("consolidated", [None, False])
+@pytest.mark.parametrize("consolidated", [None, slow(False)])
 def test_consolidated_metadata_follow_every_change(
     change: Callable[[Any], Any], consolidated: bool | None, store: xzarr3.Store
 ) -> None:

@@ -266,6 +266,7 @@ def test_update_of_processes_and_threads_loses_no_change(tmp_path: Path) -> None
     assert all(name.endswith("/gone") for name in found), "a lock file is left"
 
 
+@pytest.mark.slow
 def test_update_without_locks_loses_changes(tmp_path: Path) -> None:
     """Otherwise the tests of locks would show nothing."""
     for _ in range(20):

@@ -199,6 +199,7 @@ def elsewhere(data: bytes, monkeypatch: pytest.MonkeyPatch) -> Any:
     return pickle.loads(data)
 
 
+@pytest.mark.slow
 def test_foreign_store_does_not_write_memory_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(quiet(quiet(MemoryStore())))
     store.set("a", VALUE)

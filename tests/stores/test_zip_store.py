@@ -1290,6 +1290,7 @@ def test_last_of_several_members_counts(path: Path) -> None:
         assert peer.read("a") == b"two"
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(path: Path) -> None:
     """A sparse file that claims a huge directory, a huge member and a bomb."""
 

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 import xarray as xr
-from _slow import slow
 
 import xzarr3
 import xzarr3.xarray
@@ -27,16 +26,17 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
-        slow(f"import xarray, xzarr3; {_DATASET}"),
+        f"import xarray, xzarr3; {_DATASET}",
         f"import xzarr3, xarray; {_DATASET}",
-        slow(f"import xzarr3, importlib.util; importlib.util.find_spec('xarray'); import xarray; {_DATASET}"),
-        slow(f"import xzarr3, xarray, xzarr3.xarray; {_DATASET}"),
-        slow(f"import xzarr3; {_STORE}; import xarray; ds = xarray.open_dataset(store, engine='xzarr3')"),
-        slow(f"import xzarr3; {_STORE}; ds = xzarr3.open_dataset(store)"),
-        slow(f"import xzarr3, xarray; {_DATASET}; xzarr3.to_zarr(ds, xzarr3.MemoryStore())"),
+        f"import xzarr3, importlib.util; importlib.util.find_spec('xarray'); import xarray; {_DATASET}",
+        f"import xzarr3, xarray, xzarr3.xarray; {_DATASET}",
+        f"import xzarr3; {_STORE}; import xarray; ds = xarray.open_dataset(store, engine='xzarr3')",
+        f"import xzarr3; {_STORE}; ds = xzarr3.open_dataset(store)",
+        f"import xzarr3, xarray; {_DATASET}; xzarr3.to_zarr(ds, xzarr3.MemoryStore())",
     ],
     ids=["first", "later", "sought and later", "xzarr3.xarray", "the engine", "open_dataset", "to_zarr"],
 )

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET]
 WRITERS = ("zarr", "xzarr3")
 
 
-QUICK = ("cmip_noleap", "ocean", "ragged_text", "forecast", "sharded", "blocks")
+QUICK = ("cmip_noleap", "ragged_text", "forecast", "sharded")
 EVERY = slow_but(DATASETS, *QUICK)
 
 
@@ -370,7 +370,7 @@ def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         {"combine": "by_coords"},
         slow({"combine": "by_coords", "parallel": True}),
         slow({"combine": "by_coords", "chunks": {"time": 2}, "data_vars": "minimal"}),
-        {"combine": "nested", "concat_dim": ["time", "lon"]},
+        slow({"combine": "nested", "concat_dim": ["time", "lon"]}),
         slow(
             {"combine": "nested", "concat_dim": ["time", "lon"], "parallel": True, "compat": "no_conflicts"}
         ),
@@ -428,7 +428,7 @@ OPERATIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", slow_but(OPERATIONS, "sel", "points", "resample", "stack", "roll"))
 def test_what_users_do_next(stores: Stores, operation: str) -> None:
     path = stores("cmip_noleap", 3, "xzarr3")
     for chunks in (None, {}):

@@ -97,7 +97,7 @@ def check(lazy: Any, load: Callable[[], Any]) -> LazyExplanation:
     return found
 
 
-@pytest.mark.parametrize("layout", slow_but(LAYOUTS, "zstd", "plain shards"))
+@pytest.mark.parametrize("layout", slow_but(LAYOUTS, "plain shards"))
 @pytest.mark.parametrize("chunks", [None, slow({}), {"time": 30, "lat": 40}])
 def test_what_is_explained_is_what_is_read(place: xzarr3.Store, layout: str, chunks: Any) -> None:
     written(place, layout)

@@ -270,9 +270,7 @@ def read(store: xzarr3.Store, *, consolidated: bool) -> xr.Dataset:
 
 @pytest.mark.usefixtures("_synchronous")
 @pytest.mark.parametrize("zarr_format", [3, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "append")) for name in CHANGES]
-)
+@pytest.mark.parametrize("name", slow_but(CHANGES, "append lazily", "region"))
 @pytest.mark.parametrize("error", [KilledError, pytest.param(xzarr3.StoreError, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:others may have to wait")
 def test_killed_anywhere(name: str, zarr_format: Any, error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,7 +471,7 @@ def test_what_an_append_stored_of_others_is_erased_before_the_error_comes(tmp_pa
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("at", slow_but(range(5), 2, 4))
 def test_who_interrupts_while_documents_are_stored(at: int) -> None:
     class Interrupted(xzarr3.MemoryStore):
         left: int | None = None

@@ -191,7 +191,7 @@ def test_the_format_is_that_of_what_is_there(tmp_path: Path, old: Any) -> None:
     xr.testing.assert_identical(open_dataset(tmp_path), small())
 
 
-@pytest.mark.parametrize("store", ["local", "memory"])
+@pytest.mark.parametrize("store", ["local", slow("memory")])
 def test_a_dataset_replaces_one_of_another_format(tmp_path: Path, store: str) -> None:
     for old in FORMATS:
         for new in FORMATS:
@@ -497,7 +497,9 @@ def test_explicit_encoding_takes_the_place_of_the_variables_own(tmp_path: Path) 
 )
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.filterwarnings("ignore:saving variable a with floating point data")
-@pytest.mark.parametrize(("zarr_format", "chunked"), [(3, False), (3, True), (2, False), ("3-draft", True)])
+@pytest.mark.parametrize(
+    ("zarr_format", "chunked"), [(3, False), slow(3, True), slow(2, False), slow("3-draft", True)]
+)
 def test_an_encoding_kept_from_elsewhere_never_makes_a_save_fail(
     tmp_path: Path, encoding: dict[str, Any], chunked: bool, zarr_format: Any
 ) -> None:
