@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Sets up xzarr3 and its peers in .venv-bench and measures them: five to six minutes on two cores, with the
-# stores in memory where 4 GiB of it are free. Arguments go to ci/bench (`bash ci/bench.sh --only "full
-# read"`, `--directory` for another place of the stores); VENV names another directory for the environment.
+# Sets up xzarr3 and its peers in .venv-bench and measures them, as ci/bench/NOTES.md tells: forty minutes on two cores.
+# Arguments go to ci/bench (`bash ci/bench.sh --only "full read"`); VENV names another directory for the environment.
 # `--only cores` measures reads and writes by number of cores, `--only lock` those beside a thread that holds
 # Python's lock; each replaces its own section of ci/bench/RESULTS.md.
 set -euo pipefail

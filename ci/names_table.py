@@ -2,65 +2,29 @@
 
     python ci/names_table.py    prints what is wrong: names without a place in the table, and others
 
-The reasons are here and in :mod:`xzarr3.names`. The names are those of the installed zarr-python.
+The reasons are in names_table.toml and :mod:`xzarr3.names`. The names are those of the installed zarr-python.
 ``notebooks/conf.py`` puts the table into the site.
 """
 
 from __future__ import annotations
 
 import sys
+import tomllib
+from pathlib import Path
 
 import zarr
 
 import xzarr3
 from xzarr3.names import facts
 
-ABSENT = facts()["absent"]
+ABSENT: dict[str, dict[str, str]] = facts()["absent"]
+DIFFERENT: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 OWNERS = {
     "module": (zarr, xzarr3),
     "Array": (zarr.zeros(1), xzarr3.zeros(1)),
     "Group": (zarr.group(), xzarr3.group()),
 }
 _SHOWN = {"__setitem__": "group[name] = values"}
-
-DIFFERENT: dict[str, dict[str, str]] = {
-    "module": {
-        "config": "other options: `threads`, `memory_limit`, `missing`, `max_document_bytes`; codecs have "
-        "registries of their own",
-        "copy": "copies; zarr-python 3.4 does not implement it",
-        "create_array": "`order` is how elements are stored, and `zarr_format` is by default that of the "
-        "groups above; `chunks` and `shards` can be left open, or be a size such as `'2 MB'`",
-        "empty_like": "keeps shards, as do the other `_like`; zarr-python makes a shard of each chunk",
-        "load": "reads a group, too, as a dictionary of arrays",
-        "open": '`mode` is `"r"` by default, so that nobody creates or changes data by mistyping a path; it '
-        "opens what exists, and `create_array` and `create_group` create",
-        "open_array": "as `open`",
-        "open_group": '`mode` is `"r"` by default, as for `open`',
-        "save": "does not replace a group without `overwrite=True`, so that no data are lost by mistake",
-        "save_group": "as `save`",
-        "tree": "takes a store as well, and shows all levels",
-    },
-    "Array": {
-        "info": "the same facts in other words",
-        "metadata": "the one model of all formats, not the document",
-        "nchunks_initialized": "chunks of shards beyond the end do not count, so it is `nchunks` at most",
-        "order": "how elements are stored; zarr-python tells their order in memory in version 3",
-        "resize": "its argument is called `shape`",
-        "store": "a store of xzarr3, whose methods wait for their results",
-        "store_path": "a pair of `store` and `path`; its text names the store, not a URL",
-    },
-    "Group": {
-        "__setitem__": "does not replace a group; zarr-python erases all that is below it",
-        "info": "the same facts in other words, and the number of members",
-        "members": "uses consolidated metadata for all levels or for none",
-        "metadata": "the one model of all formats, not the document",
-        "move": "moves; zarr-python 3.4 does not implement it",
-        "store": "a store of xzarr3, whose methods wait for their results",
-        "store_path": "a pair of `store` and `path`; its text names the store, not a URL",
-        "tree": "shows all levels and nodes",
-    },
-}
-"""Names of zarr-python 3.4 that have another meaning here, and which, in Markdown."""
 
 
 def theirs(owner: str) -> list[str]:
@@ -80,15 +44,12 @@ def problems() -> list[str]:
     """Names that are missing from the table, and rows of it that are not true."""
     found = []
     for owner, (there, here) in OWNERS.items():
-        for name in theirs(owner):
-            if not hasattr(here, name) and name not in ABSENT[owner]:
-                found.append(f"{owner}: {name!r} of zarr-python is neither here nor in names.toml")
-        for name in ABSENT[owner]:
-            if hasattr(here, name):
-                found.append(f"{owner}: {name!r} is in names.toml, and exists")
-        for name in DIFFERENT[owner]:
-            if not (hasattr(here, name) and hasattr(there, name)):
-                found.append(f"{owner}: {name!r} is in DIFFERENT, and is not in both packages")
+        absent, different = ABSENT[owner], DIFFERENT[owner]
+        missing = [name for name in theirs(owner) if not hasattr(here, name) and name not in absent]
+        found += [f"{owner}: {name!r} of zarr-python is neither here nor in names.toml" for name in missing]
+        found += [f"{owner}: {name!r} is in names.toml, and exists" for name in absent if hasattr(here, name)]
+        alone = [name for name in different if not (hasattr(here, name) and hasattr(there, name))]
+        found += [f"{owner}: {name!r} is in names_table.toml, and is not in both packages" for name in alone]
     return found
 
 
@@ -105,12 +66,7 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Print what is wrong."""
+if __name__ == "__main__":
     wrong = problems()
     print("\n".join(wrong) or "every name has a place")
-    return bool(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bool(wrong))

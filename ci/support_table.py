@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from xzarr3.model.storage_transformers import storage_transformer_names
 HEADINGS = {3: "v3.1", 2: "v2", "3-draft": "draft of May 2022"}
 
 BOTH, READ, NONE = "read, write", "read", "no"
+ONLY_READ = [READ, NONE, NONE]
+"""The support of a name that is another one for something: it means nothing beside version 3."""
 
 # What stands for a data type or codec that is nothing without a configuration.
 _FIELDS = [{"name": "x", "data_type": "float32"}, {"name": "n", "data_type": "int16"}]
@@ -84,116 +86,58 @@ def _configured(name: str, configurations: dict[str, Any]) -> Any:
     return {"name": name, "configuration": known} if isinstance(known, dict) else known
 
 
-def _works(make: Callable[[xzarr3.MemoryStore], xzarr3.Array], values: Any) -> str:
-    """What comes of making an array, writing to it and reading it again through its document."""
-    store = xzarr3.MemoryStore()
-    try:
-        array = make(store)
-    except xzarr3.MetadataError:
-        return NONE
-    array[...] = values
-    again = xzarr3.open_array(store, "a")
-    equal = again.zdtype == array.zdtype and again.get().tolist() == array.get().tolist()
-    return BOTH if equal else NONE
-
-
-def _only_version_3(found: list[str]) -> list[str]:
-    """The support of a name that is another one for something: the name means nothing elsewhere."""
-    return [found[0]] + [NONE] * (len(FORMATS) - 1)
+def _in_each_format(values: Any = 1, **options: Any) -> list[str]:
+    """What comes, by format, of making an array, writing to it and reading it again by its document."""
+    found = []
+    for zarr_format in FORMATS:
+        store = xzarr3.MemoryStore()
+        defaults: dict[str, Any] = {"chunks": (2, 2), "dtype": "i2", "write_empty_chunks": True}
+        try:
+            array = xzarr3.create_array(
+                store, "a", shape=(3, 4), zarr_format=zarr_format, **defaults | options
+            )
+        except xzarr3.MetadataError:
+            found.append(NONE)
+            continue
+        array[...] = values
+        again = xzarr3.open_array(store, "a")
+        equal = again.zdtype == array.zdtype and again.get().tolist() == array.get().tolist()
+        found.append(BOTH if equal else NONE)
+    return found
 
 
 def data_types() -> Iterator[tuple[str, list[str]]]:
     """For each data type what can be done with it in each format."""
     for name in data_type_registry.names:
-        found = []
-        for zarr_format in FORMATS:
-            try:
-                data_type = parse_dtype(_configured(name, DATA_TYPES), zarr_format=3)
-            except xzarr3.MetadataError:  # Not in version 3, so named as in version 2.
-                data_type = parse_dtype({"name": "|O", "object_codec_id": name}, zarr_format=2)
-            scalar = data_type.default_scalar()
-            values = np.full((3, 4), scalar, data_type.to_native_dtype())
-            support = _works(
-                lambda store, zarr_format=zarr_format, data_type=data_type: xzarr3.create_array(
-                    store, "a", shape=(3, 4), chunks=(2, 2), dtype=data_type, compressors=None,
-                    zarr_format=zarr_format, write_empty_chunks=True,
-                ),
-                values,
-            )  # fmt: skip
-            if support == BOTH and zarr_format == 3 and name != "r<N>":
-                written = data_type.to_json(3)
-                if (written if isinstance(written, str) else written["name"]) != name:
-                    support = READ
-            found.append(support)
-        yield name, _only_version_3(found) if found[0] == READ else found
+        try:
+            data_type = parse_dtype(_configured(name, DATA_TYPES), zarr_format=3)
+        except xzarr3.MetadataError:  # Not in version 3, so named as in version 2.
+            data_type = parse_dtype({"name": "|O", "object_codec_id": name}, zarr_format=2)
+        values = np.full((3, 4), data_type.default_scalar(), data_type.to_native_dtype())
+        found = _in_each_format(values, dtype=data_type, compressors=None)
+        if found[0] == BOTH and name != "r<N>":
+            written = data_type.to_json(3)
+            if (written if isinstance(written, str) else written["name"]) != name:
+                found = ONLY_READ
+        yield name, found
 
 
 def codecs() -> Iterator[tuple[str, list[str]]]:
     """For each codec what can be done with it in each format."""
     for name in codec_names():
         codec = parse_codec(_configured(name, CODECS))
+        options: dict[str, Any] = {"compressors": [codec]}
         if isinstance(codec, ArrayArrayCodec):
             options = {"filters": [codec], "compressors": None}
         elif isinstance(codec, ArrayBytesCodec):
             options = {"serializer": codec, "compressors": None}
-        else:
-            options = {"compressors": [codec]}
-        element = ELEMENTS.get(name, "int16")
-        data_type = parse_dtype(element)
+        data_type = parse_dtype(ELEMENTS.get(name, "int16"))
         values = np.full((3, 4), data_type.default_scalar(), data_type.to_native_dtype())
-        found = [
-            _works(
-                lambda store, zarr_format=zarr_format, options=options, data_type=data_type: (
-                    xzarr3.create_array(
-                        store, "a", shape=(3, 4), chunks=(2, 2), dtype=data_type,
-                        zarr_format=zarr_format, write_empty_chunks=True, **options,
-                    )
-                ),
-                values,
-            )
-            for zarr_format in FORMATS
-        ]  # fmt: skip
-        yield name, found if codec.name == name else _only_version_3([READ])
+        found = _in_each_format(values, dtype=data_type, **options)
+        yield name, found if codec.name == name else ONLY_READ
 
 
-def grids() -> Iterator[tuple[str, list[str]]]:
-    """For each chunk grid what can be done with it in each format."""
-    chunks = {"regular": (2, 2), "rectilinear": ([1, 2], [4])}
-    for name in GRIDS:
-        yield (
-            name,
-            [
-                _works(
-                    lambda store, name=name, zarr_format=zarr_format: xzarr3.create_array(
-                        store, "a", shape=(3, 4), chunks=chunks[name], dtype="i2", compressors=None,
-                        zarr_format=zarr_format,
-                    ),
-                    1,
-                )
-                for zarr_format in FORMATS
-            ],
-        )  # fmt: skip
-
-
-def chunk_keys() -> Iterator[tuple[str, list[str]]]:
-    """For each chunk key encoding what can be done with it in each format."""
-    for name in ("default", "v2"):
-        yield (
-            name,
-            [
-                _works(
-                    lambda store, name=name, zarr_format=zarr_format: xzarr3.create_array(
-                        store, "a", shape=(3, 4), chunks=2, dtype="i2", compressors=None,
-                        chunk_key_encoding=name, zarr_format=zarr_format,
-                    ),
-                    1,
-                )
-                for zarr_format in FORMATS
-            ],
-        )  # fmt: skip
-
-
-def consolidated() -> Iterator[tuple[str, list[str]]]:
+def consolidated() -> list[str]:
     """Whether each format has consolidated metadata."""
     found = []
     for zarr_format in FORMATS:
@@ -205,38 +149,37 @@ def consolidated() -> Iterator[tuple[str, list[str]]]:
             found.append(NONE)
         else:
             found.append(BOTH if "a" in xzarr3.open_group(store, use_consolidated=True) else NONE)
-    yield "inline in `zarr.json`, or `.zmetadata`", found
+    return found
 
 
-def transformers() -> Iterator[tuple[str, list[str]]]:
-    """The storage transformers that are registered, of which there are none to begin with."""
-    names = storage_transformer_names()
-    yield ", ".join(names) or "any that is registered", [BOTH, NONE, NONE]
+def points() -> Iterator[tuple[str, str, list[str]]]:
+    """Extension point, name and support in each format."""
+    for name, found in data_types():
+        yield "Data types", name, found
+    for name, chunks in zip(GRIDS, ((2, 2), ([1, 2], [4])), strict=True):
+        yield "Chunk grids", name, _in_each_format(chunks=chunks, compressors=None)
+    for name in ("default", "v2"):
+        yield "Chunk key encodings", name, _in_each_format(chunk_key_encoding=name, compressors=None)
+    for name, found in codecs():
+        yield "Codecs", name, found
+    transformers = ", ".join(storage_transformer_names()) or "any that is registered"
+    yield "Storage transformers", transformers, [BOTH, NONE, NONE]
+    yield "Consolidated metadata", "inline in `zarr.json`, or `.zmetadata`", consolidated()
 
 
 def table() -> str:
     """The table, in Markdown; what has the same support shares a row."""
-    lines = [
-        f"| Extension point | | {' | '.join(HEADINGS[name] for name in FORMATS)} |",
-        "|---|---|" + "---|" * len(FORMATS),
-    ]
-    points: dict[str, Callable[[], Iterator[tuple[str, list[str]]]]] = {
-        "Data types": data_types,
-        "Chunk grids": grids,
-        "Chunk key encodings": chunk_keys,
-        "Codecs": codecs,
-        "Storage transformers": transformers,
-        "Consolidated metadata": consolidated,
-    }
+    rows: dict[tuple[str, ...], list[str]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for point, probe in points.items():
-            rows: dict[tuple[str, ...], list[str]] = {}
-            for name, support in probe():
-                rows.setdefault(tuple(support), []).append(name if " " in name else f"`{name}`")
-            for support, names in rows.items():
-                lines.append(f"| {point} | {', '.join(names)} | {' | '.join(support)} |")
-    return "\n".join(lines) + "\n"
+        for point, name, support in points():
+            rows.setdefault((point, *support), []).append(name if " " in name else f"`{name}`")
+    head = f"| Extension point | | {' | '.join(HEADINGS[name] for name in FORMATS)} |"
+    lines = [
+        f"| {point} | {', '.join(names)} | {' | '.join(support)} |"
+        for (point, *support), names in rows.items()
+    ]
+    return "\n".join([head, "|---|---|" + "---|" * len(FORMATS), *lines]) + "\n"
 
 
 if __name__ == "__main__":
