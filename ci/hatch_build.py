@@ -33,14 +33,8 @@ SOURCE = ROOT / "xzarr3" / "io" / "_native.c"
 LIBRARY = SOURCE.with_suffix(".so.1")
 CHECKED = ROOT / "build" / "checked" / LIBRARY.name
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-pthread")
-STRICT = (
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-g",
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=undefined",
-)
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+STRICT = ("-Wall", "-Wextra", "-Werror", "-g", *SANITIZERS)
 TAGS = {
     "x86_64-linux-gnu.2.17": "manylinux_2_17_x86_64",
     "aarch64-linux-gnu.2.17": "manylinux_2_17_aarch64",

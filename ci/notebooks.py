@@ -10,9 +10,8 @@ tag ``varies``; `tests/project/test_notebooks.py` compares the outputs of all ot
 
 from __future__ import annotations
 
-import argparse
 import re
-import time
+import sys
 from pathlib import Path
 
 import nbformat
@@ -48,21 +47,13 @@ def clean(notebook: NotebookNode) -> None:
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Execute the notebooks and store their outputs.")
-    parser.add_argument("names", nargs="*", help="names without .ipynb; all, unless given")
-    names = parser.parse_args().names or sorted(path.stem for path in FOLDER.glob("*.ipynb"))
-    for name in names:
-        path = FOLDER / f"{name}.ipynb"
-        notebook = nbformat.read(path, as_version=4)
-        begun = time.monotonic()
-        execute(notebook)
-        if found := re.search(r"Traceback|Error|Warning", said(notebook)):
-            print(f"{name}: on stderr: {said(notebook)[max(found.start() - 200, 0) :][:1000]}")
-        clean(notebook)
-        nbformat.write(notebook, path)
-        print(f"{name}: {time.monotonic() - begun:.0f} s, {path.stat().st_size // 1024} kB")
-
-
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:] or sorted(path.stem for path in FOLDER.glob("*.ipynb")):
+        file = FOLDER / f"{name}.ipynb"
+        read = nbformat.read(file, as_version=4)
+        execute(read)
+        if found := re.search(r"Traceback|Error|Warning", said(read)):
+            print(f"{name}: on stderr: {said(read)[max(found.start() - 200, 0) :][:1000]}")
+        clean(read)
+        nbformat.write(read, file)
+        print(f"{name}: {file.stat().st_size // 1024} kB")

@@ -18,7 +18,6 @@ import numpy as np
 import xzarr3
 
 PICTURE = Path(__file__).parent / "pictures" / "array.png"
-WIDTH, HEIGHT = 820, 306
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 SST: dict[str, Any] = {
@@ -34,40 +33,32 @@ SST: dict[str, Any] = {
 
 def array(folder: Path) -> xzarr3.Array:
     """The array of the picture; a third of it is stored."""
-    sst = xzarr3.create_array(
-        folder / "ocean.zarr",
-        "surface/sst",
-        **SST,
-        attributes={"units": "degC", "long_name": "sea surface temperature"},
-    )
+    attributes = {"units": "degC", "long_name": "sea surface temperature"}
+    sst = xzarr3.create_array(folder / "ocean.zarr", "surface/sst", **SST, attributes=attributes)
     sst[:100] = np.random.default_rng(0).normal(15, 5, (100, 180, 360)).round(1)
     sst.info_complete()
     return sst
 
 
-def main() -> int:
+def main() -> None:
     """Make the picture."""
     browser = next(filter(None, map(shutil.which, NAMES)), None)
     if browser is None:
-        print("there is no chromium here; bash ci/browser.sh installs it")
-        return 1
+        sys.exit("there is no chromium here; bash ci/browser.sh installs it")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.chdir(folder)
-        shown = array(Path("."))._repr_html_().replace(name, "/data")
         page = folder / "page.html"
+        shown = array(Path("."))._repr_html_().replace(name, "/data")
         page.write_text(f'<meta charset="utf-8"><body style="margin:6px">{shown}', "utf-8")
-        PICTURE.parent.mkdir(exist_ok=True)
         as_root = ["--no-sandbox"] if hasattr(os, "getuid") and os.getuid() == 0 else []
         command = [
             browser, "--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", *as_root,
             "--blink-settings=preferredColorScheme=1", f"--user-data-dir={folder / 'profile'}",
-            f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={PICTURE}", page.as_uri(),
+            "--window-size=820,306", f"--screenshot={PICTURE}", page.as_uri(),
         ]  # fmt: skip
         subprocess.run(command, check=True, capture_output=True, timeout=120)
-    print(f"{PICTURE}: {PICTURE.stat().st_size} bytes")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

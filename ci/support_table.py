@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import tomllib
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,60 +27,9 @@ BOTH, READ, NONE = "read, write", "read", "no"
 ONLY_READ = [READ, NONE, NONE]
 """The support of a name that is another one for something: it means nothing beside version 3."""
 
-# What stands for a data type or codec that is nothing without a configuration.
-_FIELDS = [{"name": "x", "data_type": "float32"}, {"name": "n", "data_type": "int16"}]
-DATA_TYPES: dict[str, Any] = {
-    "r<N>": "r24",
-    "numpy.datetime64": {"unit": "s", "scale_factor": 1},
-    "numpy.timedelta64": {"unit": "ms", "scale_factor": 1},
-    "fixed_length_utf32": {"length_bytes": 12},
-    "null_terminated_bytes": {"length_bytes": 3},
-    "raw_bytes": {"length_bytes": 3},
-    "struct": {"fields": _FIELDS},
-    "structured": {"fields": [[field["name"], field["data_type"]] for field in _FIELDS]},
-}
-CODECS: dict[str, Any] = {
-    "transpose": {"order": [1, 0]},
-    "reshape": {"shape": [[0, 1]]},
-    "bitround": {"keepbits": 10},
-    "scale_offset": {"offset": 0, "scale": 2},
-    "cast_value": {"data_type": "int32"},
-    "n5_default": {
-        "codecs": [
-            {"name": "transpose", "configuration": {"order": [1, 0]}},
-            {"name": "bytes", "configuration": {"endian": "big"}},
-        ]
-    },
-    "sharding_indexed": {
-        "chunk_shape": [1, 2],
-        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
-    },
-    "endian": {"endian": "little"},
-    "bytes": {"endian": "little"},
-    "conditional": {"codecs": [{"name": "zstd", "configuration": {"level": 3, "checksum": False}}]},
-    "gzip": {"level": 5},
-    "numcodecs.delta": {"dtype": "<i2"},
-    "numcodecs.astype": {"encode_dtype": "<i2", "decode_dtype": "<i4"},
-    "numcodecs.fixedscaleoffset": {"offset": 0, "scale": 2, "dtype": "<i2", "astype": "<i4"},
-    "numcodecs.quantize": {"digits": 3, "dtype": "<f4"},
-    "numcodecs.bitround": {"keepbits": 10},
-    "zfp": {"mode": "reversible"},
-}
-ELEMENTS: dict[str, str] = {
-    "vlen-utf8": "string",
-    "vlen-bytes": "bytes",
-    "numcodecs.json2": "string",
-    "bitround": "float32",
-    "packbits": "bool",
-    "numcodecs.astype": "int32",
-    "numcodecs.quantize": "float32",
-    "numcodecs.bitround": "float32",
-    "numcodecs.packbits": "bool",
-    "numcodecs.pcodec": "float32",
-    "numcodecs.zfpy": "float32",
-    "zfp": "float32",
-}
+TRIED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+DATA_TYPES, CODECS, ELEMENTS = TRIED["data_types"], TRIED["codecs"], TRIED["elements"]
+"""What is tried where a name alone says too little: configurations, and the data types that codecs need."""
 
 
 def _configured(name: str, configurations: dict[str, Any]) -> Any:
@@ -91,11 +42,14 @@ def _in_each_format(values: Any = 1, **options: Any) -> list[str]:
     found = []
     for zarr_format in FORMATS:
         store = xzarr3.MemoryStore()
-        defaults: dict[str, Any] = {"chunks": (2, 2), "dtype": "i2", "write_empty_chunks": True}
+        defaults: dict[str, Any] = {
+            "shape": (3, 4),
+            "chunks": (2, 2),
+            "dtype": "i2",
+            "write_empty_chunks": True,
+        }
         try:
-            array = xzarr3.create_array(
-                store, "a", shape=(3, 4), zarr_format=zarr_format, **defaults | options
-            )
+            array = xzarr3.create_array(store, "a", zarr_format=zarr_format, **defaults | options)
         except xzarr3.MetadataError:
             found.append(NONE)
             continue
@@ -145,10 +99,9 @@ def consolidated() -> list[str]:
         xzarr3.create_array(store, "a", shape=3, dtype="i2", compressors=None, zarr_format=zarr_format)
         try:
             xzarr3.consolidate_metadata(store)
+            found.append(BOTH if "a" in xzarr3.open_group(store, use_consolidated=True) else NONE)
         except xzarr3.MetadataError:
             found.append(NONE)
-        else:
-            found.append(BOTH if "a" in xzarr3.open_group(store, use_consolidated=True) else NONE)
     return found
 
 
@@ -156,8 +109,9 @@ def points() -> Iterator[tuple[str, str, list[str]]]:
     """Extension point, name and support in each format."""
     for name, found in data_types():
         yield "Data types", name, found
-    for name, chunks in zip(GRIDS, ((2, 2), ([1, 2], [4])), strict=True):
-        yield "Chunk grids", name, _in_each_format(chunks=chunks, compressors=None)
+    chunks = {"regular": (2, 2), "rectilinear": ([1, 2], [4])}
+    for name in GRIDS:
+        yield "Chunk grids", name, _in_each_format(chunks=chunks[name], compressors=None)
     for name in ("default", "v2"):
         yield "Chunk key encodings", name, _in_each_format(chunk_key_encoding=name, compressors=None)
     for name, found in codecs():

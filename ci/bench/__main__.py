@@ -30,6 +30,7 @@ import tomllib
 import uuid
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -49,16 +50,11 @@ library: Callable[[str], Any] = importlib.import_module
 TABLE = tomllib.loads((CI / "bench" / "rows.toml").read_text("utf-8"))
 OURS = "xzarr3"
 SEED = 20_240_229
-RESOLUTION = np.float32(1 / 32)
-"""Step of the stored temperatures in K, a power of two as bit-rounded climate data have it."""
+RESOLUTION = np.float32(1 / 32)  # Of temperatures in K; a power of two, as bit-rounded climate data have it.
 
 
 def temperature(n_times: int) -> Any:
-    """Daily air temperatures in K, of shape (`n_times`, 128, 128): time, latitude, longitude.
-
-    A climate by latitude, a season, travelling waves of random length and period, and a little noise, rounded
-    to RESOLUTION; compressors make it two to four times smaller, as they do with such fields.
-    """
+    """Daily air temperatures by time, latitude and longitude: a climate, a season, waves, some noise."""
     rng = np.random.default_rng(SEED)
     latitude = np.deg2rad(np.linspace(-89.3, 89.3, 128))[:, np.newaxis]
     longitude = np.deg2rad(np.arange(128) * 360 / 128)[np.newaxis, :]
@@ -84,11 +80,8 @@ def dataset(fields: Mapping[str, Any], chunks: tuple[int, ...], **encoding: obje
     data = xr.Dataset(attrs={"Conventions": "CF-1.11", "title": "Synthetic air temperature"})
     for name, values in fields.items():
         attributes = {"standard_name": "air_temperature", "long_name": f"Air temperature at level {name}"}
-        data[name] = (
-            ("time", "lat", "lon"),
-            values,
-            {**attributes, "units": "K", "cell_methods": "time: mean"},
-        )
+        attributes |= {"units": "K", "cell_methods": "time: mean"}
+        data[name] = (("time", "lat", "lon"), values, attributes)
         data[name].encoding = {"chunks": tuple(map(min, chunks, values.shape)), **encoding}
     return data.assign_coords(
         time=("time", np.arange(n_times), {"units": "days since 2001-01-01", "calendar": "standard"}),
@@ -129,8 +122,7 @@ class Peer:
     """A library."""
 
     distribution: str
-    setup: Callable[[int | None], object]
-    """Takes the number of threads, None for that which the library chooses."""
+    setup: Callable[[int | None], object]  # Takes a number of threads, or None.
     open: Callable[[Any, str], Any]
     engine: str = ""
     remote: Callable[[str], Any] | None = None
@@ -144,9 +136,10 @@ def zarr_python(distribution: str, pipeline: str, remote: Callable[[str], Any] |
         getattr(library(module), name)
         library("zarr").config.set({"codec_pipeline.path": pipeline, "threading.max_workers": threads})
 
-    return Peer(
-        distribution, setup, lambda at, mode: library("zarr").open_array(at, mode=mode), "zarr", remote
-    )
+    def opened(place: Any, mode: str) -> Any:
+        return library("zarr").open_array(place, mode=mode)
+
+    return Peer(distribution, setup, opened, "zarr", remote)
 
 
 def zarr_remote(url: str) -> Any:
@@ -178,27 +171,29 @@ def xzarr3_setup(threads: int | None, is_native: bool = True) -> None:
     library("xzarr3").config.set(threads=threads)
 
 
-def xzarr3_open(place: Any, mode: str) -> Any:
-    """Open an array with xzarr3."""
-    return library("xzarr3").open_array(place, mode=mode)
-
-
 PIPELINE = "zarr.core.codec_pipeline.{}CodecPipeline"
-XZARR3 = Peer("xzarr3", xzarr3_setup, xzarr3_open, "xzarr3", lambda url: library("xzarr3").open_store(url))
+XZARR3 = Peer(
+    "xzarr3",
+    xzarr3_setup,
+    lambda place, mode: library("xzarr3").open_array(place, mode=mode),
+    "xzarr3",
+    lambda url: library("xzarr3").open_store(url),
+)
+TENSORSTORE = Peer(
+    "tensorstore", tensor_setup, tensor_open, "", lambda url: {"driver": "http", "base_url": f"{url}/"}
+)
 PEERS = {
     OURS: XZARR3,
     "xzarr3 in Python": replace(XZARR3, setup=functools.partial(xzarr3_setup, is_native=False)),
     "zarr-python": zarr_python("zarr", PIPELINE.format("Batched"), zarr_remote),
     "zarr-python fused": zarr_python("zarr", PIPELINE.format("Fused"), zarr_remote),
     "zarrs": zarr_python("zarrs", "zarrs.ZarrsCodecPipeline", None),
-    "tensorstore": Peer(
-        "tensorstore", tensor_setup, tensor_open, "", lambda url: {"driver": "http", "base_url": f"{url}/"}
-    ),
+    "tensorstore": TENSORSTORE,
 }
 
-# What a process measures. A row yields what is timed, and is sent its result, which is noted itself if it is a
-# float. What it does in between, such as to compare results, is not timed. One that yields nothing leaves the
-# library out.
+# What a process measures. A row yields what is timed, and is sent its result, which is noted itself if it is
+# a float. What it does in between, such as to compare results, is not timed. One that yields nothing leaves
+# a library out.
 
 Steps: TypeAlias = Generator[Run, Any, None]
 
@@ -213,6 +208,7 @@ class Work:
     url: str
     spare: int
     cores: Sequence[int] = ()
+    row: str = ""
 
     def __post_init__(self) -> None:
         self.root, self.written, self.peer = Path(self.root), Path(self.written), PEERS[self.label]
@@ -235,13 +231,12 @@ class Work:
 
     def array(self, case: str) -> Path:
         """The field in a layout."""
-        return self.made(
-            case, lambda path: make_array(path, self.source.shape, self.source, **TABLE["layouts"][case])
-        )
+        layout, source = TABLE["layouts"][case], self.source
+        return self.made(case, lambda path: make_array(path, source.shape, source, **layout))
 
-    def data(self, name: str, make: Callable[[Work], Any]) -> Path:
+    def data(self, name: str) -> Path:
         """A dataset or a tree, written by zarr-python."""
-        return self.made(name, lambda path: save(make(self), path))
+        return self.made(f"data {name}", lambda path: save(DATA[name](self), path))
 
     @contextlib.contextmanager
     def new(self, case: str = "") -> Iterator[Path]:
@@ -257,11 +252,11 @@ class Work:
 
 
 def make_array(
-    path: Path, shape: Any, values: Any, chunks: Any, compressor: str = "", shards: Any = None
+    path: Path, shape: Any, values: Any, chunks: Any, compressor: str = "", shards: Any = ()
 ) -> None:
     """Make an array with zarr-python, with chunks and shards no longer than it."""
     options: Json = {"dtype": "float32", "fill_value": 0, "filters": None, "zarr_format": 3, "shape": shape}
-    options |= {"chunks": tuple(map(min, chunks, shape)), "shards": shards and tuple(map(min, shards, shape))}
+    options |= {"chunks": tuple(map(min, chunks, shape)), "shards": tuple(map(min, shards, shape)) or None}
     array = library("zarr").create_array(path, compressors=TABLE["compressors"].get(compressor), **options)
     if values is not None:
         array[...] = values
@@ -295,7 +290,9 @@ def require(found: Any, expected: Any, tolerance: float = 0) -> None:
     elif isinstance(expected, xr.Dataset):
         for name, variable in expected.data_vars.items():
             require(found[name], variable, tolerance)
-    elif not np.allclose(found, expected, rtol=tolerance, atol=0, equal_nan=True):
+    elif np.shape(found) != np.shape(expected) or not np.allclose(
+        found, expected, tolerance, 0, equal_nan=True
+    ):
         raise RuntimeError("the values differ from those of the source")
 
 
@@ -312,10 +309,10 @@ PLACES: dict[str, Callable[[Any, Any, Any], list[Any]]] = {
 }
 
 
-def reading(work: Work, case: str, row: str) -> Steps:
+def reading(work: Work, case: str) -> Steps:
     """Read at places, which are others in each round and the same for all libraries, one after the other."""
     array, shape = work.peer.open(work.array(case), "r"), work.source.shape
-    view = array.vindex if "points" in row else array
+    view = array.vindex if "points" in work.row else array
     chunks = tuple(map(min, TABLE["layouts"][case]["chunks"], shape))
 
     def run() -> Any:
@@ -324,7 +321,7 @@ def reading(work: Work, case: str, row: str) -> Steps:
         return result
 
     for number in itertools.count():
-        places = PLACES[row](np.random.default_rng([SEED, number]), shape, chunks)
+        places = PLACES[work.row](np.random.default_rng([SEED, number]), shape, chunks)
         yield run
         for place in places if number == 0 else ():
             require(view[place], work.source[place])
@@ -352,9 +349,7 @@ def small_regions(work: Work, case: str) -> Steps:
         array = work.peer.open(path, "r+")
         for number in itertools.count():
             most = np.array(expected.shape) - size
-            places = (
-                np.random.default_rng([SEED, number]).integers(0, most, size=(100, 3), endpoint=True).tolist()
-            )
+            places = np.random.default_rng([SEED, number]).integers(0, most + 1, (100, 3)).tolist()
             regions = [tuple(slice(a, a + n) for a, n in zip(place, size, strict=True)) for place in places]
             yield functools.partial(write, array)
             write(expected)
@@ -392,13 +387,11 @@ def beside_python(work: Work, case: str) -> Steps:
     def run() -> float:
         alone, _ = timed(read)
         stopped.clear()
-        thread = threading.Thread(target=count, daemon=True)
-        thread.start()
-        try:
-            return 100 * alone / timed(read)[0]
-        finally:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(count)
+            beside, _ = timed(read)
             stopped.set()
-            thread.join()
+        return 100 * alone / beside
 
     return again(run, lambda found: require(array[...], work.source))
 
@@ -412,23 +405,11 @@ def importing(work: Work, case: str) -> Steps:
 
 # xarray.
 
-MIB_4 = (256, 64, 64)
-
 
 def packed(work: Work, chunks: tuple[int, ...]) -> xr.Dataset:
     """The field, packed into int16 as climate data are."""
     packing = {"dtype": "int16", "scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -32768}
     return dataset({"t": work.source}, chunks, **packing)
-
-
-def small_chunks(work: Work) -> xr.Dataset:
-    """Values in 4096 chunks of 4 KiB."""
-    return dataset({"t": np.resize(work.source, (4096, 32, 32))}, (1, 32, 32))
-
-
-def fields(work: Work) -> xr.Dataset:
-    """The field as four variables."""
-    return dataset({f"t{at}": part for at, part in enumerate(np.array_split(work.source, 4))}, (64, 64, 64))
 
 
 def large(work: Work) -> xr.Dataset:
@@ -438,12 +419,7 @@ def large(work: Work) -> xr.Dataset:
         with path.open("wb") as file:
             np.save(file, np.concatenate([work.source] * 16))
 
-    return dataset({"t": np.asarray(np.load(work.made("large", make), mmap_mode="r"))}, MIB_4)
-
-
-def tree(work: Work) -> xr.DataTree:
-    """80 groups of three small variables."""
-    return xr.DataTree.from_dict({f"model{at // 8}/run{at}": variables(3) for at in range(80)})
+    return dataset({"t": np.load(work.made("large", make), mmap_mode="r").view(np.ndarray)}, (256, 64, 64))
 
 
 def as_it_is(data: Any) -> Any:
@@ -456,54 +432,61 @@ def mean(data: Any) -> Any:
     return data[["t"]].mean().compute(scheduler="threads")
 
 
-OWN, OVER = "mean of 4096 chunks of 4 KiB, the library's own open_dataset", "a tiny dataset over an older one"
-Compute: TypeAlias = Callable[[Any], Any]
-COMPUTED: dict[str, tuple[Callable[[Work], Any], Json, Compute]] = {
-    "500 variables, chunks=None": (lambda work: variables(500), {}, as_it_is),
-    "500 variables, chunks={}": (lambda work: variables(500), {"chunks": {}}, as_it_is),
-    "500 variables, unconsolidated": (lambda work: variables(500), {"consolidated": False}, as_it_is),
-    "open": (tree, {}, as_it_is),
-    "load, chunks=None": (fields, {}, xr.Dataset.load),
-    "mean over time, chunks={}": (fields, {"chunks": {}}, lambda data: data.mean("time").compute()),
-    "load packed int16, 64 KiB": (lambda work: packed(work, (32, 32, 32)), {}, xr.Dataset.load),
-    "load packed int16, 4 MiB": (lambda work: packed(work, (512, 64, 64)), {}, xr.Dataset.load),
-    "series of one point, 64 KiB chunks": (
-        lambda work: dataset({"t": work.source}, (16, 32, 32)),
-        {},
-        lambda data: data.isel(lat=42, lon=42).load(),
+DATA: dict[str, Callable[[Work], Any]] = {
+    "500 variables": lambda work: variables(500),
+    "50 variables": lambda work: variables(50, (12, 16, 16)),
+    "one variable": lambda work: variables(1),
+    "fields": lambda work: dataset(
+        dict(zip("abcd", np.array_split(work.source, 4), strict=True)), (64, 64, 64)
     ),
-    "mean of 4096 chunks of 4 KiB, chunks={}": (small_chunks, {"chunks": {}}, mean),
-    OWN: (small_chunks, {}, mean),
+    "packed, 64 KiB": lambda work: packed(work, (32, 32, 32)),
+    "packed, 4 MiB": lambda work: packed(work, (512, 64, 64)),
+    "64 KiB": lambda work: dataset({"t": work.source}, (16, 32, 32)),
+    "4 KiB": lambda work: dataset({"t": np.resize(work.source, (4096, 32, 32))}, (1, 32, 32)),
+    "large": large,
+    "tree": lambda work: xr.DataTree.from_dict({f"model{at // 8}/run{at}": variables(3) for at in range(80)}),
+    "far": lambda work: variables(50, (12, 16, 16), 48).assign_coords(
+        {f"c{at}": (f"c{at}", np.arange(48) + at) for at in range(3)}
+    ),
+}
+OWN, OVER = "mean of 4096 chunks of 4 KiB, the library's own open_dataset", "a tiny dataset over an older one"
+COMPUTED: dict[str, tuple[str, Json, Callable[[Any], Any]]] = {
+    "500 variables, chunks=None": ("500 variables", {}, as_it_is),
+    "500 variables, chunks={}": ("500 variables", {"chunks": {}}, as_it_is),
+    "500 variables, unconsolidated": ("500 variables", {"consolidated": False}, as_it_is),
+    "open": ("tree", {}, as_it_is),
+    "load, chunks=None": ("fields", {}, xr.Dataset.load),
+    "mean over time, chunks={}": ("fields", {"chunks": {}}, lambda data: data.mean("time").compute()),
+    "load packed int16, 64 KiB": ("packed, 64 KiB", {}, xr.Dataset.load),
+    "load packed int16, 4 MiB": ("packed, 4 MiB", {}, xr.Dataset.load),
+    "series of one point, 64 KiB chunks": ("64 KiB", {}, lambda data: data.isel(lat=42, lon=42).load()),
+    "mean of 4096 chunks of 4 KiB, chunks={}": ("4 KiB", {"chunks": {}}, mean),
+    OWN: ("4 KiB", {"chunks": {}}, mean),
 }
 """By case, what is opened, options of that, and what is then computed."""
-WRITTEN: dict[str, Callable[[Work], Any]] = {
-    "50 small variables": lambda work: variables(50, (12, 16, 16)),
-    "1024 MiB, chunks of 4 MiB": large,
-    "packed int16, 4 MiB": lambda work: packed(work, MIB_4),
-    OVER: lambda work: variables(1),
-    "write": tree,
+WRITTEN = {
+    "50 small variables": "50 variables",
+    "1024 MiB, chunks of 4 MiB": "large",
+    "packed int16, 4 MiB": "packed, 4 MiB",
+    OVER: "one variable",
+    "write": "tree",
 }
 
 
 def computing(work: Work, case: str) -> Steps:
     """Open a dataset or a tree, and compute."""
-    make, options, compute = COMPUTED[case]
-    path = work.data(case, make)
-    opened: Callable[..., Any] = xr.open_datatree if make is tree else xr.open_dataset
-    options = {"engine": work.peer.engine, "chunks": None, **options}
-    if case == OWN:
-        options["chunks"] = {}
-        if work.peer.engine == "xzarr3":
-            opened, options = library("xzarr3").open_dataset, {}
-
+    name, options, compute = COMPUTED[case]
+    path, opened = work.data(name), xr.open_datatree if name == "tree" else xr.open_dataset
+    run = functools.partial(cast("Run", opened), path, engine=work.peer.engine, **{"chunks": None, **options})
+    if case == OWN and work.peer.engine == "xzarr3":
+        run = functools.partial(library("xzarr3").open_dataset, path)
     # What is packed is rounded, and dask adds up block by block.
-    run: Run = lambda: compute(opened(path, **options))  # noqa: E731
-    return again(run, lambda found: require(found, compute(make(work)), 5e-5))
+    return again(lambda: compute(run()), lambda found: require(found, compute(DATA[name](work)), 5e-5))
 
 
 def writing(work: Work, case: str) -> Steps:
     """Write a dataset of numpy arrays, or a tree."""
-    data, engine = WRITTEN[case](work), work.peer.engine
+    data, engine = DATA[WRITTEN[case]](work), work.peer.engine
     opened: Callable[..., Any] = xr.open_datatree if case == "write" else xr.open_dataset
     for number in itertools.count():
         with work.new() as path:
@@ -516,9 +499,9 @@ def writing(work: Work, case: str) -> Steps:
 
 def many_arrays(work: Work, case: str) -> Steps:
     """Open the arrays of a group by its consolidated metadata."""
-    path = work.data("500 variables", lambda work: variables(500))
-    opened = functools.partial(library(work.peer.engine).open_group, path, mode="r", use_consolidated=True)
-    return again(lambda: list(opened().arrays()), lambda found: require(len(found), 503))
+    opened, path = library(work.peer.engine).open_group, work.data("500 variables")
+    options: Json = {"mode": "r", "use_consolidated": True}
+    return again(lambda: list(opened(path, **options).arrays()), lambda found: require(len(found), 503))
 
 
 # dask.
@@ -563,18 +546,17 @@ def averaging(work: Work, case: str) -> Steps:
 
 def write_graph(work: Work, case: str) -> Steps:
     """Build the graph of a write of a million units whose blocks are these units."""
-    import xzarr3
-
+    xzarr3 = library("xzarr3")
     source = da.zeros((10_000, 10_000), chunks=(10, 10), dtype="f4")
     while True:
         target = xzarr3.create_array(xzarr3.MemoryStore(), shape=source.shape, chunks=(10, 10), dtype="f4")
         yield functools.partial(xzarr3.store, source, target, compute=False)
 
 
-def misaligned(work: Work, case: str, row: str) -> Steps:
+def misaligned(work: Work, case: str) -> Steps:
     """Write blocks into shards that they do not line up with, or tell how much of them dask holds."""
-    is_alive = "alive" in row
-    n = 12288 * work.source.shape[0] // 1024
+    is_alive = "alive" in work.row
+    n = max(512, 12 * work.source.shape[0])
     source = da.map_blocks(block_values, chunks=da.core.normalize_chunks((300, 300), (n, n)), dtype="f4")
     source = source.rechunk((512, 512)) if case == RECHUNK else source
     held = [0]
@@ -604,13 +586,10 @@ def block_values(block_info: Any = None) -> Any:
 
 def streaming(work: Work, case: str) -> Steps:
     """The memory of the larger of two workers that copy an array."""
-    from distributed import Client
-
-    import xzarr3
-
+    xzarr3, client_of = library("xzarr3"), library("distributed").Client
     n = work.source.shape[0] * 64
     quiet: Json = {"dashboard_address": "127.0.0.1:0", "memory_limit": 0, "silence_logs": 50}
-    with work.new() as path, Client(n_workers=2, threads_per_worker=1, **quiet) as client:
+    with work.new() as path, client_of(n_workers=2, threads_per_worker=1, **quiet) as client:
         source = xzarr3.create_array(path / "source", shape=(n, 8192), chunks=(512, 512), dtype="f4")
         target = xzarr3.create_array(path / "copy", shape=source.shape, shards=1024, chunks=256, dtype="f4")
         for start in range(0, n, 512):
@@ -622,6 +601,9 @@ def streaming(work: Work, case: str) -> Steps:
 
 
 # A server that answers late.
+
+
+kept = functools.cache(Path.read_bytes)  # So that the disk takes no part in what is measured.
 
 
 async def answer(root: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -648,12 +630,6 @@ async def answer(root: Path, reader: asyncio.StreamReader, writer: asyncio.Strea
             writer.write(value if method == b"GET" else b"")
 
 
-@functools.cache
-def kept(file: Path) -> bytes:
-    """A file's content, which stays, so that the disk takes no part in what is measured."""
-    return file.read_bytes()
-
-
 async def serve_files(root: Path) -> None:
     """Serve files until standard input ends."""
     server = await asyncio.start_server(functools.partial(answer, root), "127.0.0.1", backlog=1024)
@@ -661,24 +637,19 @@ async def serve_files(root: Path) -> None:
     await asyncio.to_thread(sys.stdin.read)
 
 
-def far(work: Work) -> xr.Dataset:
-    """50 variables of 4 chunks, and coordinates along three dimensions and along three more."""
-    data = variables(50, (12, 16, 16), 48)
-    return data.assign_coords({f"c{at}": (f"c{at}", np.arange(48) + at) for at in range(3)})
-
-
 def from_afar(work: Work, case: str) -> Steps:
     """Open datasets and read arrays from a server that answers each request after 20 ms."""
     remote, engine, layout = work.peer.remote, work.peer.engine, case.removeprefix("full read, ")
-    compute: Compute = xr.Dataset.load if "load" in case else as_it_is
+    compute: Callable[[Any], Any] = xr.Dataset.load if "load" in case else as_it_is
     opened = functools.partial(xr.open_dataset, engine=engine, chunks=None)
     if remote and layout in TABLE["layouts"]:
         url = f"{work.url}/{work.array(layout).name}"
         run: Run = lambda: work.peer.open(remote(url), "r")[...]  # noqa: E731
         yield from again(run, lambda found: require(found, work.source))
     elif remote and engine:
-        url = f"{work.url}/{work.data('far', far).name}"
-        yield from again(lambda: compute(opened(remote(url))), lambda found: require(found, far(work)))
+        url = f"{work.url}/{work.data('far').name}"
+        expected = DATA["far"](work)
+        yield from again(lambda: compute(opened(remote(url))), lambda found: require(found, expected))
 
 
 @dataclass(frozen=True)
@@ -691,7 +662,7 @@ class Row:
 
     name: str
     does: str
-    libraries: str
+    libraries: list[str]
     cases: Mapping[str, list[str]]
     section: str = ""
     unit: str = "ms"
@@ -699,13 +670,8 @@ class Row:
     calls: int = 1
     fresh: bool = False
 
-    @property
-    def labels(self) -> list[str]:
-        """The libraries."""
-        return cast("list[str]", TABLE["libraries"][self.libraries])
 
-
-ROWS = [Row(**row) for row in TABLE["rows"]]
+ROWS = [Row(**row | {"libraries": TABLE["libraries"][row["libraries"]]}) for row in TABLE["rows"]]
 
 # Measuring.
 
@@ -748,21 +714,17 @@ def serve(spec: Json) -> None:
                     os.sched_setaffinity(0, work.cores)
                     os.environ["RAYON_NUM_THREADS"] = str(len(work.cores))  # The threads of Rust.
                 work.peer.setup(len(work.cores) or None)
+                answered = [importlib.metadata.version(work.peer.distribution)]
             elif order == "start":
-                name, does, case = words
-                function = globals()[does]
-                takes_name = function in (reading, misaligned)
-                steps: Steps = function(work, case, name) if takes_name else function(work, case)
+                work.row, does, case = words
+                steps: Steps = globals()[does](work, case)
                 run = next(steps, None)
                 answered = run is not None
             elif order == "time" and run is not None:
                 before = time.process_time()
                 seconds, result = timed(run)
-                answered = (
-                    seconds,
-                    time.process_time() - before,
-                    result if isinstance(result, float) else None,
-                )
+                spent = time.process_time() - before
+                answered = seconds, spent, result if isinstance(result, float) else None
                 run = steps.send(result)
             else:
                 steps.close()
@@ -787,21 +749,14 @@ class Figure:
         return statistics.median(self.samples) if self.samples else None
 
 
-class Process:
-    """The process of a library."""
-
-    def __init__(self, places: Json, label: str, cores: Sequence[int]) -> None:
-        self.label = label
-        self.process = piped("--serve", json.dumps({**places, "label": label, "cores": cores}))
-
-    def ask(self, *order: object) -> Any:
-        """Give an order. Raises RuntimeError with what the library raised, or if the process has ended."""
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(order), file=self.process.stdin, flush=True)
-        found = json.loads(self.process.stdout.readline() or '{"error": "the process ended"}')
-        if isinstance(found, dict):
-            raise RuntimeError(found["error"])
-        return found
+def ask(process: Any, *order: object) -> Any:
+    """Give an order to the process of a library. Raises RuntimeError with what it raised."""
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(order), file=process.stdin, flush=True)
+    found = json.loads(process.stdout.readline() or '{"error": "the process ended"}')
+    if isinstance(found, dict):
+        raise RuntimeError(found["error"])
+    return found
 
 
 @dataclass
@@ -809,17 +764,14 @@ class Bench:
     """A run: its section, its places, and what it has measured, by row, case and library."""
 
     section: str
+    rows: Sequence[Row]
     places: Json
     labels: Sequence[str]
     repeat: int
     only: str
     figures: dict[tuple[str, str, str], Figure] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> list[Row]:
-        """The rows of the section."""
-        return [row for row in ROWS if row.section == self.section]
 
     def figure(self, row: str, case: str, label: str = OURS) -> Figure:
         """What was measured; a figure without samples if it was not."""
@@ -831,9 +783,9 @@ class Bench:
             for row, case in [(each, case) for each in self.rows for case in each.cases]:
                 if self.only.casefold() not in f"{row.name}: {case}".casefold():
                     continue
-                peers = [each for each in together if each.label in row.labels]
-                fresh = self.processes([each.label for each in peers], cores) if row.fresh else None
-                with fresh or contextlib.nullcontext(peers) as processes:
+                peers = {label: each for label, each in together.items() if label in row.libraries}
+                fresh = self.processes(list(peers), cores) if row.fresh else contextlib.nullcontext(peers)
+                with fresh as processes:
                     found = self.alternate(processes, row, case)
                 texts = [f"{label} {each.note or rounded(each.median)}" for label, each in found.items()]
                 print(f"{prefix}{row.name}: {case} ({row.unit}): {', '.join(texts)}", flush=True)
@@ -841,46 +793,48 @@ class Bench:
                     self.figures[prefix + row.name, case, label] = each
 
     @contextlib.contextmanager
-    def processes(self, labels: Sequence[str], cores: Sequence[int]) -> Iterator[list[Process]]:
+    def processes(self, labels: Sequence[str], cores: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Processes of these libraries, without those that are absent."""
+        found = {}
         with contextlib.ExitStack() as stack:
-            found = []
             for label in labels:
-                process = Process(self.places, label, cores)
-                stack.enter_context(process.process)
+                spec = {**self.places, "label": label, "cores": cores}
+                process = stack.enter_context(piped("--serve", json.dumps(spec)))
                 try:
-                    process.ask("set up")
-                    found.append(process)
+                    (self.versions[label],) = ask(process, "set up")
+                    found[label] = process
                 except RuntimeError as error:
                     self.absent[label] = str(error)
             yield found
 
-    def alternate(self, processes: Sequence[Process], row: Row, case: str) -> dict[str, Figure]:
+    def alternate(self, processes: Mapping[str, Any], row: Row, case: str) -> dict[str, Figure]:
         """Time a case, in rounds that go through all processes, each round from another one."""
         figures: dict[str, Figure] = {}
 
-        def ask(process: Process, *order: object) -> Any:
+        def asked(label: str, *order: object) -> Any:
             try:
-                return process.ask(*order)
+                return ask(processes[label], *order)
             except RuntimeError as error:
-                figures[process.label] = Figure(note=str(error))
+                figures[label] = Figure(note=str(error))
                 return None
 
-        active = [each for each in processes if ask(each, "start", row.name, row.does, case)]
+        # What all read is made by the first process that needs it: that of zarr-python.
+        ordered = sorted(processes, key=lambda label: label != "zarr-python")
+        active = [label for label in ordered if asked(label, "start", row.name, row.does, case)]
         for number in range(1 if row.fresh else self.repeat):
             first = number % max(len(active), 1)
-            for process in [*active[first:], *active[:first]]:
-                figure = figures.setdefault(process.label, Figure())
+            for label in [*active[first:], *active[:first]]:
+                figure = figures.setdefault(label, Figure())
                 spent = sum(figure.samples) * row.calls / 1000 if row.unit == "ms" else 0
                 if figure.note or (spent > LIMIT_S and number >= LEAST_ROUNDS):
                     continue
-                if answered := ask(process, "time"):
+                if answered := asked(label, "time"):
                     seconds, processor, value = answered
                     figure.samples.append(1000 * seconds / row.calls if value is None else value)
                     figure.processor.append(1000 * processor / row.calls)
-        for process in active:
-            ask(process, "stop")
-        return figures
+        for label in active:
+            asked(label, "stop")
+        return {label: figures[label] for label in processes if label in figures}
 
 
 # The page.
@@ -899,9 +853,7 @@ def markdown(lines: Sequence[Sequence[str]], rule: str = "---:") -> str:
 
 def judged(bench: Bench, row: Row, case: str, bar: str) -> list[str]:
     """What is asked of a case, by which bar, what was measured, and whether that meets it."""
-    sign, text, is_ratio, other = cast(
-        "re.Match[str]", re.fullmatch(r"([<>]=)? ?([\d.]+)(x?) ?(.*)", bar)
-    ).groups()
+    sign, text, is_ratio, other = re.findall(r"([<>]=)? ?([\d.]+)(x?) ?(.*)", bar)[0]
     number, asked, unit = bench.figure(row.name, case).median, float(text), row.unit
     words = f"at {'least' if sign == '>=' else 'most'} {text} {unit}"
     if is_ratio and sign:
@@ -909,20 +861,17 @@ def judged(bench: Bench, row: Row, case: str, bar: str) -> list[str]:
         number, unit = number / base if number and base else None, "times"
         words = f"at most {text} times as long as: {other}"
     elif is_ratio:
-        found = {
-            label: bench.figure(row.name, case, label).median
-            for label in ([other] if other else row.labels[1:])
-        }
-        fastest = min(found, key=lambda label: found[label] or math.inf)
-        number, unit = (found[fastest] or 0) / number if number and found[fastest] else None, "times"
+        peers = [other] if other else row.libraries[1:]
+        fastest = min(peers, key=lambda label: bench.figure(row.name, case, label).median or math.inf)
+        theirs = bench.figure(row.name, case, fastest).median
+        number, unit = theirs / number if number and theirs else None, "times"
         words = f"at least {text} times as fast as {other or 'the fastest peer'}"
         unit += "" if other else f" ({fastest})"
     if number is None:
         return [f"{row.name}: {case}", words, "-", "not measured"]
     met = number <= asked if sign == "<=" else number >= asked
-    shown = (math.ceil if sign == "<=" else math.floor)(
-        100 * number
-    ) / 100  # Beside a bar is not shown as the bar.
+    to_worse = math.ceil if sign == "<=" else math.floor  # What misses a bar is not shown as the bar.
+    shown = to_worse(100 * number) / 100
     return [f"{row.name}: {case}", words, f"{shown:.2f} {unit}", "met" if met else "missed"]
 
 
@@ -990,13 +939,6 @@ def put(page: str, name: str, text: str) -> str:
     return f"{before.rstrip()}\n\n{begin}\n{text}\n\n{end}{rest.partition(end)[2]}".lstrip()
 
 
-def processor() -> str:
-    """The processor, as Linux or Python name it."""
-    info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", info.read_text("utf-8")) if info.exists() else None
-    return found[1] if found else platform.processor()
-
-
 # The pictures.
 
 STYLES: dict[str, Json] = {
@@ -1007,8 +949,7 @@ STYLES: dict[str, Json] = {
     "zarrs": {"color": "#2c7fb8", "marker": "s"},
     "tensorstore": {"color": "#4d9a5b", "marker": "^"},
 }
-BEYOND = 20.0
-"""Where the axis of the speeds ends; what takes longer is written there as a number."""
+BEYOND = 20.0  # Where the axis of the speeds ends; what takes longer is written there as a number.
 LEGEND: Json = {"loc": "outside upper center", "frameon": False, "fontsize": 9.5}
 Tables: TypeAlias = dict[str, list[list[str]]]
 
@@ -1031,7 +972,7 @@ def chosen(found: Tables, panel: str) -> dict[str, dict[str, float]]:
         head, *lines = found.get(f"{row.name} (ms)", [[]])
         for case, ours, *theirs in [line for line in lines if line[0] in row.cases]:
             shown = (
-                case.removeprefix("zstd, ").replace("16 MiB shards", "shards") if panel == "files" else case
+                case if panel != "files" else case.removeprefix("zstd, ").replace("16 MiB shards", "shards")
             )
             if panel != "files" or case != shown:
                 cells = [(peer, cell.split()[0]) for peer, cell in zip(head[2:], theirs, strict=True)]
@@ -1056,17 +997,16 @@ def draw_speeds(found: Tables) -> Any:
         known[OURS] = axes.axvline(1, color=STYLES[OURS]["color"], linewidth=2)
         axes.set_yticks(range(len(rows)), list(rows))
         axes.tick_params(axis="y", labelsize=8.5, length=0)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xscale("log")
-        axes.set_xlim(0.6, BEYOND * 1.7)
+        axes.set(ylim=(len(rows) - 0.4, -0.6), xscale="log", xlim=(0.6, BEYOND * 1.7))
         axes.set_xticks(ticks := (0.7, 1, 2, 5, 10, 20), [f"{tick}x" for tick in ticks], fontsize=8)
         axes.minorticks_off()
         axes.set_title(TABLE["panels"][panel], fontsize=10)
         axes.spines[["top", "right", "left"]].set_visible(False)
     labels = [label for label in STYLES if label in known]
     figure.legend([known[label] for label in labels], labels, ncols=len(labels), **LEGEND)
-    note = "time over that of xzarr3: right of the red line xzarr3 is faster, left of it slower"
-    figure.supxlabel(note, fontsize=9)
+    figure.supxlabel(
+        "time over that of xzarr3: right of the red line xzarr3 is faster, left of it slower", fontsize=9
+    )
     return figure
 
 
@@ -1113,12 +1053,7 @@ def main() -> int:
     """Run the bench; return 1 if a figure of xzarr3 could not be measured."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure xzarr3 beside its peers.")
     add = parser.add_argument
-    add(
-        "--only",
-        default="",
-        metavar="TEXT",
-        help='what has TEXT in its "row: case", or the section cores or lock',
-    )
+    add("--only", default="", metavar="TEXT", help="cases with TEXT, or one of the sections cores and lock")
     add("--mib", type=int, metavar="N", help="size of the field (64; 512 of cores, 16 of lock)")
     add("--repeat", type=int, default=7, metavar="N", help="most timed rounds of a case (7)")
     add("--libraries", default="", metavar="A,B", help="libraries compared (all that are installed)")
@@ -1142,7 +1077,9 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print and write the page; return 1 if a figure of xzarr3 could not be measured."""
     name = options.only if options.only in TABLE["sections"] else ""
     mib, cores, memory = options.mib or TABLE["sections"][name]["mib"], usable_cores(), Path("/dev/shm")
-    labels = dict.fromkeys(label for row in ROWS if row.section == name for label in row.labels)
+    cpus = Path("/proc/cpuinfo")
+    rows = [row for row in ROWS if row.section == name]
+    labels = dict.fromkeys(label for row in rows for label in row.libraries)
     labels = [label for label in labels if not options.libraries or label in options.libraries.split(",")]
     roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > max(4 * 2**30, 8 * mib * 2**20)
     start, load = time.monotonic(), os.getloadavg()[0]
@@ -1153,28 +1090,23 @@ def run(options: argparse.Namespace) -> int:
         np.save(f"{places['root']}/source.npy", temperature(mib * 16))
         server = stack.enter_context(piped("--files", places["root"]))
         places |= {"url": f"http://127.0.0.1:{server.stdout.readline().strip()}", "spare": cores[-1]}
-        bench = Bench(name, places, labels, options.repeat, "" if name else options.only)
+        bench = Bench(name, rows, places, labels, options.repeat, "" if name else options.only)
         counts = [2**power for power in range(len(cores).bit_length())] if name == "cores" else [bool(name)]
         for count in counts:
             bench.measure(cores[:count], f"{count} " if name == "cores" else "")
-    text = section_text(
-        bench,
-        mib,
-        {
-            "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-            "field": f"{mib} MiB of float32, seed {SEED}",
-            "places": "what is read is in {root}, what is written in {written}".format(**places),
-            "timed rounds of a case": f"at most {options.repeat}",
-            "duration": f"{time.monotonic() - start:.0f} s",
-            "load average before and after": f"{load:.1f} and {os.getloadavg()[0]:.1f}",
-            "versions": ", ".join(map(" ".join, library("xzarr3.versions").versions().items())),
-            "other versions": ", ".join(
-                f"{each} {library('importlib.metadata').version(each)}" for each in ("zarrs", "tensorstore")
-            ),
-            "processor": processor(),
-            "absent": "; ".join(map(": ".join, bench.absent.items())) or "none",
-        },
-    )
+    model = re.search(r"model name\s*: (.*)", cpus.read_text("utf-8")) if cpus.exists() else None
+    conditions = {
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "field": f"{mib} MiB of float32, seed {SEED}; at most {options.repeat} timed rounds of a case",
+        "places": "what is read is in {root}, what is written in {written}".format(**places),
+        "duration": f"{time.monotonic() - start:.0f} s",
+        "load average before and after": f"{load:.1f} and {os.getloadavg()[0]:.1f}",
+        "processor": model[1] if model else platform.processor(),
+        "versions": ", ".join(map(" ".join, library("xzarr3.versions").versions().items())),
+        "libraries": ", ".join(map(" ".join, bench.versions.items())),
+        "absent": "; ".join(map(": ".join, bench.absent.items())) or "none",
+    }
+    text = section_text(bench, mib, conditions)
     print(text)
     is_whole = not options.mib and not options.libraries and options.only == name
     if out := options.out or (RESULTS if is_whole else None):
