@@ -201,16 +201,6 @@ def test_transpose_in_three_dimensions(order: tuple[int, ...]) -> None:
     assert written(array) == bytes(data)
 
 
-def test_transposes_follow_each_other() -> None:
-    values = np.arange(24, dtype="int16").reshape(2, 3, 4)
-    filters = [TransposeCodec((2, 0, 1)), TransposeCodec((1, 0, 2))]
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), data=values, chunks=(2, 3, 4), filters=filters, compressors=None
-    )
-    assert written(array) == values.transpose(2, 0, 1).transpose(1, 0, 2).tobytes()
-    assert same_bits(array[...], values)
-
-
 # crc32c
 
 

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import pytest
 import xarray as xr
+from _conformance import contents
 from _graphs import blank, calls_of, numbers, sample, tasks
 from _recording import recording
 from _slow import slow, slow_but
@@ -89,10 +90,6 @@ def _made(values: Values, chunks: Any) -> da.Array:
 
 
 # Any blocks into any units
-
-
-def contents(where: Store) -> dict[str, bytes]:
-    return {key: bytes(where.get(key) or b"") for key in where.list()}
 
 
 @st.composite

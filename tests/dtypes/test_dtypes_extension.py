@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from _strategies import native, same_bits
+from _strategies import same_bits
 from _things import Thing
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -436,9 +436,6 @@ def test_strings_that_are_all_the_same(fill: str, shape: tuple[int, ...]) -> Non
         assert not data_type.holds_only(array, fill)
 
 
-# Objects made of JSON
-
-
 # Times
 
 
@@ -672,17 +669,6 @@ def test_structs_are_checked_when_they_are_made() -> None:
 def test_numbers_hold_numbers_only(name: str, values: Any) -> None:
     with pytest.raises(DataTypeValidationError, match=name):
         parse_dtype(name).cast_array(values)
-
-
-@pytest.mark.parametrize("name", ["int8", "uint64", "float16", "float32", "complex64", "bool"])
-def test_numbers_are_cast_as_numpy_does(name: str) -> None:
-    data_type = parse_dtype(name)
-    assert same_bits(data_type.cast_array([0, 1]), np.array([0, 1], native(name)))
-    assert same_bits(data_type.cast_array([0.0, 1.0]), np.array([0, 1], native(name)))
-    big = data_type.in_byte_order("big")
-    assert big.cast_array([0, 1]).dtype == native(name).newbyteorder(">")
-    same = np.array([1], native(name))
-    assert data_type.cast_array(same) is same
 
 
 def test_a_time_lists_its_fields_as_the_document_of_its_type_does() -> None:

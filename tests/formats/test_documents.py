@@ -416,20 +416,6 @@ def test_what_may_be_ignored_is_kept_on_rewrite() -> None:
     assert document_in(store)["x-hint"] == hint
 
 
-def test_rewriting_changes_nothing_else() -> None:
-    document = array_document(
-        attributes={"a": 1.5, "b": [None, True, "é"]},
-        dimension_names=["x", None],
-        chunk_key_encoding=codec("v2", {"separator": "."}),
-        codecs=[TRANSPOSE, sharding([3, 1], codecs=[LITTLE, BLOSC], index_location="start"), CRC],
-        data_type="float32",
-        fill_value="0x7fc00001",
-    )
-    array = stored(document)
-    array.attrs["c"] = 0
-    assert document_in(array.store) == {**document, "attributes": {**document["attributes"], "c": 0}}
-
-
 # Text that is no document at all
 
 

@@ -12,6 +12,7 @@ import dask.array as da
 import numcodecs
 import numpy as np
 import pytest
+from _conformance import contents
 from _strategies import same_bits
 from _things import Thing
 
@@ -53,10 +54,6 @@ def document(store: Store, key: str) -> Any:
     value = store.get(key)
     assert value is not None, key
     return json.loads(bytes(value))
-
-
-def contents(store: Store) -> dict[str, bytes]:
-    return {key: bytes(store.get(key) or b"") for key in store.list()}
 
 
 KEYS: dict[Any, str] = {

@@ -12,6 +12,7 @@ from typing import Any
 import numcodecs
 import numpy as np
 import pytest
+from _conformance import contents
 from _documents import zarray
 
 import xzarr3
@@ -92,10 +93,6 @@ def read_by_numcodecs(stored: dict[str, bytes]) -> AnyArray:
 
 def store_of(stored: dict[str, bytes]) -> xzarr3.MemoryStore:
     return xzarr3.MemoryStore(stored)
-
-
-def contents(store: xzarr3.MemoryStore) -> dict[str, bytes]:
-    return {key: bytes(store.get(key) or b"") for key in store.list()}
 
 
 def check(found: Any, values: AnyArray) -> None:

@@ -447,21 +447,6 @@ def test_values_of_other_byte_orders_and_shapes() -> None:
 # Chunks that hold only the fill value
 
 
-def test_fill_only_chunks_are_not_stored_and_are_erased() -> None:
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), shape=(4, 6), chunks=(2, 3), dtype="float32", fill_value=np.nan
-    )
-    array[...] = np.nan
-    assert list(array.store.list()) == ["zarr.json"]
-    array[0, 0] = 1
-    array[3, 5] = 2
-    assert sorted(array.store.list()) == ["c/0/0", "c/1/1", "zarr.json"]
-    array[0, 0] = np.nan
-    assert sorted(array.store.list()) == ["c/1/1", "zarr.json"]
-    array[...] = np.full((4, 6), np.nan)
-    assert list(array.store.list()) == ["zarr.json"]
-
-
 @pytest.mark.parametrize("options", [{}, {"shards": (4, 6)}], ids=["chunks", "shards"])
 def test_fill_only_chunks_are_stored_on_request(options: dict[str, Any]) -> None:
     array = xzarr3.create_array(
@@ -617,17 +602,6 @@ def test_a_bad_chunk_is_found_by_any_thread() -> None:
 
 
 # Resizing and appending
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_cut_off_does_not_come_back(layout: str) -> None:
-    array = simple(**LAYOUTS[layout])
-    array.resize((3, 4))
-    array.resize((5, 7))
-    expected = np.zeros((5, 7), "int16")
-    expected[:3, :4] = np.arange(24).reshape(4, 6)[:3, :4]
-    assert same_bits(array[...], expected)
-    assert same_bits(xzarr3.open_array(array.store)[...], expected)
 
 
 def test_cutting_off_much_that_was_never_written_is_cheap() -> None:

@@ -486,18 +486,6 @@ def test_a_shard_in_memory_is_opened_by_reading_all_of_it() -> None:
         assert (t.arrays["/"]["requests"], t.arrays["/"]["bytes_read"]) == (1, whole)
 
 
-def test_to_explain_keeps_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_SETTLED", 0)
-    array = xzarr3.create_array(tmp_path / "s.zarr", data=np.arange(100), chunks=10, shards=50)
-    _indexes.__init__()  # type: ignore[misc]
-    found = array.explain([3, 60])
-    with xzarr3.trace() as t:
-        array[[3, 60]]
-    counted = t.arrays["/"]
-    assert (counted["get_range"], counted["bytes_read"]) == (found.requests, found.bytes_moved)
-    assert found.index_requests == counted["indexes_read"] == 2
-
-
 def test_nothing_is_fetched_for_nothing() -> None:
     store = recording()
     array = xzarr3.create_array(store, data=np.ones((4, 0, 3)), chunks=2)

@@ -43,16 +43,6 @@ def sharded(path: Path, data: Any = None, **options: Any) -> xzarr3.Array:
     return xzarr3.create_array(path, data=data, chunks=(2, 2), shards=(8, 8), overwrite=True, **options)
 
 
-def test_an_index_is_read_once(tmp_path: Path, decoded: Decoded) -> None:
-    sharded(tmp_path / "a")
-    array = xzarr3.open_array(tmp_path / "a")
-    decoded.clear()
-    for _ in range(3):
-        assert array[3, 5] == 29
-    assert xzarr3.open_array(tmp_path / "a")[0, 0] == 0
-    assert len(decoded) == 1
-
-
 def test_a_shard_changed_just_now_is_looked_at_again(
     tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,18 +221,6 @@ def test_opened_datasets_can_be_saved_again(
                 xr.testing.assert_identical(reader(tmp_path / f"{writer}-part").load(), part_of(expected))
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-def test_shards_that_were_opened_are_saved_as_shards(stores: Stores, tmp_path: Path, writer: str) -> None:
-    dataset = ours(stores("sharded"), chunks={})
-    assert dataset["even"].encoding["preferred_chunks"] == {"time": 12, "y": 8, "x": 8}
-    assert dataset["even"].chunks == ((12, 12), (8,), (8,))
-    write(dataset, tmp_path / "a", writer)
-    found = theirs(tmp_path / "a")
-    assert found["even"].encoding["shards"] == (12, 8, 8)
-    assert found["packed"].encoding["shards"] == (24, 8)
-    xr.testing.assert_identical(found.load(), theirs(stores("sharded")).load())
-
-
 @pytest.mark.slow
 def test_every_dataset_of_the_corpus_in_a_loop(tmp_path: Path, stores: Stores) -> None:
     """As xarray's ``save_mfdataset`` is used: many writes that are computed together."""

@@ -502,23 +502,6 @@ def test_who_interrupts_while_documents_are_stored(at: int) -> None:
     xr.testing.assert_identical(read(store, consolidated=True), timed(n + 2, 0).load())
 
 
-def test_an_error_in_a_task_appends_nothing(tmp_path: Path) -> None:
-    def fail(block: Any, block_info: Any = None) -> Any:
-        if block_info[0]["chunk-location"][0] == 2:
-            raise RuntimeError("no")
-        return block
-
-    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
-    before = contents(tmp_path)
-    more = timed(4, 3)
-    more["a"] = more["a"].dims, da.from_array(more["a"].values, chunks=(1, 4)).map_blocks(fail, dtype="f8")
-    with dask.config.set(scheduler="synchronous"), pytest.raises(RuntimeError):
-        to_zarr(more, tmp_path, append_dim="time")
-    assert contents(tmp_path) == before
-    to_zarr(timed(4, 3), tmp_path, append_dim="time")
-    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(7, 0).load())
-
-
 # Groups, stores, data arrays
 
 

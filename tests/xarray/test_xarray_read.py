@@ -329,35 +329,6 @@ def test_group_without_a_root(tmp_path: Path) -> None:
     xr.testing.assert_identical(ours(path, group="below"), CORPUS["bare"]())
 
 
-def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
-    path = tmp_path / "a.zarr"
-    xr.Dataset({"a": ("x", np.arange(8.0))}).to_zarr(
-        path, zarr_format=3, encoding={"a": {"chunks": (3,), "fill_value": -5.0}}
-    )
-    (path / "a" / "c" / "1").unlink()
-    expected = np.array([0, 1, 2, -5, -5, -5, 6, 7.0])
-    np.testing.assert_array_equal(ours(path)["a"], expected)
-    xr.testing.assert_identical(ours(path), theirs(path))
-
-
-def test_stored_big_endian(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.zarr")
-    group = zarr.create_group(path, zarr_format=3)
-    array = group.create_array(
-        "a",
-        shape=5,
-        chunks=2,
-        dtype="float32",
-        serializer=zarr.codecs.BytesCodec(endian="big"),
-        filters=[],
-        dimension_names=["x"],
-    )
-    array[:] = np.arange(5)
-    found = ours(path, chunks={})
-    assert found["a"].dtype == np.dtype("float32")
-    xr.testing.assert_identical(found, theirs(path))
-
-
 def test_entry_point(corpus: dict[str, str]) -> None:
     engine = xr.backends.list_engines()["xzarr3"]
     assert isinstance(engine, Xzarr3BackendEntrypoint)
@@ -742,12 +713,6 @@ def test_names_of_dask_arrays_change_with_the_content_behind_a_path(tmp_path: Pa
         names.add(found.data.name)
         assert len(names) == 2
         assert found.compute()[0, 0] == 100 * number
-
-
-def test_document_that_is_not_json() -> None:
-    store = xzarr3.MemoryStore({"zarr.json": b"{"})
-    with pytest.raises(xzarr3.MetadataError, match="not a JSON document"):
-        ours(store)
 
 
 @pytest.mark.parametrize("chunks", [None, {}])

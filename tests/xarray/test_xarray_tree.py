@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -466,16 +464,3 @@ def test_accessor_of_trees(tmp_path: Path) -> None:
         found, tree().map_over_datasets(lambda ds: ds.astype("int8") if "v" in ds else ds)
     )
     assert "x" in xzarr3.open_group(tmp_path, "group/a/b")
-
-
-@pytest.mark.slow
-def test_accessor_is_there_when_it_is_needed() -> None:
-    program = """
-import sys, xzarr3
-assert "xarray" not in sys.modules
-import xarray as xr
-ds = xr.Dataset({"a": ("x", [1, 2])})
-print(hasattr(ds, "xzarr3"), hasattr(ds["a"], "xzarr3"), hasattr(xr.DataTree(), "xzarr3"))
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout == "True True True\n"

@@ -437,18 +437,6 @@ def test_chunks_of_several_lengths(tmp_path: Path, chunked: bool) -> None:
     assert lengths == [3, 3], "the largest ones, which all tools can read"
 
 
-def test_packing(tmp_path: Path) -> None:
-    dataset = small()
-    dataset["a"][1, 2] = np.nan
-    packing = {"dtype": "int16", "scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -1}
-    to_zarr(dataset, tmp_path, encoding={"a": packing})
-    assert document(tmp_path, "a")["attributes"] == {
-        "units": "K", "add_offset": 3.0, "scale_factor": 0.5, "_FillValue": -1
-    }  # fmt: skip
-    assert open_dataset(tmp_path, mask_and_scale=False)["a"].values[1, 2] == -1
-    np.testing.assert_array_equal(open_dataset(tmp_path)["a"], dataset["a"])
-
-
 def test_explicit_encoding_takes_the_place_of_the_variables_own(tmp_path: Path) -> None:
     dataset = small()
     dataset["a"].encoding = {"chunks": (1, 1), "dtype": "float32", "compressors": None}
@@ -830,17 +818,6 @@ def test_groups(tmp_path: Path, consolidated: bool | None) -> None:
     assert {node.path for node in tree.subtree} == {"/", "/one", "/one/two", "/three"}
 
 
-def test_copies_of_documents_are_kept_true(tmp_path: Path) -> None:
-    to_zarr(small(), tmp_path)
-    to_zarr(CORPUS["bare"](), tmp_path, group="g", consolidated=False)
-    assert set(document(tmp_path)["consolidated_metadata"]["metadata"]) == {"a", "x", "g", "g/a", "g/b"}
-    xr.testing.assert_identical(theirs(tmp_path, group="g"), CORPUS["bare"]())
-    to_zarr(small(), tmp_path, group="g", mode="w", consolidated=False)
-    assert set(document(tmp_path)["consolidated_metadata"]["metadata"]) == {"a", "x", "g", "g/a", "g/x"}
-    to_zarr(small(), tmp_path, mode="w", consolidated=False)
-    assert "consolidated_metadata" not in document(tmp_path)
-
-
 def test_copies_of_documents_are_kept_true_in_version_2(tmp_path: Path) -> None:
     def held() -> set[str]:
         return {key.rpartition("/")[0] for key in document(tmp_path, last=".zmetadata")["metadata"]} - {""}
@@ -974,15 +951,6 @@ def test_attributes_that_json_cannot_hold(value: Any, where: str) -> None:
         assert isinstance(info.value, xzarr3.MetadataError)
         assert contents(store) == before
         to_zarr(small(), store, mode="w")
-
-
-def test_coordinates_attribute(tmp_path: Path) -> None:
-    to_zarr(CORPUS["curvilinear"](), tmp_path)
-    assert document(tmp_path, "tos")["attributes"]["coordinates"] == "lat lon region"
-    dataset = small().assign_coords(alone=("z", [1, 2]))
-    to_zarr(dataset, tmp_path / "b")
-    assert document(tmp_path / "b")["attributes"] == {"coordinates": "alone"}
-    xr.testing.assert_identical(open_dataset(tmp_path / "b"), dataset)
 
 
 # What is refused, before anything is written
@@ -1156,22 +1124,6 @@ def test_a_killed_write_is_not_in_the_way(tmp_path: Path) -> None:
 
 class UnluckyError(Exception):
     pass
-
-
-def test_an_error_in_a_task_leaves_the_old_files(tmp_path: Path) -> None:
-    def fail(block: Any) -> Any:
-        raise UnluckyError
-
-    to_zarr(small(), tmp_path)
-    dataset = small().chunk(x=2)
-    dataset["a"].data = dataset["a"].data.map_blocks(fail, dtype="f8", meta=np.empty((0, 0)))
-    with pytest.raises(UnluckyError):
-        to_zarr(dataset, tmp_path, mode="w")
-    xr.testing.assert_identical(open_dataset(tmp_path), small())
-    assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
-    with pytest.raises(UnluckyError):
-        to_zarr(dataset, tmp_path / "new")
-    assert not list((tmp_path / "new").rglob("*"))
 
 
 def test_threads_that_are_still_writing_when_another_fails(tmp_path: Path) -> None:
