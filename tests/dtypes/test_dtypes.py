@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from _strategies import NUMERIC, attempt, elements, from_bits, native, same_bits
+from _strategies import DATA_TYPES, NUMERIC, attempt, elements, from_bits, native, same_bits
 from _things import Thing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import xzarr3
 from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
 from xzarr3.dtypes import Int16, RawBits, parse_dtype, registry
 
@@ -262,6 +263,19 @@ def test_what_is_written_for_what_json_lacks(name: str) -> None:
     assert len(negative) == 2 * dtype.itemsize + 2
     assert isinstance(to_json(name, dtype.type(1)), float)
     assert str(to_json(name, dtype.type(-0.0))) == "-0.0"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_fill_value_survives_document_and_store(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(DATA_TYPES))
+    fill = data.draw(elements(name))
+    store = xzarr3.MemoryStore()
+    made = xzarr3.create_array(store, shape=2, dtype=name, fill_value=fill)
+    opened = xzarr3.open_array(store)
+    for array in (made, opened, pickle.loads(pickle.dumps(opened))):
+        assert array.fill_value.tobytes() == fill.tobytes()
+        assert array[...].tobytes() == 2 * fill.tobytes()
 
 
 # Fill values: what the texts do not permit

@@ -27,8 +27,8 @@ from _documents import (
     draft_grid,
     refused,
 )
-from _strategies import same_bits
-from hypothesis import given
+from _strategies import DATA_TYPES, elements, native, same_bits
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xzarr3 import DataTypeValidationError, InvalidKeyError, MetadataError, UnknownExtensionError
@@ -503,6 +503,23 @@ def test_literals_of_older_writers() -> None:
     assert np.isnan(meta.fill_value)
     assert np.isnan(written(meta)["fill_value"])
     assert written(replace(meta, origin=None))["fill_value"] == "NaN"
+
+
+@given(st.sampled_from(DATA_TYPES), st.data())
+@settings(deadline=None)
+def test_every_fill_value_is_written_as_it_is(name: str, data: st.DataObject) -> None:
+    dtype = native(name)
+    value = np.asarray(data.draw(elements(name)), dtype)[()]
+    zeros = "0x" + "00" * dtype.itemsize
+    meta = parse(line(name, {"b": False, "c": zeros, "V": zeros}.get(dtype.kind, 0)))
+    document = written(replace(meta, fill_value=value))
+    assert same_bits(parse(document).fill_value, value)
+    found = document["fill_value"]
+    if dtype.kind in "biu":
+        assert type(found) is (bool if dtype.kind == "b" else int)
+    elif dtype.kind in "cV":
+        assert len(found) == 2 + 2 * dtype.itemsize
+        assert dtype.kind == "c" or found == "0x" + value.tobytes().hex()
 
 
 REFUSED_FILLS: dict[str, list[Any]] = {

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from _conformance import VALUE, contents, writes
 
+import xzarr3
 from xzarr3 import LocalStore, MemoryStore, ReadOnlyError, Store
 from xzarr3._types import Buffer
 from xzarr3.stores import ANY, BytesValue, ReadOnlyStore, Traits, Value, WrapperStore, update
@@ -183,6 +184,13 @@ def test_wrapper_store_shows_what_it_wraps(tmp_path: Path) -> None:
     assert repr(LocalStore(tmp_path)) in store._repr_html_().replace("&#x27;", "'").replace(
         "&lt;", "<"
     ).replace("&gt;", ">")
+
+
+@pytest.mark.parametrize("wrap", [WrapperStore, ReadOnlyStore])
+def test_arrays_are_read_through_a_wrapper(wrap: Callable[[Store], Store]) -> None:
+    inner = MemoryStore()
+    xzarr3.create_array(inner, "s", data=range(64), chunks=(4,), shards=(16,))
+    assert xzarr3.open_array(wrap(inner), "s")[3:60:7].tolist() == list(range(3, 60, 7))
 
 
 def test_dask_takes_no_wrapper_for_the_store_itself() -> None:
