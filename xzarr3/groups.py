@@ -722,8 +722,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def move(self, source: str, dest: str) -> None:
         """Move a node below this group, with all nodes below it, to another path below this group.
 
-        In a directory it is renamed. Elsewhere its values are copied within the store, then the old ones are
-        erased: after a crash it is at the old path or at both. No other program may write to it meanwhile.
+        Its directory is renamed; no other program may write to it meanwhile. Stores that cannot rename refuse
+        it: copy the node, then delete it.
 
         Parameters
         ----------
@@ -736,11 +736,13 @@ class Group(Node, Mapping[str, "Array | Group"]):
             If there is no node at ``source``.
         NodeExistsError
             If something is at ``dest``, or one of the two paths lies within the other.
+        StoreCapabilityError
+            If the node is no directory.
 
         Examples
         --------
-        >>> import xzarr3
-        >>> root = xzarr3.group()
+        >>> import tempfile, xzarr3
+        >>> root = xzarr3.create_group(tempfile.mkdtemp())
         >>> _ = root.create_array("sst", shape=4, dtype="int16")
         >>> root.move("sst", "ocean/temperature")
         >>> root["ocean/temperature"]

@@ -26,7 +26,7 @@ from _processes import Process, processes, run_processes
 import xzarr3
 from xzarr3 import ConflictError, LocalStore, MemoryStore, NodeExistsError, StoreError, to_zarr
 from xzarr3.commit import lease, machines
-from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, lease_key
+from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, holder_at, lease_key
 from xzarr3.commit.length import GuardedStore, Length
 
 HOSTS = {name: Whereabouts(name, "boot", "processes") for name in ("one", "two", "three")}
@@ -94,7 +94,7 @@ def test_a_lease_says_who_has_it_and_is_gone_at_the_end(world: World) -> None:
     assert (said["pid"], said["purpose"], said["plan"], said["counter"]) == (os.getpid(), "replace", "p", 0)
     mine.renew()
     mine.renew()
-    assert mine.there().counter == 2
+    assert holder_at(mine._store, mine.key).counter == 2
     assert mine.holds()
     mine.release()
     assert list(store.list()) == []
@@ -236,7 +236,7 @@ def test_a_forked_child_is_not_its_parent(tmp_path: Path) -> None:
     def child() -> None:
         assert not leased(LocalStore(tmp_path)).take()
         mine.release()
-        assert mine.there().owner == mine.owner
+        assert holder_at(mine._store, mine.key).owner == mine.owner
 
     run_processes(child)
     assert mine.holds()
@@ -267,8 +267,8 @@ def test_a_store_that_does_not_answer_keeps_the_lease_in_no_other_one(
     held = [leased(Stalled()), leased(MemoryStore())]
     assert all(each.take() for each in held)
     assert Stalled.reached.wait(120)
-    before = held[1].there().counter
-    wait_until(lambda: held[1].there().counter >= before + 3)
+    before = holder_at(held[1]._store, held[1].key).counter
+    wait_until(lambda: holder_at(held[1]._store, held[1].key).counter >= before + 3)
     Stalled.stalls.set()
     for each in held:
         each.release()

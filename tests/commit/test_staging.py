@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -156,28 +157,6 @@ class UnluckyError(Exception):
     pass
 
 
-def test_one_of_two_writers_gets_an_empty_place() -> None:
-    store = MemoryStore()
-    begun, done = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        begun.set()
-        done.wait(120)
-        raise UnluckyError
-
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(to_zarr, at_block(1, wait), store)
-        begun.wait(120)
-        with pytest.raises(NodeExistsError):
-            to_zarr(filled(7), store)
-        done.set()
-        assert isinstance(first.exception(120), UnluckyError)
-    assert not [*store.list()]
-    to_zarr(filled(7), store)
-    assert values(store) == [7, 7, 7, 7]
-    assert not left(store)
-
-
 def test_what_another_has_finished_since_the_plan_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     there: list[str] = []
@@ -209,15 +188,24 @@ def test_who_lost_the_place_gives_up() -> None:
     assert not left(store)
 
 
+@pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("n", [1, 3])
-def test_who_replaces_does_not_disturb_who_began_to_write(n: int) -> None:
+def test_one_of_two_writers_gets_an_empty_place(n: int, fails: bool) -> None:
+    """Who comes later does not disturb it, and gets the place once the first one has failed."""
     store = MemoryStore()
 
     def other() -> None:
-        with pytest.raises(NodeExistsError):
-            to_zarr(filled(7), store, mode="w")
+        for mode in ("w-", "w"):
+            with pytest.raises(NodeExistsError):
+                to_zarr(filled(7), store, mode=mode)  # type: ignore[call-overload]
+        if fails:
+            raise UnluckyError
 
-    to_zarr(at_block(n, other), store)
+    with pytest.raises(UnluckyError) if fails else nullcontext():
+        to_zarr(at_block(n, other), store)
+    if fails:
+        assert not [*store.list()]
+        to_zarr(filled(5), store)
     assert values(store) == [5, 5, 5, 5]
     assert not left(store)
 
@@ -381,7 +369,9 @@ def test_a_swap_in_which_a_value_cannot_be_read_is_ended_later() -> None:
 def test_a_damaged_list_of_what_is_left_to_do_is_refused() -> None:
     store, _ = failed_within_swap()
     (swap,) = (key for key in store.list() if key.endswith("/swap"))
-    for value in (b"", b"{}", b"[1]", b"\xff", b'{"path": 1}'):
+    said = json.loads(bytes(store.get(swap) or b""))
+    others = [{"path": 1}, {**said, "come": [1]}, {**said, "come": ["../a"]}, {**said, "away": None}]
+    for value in (b"", b"{}", b"[1]", b"\xff", *(json.dumps(each).encode() for each in others)):
         store.set(swap, value)
         with pytest.raises(StoreError, match="does not list what is left to do"):
             xzarr3.recover(store)

@@ -21,9 +21,8 @@ from dask import delayed
 
 import xzarr3
 from xzarr3 import IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
-from xzarr3.commit import lease
+from xzarr3.commit import lease, recover
 from xzarr3.commit.keys import Keys
-from xzarr3.commit.lease import Lease
 from xzarr3.errors import StoreCapabilityError
 from xzarr3.stores import ANY
 
@@ -156,28 +155,25 @@ def test_rows_are_appended_to_what_was_swapped_meanwhile() -> None:
 def test_what_begins_to_be_swapped_while_it_is_looked_at_is_put_in_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store, there = CutOff(), Lease.there
+    store = CutOff()
     to_zarr(dataset(0), store)
     failed(store)
     with monkeypatch.context() as patch:
-        patch.setattr(Lease, "there", lambda self: replace(there(self), state=""))  # As a moment before.
+        patch.setattr(  # As a moment before.
+            recover, "holder_at", lambda *at: replace(lease.holder_at(*at), state="")
+        )
         assert xzarr3.recover(store) == ["/"]
     assert opened(store).identical(dataset(1))
-    assert not left(store)
-
-
-def test_a_dataset_is_replaced_where_nothing_is_written_on_condition() -> None:
-    store = Unconditional()
-    for start in range(3):
-        to_zarr(dataset(start), store, mode="w")
-        assert opened(store).identical(dataset(start))
     assert not left(store)
 
 
 @pytest.mark.parametrize("how", ["recover", "w", "w-"])
 def test_a_failed_swap_is_finished_where_nothing_is_written_on_condition(how: Any) -> None:
     store = Unconditional()
-    to_zarr(dataset(0), store)
+    for start in (3, 0):
+        to_zarr(dataset(start), store, mode="w")
+        assert opened(store).identical(dataset(start))
+    assert not left(store)
     failed(store)
     with pytest.raises(IncompleteWriteError, match=r"process \d+ .* and has failed, .*recover"):
         opened(store)

@@ -950,7 +950,7 @@ _TOP = f"{STAGED}{'0' * 32}/"
 def _plant_swap(base: Path, path: str = "", top: str = _TOP, **said: Any) -> None:
     """What somebody may leave who wants others to move something: a lease, and a list of moves."""
     store = LocalStore(base / "store")
-    swap = Swap(path, 3, [["t"]], ["t", "zarr.json"], {"": {}, "t": {}}, False)
+    swap = Swap(path, 3, [["t"]], ["t", "zarr.json"], {"": {}, "t": {}})
     (base / "store" / _TOP / "new" / "t").mkdir(parents=True)
     (base / "store" / _TOP / "new" / "t" / "data.bin").write_bytes(b"theirs")
     store.set(f"{_TOP}swap", dataclasses.replace(swap, **said).text())

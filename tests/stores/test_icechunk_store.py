@@ -93,14 +93,18 @@ def test_icechunk_store_node_that_is_named_as_chunks_are(session: Any) -> None:
 
 
 @pytest.mark.parametrize("source", ["g/b/x", "g"])
-def test_icechunk_store_move(repository: Any, session: Any, source: str) -> None:
+def test_icechunk_store_copy_and_delete(repository: Any, session: Any, source: str) -> None:
     root = xzarr3.create_group(session.store)
     root.create_array("g/b/x", data=VALUES, chunks=(2, 4), shards=(4, 8))
     root.create_array("g/y", data=np.array(5))
     root["g"].attrs["title"] = "t"
     session.commit("first")
     moving = repository.writable_session("main")
-    xzarr3.open_group(moving.store, mode="r+").move(source, "new/where")
+    group = xzarr3.open_group(moving.store, mode="r+")
+    with pytest.raises(xzarr3.StoreCapabilityError, match="copy it with"):
+        group.move(source, "new/where")
+    xzarr3.copy(moving.store, moving.store, source_path=source, path="new/where")
+    del group[source]
     moving.commit("moved")
     after = xzarr3.open_group(repository.readonly_session("main").store)
     assert source not in after

@@ -6,12 +6,14 @@ documents come last. Takes no leases.
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer
 from xzarr3.commit.transaction import BEGUN, NEW, SWAP, Swap
 from xzarr3.errors import StoreError, listed
 from xzarr3.formats import Format
@@ -19,7 +21,7 @@ from xzarr3.nodes.consolidated import drop_from_consolidated, write_consolidated
 from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.erase import erase_stages, formats_in
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import Scratch, Store, Traits
+from xzarr3.stores import Store, Traits
 from xzarr3.stores.base import MOST_COPIED
 
 
@@ -28,71 +30,51 @@ def put_in_place(store: Store, format: Format, top: str, swap: Swap) -> None:
     for each in formats_in(store, swap.path, format):  # first, so that no copy outlives its document
         drop_from_consolidated(store, each, swap.path)
     erase_stages(store, swap.away)
-    _copy(store, f"{top}{NEW}/", swap)
+    _copy(store, format, f"{top}{NEW}/", swap)
     store_documents(store, format, swap.encoded(), last=swap.path, replaces=True)
 
 
 def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:
     """Finish the swap of a killed writer; returns whether it had begun and the new node is in place."""
-    first = _first_away(store, format, swap)
-    # the old node is whole, or the new one, and may have been changed since
-    is_whole = bool(first) and all(parallel_map(store.exists, first, store.concurrency))
-    own = [*format.keys(swap.path).defining, *(format.hierarchy_documents() if not swap.path else ())]
-    own = [key for key in own if key in swap.documents.get(swap.path, {})]
-    if not is_whole and not all(parallel_map(store.exists, own, store.concurrency)):
-        put_in_place(store, format, top, swap)
-    else:
-        copied = format.keys(swap.path).consolidated
-        if copied in swap.documents[swap.path] and not store.exists(str(copied)):
-            write_consolidated(store, format, swap.path)
-    return not is_whole
+
+    def defining(each: Format) -> set[str]:
+        hierarchy = () if swap.path else each.hierarchy_documents()
+        return {*each.keys(swap.path).defining, *hierarchy}
+
+    every = set().union(*map(defining, formats_in(store, swap.path, format)))
+    first = next(filter(None, (every.intersection(keys) for keys in swap.away)), set())
+    own, copied = swap.documents.get(swap.path, {}), format.keys(swap.path).consolidated
+    for keys in (first, defining(format).intersection(own)):
+        # the old node is whole, or the new one, and may have been changed since
+        if keys and all(parallel_map(store.exists, keys, store.concurrency)):
+            if copied in own and not store.exists(str(copied)):
+                write_consolidated(store, format, swap.path)
+            return False
+    put_in_place(store, format, top, swap)
+    return True
 
 
-def _first_away(store: Store, format: Format, swap: Swap) -> list[str]:
-    """The documents that leave first, but for consolidated metadata of their own, which left before."""
-    formats = formats_in(store, swap.path, format)
-    defining = {key for each in formats for key in each.keys(swap.path).defining}
-    copied = {each.keys(swap.path).consolidated for each in formats} - defining
-    stages = ([key for key in stage if key not in copied] for stage in swap.away)
-    return next(filter(None, stages), [])
-
-
-def _copy(store: Store, staged: str, swap: Swap) -> None:
+def _copy(store: Store, format: Format, staged: str, swap: Swap) -> None:
     """Copy the staged values to their final keys, and check that all have arrived.
 
     The old values have left, so a final key that exists holds a new value.
     """
-    missing = set(swap.come)
+    missing = swap.come
     for copy in (store.copy, partial(Store.copy, store)):  # by the service, then through this process
-        try:
-            parallel_map(
-                lambda key, copy=copy: copy(staged + key, key),  # type: ignore[misc]
-                sorted(missing),
-                min(store.concurrency, MOST_COPIED),
-            )
-        except StoreError as error:
-            raise _without(error, staged) from error.__cause__
-        if missing:
-            missing.difference_update(store.list_prefix(_common_prefix(missing)))
         if not missing:
             return
-    asked = sorted(missing)  # listings may lag behind writes
-    found = parallel_map(store.exists, asked, store.concurrency)
-    lost = [key for key, is_there in zip(asked, found, strict=True) if not is_there]
-    if lost:
+        with _without(staged):
+            number = min(store.concurrency, MOST_COPIED)
+            parallel_map(lambda key, copy=copy: copy(staged + key, key), missing, number)  # type: ignore[misc]
+        there = itertools.chain(*map(store.list_prefix, format.keys(swap.path).prefixes))
+        asked = sorted(set(missing).difference(there))
+        found = parallel_map(store.exists, asked, store.concurrency)  # listings may lag behind writes
+        missing = [key for key, is_there in zip(asked, found, strict=True) if not is_there]
+    if missing:
         raise StoreError(
-            f"cannot replace '/{swap.path}' in {store}: {len(lost)} values were not copied, "
-            f"{listed(lost[:5])}"
+            f"cannot replace '/{swap.path}' in {store}: {len(missing)} values were not copied, "
+            f"{listed(missing[:5])}"
         )
-
-
-def _common_prefix(keys: set[str]) -> str:
-    """The longest common prefix of all keys that is empty or ends with '/'."""
-    first, last = min(keys), max(keys)
-    at = 0
-    while at < min(len(first), len(last)) and first[at] == last[at]:
-        at += 1
-    return first[: first.rfind("/", 0, at) + 1]
 
 
 def remove_keys(store: Store, top: str) -> None:
@@ -102,12 +84,14 @@ def remove_keys(store: Store, top: str) -> None:
     store.erase_values([*sorted(keys), f"{top}{BEGUN}"])
 
 
-def _without(error: StoreError, prefix: str) -> StoreError:
-    """The error, with a staging prefix removed from its message, so that keys have their final names."""
-    error.args = tuple(
-        argument.replace(prefix, "") if isinstance(argument, str) else argument for argument in error.args
-    )
-    return error
+@contextlib.contextmanager
+def _without(prefix: str) -> Iterator[None]:
+    """Remove a staging prefix from the messages of errors, so that keys have their final names."""
+    try:
+        yield
+    except StoreError as error:
+        error.args = tuple(each.replace(prefix, "") if isinstance(each, str) else each for each in error.args)
+        raise
 
 
 class StagedKeys(Store):
@@ -123,15 +107,9 @@ class StagedKeys(Store):
 
     def __init__(self, store: Store, prefix: str) -> None:
         super().__init__()
-        able = {
-            "get": store.readable,
-            "put": store.writeable,
-            "erase": store.erasable,
-            "list": store.listable,
-        }
         self.traits = Traits(
             read_only=store.read_only,
-            operations=tuple(name for name, is_able in able.items() if is_able),
+            operations=tuple(filter(store._can, store.traits.operations)),
             concurrency=store.concurrency,
             request_bytes=store.traits.request_bytes,
             over_read=store.traits.over_read,
@@ -174,34 +152,21 @@ class StagedKeys(Store):
             )
         return there.union(lost)
 
-    def get(
-        self,
-        key: str,
-        byte_range: ByteRange | None = None,
-        *,
-        into: Scratch | None = None,
-        limit: int = sys.maxsize,
-    ) -> Buffer | None:
-        try:
-            return self._store.get(self._prefix + key, byte_range, into=into, limit=limit)
-        except StoreError as error:
-            raise _without(error, self._prefix) from error.__cause__
+    def get(self, key: str, *how: Any, **more: Any) -> Buffer | None:
+        with _without(self._prefix):
+            return self._store.get(self._prefix + key, *how, **more)
 
     def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
-        try:
+        with _without(self._prefix):
             self._store.put(self._prefix + key, pieces)
-        except StoreError as error:
-            raise _without(error, self._prefix) from error.__cause__
         with self._guard:
             self._written.add(key)
 
     def erase(self, *keys: str) -> None:
         with self._guard:
             self._written.difference_update(keys)
-        try:
+        with _without(self._prefix):
             self._store.erase_values([self._prefix + key for key in keys])
-        except StoreError as error:
-            raise _without(error, self._prefix) from error.__cause__
 
     def list(self, prefix: str = "") -> Iterator[str]:
         for key in self._store.list_prefix(self._prefix + prefix):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from xzarr3._types import Buffer
@@ -19,7 +19,7 @@ from xzarr3.commit.lease import SWAPPING
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.recover import take
 from xzarr3.commit.renames import remove_at_once, remove_staged, swap_units
-from xzarr3.commit.transaction import NEW, SWAP, NewNode, Transaction
+from xzarr3.commit.transaction import NEW, SWAP, NewNode, Swap, Transaction
 from xzarr3.errors import StoreError
 from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
@@ -52,7 +52,7 @@ class Directory(Transaction):
     def begin(self) -> None:
         if self.plan is not None:
             lease = self.place.lease(self.plan, self.top)
-            goes_on = take(lease, self.place)
+            goes_on, _ = take(lease, self.target, self.place.path)
             self.lease = lease
             if self.resumes and not goes_on:
                 raise self.gone()
@@ -80,7 +80,7 @@ class Directory(Transaction):
             raise self.gone()
         for unit in (*away, *come) if path else ():
             store.check_inside(os.path.dirname(os.path.join(store.root, unit)), path)
-        swap = self.swap([away], come, whole=False)
+        swap = Swap(path, self.new.format.zarr_format, [away], come, {}, self.overwrite)
         with self.noting():
             store.set(f"{self.top}{SWAP}", swap.text())
             if self.plan is not None and self.lease is not None:  # that of others says so from the start
@@ -107,42 +107,44 @@ class Directory(Transaction):
         if self.lease is not None:
             self.lease.verify(self.place.path)
             return
-        lease = self.place.lease(top=self.top, state=SWAPPING)
-        take(lease, self.place, until=time.monotonic() + self.target.traits.conflict_deadline)
+        store, place = self.target, self.place
+        lease = place.lease(top=self.top, state=SWAPPING)
+        take(lease, store, place.path, time.monotonic() + store.traits.conflict_deadline)
         self.lease = lease
 
-    def _units(self, paths: Iterable[str] | None = None) -> tuple[list[str], list[str]]:
+    def _units(self, paths: Iterable[str] = ()) -> tuple[list[str], list[str]]:
         """The units that leave and those that come, each in order; raises if something is in the way.
 
         Parameters
         ----------
-        paths : iterable of str, optional
+        paths : iterable of str
             Paths of the nodes that come, if they are not staged yet.
         """
-        place, root = self.place, self.target.root
+        place, store = self.place, self.target
         away: set[str] = set()
         come: set[str] = set()
         for prefix in place.prefixes:
-            names = _names(root, prefix)
-            stay: set[str] = set()
-            if not (place.path and place.old_array is not None):
-                stay = {name for name in names if not place.leaves(name, self._exists, self._below)}
-            if place.path and not stay:
-                unit = prefix[:-1]
-                away.update(each for each in [unit] if os.path.lexists(os.path.join(root, each)))
-                come.update(each for each in [unit] if os.path.lexists(os.path.join(self._new, each)))
+            there = _names(store.root, prefix)
+            leaving = {name for name in there if place.leaves(name, store.exists, self._below)}
+            if place.path and leaving == there:  # the directory as a whole
+                away.add(prefix[:-1])
+                come.add(prefix[:-1])
                 continue
             coming = _names(self._new, prefix)
-            coming.update(_top_name(path, prefix) for path in paths or () if path.startswith(prefix))
-            if stay & coming:
-                raise place.in_the_way(stay & coming)
-            away |= names - stay
+            coming.update(
+                prefix + path[len(prefix) :].partition("/")[0] for path in paths if path.startswith(prefix)
+            )
+            if coming & there - leaving:
+                raise place.in_the_way(coming & there - leaving)
+            away |= leaving
             come |= coming
-        for key in place.documents:
-            if not key.startswith(place.prefixes):
-                away.update(each for each in [key] if os.path.lexists(os.path.join(root, each)))
-                come.update(each for each in [key] if os.path.lexists(os.path.join(self._new, each)))
-        return self._ordered(away), self._ordered(come)[::-1]
+        outside = {key for key in place.documents if not key.startswith(place.prefixes)}
+        return (
+            self._ordered(each for each in away | outside if os.path.lexists(os.path.join(store.root, each))),
+            self._ordered(each for each in come | outside if os.path.lexists(os.path.join(self._new, each)))[
+                ::-1
+            ],
+        )
 
     def _ordered(self, units: Iterable[str]) -> list[str]:
         """Units in the order in which they leave: documents first, and what holds documents before chunks."""
@@ -150,32 +152,16 @@ class Directory(Transaction):
         first = [unit for stage in self.place.in_order(units & own) for unit in stage]
         return [*first, *sorted(units - own, reverse=True)]  # in the draft, "meta" before "data"
 
-    def _exists(self, key: str) -> bool:
-        return os.path.lexists(os.path.join(self.target.root, key))
-
-    def _below(self, name: str) -> Iterator[str]:
+    def _below(self, name: str) -> list[str]:
         """The keys of a name in the directory."""
-        top = os.path.join(self.target.root, name)
-        if not os.path.isdir(top):
-            yield name
-        for folder, _, files in os.walk(top):
-            relative = os.path.relpath(folder, self.target.root).replace(os.sep, "/")
-            yield from (f"{relative}/{file}" for file in files)
+        return [*self.target.list_prefix(f"{name}/")] or [name]
 
-    def clean(self) -> None:
-        try:
-            remove_staged(self.target, self.top)
-        finally:  # leftovers do not block other writers, so release the lease
-            if self.lease is not None:
-                self.lease.release()
+    def _remove_staged(self) -> None:
+        remove_staged(self.target, self.top)
 
-    def discard(self) -> None:
-        try:
-            if self._made is not None:  # otherwise it is another writer's, or was never made
-                remove_at_once(self.target, self._folder)
-        finally:
-            if self.lease is not None:
-                self.lease.release()
+    def _remove_written(self) -> None:
+        if self._made is not None:  # otherwise it is another writer's, or was never made
+            remove_at_once(self.target, self._folder)
 
 
 class StagedFolder(LocalStore):
@@ -207,8 +193,3 @@ def _names(root: str, prefix: str) -> set[str]:
     if not os.path.isdir(folder):
         return set()
     return {f"{prefix}{name}" for name in os.listdir(folder) if is_own(f"{prefix}{name}")}
-
-
-def _top_name(path: str, prefix: str) -> str:
-    """The name directly below a prefix under which a path lies."""
-    return prefix + path[len(prefix) :].partition("/")[0]

@@ -12,18 +12,17 @@ from __future__ import annotations
 from functools import partial
 
 from xzarr3.commit.copies import StagedKeys, put_in_place, remove_keys
-from xzarr3.commit.lease import SWAPPING, Lease, keeps_leases
-from xzarr3.commit.leftovers import now, said_in
+from xzarr3.commit.lease import SWAPPING, Lease, holder_at, keeps_leases
+from xzarr3.commit.leftovers import now
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.recover import finish_swap, take
-from xzarr3.commit.transaction import BEGUN, NEW, SWAP, NewNode, Transaction
+from xzarr3.commit.transaction import BEGUN, NEW, SWAP, NewNode, Swap, Transaction
 from xzarr3.errors import StoreCapabilityError, StoreError
 from xzarr3.nodes import seen
 from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.erase import erase_stages, keys_at
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import Store
 
 
 class Keys(Transaction):
@@ -56,8 +55,9 @@ class Keys(Transaction):
         self._given = lease
         self._is_ours = False  # what was stored is of this write alone
         there = keys_at(self.target, place.formats, place.path) if overwrite else set()
-        if lease is None and place.lease().key in there:
-            finish_swap(self.target, place.lease().key, place.path)
+        key = place.lease().key
+        if lease is None and key in there and holder_at(self.target, key).state == SWAPPING:
+            finish_swap(self.target, key, place.path)
             there = keys_at(self.target, place.formats, place.path)
         leaving = _leaving(place, there)
         if leaving and not self.target.erasable:
@@ -75,7 +75,7 @@ class Keys(Transaction):
         self.lease = self._given
         if self._given is None and keeps_leases(self.target):
             lease = place.lease(self.plan, self.top)
-            goes_on = take(lease, place)
+            goes_on, _ = take(lease, self.target, place.path)
             self.lease = lease
             if self.resumes and not goes_on:
                 raise self.gone()
@@ -121,18 +121,21 @@ class Keys(Transaction):
         store, place = self.target, self.place
         if not store.exists(f"{self.top}{BEGUN}"):
             raise self.gone()
-        come = self.store.written()  # type: ignore[attr-defined]
+        come = sorted(self.store.written())  # type: ignore[attr-defined]
         there = _listed(place)
-        if not there.isdisjoint(place.defining) or not any(
+        if there.isdisjoint(place.defining) and any(
             parallel_map(store.exists, place.defining, store.concurrency)
         ):
-            away = place.in_order(_leaving(place, there))
-        else:
             raise StoreError(
                 f"cannot replace '/{place.path}' in {store}: its document exists, but is not listed; use a "
                 "store that lists all of its keys"
             )
-        swap = self.swap(away, sorted(come), whole=True)
+        away = place.in_order(_leaving(place, there))
+        documents = {
+            path: {key: value.decode("utf-8", "surrogatepass") for key, value in own.items()}
+            for path, own in self.new.documents.items()
+        }
+        swap = Swap(place.path, self.new.format.zarr_format, away, come, documents)
         with self.noting():
             store.set(f"{self.top}{SWAP}", swap.text())
             if self.lease is not None:
@@ -140,26 +143,21 @@ class Keys(Transaction):
         self.is_swapping = True
         put_in_place(store, self.new.format, self.top, swap)
 
-    def clean(self) -> None:
-        try:
-            if self.is_staged or self.plan is not None:
-                remove_keys(self.target, self.top)
-        finally:
-            if self._given is not None and self._given.said.state:
-                self._given.say(self.place.path, "", "")
-            elif self.lease is not None and self._given is None:
-                self.lease.release()
+    def _remove_staged(self) -> None:
+        if self.is_staged or self.plan is not None:
+            remove_keys(self.target, self.top)
 
-    def discard(self) -> None:
-        own = self.lease if self._given is None else None
-        try:
-            if self.is_staged and self._is_ours:
-                remove_keys(self.target, self.top)
-            elif self._is_ours and (self.lease is None or self.lease.holds()):
-                _erase_written(self.place)
-        finally:
-            if own is not None:
-                own.release()
+    def _remove_written(self) -> None:
+        if self.is_staged and self._is_ours:
+            remove_keys(self.target, self.top)
+        elif self._is_ours and (self.lease is None or self.lease.holds()):
+            _erase_written(self.place)
+
+    def _release(self) -> None:
+        if self._given is None:
+            super()._release()
+        elif self._given.said.state:  # the caller holds it for longer
+            self._given.say(self.place.path, "", "")
 
 
 class Session(Transaction):
@@ -182,10 +180,10 @@ class Session(Transaction):
     def publish(self) -> None:
         self.new.follow(self.target)
 
-    def clean(self) -> None:
-        """Nothing is left to remove."""
+    def _remove_staged(self) -> None:
+        """Nothing lies beside the place."""
 
-    def discard(self) -> None:
+    def _remove_written(self) -> None:
         _erase_written(self.place)
 
     def give_up(self, error: BaseException) -> None:
@@ -207,11 +205,6 @@ def _erase_written(place: Place) -> None:
     erase_stages(place.store, place.in_order(keys))
 
 
-def was_staged(store: Store, top: str) -> bool:
-    """Whether a write has staged its values, rather than stored them in place; ``top`` is its prefix."""
-    return said_in(store.get(f"{top}{BEGUN}")).get("staged") is True
-
-
 def _verified(lease: Lease, path: str) -> bool:
     """False, for a list of checks; raises if the lease of the place was lost."""
     lease.verify(path)
@@ -228,10 +221,8 @@ def _leaving(place: Place, there: set[str] | None = None) -> set[str]:
     there = _listed(place) if there is None else set(filter(is_own, there))
     names: dict[str, list[str]] = {}
     for key in there:
-        prefix = next((each for each in place.prefixes if key.startswith(each)), None)
-        end = -1 if prefix is None else key.find("/", len(prefix))
+        start = len(next((each for each in place.prefixes if key.startswith(each)), key))
+        end = key.find("/", start)
         names.setdefault(key if end < 0 else key[:end], []).append(key)
     stay = {name for name in names if not place.leaves(name, there.__contains__, names.__getitem__)}
-    if stay and place.path and place.old_array is not None:
-        stay = set()
     return {key for name, keys in names.items() for key in keys if name not in stay or place.is_taken(key)}

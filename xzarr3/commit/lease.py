@@ -15,7 +15,6 @@ This module knows nothing of what the holder writes.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -26,9 +25,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 from xzarr3._types import Buffer
 from xzarr3.commit import machines
@@ -41,7 +43,6 @@ from xzarr3.errors import (
     StoreError,
     printable,
 )
-from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import Store, versioned
 from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.locks import key_lock
@@ -67,7 +68,7 @@ _clock: Callable[[], float] = time.monotonic
 _wait: Callable[[float], object] = time.sleep
 
 _live: set[str] = set()  # Owners in this process.
-_seen: dict[tuple[object, str], tuple[object, float]] = {}
+_seen: dict[tuple[object, str], tuple[tuple[object, ...], float]] = {}
 """What leases of other holders said, by store and key, and since when; kept between calls."""
 
 
@@ -75,8 +76,7 @@ class LeaseLostError(ConflictError):
     """Another writer has taken the lease, or the node it protects was replaced."""
 
 
-@dataclass(frozen=True)
-class Whereabouts:
+class Whereabouts(NamedTuple):
     """A host, boot and process namespace; processes with equal ones can see each other."""
 
     host: str
@@ -143,19 +143,18 @@ class Holder:
     def parse(cls, value: Buffer | None) -> Holder:
         """The lease stored in a value; a ``Holder`` without an owner if the value is no lease."""
         try:
-            said = {} if value is None else json.loads(bytes(memoryview(value)[:_LARGEST]))
-        except (ValueError, RecursionError):
+            return cls() if value is None else msgspec.convert(json.loads(bytes(value[:_LARGEST])), cls)
+        except (ValueError, RecursionError):  # also if a field has another type
             return cls()
-        if not isinstance(said, dict):
-            return cls()
-        kinds: dict[str, Any] = {
-            name: type(default) if default is not None else str for name, default in asdict(cls()).items()
-        }
-        return cls(**{name: each for name, each in said.items() if type(each) is kinds.get(name)})
 
     def text(self) -> bytes:
         """The value to store."""
         return json.dumps(asdict(self)).encode()
+
+    @property
+    def place(self) -> Whereabouts:
+        """Where the holder's process runs."""
+        return Whereabouts(self.host, self.boot, self.processes)
 
     @property
     def is_dead(self) -> bool | None:
@@ -163,7 +162,7 @@ class Holder:
         if self.left:
             return True
         # Two hosts may share a name, so the boot is compared as well.
-        if self.pid <= 0 or not self.boot or Whereabouts(self.host, self.boot, self.processes) != here():
+        if self.pid <= 0 or not self.boot or self.place != here():
             return None
         started = machines.process_start(self.pid)
         if self.pid == os.getpid() and self.started == started:
@@ -228,6 +227,11 @@ def is_lease(key: str) -> bool:
     return key.rpartition("/")[2] == NAME
 
 
+def holder_at(store: Store, key: str) -> Holder:
+    """The content of the lease that is stored under a key, of any holder."""
+    return Holder.parse(versioned(store, key)[0])  # a versioned read bypasses caches
+
+
 class Lease:
     """The lease of one owner.
 
@@ -258,15 +262,11 @@ class Lease:
     ) -> None:
         self._store = store
         self.key = key
-        self._purpose = purpose
-        self.plan = plan
-        self.top = top
-        """Key prefix of this owner's staged values."""
-        self.state = state
-        """State of the place from the moment the lease is taken."""
+        self.wanted = Holder(uuid.uuid4().hex, purpose=purpose, plan=plan, top=top, state=state)
+        """What this owner asks for."""
         self.displaced: Holder | None = None
         """The previous lease, if this one displaced it."""
-        self.said = Holder(owner=uuid.uuid4().hex)
+        self.said = self.wanted
         """The content of the lease, as far as this owner knows."""
         self._pid = 0  # of the process that holds the lease; 0 if none does
         self._proven = -2 * PATIENCE  # start of the last request that showed the lease to be held
@@ -283,10 +283,6 @@ class Lease:
     def owner(self) -> str:
         """The name under which the lease is held, a new one each time it is taken."""
         return self.said.owner
-
-    def there(self) -> Holder:
-        """The content of the stored lease, of any holder."""
-        return Holder.parse(versioned(self._store, self.key)[0])
 
     # Taking
 
@@ -307,42 +303,32 @@ class Lease:
         StoreCapabilityError
             If the lease is for changing a length and the store cannot tell two writers apart.
         """
-        self._begin()
+        self._pid, self.displaced, before = 0, None, self.owner
+        self.said = replace(
+            self.wanted,
+            owner=uuid.uuid4().hex,
+            pid=os.getpid(),
+            started=machines.process_start(os.getpid()),
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
+            **here()._asdict(),
+        )
+        _live.add(self.owner)  # before other threads can see the lease
+        _live.discard(before)
+        taken = False
         try:
             taken = self._taken(until)
         except StoreCapabilityError:
-            _live.discard(self.owner)
             raise
         except BaseException:
-            _live.discard(self.owner)
-            self._pid = os.getpid()
-            _keep(self)  # the lease may have been created, or may still be: keep it to release it
+            taken = True  # the lease may have been created, or may still be: keep it to release it
             raise
-        if not taken:
-            _live.discard(self.owner)
+        finally:
+            if taken:
+                self._pid = os.getpid()
+                _keep(self)
+            else:
+                _live.discard(self.owner)
         return taken
-
-    def _begin(self) -> None:
-        place = here()
-        before = self.owner
-        said = Holder(
-            owner=uuid.uuid4().hex,
-            host=place.host,
-            boot=place.boot,
-            processes=place.processes,
-            pid=os.getpid(),
-            started=machines.process_start(os.getpid()),
-            purpose=self._purpose,
-            plan=self.plan,
-            since=datetime.now(UTC).isoformat(timespec="seconds"),
-            state=self.state,
-            top=self.top,
-        )
-        self._pid = 0
-        self.displaced = None
-        _live.add(said.owner)  # before other threads can see the lease
-        self.said = said
-        _live.discard(before)
 
     def _taken(self, until: float | None) -> bool:
         version: object = ABSENT
@@ -350,15 +336,13 @@ class Lease:
         while True:
             asked = _clock()
             if free and self._put(version):
-                self._held(asked)
-                return True
+                break
             lost += free  # another writer was faster
             asked = _clock()
             stored, version = versioned(self._store, self.key)
             found = Holder.parse(stored)
             if found == self.said:  # stored, though no answer came
-                self._held(asked)
-                return True
+                break
             is_dead = stored is None or self._is_dead(found, version)
             free = is_dead is True
             if free:
@@ -372,13 +356,16 @@ class Lease:
             if not free or pause > _FIRST_PAUSE:
                 _wait(random.uniform(0, pause))
             pause = min(2 * pause, _LONGEST_PAUSE)
+        self._proven = asked
+        _seen.pop((self._store.identity, self.key), None)
+        return True
 
     def _inherit(self, found: Holder) -> None:
         """Keep the state of a swap that a dead holder began, until it is finished."""
-        if found.state and self._purpose != "replace":
+        if found.state and self.wanted.purpose != "replace":
             raise IncompleteWriteError(_incomplete(found, self._store, self.key, "array or group"))
-        state, top = (found.state, found.top) if found.state == SWAPPING else (self.state, self.top)
-        self.said = replace(self.said, state=state, top=top)
+        kept = found if found.state == SWAPPING else self.wanted
+        self.said = replace(self.said, state=kept.state, top=kept.top)
 
     def _put(self, version: object) -> bool:
         try:
@@ -395,7 +382,7 @@ class Lease:
         try:
             return self._store.put(self.key, None if value is None else [value], if_version=version)
         except StoreCapabilityError:
-            if self._purpose == "resize" and value is not None:
+            if self.wanted.purpose == "resize" and value is not None:
                 raise
             with key_lock(self._store.identity, self.key):
                 done = versioned(self._store, self.key)[1] == version
@@ -404,7 +391,7 @@ class Lease:
                 elif done and value is not None:
                     self._store.set(self.key, value)
             # The store may have ignored the condition, stored the lease, and only then raised.
-            return done or self.there() == Holder.parse(value)
+            return done or holder_at(self._store, self.key) == Holder.parse(value)
 
     def _is_dead(self, found: Holder, version: object) -> bool | None:
         """Whether the holder has ended; None if that is not known yet."""
@@ -412,21 +399,14 @@ class Lease:
         if is_dead is not None:
             return is_dead
         now, place = _clock(), (self._store.identity, self.key)
-        before = _seen.get(place)
         said = (found.owner, found.counter, None if found.owner else repr(version))
-        if before is not None and before[0] == said and now >= before[1]:
-            return True if now - before[1] >= PATIENCE else None
+        before, since = _seen.get(place, (None, now))
+        if before == said and now >= since:
+            return True if now - since >= PATIENCE else None
         if before is None and len(_seen) >= _MOST_SEEN:
             _seen.clear()
         _seen[place] = said, now
-        changed = before is not None and isinstance(before[0], tuple) and before[0][0] == found.owner
-        return False if changed else None
-
-    def _held(self, asked: float) -> None:
-        self._proven = asked
-        self._pid = os.getpid()
-        _seen.pop((self._store.identity, self.key), None)
-        _keep(self)
+        return False if before is not None and before[0] == found.owner else None
 
     def reserve(self, path: str, until: float | None = None) -> None:
         """Take the lease of a place for a write that creates or replaces its node.
@@ -464,13 +444,10 @@ class Lease:
     def holds(self) -> bool:
         """Ask the store whether the lease is still held."""
         asked = _clock()
-        if not self._is_own(versioned(self._store, self.key)[0]):  # a versioned read bypasses caches
+        if holder_at(self._store, self.key).owner != self.owner:
             return False
         self._proven = asked
         return True
-
-    def _is_own(self, stored: Buffer | None) -> bool:
-        return stored is not None and Holder.parse(stored).owner == self.owner
 
     def verify(self, path: str) -> None:
         """Ask the store whether the place is still reserved for this write; raises if not.
@@ -504,13 +481,14 @@ class Lease:
         """Store new content and count a renewal, if the lease is held; returns whether it was."""
         asked = _clock()
         stored, version = versioned(self._store, self.key)
-        if not self._is_own(stored):
+        found = Holder.parse(stored)
+        if found.owner != self.owner:
             return False
-        said = replace(said, counter=Holder.parse(stored).counter + 1)
+        said = replace(said, counter=found.counter + 1)
         try:
             done = self._replace(version, said.text())
         except OutcomeUnknownError:
-            done = replace(self.there(), counter=said.counter) == said
+            done = replace(holder_at(self._store, self.key), counter=said.counter) == said
         if done:
             self.said, self._proven = said, asked
         return done
@@ -549,7 +527,8 @@ class Lease:
 
     def leave(self) -> None:
         """Mark the write as cut off: other writers need not wait, and the write can be resumed."""
-        self._end()
+        _drop(self)
+        _live.discard(self.owner)
         with self._renewing:
             if self._pid == os.getpid():
                 self._pid = 0
@@ -563,75 +542,66 @@ class Lease:
         StoreError
             If it could not be removed; that is tried again until this process ends.
         """
+        if self._pid != os.getpid():  # a forked child holds no lease
+            return
         _drop(self)
         try:
             with self._renewing:
-                if self._pid != os.getpid():  # a forked child holds no lease
-                    return
-                try:
-                    self._erase()
-                except StoreError:
-                    _keep(self)
-                    raise
-                finally:
-                    self._proven = -2 * PATIENCE  # other threads may take the lease from now on
+                self._erase()
                 self._pid = 0
+        except StoreError:
+            _keep(self)
+            raise
         finally:
+            self._proven = -2 * PATIENCE  # other threads may take the lease from now on
             # after the removal, which could otherwise hit the lease of a thread that took it
             _live.discard(self.owner)
-
-    def _end(self) -> None:
-        _drop(self)
-        _live.discard(self.owner)
 
     @property
     def has_ended(self) -> bool:
         """Whether the lease was released but could not be removed."""
         return self.owner not in _live
 
+    @property
     def _was_just_seen(self) -> bool:
         """Whether no other process can hold the lease yet, as long as no thread of this one takes it."""
-        is_fresh = 0 <= _clock() - self._proven < PATIENCE / 8
-        return is_fresh and not self.has_ended
+        return 0 <= _clock() - self._proven < PATIENCE / 8 and not self.has_ended
 
     def _erase(self) -> None:
         """Remove this lease, and no other holder's."""
         store, key = self._store, self.key
-        if self._was_just_seen():
+        if self._was_just_seen:
             with key_lock(store.identity, key):
                 store.erase(key)
             return
         for _ in range(_ATTEMPTS):
             stored, version = versioned(store, key)
-            if not self._is_own(stored) or self._replace(version, None):
+            if Holder.parse(stored).owner != self.owner or self._replace(version, None):
                 return
         raise ConflictError(f"cannot remove key '{key}' of {store}: other writers kept changing it")
 
 
 def release_together(leases: Sequence[Lease]) -> None:
-    """Remove several leases of a store in one request: those that were just seen to be held.
+    """Release several leases of a store in one request: those that were just seen to be held.
 
     Raises
     ------
     StoreError
         If it is unknown whether they were removed; each must then be released on its own.
     """
-    with contextlib.ExitStack() as kept:
-        ended = []
+    with ExitStack() as locked:
         for lease in sorted(leases, key=lambda lease: lease.key):
-            kept.enter_context(lease._renewing)
-            if lease._pid == os.getpid():
-                kept.enter_context(key_lock(lease._store.identity, lease.key))
-                ended.append(lease)
-        ended = [lease for lease in ended if lease._was_just_seen()]  # checked after all locks are held
+            locked.enter_context(lease._renewing)
+            locked.enter_context(key_lock(lease._store.identity, lease.key))
+        ended = [lease for lease in leases if lease.is_held and lease._was_just_seen]  # only now, as all wait
         for lease in ended:
             lease._proven = -2 * PATIENCE  # whatever the request does, other threads may take it from now on
         if ended:
             ended[0]._store.erase_values([lease.key for lease in ended])
         for lease in ended:
             lease._pid = 0
-    for lease in ended:
-        lease._end()
+            _drop(lease)
+            _live.discard(lease.owner)
 
 
 def check_complete(store: Store, path: str, what: str) -> str:
@@ -677,7 +647,7 @@ def _writer(found: Holder) -> str:
     """The writer that holds a lease, and whether it is still at work."""
     who = f"process {found.pid} of host {found.host!r}" if found.host else "another writer"
     is_dead = found.is_dead
-    is_here = Whereabouts(found.host, found.boot, found.processes) == here() and found.pid == os.getpid()
+    is_here = found.place == here() and found.pid == os.getpid()
     if is_here:
         who = f"this process, {who}"
     # A process that still runs, but whose write has ended, "has failed".
@@ -697,58 +667,28 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
     )
 
 
-# Renewing: one thread for each store, so that a slow store does not delay the others.
+# Renewing: one thread for each lease, so that a slow store does not delay the leases of others.
 
-_guard = threading.Lock()
-_kept: dict[object, set[Lease]] = {}
-"""The leases that this process renews, by the identity of their store."""
+_kept: dict[Lease, threading.Event] = {}
+"""The leases that this process renews, with what ends it; a forked child has no such threads."""
 
 
 def _keep(lease: Lease) -> None:
-    identity = lease._store.identity
-    with _guard:
-        is_new = identity not in _kept
-        leases = _kept.setdefault(identity, set())
-        leases.add(lease)
-    if is_new:
-        threading.Thread(target=_renew, args=(identity, leases), name="xzarr3-lease", daemon=True).start()
+    _kept[lease] = ended = threading.Event()
+    threading.Thread(target=_renew, args=(lease, ended), name="xzarr3-lease", daemon=True).start()
 
 
 def _drop(lease: Lease) -> None:
-    with _guard:
-        _kept.get(lease._store.identity, set()).discard(lease)
+    ended = _kept.pop(lease, None)
+    if ended is not None:
+        ended.set()
 
 
-def _renew(identity: object, leases: set[Lease]) -> None:
-    """Renew the leases of one store as long as there are any."""
-    while True:
-        time.sleep(PATIENCE / 4)
-        with _guard:
-            due = list(leases)
-            if not due:
-                if _kept.get(identity) is leases:
-                    del _kept[identity]
-                return
-        parallel_map(_tend, due, max(1, due[0]._store.concurrency))
-        del due
-
-
-def _tend(lease: Lease) -> None:
-    # A writer that loses its lease because the store does not answer gets the error at the end of its write.
-    with contextlib.suppress(StoreError):
-        if lease.has_ended:
-            lease.release()
-        else:
-            lease.renew()
-
-
-def _forked() -> None:
-    """Forget all leases: a forked child owns none and must not wait for a thread of its parent."""
-    global _guard
-    _guard = threading.Lock()
-    _kept.clear()
-    _live.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+def _renew(lease: Lease, ended: threading.Event) -> None:
+    while not ended.wait(PATIENCE / 4) and _kept.get(lease) is ended:
+        # A writer that loses its lease because the store does not answer gets the error at its end.
+        with suppress(StoreError):
+            if lease.has_ended:
+                lease.release()
+            else:
+                lease.renew()

@@ -246,7 +246,9 @@ class Length:
         try:
             value = versioned(self._store, self._key)[0]
             made = value is not None and tells(value)
-            if value is not None and not made and self._may_still_come(error):
+            # a request may still take effect after its error, but not in a store that answers at once
+            is_late = self._store.concurrency > 1 or isinstance(error, OutcomeUnknownError)
+            if value is not None and not made and is_late:
                 made = tells(self._set_apart())
             self.verify()
         except StoreError as another:
@@ -254,10 +256,6 @@ class Length:
         if value is None:
             raise self.in_doubt() from error
         return made
-
-    def _may_still_come(self, error: StoreError) -> bool:
-        """Whether a request may still take effect after its error; never in a store that answers at once."""
-        return self._store.concurrency > 1 or isinstance(error, OutcomeUnknownError)
 
     def in_doubt(self) -> OutcomeUnknownError:
         """The error for an unknown outcome of a change of the document."""

@@ -125,22 +125,21 @@ class Place:
         below : callable
             The keys that are, or begin with, a name.
         """
-        if name in self.documents or any(
-            f"{prefix}/".startswith(f"{name}/")
-            for each in self.formats
-            for prefix in each.keys(self.path).prefixes
-        ):
-            return True
         if not name.startswith(self.prefixes[0]):  # the chunks of the draft lie apart from its documents
+            return True
+        within = (prefix for each in self.formats for prefix in each.keys(self.path).prefixes)
+        if name in self.documents or any(f"{prefix}/".startswith(f"{name}/") for prefix in within):
             return True
         if any(exists(key) for each in self.formats for key in each.keys(name).defining):
             return True
-        only_chunks = None  # a directory that is empty, or cannot be read, stays
+        if self.path and self.old_array is not None:
+            return True
+        chunks = []
         for key in below(name):
             if any((at := each.place(key)) is not None and at.kind != "other" for each in self.formats):
                 return True
-            only_chunks = only_chunks is not False and self.is_taken(key)
-        return only_chunks is True
+            chunks.append(self.is_taken(key))
+        return bool(chunks) and all(chunks)  # a directory that is empty, or cannot be read, stays
 
     @cached_property
     def _owners(self) -> dict[str, list[ArrayMetadata]]:
@@ -162,15 +161,11 @@ class Place:
 
         So are the chunks of the array that is there.
         """
-        if key in self._coming:
-            return True
-        end = 0
-        while end <= len(key):
-            if any(owns(meta, key[end:]) for meta in self._owners.get(key[:end], ())):
-                return True
-            slash = key.find("/", end)
-            end = slash + 1 if slash >= 0 else len(key) + 1
-        return False
+        names = key.split("/")
+        tops = ["".join(f"{name}/" for name in names[:at]) for at in range(len(names))]
+        return key in self._coming or any(
+            owns(meta, key[len(top) :]) for top in tops for meta in self._owners.get(top, ())
+        )
 
     def in_order(self, keys: Iterable[str]) -> list[list[str]]:
         """Keys in the order in which they leave, in lists to remove together: the documents go first."""

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from xzarr3.commit import copies, renames
-from xzarr3.commit.lease import SWAPPING, Holder, Lease, check_complete, keys_above, lease_key, place_key
+from xzarr3.commit.lease import (
+    SWAPPING,
+    Holder,
+    Lease,
+    check_complete,
+    holder_at,
+    keys_above,
+    lease_key,
+    place_key,
+)
 from xzarr3.commit.leftovers import ABANDONED, age, is_top, said_in
-from xzarr3.commit.places import Place
 from xzarr3.commit.resume import warn_of_another
 from xzarr3.commit.transaction import BEGUN, OLD, SWAP, Swap, finish_above, nodes_at
 from xzarr3.errors import NodeExistsError, NodeNotFoundError, StoreError, printable, short_traceback
-from xzarr3.formats import Format, ZarrFormat, parse_format
+from xzarr3.formats import Format, parse_format
 from xzarr3.formats.base import fits, node_prefix
 from xzarr3.nodes.absent import what_is_there
 from xzarr3.nodes.erase import formats_in
@@ -91,20 +98,19 @@ def recover_swaps(store: Store) -> list[str]:
     list of str
         Paths of the nodes whose swaps were finished.
     """
-    ended: list[str | None] = []
-    if store.folder is not None:
-        failed: StoreError | None = None
-        for leased, found in _leases_in(store):
-            try:
-                there = _listed(store, found)
-                ended.append(finish_swap(store, leased, "" if there is None else there.path))
-            except StoreError as error:  # raised after the other swaps are finished
-                failed = failed or error
-        sweep(store)
-        if failed is not None:
-            raise failed
-    else:
-        ended += [_recovered(store, top) for top in staged_prefixes(store)]
+    if store.folder is None:
+        ended = [_recovered(store, top) for top in staged_prefixes(store)]
+        return [f"/{path}" for path in ended if path is not None]
+    ended, failed = [], None
+    for key, found in _swaps_in(store):
+        try:
+            swap = _listed(store, found)
+            ended.append(finish_swap(store, key, "" if swap is None else swap.path))
+        except StoreError as error:  # raised after the other swaps are finished
+            failed = failed or error
+    sweep(store)
+    if failed is not None:
+        raise failed
     return [f"/{path}" for path in ended if path is not None]
 
 
@@ -114,101 +120,80 @@ def _recovered(store: Store, top: str) -> str | None:
     if not isinstance(key, str):
         _remove_abandoned(store, top)  # no lease tells whether the writer lives, but its age does
         return None
-    holder, path = Lease(store, key, "replace").there(), key.rpartition("/")[0]
+    holder = holder_at(store, key)
     if holder.owner and holder.top != top:  # its writer has lost the lease and will give up
         copies.remove_keys(store, top)
-    elif holder.state == SWAPPING:
-        return finish_swap(store, key, path)
-    elif holder.plan is None:  # writes with a plan can be resumed
-        with contextlib.suppress(NodeExistsError):  # its writer lives
-            lease = Lease(store, key, "replace")
-            with _reserved(lease, store, path) as done:
-                if done is None:
-                    copies.remove_keys(store, top)
-            lease.release()
+    elif holder.state == SWAPPING or holder.plan is None:  # writes with a plan can be resumed
+        try:
+            done = finish_swap(store, key, key.rpartition("/")[0])
+            if done is None:
+                copies.remove_keys(store, top)
             return done
+        except NodeExistsError:  # its writer lives
+            if holder.state == SWAPPING:
+                raise
     return None
 
 
 # Taking a lease
 
 
-def take(lease: Lease, place: Place, until: float | None = None) -> bool:
+def take(lease: Lease, store: Store, path: str, until: float | None = None) -> tuple[bool, str | None]:
     """Take the lease of a place, after what its previous holder left is finished, resumed or removed.
 
     Parameters
     ----------
     lease : Lease
-    place : Place
+    store : Store
+    path : str
+        Path of the node, for messages.
     until : float, optional
         Until when to wait for a living holder, on the clock of :func:`time.monotonic`.
 
     Returns
     -------
-    bool
+    resumes : bool
         Whether the previous holder was cut off in a write of the same plan, whose values are there.
+    path : str or None
+        Path of the node whose swap was finished, if any was left.
 
     Raises
     ------
     NodeExistsError
         If a living writer holds the lease.
     """
-    store = place.store
-    with _reserved(lease, store, place.path, until):
-        if lease.said.state == SWAPPING and (lease.said.state, lease.said.top) != (lease.state, lease.top):
-            lease.say(place.path, lease.state, lease.top)
-        left = lease.displaced
-        if left is None or not is_top(left.top):
-            return False
-        if left.top == lease.top:
-            return True
-        if lease.plan is not None and left.plan not in (None, lease.plan):
-            warn_of_another(place.path, store)
-        _remove_left(store, left.top)
-    return False
-
-
-@contextlib.contextmanager
-def _reserved(lease: Lease, store: Store, path: str, until: float | None = None) -> Iterator[str | None]:
-    """Take a lease, and finish the swap that its previous holder left: the path of the node, if any was left.
-
-    If the block raises, the lease is left with its content for the next writer.
-    """
     lease.reserve(path, until)
+    left, wanted = lease.displaced, lease.wanted
+    if left is None:
+        return False, None
     try:
-        yield None if lease.displaced is None else _finish(store, lease.key, lease.displaced)
-    except BaseException:
+        if left.state == SWAPPING:
+            done = _finish(store, lease.key, left)
+            if wanted.top:  # otherwise it is released at once: until then, others find what was left
+                lease.say(path, wanted.state, wanted.top)
+            return False, done
+        if left.top == wanted.top:
+            return is_top(left.top), None
+        if is_top(left.top):
+            if wanted.plan is not None and left.plan not in (None, wanted.plan):
+                warn_of_another(path, store)
+            _remove_left(store, left.top)
+        return False, None
+    except BaseException:  # the lease keeps its content for the next writer
         lease.leave()
         raise
 
 
 def finish_swap(store: Store, key: str, path: str, until: float | None = None) -> str | None:
-    """Finish the swap of a killed writer, found by the key of its lease.
-
-    Parameters
-    ----------
-    store : Store
-    key : str
-    path : str
-        Path of the node, for messages.
-    until : float, optional
-        Until when to wait for a writer that is finishing it already, on the clock of :func:`time.monotonic`.
+    """Finish the swap of a writer that has ended, or remove what it staged; for the rest see :func:`take`.
 
     Returns
     -------
     str or None
-        Path of the node, if something was left to do.
-
-    Raises
-    ------
-    NodeExistsError
-        If the writer lives.
+        Path of the node, if its swap was finished.
     """
     lease = Lease(store, key, "replace")
-    if lease.there().state != SWAPPING:
-        return None
-    with _reserved(lease, store, path, until) as done:
-        pass
+    done = take(lease, store, path, until)[1]
     lease.release()
     return done
 
@@ -216,8 +201,6 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
 def _finish(store: Store, key: str, said: Holder) -> str | None:
     """Finish the swap that a lease names; returns the path of the node if the new one is in its place."""
     swap = _listed(store, said)
-    if said.state != SWAPPING:
-        return None
     done = False
     if swap is not None:
         # expected only where the key follows from the path
@@ -226,16 +209,13 @@ def _finish(store: Store, key: str, said: Holder) -> str | None:
                 f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but the "
                 f"lease '{key}' names it; remove both keys"
             )
-        format = _format_of(store, swap.zarr_format)
         if store.folder is not None:
             done = renames.finish(cast("LocalStore", store), said.top, swap)
         else:
-            done = copies.finish(store, format, said.top, swap)
+            done = copies.finish(store, _format_of(store, swap), said.top, swap)
         there = find_format(store, swap.path)
-        if swap.is_alone and there is not None:
-            finish_above(
-                store, there, swap.path, nodes_at(store, there, swap.path), done and swap.consolidate
-            )
+        if there is not None:
+            finish_above(store, there, swap.path, nodes_at(store, there, swap.path))
     _remove_left(store, said.top)
     return swap.path if swap is not None and done else None
 
@@ -243,23 +223,14 @@ def _finish(store: Store, key: str, said: Holder) -> str | None:
 def _remove_left(store: Store, top: str) -> None:
     """Remove what another write has staged; a failure is only a warning, as leftovers block no writer."""
     try:
-        _remove(store, top)
+        if store.folder is not None:
+            renames.remove_staged(cast("LocalStore", store), top)
+        else:
+            copies.remove_keys(store, top)
     except StoreError as error:
         warnings.warn(
             f"some of what a killed process left in {store} could not be removed: {error}", stacklevel=2
         )
-
-
-def _remove(store: Store, top: str) -> None:
-    if not is_top(top):
-        raise StoreError(
-            f"nothing of {store} is removed: {printable(top)!r} is not a prefix of values that a write "
-            "staged; remove the lease if xzarr3 has not written it"
-        )
-    if store.folder is not None:
-        renames.remove_staged(cast("LocalStore", store), top)
-    else:
-        copies.remove_keys(store, top)
 
 
 def _listed(store: Store, found: Holder) -> Swap | None:
@@ -267,7 +238,10 @@ def _listed(store: Store, found: Holder) -> Swap | None:
     if found.state != SWAPPING:
         return None
     if not is_top(found.top):
-        _remove(store, found.top)
+        raise StoreError(
+            f"nothing of {store} is removed: {printable(found.top)!r} is not a prefix of values that a write "
+            "staged; remove the lease if xzarr3 has not written it"
+        )
     key = f"{found.top}{SWAP}"
     value = store.get(key)
     return None if value is None else Swap.parse(value, key)
@@ -276,13 +250,13 @@ def _listed(store: Store, found: Holder) -> Swap | None:
 def format_swapped(store: Store) -> Format | None:
     """The format of a root node whose swap is unfinished."""
     swap = _listed(store, Holder.parse(store.get(place_key(store, "", ""))))
-    return None if swap is None else _format_of(store, swap.zarr_format)
+    return None if swap is None else _format_of(store, swap)
 
 
-def _format_of(store: Store, zarr_format: ZarrFormat) -> Format:
+def _format_of(store: Store, swap: Swap) -> Format:
     """The format of the documents of a swap."""
-    there = [each for each in formats_in(store) if fits(each, zarr_format)]
-    return there[0] if there else parse_format(zarr_format)
+    there = (each for each in formats_in(store) if fits(each, swap.zarr_format))
+    return next(there, None) or parse_format(swap.zarr_format)
 
 
 # Directories
@@ -327,7 +301,7 @@ def finish_near(store: Store, path: str) -> None:
     StoreError
         If a swap cannot be finished.
     """
-    for key, found in _leases_in(store):
+    for key, found in _swaps_in(store):
         if found.is_dead is not False:
             try:
                 swap = _listed(store, found)
@@ -343,7 +317,7 @@ def _are_related(one: str, other: str) -> bool:
     return node_prefix(one).startswith(node_prefix(other)) or node_prefix(other).startswith(node_prefix(one))
 
 
-def _leases_in(store: Store) -> list[tuple[str, Holder]]:
+def _swaps_in(store: Store) -> list[tuple[str, Holder]]:
     """The leases in a directory whose places are being swapped, by key."""
     found = [lease_key(f"{os.path.basename(folder)}/") for folder in staging_folders(str(store.folder))]
     holders = map(Holder.parse, store.get_values(found))
@@ -389,14 +363,9 @@ def sweep(store: Store) -> None:
 def _is_abandoned(folder: str) -> bool:
     """Whether no directory below this one has changed for :data:`ABANDONED` seconds."""
     limit = time.time() - ABANDONED
-    for below, _, _ in os.walk(folder):
-        try:
-            info = os.lstat(below)
-        except FileNotFoundError:
-            return False  # another process is at work here
-        if not stat.S_ISDIR(info.st_mode) or info.st_mtime > limit:
-            return False
-    return True
+    with contextlib.suppress(FileNotFoundError):  # another process is at work here
+        return all(os.lstat(below).st_mtime <= limit for below, _, _ in os.walk(folder))
+    return False
 
 
 def _remove_abandoned(store: Store, top: str) -> None:
@@ -404,7 +373,7 @@ def _remove_abandoned(store: Store, top: str) -> None:
     said = said_in(store.get(f"{top}{BEGUN}"))
     named = said.get("lease")
     if isinstance(named, str):
-        holder = Lease(store, named, "replace").there()
+        holder = holder_at(store, named)
         if holder.top == top or (holder.owner and not holder.top):
             return  # the next writer there resumes it or removes it
     if age(said.get("time")) >= ABANDONED:  # without a lease, nothing else tells whether the writer lives

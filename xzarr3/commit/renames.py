@@ -77,11 +77,11 @@ def finish(store: LocalStore, top: str, swap: Swap) -> bool:
     """
     if not _has_begun(store, top, swap):
         return False
-    if not swap_units(store, top, swap, again=True):
+    done = swap_units(store, top, swap, again=True)
+    if not done:
         with _moving(store):
             keep(store, f"{top}{NEW}", swap.path)
-        return False
-    return True
+    return done
 
 
 def _has_begun(store: LocalStore, top: str, swap: Swap) -> bool:

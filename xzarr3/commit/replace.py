@@ -10,9 +10,9 @@ from typing import cast
 
 from xzarr3.commit.create import groups_missing
 from xzarr3.commit.directory import Directory
-from xzarr3.commit.keys import Keys, Session, was_staged
-from xzarr3.commit.lease import SWAPPING, Lease, check_complete
-from xzarr3.commit.leftovers import is_top
+from xzarr3.commit.keys import Keys, Session
+from xzarr3.commit.lease import SWAPPING, Lease, check_complete, holder_at
+from xzarr3.commit.leftovers import is_top, said_in
 from xzarr3.commit.places import Place
 from xzarr3.commit.recover import finish_near, sweep
 from xzarr3.commit.resume import may_be_lost, warn_of_restart
@@ -115,7 +115,8 @@ def transaction(
     if store.folder is not None:
         _check_folders(cast("LocalStore", store), place)
     left = _left(place, plan)
-    goes_on = left is not None and store.folder is None and not was_staged(store, left)
+    in_place = left is not None and store.folder is None
+    goes_on = in_place and not said_in(store.get(f"{left}{BEGUN}")).get("staged")
     if not (overwrite or goes_on) and place.is_occupied():
         check_complete(store, path, f"node '/{path}'")
         raise NodeExistsError(
@@ -131,7 +132,7 @@ def transaction(
 
 def _left(place: Place, plan: str | None) -> str | None:
     """Prefix of what a cut-off write of this plan has left, if it can be resumed."""
-    left = None if plan is None else place.lease().there()
+    left = None if plan is None else holder_at(place.store, place.lease().key)
     if left is None or left.plan != plan or left.state == SWAPPING or not is_top(left.top):
         return None
     if may_be_lost(place.store, left):

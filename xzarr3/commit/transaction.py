@@ -10,12 +10,15 @@ This module knows nothing of codecs or of how values are computed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+
+import msgspec
 
 from xzarr3._types import Buffer
 from xzarr3.commit.create import groups_missing, make_groups_above
@@ -170,26 +173,31 @@ class Transaction(ABC):
             If staged values are gone, or cannot be put in place.
         """
 
-    @abstractmethod
     def clean(self) -> None:
         """Remove the old values and the lease, now that the new node is in its place."""
+        try:
+            self._remove_staged()
+        finally:  # leftovers do not block other writers
+            self._release()
 
-    @abstractmethod
     def discard(self) -> None:
         """Remove the written values, and the lease."""
+        try:
+            self._remove_written()
+        finally:
+            self._release()
 
-    def swap(self, away: Sequence[Sequence[str]], come: Sequence[str], *, whole: bool) -> Swap:
-        """The list of what is to be done, with the values of all documents if ``whole``."""
-        new = self.new
-        said = {
-            path: {key: value.decode("utf-8", "surrogatepass") if whole else "" for key, value in own.items()}
-            for path, own in new.documents.items()
-        }
-        zarr_format = new.format.zarr_format
-        return Swap(
-            new.path, zarr_format, [*map(list, away)], [*come], said, new.consolidate, new.is_alone,
-            self.overwrite,
-        )  # fmt: skip
+    @abstractmethod
+    def _remove_staged(self) -> None:
+        """Remove what the write has stored beside the place."""
+
+    @abstractmethod
+    def _remove_written(self) -> None:
+        """Remove all that the write has stored, as the old node is still there."""
+
+    def _release(self) -> None:
+        if self.lease is not None:
+            self.lease.release()
 
     def give_up(self, error: BaseException) -> None:
         """Remove what was written before ``error``, unless it can be resumed or finished; notes say which."""
@@ -255,9 +263,7 @@ class Swap:
         What comes, relative to the prefix of the new values. In a directory these are names that are renamed,
         elsewhere keys of chunks.
     documents : mapping
-        For each node path, its documents by key; without values where they are among what comes.
-    consolidate, is_alone
-        As :class:`NewNode` has them.
+        For each node path, its documents by key; none where they are among what comes.
     overwrite : bool
         Also replace what has appeared since. Without it, if something has appeared, nothing is replaced.
     """
@@ -267,8 +273,6 @@ class Swap:
     away: list[list[str]]
     come: list[str]
     documents: dict[str, dict[str, str]]
-    consolidate: bool
-    is_alone: bool = True
     overwrite: bool = True
 
     def text(self) -> bytes:
@@ -285,15 +289,10 @@ class Swap:
             If the value is no such list.
         """
         try:
-            said = json.loads(bytes(value))
-            found = cls(**said)
-            moved = [*(each for stage in found.away for each in stage), *found.come]
-            texts = [each for own in found.documents.values() for item in own.items() for each in item]
-            if all(isinstance(each, str) for each in (*moved, *texts, found.path)) and all(
-                map(_is_unit, moved)
-            ):
+            found = msgspec.convert(json.loads(bytes(value)), cls)
+            if all(map(_is_unit, itertools.chain(*found.away, found.come))):
                 return found
-        except (ValueError, TypeError, AttributeError, RecursionError):
+        except (ValueError, RecursionError):
             pass
         top = key.removesuffix(SWAP)
         raise StoreError(
@@ -312,13 +311,8 @@ class Swap:
 
 def _is_unit(name: str) -> bool:
     """Whether a string can name something below the root that a write may move."""
-    names = name.split("/")
-    return (
-        not {"", ".", ".."} & set(names)
-        and "\0" not in name
-        and not name.startswith(STAGED)
-        and not is_lock(name)
-    )
+    is_inside = not {"", ".", ".."} & set(name.split("/")) and "\0" not in name
+    return is_inside and not name.startswith(STAGED) and not is_lock(name)
 
 
 # Documents above
@@ -334,7 +328,7 @@ def nodes_at(store: Store, format: Format, path: str) -> dict[str, NodeMetadata]
 
 
 def finish_above(
-    store: Store, format: Format, path: str, nodes: Mapping[str, NodeMetadata], consolidate: bool
+    store: Store, format: Format, path: str, nodes: Mapping[str, NodeMetadata], consolidate: bool = False
 ) -> None:
     """Create missing groups above a node, and bring consolidated copies in groups above up to date.
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import SWAPPING, Holder, Lease
+from xzarr3.commit.lease import SWAPPING, Holder, Lease, holder_at
 from xzarr3.commit.leftovers import is_top
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.errors import NodeExistsError
@@ -74,7 +74,7 @@ class CopyResumption:
         NodeExistsError
             If the place holds an unfinished write that this copy would not continue.
         """
-        self._found = found = Lease(self._store, key, "replace").there()
+        self._found = found = holder_at(self._store, key)
         self.has_swapped |= found.plan == self.plan and found.state == SWAPPING
         if found.plan not in (None, self.plan) and is_top(found.top) and found.state != SWAPPING:
             raise NodeExistsError(
@@ -93,7 +93,7 @@ class CopyResumption:
         """
         # It says what it removes, so that another call can go on if this one is killed.
         lease = Lease(self._store, key, "replace", plan=self.plan, top=self._found.top)
-        if self._found.plan == self.plan and lease.there().plan == self.plan:
+        if self._found.plan == self.plan and holder_at(self._store, key).plan == self.plan:
             lease.reserve(self._path)
             try:
                 if is_top(self._found.top):

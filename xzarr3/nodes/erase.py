@@ -56,12 +56,6 @@ def erase_node(store: Store, path: str, format: Format) -> bool:
     return is_there
 
 
-def clear_leftovers(store: Store, prefix: str) -> None:
-    """Remove what killed writers left below a prefix, if nothing else is there."""
-    if prefix and any(True for _ in store.leftovers(prefix)) and not any(store.list(prefix)):
-        store.erase_prefix(prefix)
-
-
 def erase_stages(store: Store, stages: Iterable[Sequence[str]]) -> None:
     """Erase keys list by list; all keys of one list are erased together."""
     if store.concurrency <= 1:  # such a store erases in the given order
