@@ -17,7 +17,7 @@ from xzarr3.api import (
     open_array,
     open_group,
 )
-from xzarr3.arrays import Array, ChunkTask
+from xzarr3.arrays import Array
 from xzarr3.errors import (
     AlignmentError,
     ArgumentError,
@@ -55,6 +55,7 @@ from xzarr3.groups import Group
 from xzarr3.model.chunk_keys import ChunkKeyEncoding, register_chunk_key_encoding
 from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.options import config, set_options
+from xzarr3.readable import ChunkTask
 from xzarr3.stores import MemoryStore, Store, open_store
 
 if TYPE_CHECKING:

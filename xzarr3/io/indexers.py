@@ -88,14 +88,12 @@ class Indexer(Shown):
 
     def plan(self, selection: Selection = ...) -> ReadPlan:
         """The plan of a read of ``selection``."""
-        return self._array.engine.plan(self._parsed(self._array.split(selection)[1]))
+        return self._array.plan_selected(self._parsed(self._array.split(selection)[1]))
 
     def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
         """Tell what a read of ``selection`` fetches; see :meth:`xzarr3.Array.explain`."""
-        from xzarr3.io.explain import explain
-
         fields, elements = self._array.split(selection)
-        return explain(self._array, self._array.engine.plan(self._parsed(elements)), fields, threads)
+        return self._array.explain_selected(self._parsed(elements), fields, threads)
 
     def __getitem__(self, selection: Selection) -> Any:
         result = self.get(selection)
