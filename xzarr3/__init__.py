@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     )
     from xzarr3.dask import from_zarr, store
     from xzarr3.differences import diff
+    from xzarr3.joined import JoinedArray, JoinedGroup
     from xzarr3.statistics import stats
     from xzarr3.stores import (
         CacheStore,
@@ -100,24 +101,27 @@ if TYPE_CHECKING:
     from xzarr3.tracing.report import trace
     from xzarr3.versions import show_versions
     from xzarr3.xarray import open_dataset, open_datatree, open_zarr, to_zarr
+    from xzarr3.xarray.joining import concat, open_mfdataset, stack
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AlignmentError", "ArgumentError", "ArgumentTypeError", "Array", "CacheStore", "ChangedError",
-    "ChunkDecodeError", "ChunkEncodeError", "ChunkError", "ChunkKeyEncoding", "ChunkTask", "ConflictError",
-    "DataTypeValidationError", "FallbackWarning", "FsspecStore", "Group", "IncompleteWriteError",
-    "InvalidKeyError", "InvalidRangeError", "LargeWriteWarning", "LocalStore", "MemoryStore",
-    "MetadataError", "MissingChunksError", "MissingChunksWarning", "NodeExistsError", "NodeNotFoundError",
-    "NodeTypeError", "ObjectStore", "OutcomeUnknownError", "ReadOnlyError", "ReadOnlyStore", "SelectionError",
-    "StorageTransformer", "Store", "StoreCapabilityError", "StoreError", "StoreOptionError",
-    "StorePermissionError", "UnknownExtensionError", "UnknownNameError", "WrapperStore", "Xzarr3Error",
-    "ZarrFormat", "ZipStore", "advise", "array", "check", "config", "consolidate_metadata", "copy",
+    "ChunkDecodeError", "ChunkEncodeError", "ChunkError", "ChunkKeyEncoding", "ChunkTask",
+    "ConflictError", "DataTypeValidationError", "FallbackWarning", "FsspecStore", "Group",
+    "IncompleteWriteError", "InvalidKeyError", "InvalidRangeError", "JoinedArray", "JoinedGroup",
+    "LargeWriteWarning", "LocalStore", "MemoryStore", "MetadataError", "MissingChunksError",
+    "MissingChunksWarning", "NodeExistsError", "NodeNotFoundError", "NodeTypeError", "ObjectStore",
+    "OutcomeUnknownError", "ReadOnlyError", "ReadOnlyStore", "SelectionError", "StorageTransformer",
+    "Store", "StoreCapabilityError", "StoreError", "StoreOptionError", "StorePermissionError",
+    "UnknownExtensionError", "UnknownNameError", "WrapperStore", "Xzarr3Error", "ZarrFormat",
+    "ZipStore", "advise", "array", "check", "concat", "config", "consolidate_metadata", "copy",
     "create_array", "create_group", "diff", "empty", "empty_like", "from_array", "from_zarr", "full",
     "full_like", "group", "load", "ones", "ones_like", "open", "open_array", "open_consolidated",
-    "open_dataset", "open_datatree", "open_group", "open_store", "open_zarr", "recover",
-    "register_chunk_key_encoding", "register_storage_transformer", "save", "save_array", "save_group",
-    "set_options", "show_versions", "stats", "store", "to_zarr", "trace", "tree", "zeros", "zeros_like",
+    "open_dataset", "open_datatree", "open_group", "open_mfdataset", "open_store", "open_zarr",
+    "recover", "register_chunk_key_encoding", "register_storage_transformer", "save", "save_array",
+    "save_group", "set_options", "show_versions", "stack", "stats", "store", "to_zarr", "trace", "tree",
+    "zeros", "zeros_like",
 ]  # fmt: skip
 
 # These names need dask, xarray or other packages, or are not needed by all: they are imported on first use.
@@ -153,9 +157,11 @@ _FROM = {
         ),
         "ZipStore",
     ),
+    "xzarr3.joined": ("JoinedArray", "JoinedGroup"),
     "xzarr3.tracing.report": ("trace",),
     "xzarr3.versions": ("show_versions",),
     "xzarr3.xarray": ("open_dataset", "open_datatree", "open_zarr", "to_zarr"),
+    "xzarr3.xarray.joining": ("concat", "open_mfdataset", "stack"),
 }
 _LAZY = {name: module for module, names in _FROM.items() for name in names}
 

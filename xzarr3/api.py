@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy.typing as npt
 
@@ -29,6 +29,7 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.groups import Group, bind, make_group
+from xzarr3.joined.document import is_document
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.model.storage_transformers import StorageTransformer
@@ -248,7 +249,9 @@ def open(
     Parameters
     ----------
     store : path, URL or Store
-        Where the hierarchy is; see :func:`xzarr3.open_store` for what is accepted.
+        Where the hierarchy is; see :func:`xzarr3.open_store` for what is accepted. A path or URL that ends
+        with ``.json`` is that of a document of :meth:`xzarr3.JoinedGroup.to_json`; it gives a
+        :class:`JoinedArray` or a :class:`JoinedGroup`.
     path : str
         Path of the node in it; the root by default.
     mode : {"r", "r+", "a"}
@@ -290,6 +293,10 @@ def open(
     Traceback (most recent call last):
     MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
+    if is_document(store) and not path.strip("/"):
+        from xzarr3.xarray.joining import open_joined
+
+        return cast("Any", open_joined(store, storage_options, missing))  # type: ignore[no-any-return]
     options: dict[str, Any] = {"use_consolidated": use_consolidated, "missing": missing}
     return _opened(store, path, "array or group", mode, zarr_format, storage_options, **options)
 

@@ -91,14 +91,11 @@ class Array(ReadableArray, Node):
 
     _tag: str | None = None
     """The service's tag for the version of the document that the array was opened from."""
-    _is_decoded: bool = False
-    """Whether values are decoded with the attributes that the documents had when the array was opened."""
     has_document: bool = True
     """Whether there is or will be a document; False for values that are stored only for a while."""
     _stored: Stored | None = None
     """How much of the array was stored when it was last counted."""
     _bounded: Array | None = None
-    """The array whose bounds (CF conventions) this array holds; its attribute ``units`` applies here, too."""
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from xzarr3.codecs.sharding import Shard
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import SelectionError, one_of, short_traceback
+from xzarr3.formats import Format
 from xzarr3.grid import ChunkLengths, Grid, as_lengths
 from xzarr3.io.indexers import Indexer, Parse
 from xzarr3.io.plan import ReadPlan
@@ -41,6 +42,7 @@ from xzarr3.io.selection import (
     vectorized_selection,
 )
 from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.node import Named
 
 if TYPE_CHECKING:
     from xzarr3.io.explain import Explanation
@@ -87,11 +89,19 @@ class ChunkTask:
         return self.array.read_chunk(self.coords)
 
 
-class ReadableArray(ABC):
+class ReadableArray(Named, ABC):
     """Base class of :class:`Array` and :class:`JoinedArray`: what they are, and all ways to read them."""
 
     metadata: ArrayMetadata
-    name: str
+    format: Format
+    _is_decoded: bool = False
+    """Whether values are decoded with the attributes that the documents had when the array was opened."""
+    _bounded: ReadableArray | None = None
+    """The array whose bounds (CF conventions) this array holds; its attribute ``units`` applies here, too."""
+
+    @abstractmethod
+    def __dask_tokenize__(self) -> object:
+        """What dask names the array by."""
 
     @property
     @abstractmethod

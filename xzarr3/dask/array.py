@@ -26,24 +26,33 @@ from dask.highlevelgraph import HighLevelGraph
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.dask.blocks import BlockChunks, Blocks, Regions, blocks_of, check_dask, threads_of
-from xzarr3.dask.layers import Read, Reader, SelectLayer
+from xzarr3.dask.layers import Read, Reader, Readers, SelectLayer
 from xzarr3.dask.slicing import Along, Part, Selections, every, extent, to_read
 from xzarr3.errors import StoreError
 from xzarr3.grid import Edges, Steps
 from xzarr3.io.selection import basic_selection
+from xzarr3.joined import JoinedArray
+from xzarr3.joined.array import place
+from xzarr3.readable import ReadableArray
 
 _WORKED_OUT = ("dask", "_chunks", "_name")  # Attributes of a dask array that are computed on demand.
 _GRAIN = 2**20  # Bytes of the rows of a chunk that are read together.
 
 
-def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
+def read_block(array: ReadableArray, parts: tuple[Part, ...]) -> AnyArray:
     """Read the values of one block."""
     if any(extent(part)[1] > size for part, size in zip(parts, array.shape, strict=True)):
         raise StoreError(
-            f"array '{array.name}' of {array.store} has shape {array.shape} now and was larger when its "
-            "dask array was made; make the dask array again"
+            f"array {place(array)} has shape {array.shape} now and was larger when its dask array was made; "
+            "make the dask array again"
         )
     return array.read_selected(basic_selection(parts, array.shape), threads=threads_of(array))
+
+
+def stored_in(source: Any) -> Any:
+    """The array that a source of values is or reads from; None if it is neither."""
+    found = source if isinstance(source, ReadableArray) else getattr(source, "array", None)
+    return found if isinstance(found, ReadableArray) else None
 
 
 class Source:
@@ -93,18 +102,22 @@ class Source:
 
     def reading(self, name: str, view: tuple[Along, ...]) -> Blockwise:
         """The layer that reads a selection in blocks, each with one task."""
-        reader, parts = Reader(self.read, self.source), Selections(name, view)
+        parts = Selections(name, view)
         index = tuple(range(len(parts.numblocks)))
-        made = blockwise(getter, name, index, reader, None, parts, index, numblocks={}, _data_producer=True)
+        reader: tuple[Any, Any] = Reader(self.read, self.source), None
+        stored = stored_in(self.source)
+        if isinstance(stored, JoinedArray) and view:
+            reader = Readers(self.read, self.source, stored.joint.axis, parts), index
+        made = blockwise(getter, name, index, *reader, parts, index, numblocks={}, _data_producer=True)
         return cast("Blockwise", made)
 
     @cached_property
     def grains(self) -> list[Steps | Edges] | None:
         """What can be read by itself along each dimension: chunks, or rows of a chunk that is not compressed.
 
-        None if the source is neither an array nor has one as its attribute ``array``.
+        None if the source is neither an array of one store nor has one as its attribute ``array``.
         """
-        array = self.source if isinstance(self.source, Array) else getattr(self.source, "array", None)
+        array = stored_in(self.source)
         if not isinstance(array, Array) or array.ndim != len(self.view):
             return None
         shard = array.metadata.chain.shard

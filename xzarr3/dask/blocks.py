@@ -13,10 +13,10 @@ from dask.array.core import normalize_chunks
 from dask.blockwise import BlockwiseDep
 from dask.utils import key_split
 
-from xzarr3.arrays import Array
 from xzarr3.dask.slicing import all_blocks, trimmed
 from xzarr3.errors import ArgumentError, one_of
 from xzarr3.grid import Edges, Grid, Steps
+from xzarr3.readable import ReadableArray
 
 _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped into.
 _LONGEST_LABEL = 40
@@ -46,9 +46,9 @@ class Regions(BlockwiseDep):
         )
 
 
-def _grouped(array: Array) -> list[Steps | Edges]:
+def _grouped(array: ReadableArray) -> list[Steps | Edges]:
     """Blocks of whole stored units along each dimension; small units are grouped."""
-    axes = list(array.metadata.chunk_grid.axes)
+    axes = list(array.unit_grid.axes)
     target = min(_GROUPED, array.nbytes // _BLOCKS)
     while 2 * math.prod(axis.longest for axis in axes) * array.dtype.itemsize <= target:
         left = [axis.count(size) for size, axis in zip(array.shape, axes, strict=True)]
@@ -66,7 +66,7 @@ def blocks_of(chunks: BlockChunks) -> Blocks:
     return [*map(all_blocks, chunks)]
 
 
-def asked_blocks(array: Array, chunks: Any) -> Blocks:
+def asked_blocks(array: ReadableArray, chunks: Any) -> Blocks:
     """The requested blocks along each dimension.
 
     Raises
@@ -95,14 +95,14 @@ def asked_blocks(array: Array, chunks: Any) -> Blocks:
         ) from error
 
 
-_STORED: dict[str, Callable[[Array], Grid]] = {
-    "units": lambda array: array.metadata.chunk_grid,
+_STORED: dict[str, Callable[[ReadableArray], Grid]] = {
+    "units": lambda array: array.unit_grid,
     "chunks": lambda array: array.chunk_grid,
 }
 """What a block may be: a stored unit, or a chunk, which is a part of its shard if there are shards."""
 
 
-def _by_axis(array: Array, chunks: Mapping[Any, Any]) -> tuple[Any, ...]:
+def _by_axis(array: ReadableArray, chunks: Mapping[Any, Any]) -> tuple[Any, ...]:
     """The blocks along each dimension; None, all of the dimension, if it is not named.
 
     Keys are names of dimensions, or their numbers as in dask.
@@ -124,14 +124,14 @@ def _by_axis(array: Array, chunks: Mapping[Any, Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _stored_lengths(array: Array, axis: int, along: Any) -> Any:
+def _stored_lengths(array: ReadableArray, axis: int, along: Any) -> Any:
     """The blocks along one dimension: the lengths if they are named "units" or "chunks"."""
     if isinstance(along, str) and along in _STORED:
         return _STORED[along](array).axes[axis].lengths(array.shape[axis])
     return along
 
 
-def label(array: Array, joint: str = "-") -> str:
+def label(array: ReadableArray, joint: str = "-") -> str:
     """The name of an array as a part of task names; dashboards show it up to the first non-letter."""
     name = re.sub("[^A-Za-z0-9]+", joint, array.path.rpartition("/")[2])[:_LONGEST_LABEL].strip(joint)
     return name or "root"
@@ -152,7 +152,7 @@ def check_dask() -> None:
         )
 
 
-def writing_label(array: Array) -> str:
+def writing_label(array: ReadableArray) -> str:
     """Prefix of the names of tasks that write an array.
 
     Dashboards show the words of a name up to the first one that is not all letters, and always the first
@@ -169,6 +169,6 @@ def writing_label(array: Array) -> str:
     return name if key_split(name) == name else f"{word}-write-zarr"
 
 
-def threads_of(array: Array) -> int | None:
+def threads_of(array: ReadableArray) -> int | None:
     """Threads for one task: one, or None (the default) if the store uses threads to wait for answers."""
-    return None if array.engine.waiting else 1
+    return None if array.waiting else 1

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from dask._task_spec import GraphNode, Task, TaskRef
 from dask.array.chunk import getitem
 from dask.base import clone_key
+from dask.blockwise import BlockwiseDep
 from dask.graph_manipulation import chunks as manipulation
 from dask.highlevelgraph import Layer, MaterializedLayer
 
@@ -78,6 +79,25 @@ class Reader:
 
     def __getitem__(self, parts: tuple[Part, ...]) -> AnyArray:
         return self.read(self.source, parts)
+
+
+class Readers(BlockwiseDep):
+    """What the reading task of each block indexes, where the source is joined of arrays of several stores.
+
+    A task gets only the arrays that its block needs: all of them may be a thousand.
+    """
+
+    def __init__(self, read: Read, source: Any, axis: int, parts: Selections) -> None:
+        self.read, self.source, self.axis, self.parts = read, source, axis, parts
+        self.numblocks = parts.numblocks
+        self.produces_tasks = False
+
+    def __dask_tokenize__(self) -> object:
+        return "xzarr3.dask.Readers", self.parts.name
+
+    def __getitem__(self, idx: tuple[int, ...]) -> Reader:
+        start, stop, _ = extent(self.parts[idx][self.axis])
+        return Reader(self.read, self.source.within(start, stop))
 
 
 class SelectLayer(LazyLayer):

@@ -20,13 +20,15 @@ from xzarr3.arrays import Array
 from xzarr3.dask.array import in_blocks, read_block
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
 from xzarr3.errors import short_traceback
+from xzarr3.joined import JoinedArray
 from xzarr3.options import Missing, check_missing
+from xzarr3.readable import ReadableArray
 from xzarr3.stores import StoreLike
 
 
 @short_traceback
 def from_zarr(
-    source: StoreLike | Array,
+    source: StoreLike | Array | JoinedArray,
     path: str = "",
     *,
     chunks: Literal["grouped", "units", "chunks"] | Any = "grouped",
@@ -38,7 +40,7 @@ def from_zarr(
 
     Parameters
     ----------
-    source : path, URL, Store or Array
+    source : path, URL, Store, Array or JoinedArray
         The array, or the store that contains it.
     path : str
         Path of the array in its hierarchy; the root by default.
@@ -99,13 +101,17 @@ def from_zarr(
     (((60, 40),), ((50, 50),))
     """
     check_dask()
-    if not isinstance(source, Array):
+    array: ReadableArray
+    if isinstance(source, JoinedArray):
+        array = source
+    elif not isinstance(source, Array):
         array = open_array(source, path, storage_options=storage_options, missing=missing)
     elif missing in (None, source.missing):
         array = source
     else:
-        array = copy(source)
-        array.missing = check_missing(missing)
+        other = copy(source)
+        other.missing = check_missing(missing)
+        array = other
     blocks = asked_blocks(array, chunks)
     prefix = f"read-zarr-{label(array)}"
     name = f"{prefix}-{tokenize(array, repr(blocks))}" if name is None else name

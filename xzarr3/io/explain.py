@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.display.report import Page, Report
@@ -152,7 +152,7 @@ class Explanation(Report):
         return self._fetches()
 
     _also = ("fetches",)
-    _left_out = ("first", "_fetches", "_picture")
+    _left_out: ClassVar[tuple[str, ...]] = ("first", "_fetches", "_picture")
 
     @property
     def fetches(self) -> list[Fetch]:

@@ -55,7 +55,23 @@ class StorePath(msgspec.Struct, frozen=True):
         return StorePath(self.store, normal_path(f"{self.path}/{name}"))
 
 
-class Node(Shown, ABC):
+class Named:
+    """What has a path."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        """Path of the node in its hierarchy, with a leading ``/``."""
+        return f"/{self.path}"
+
+    @property
+    def basename(self) -> str:
+        """Last name of the path."""
+        return self.path.rpartition("/")[2]
+
+
+class Node(Named, Shown, ABC):
     """What arrays and groups have in common.
 
     Parameters
@@ -81,16 +97,6 @@ class Node(Shown, ABC):
     def zarr_format(self) -> ZarrFormat:
         """The format in which the node is stored: 3, 2 or "3-draft"."""
         return self.format.zarr_format
-
-    @property
-    def name(self) -> str:
-        """Path of the node in its hierarchy, with a leading ``/``."""
-        return f"/{self.path}"
-
-    @property
-    def basename(self) -> str:
-        """Last name of the path."""
-        return self.path.rpartition("/")[2]
 
     @property
     def attrs(self) -> MutableMapping[str, Any]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import xarray as xr
 from xarray import Coordinates, Dataset, DataTree, Variable, conventions
@@ -24,6 +24,7 @@ from xzarr3.errors import (
     InvalidKeyError,
     MetadataError,
     NodeNotFoundError,
+    NodeTypeError,
     StoreError,
     UnknownNameError,
     Xzarr3Error,
@@ -37,11 +38,14 @@ from xzarr3.errors import (
 from xzarr3.formats import ZarrFormat
 from xzarr3.formats.base import is_array
 from xzarr3.groups import Group
+from xzarr3.joined.document import is_document
+from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.node import locate_node
 from xzarr3.options import Missing
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
 from xzarr3.xarray import chunked, unreadable
+from xzarr3.xarray.joining import open_joined
 from xzarr3.xarray.lazy import LazyArray, read_ahead
 from xzarr3.xarray.unpack import unpack_when_read
 from xzarr3.xarray.unreadable import UnreadableVariable
@@ -60,7 +64,7 @@ _DOCUMENTS = ("zarr.json", ".zgroup", ".zmetadata")
 
 @short_traceback
 def open_dataset(
-    store: StoreLike, group: str | None = None, *, chunks: Any = "grouped", **options: Any
+    store: StoreLike | JoinedGroup, group: str | None = None, *, chunks: Any = "grouped", **options: Any
 ) -> Dataset:
     """Open a dataset lazily: :func:`xarray.open_dataset` with ``engine="xzarr3"``.
 
@@ -68,7 +72,8 @@ def open_dataset(
 
     Parameters
     ----------
-    store : path, URL or Store
+    store : path, URL, Store or JoinedGroup
+        Also the path of a document of :meth:`xzarr3.JoinedGroup.to_json`.
     group : str, optional
         Path of the group in its hierarchy; the root by default.
     chunks : "grouped" or any ``chunks`` of :func:`xarray.open_dataset`
@@ -119,7 +124,11 @@ def open_datatree(
 
 
 def _opened(
-    function: Callable[..., Any], store: StoreLike, group: str | None, chunks: Any, options: dict[str, Any]
+    function: Callable[..., Any],
+    store: StoreLike | JoinedGroup,
+    group: str | None,
+    chunks: Any,
+    options: dict[str, Any],
 ) -> Any:
     """What one of xarray's functions opens with this engine."""
     known = set(inspect.signature(function).parameters)
@@ -127,6 +136,11 @@ def _opened(
     if isinstance(chunks, str) and chunks == "grouped":
         dask = find_spec("dask") is not None
         chunks, options = {} if dask else None, {"group_chunks": dask, **options}
+    if is_document(store):
+        asked = options.pop("storage_options", None), options.pop("missing", None)
+        store = cast("JoinedGroup", open_joined(cast("str", store), *asked))
+    if isinstance(store, JoinedGroup):
+        return function(store, group=group, engine=Xzarr3BackendEntrypoint, chunks=chunks, **options)
     opened, path = locate_node(store, group or "", options.pop("storage_options", None))
     # xarray names dask's tasks after a path's modification time; the token of a store shows more changes.
     place: Any = opened if opened.traits.tells_changes else _UnwatchedStore(opened)
@@ -317,7 +331,7 @@ def _chosen(function: Callable[..., Any], options: Mapping[str, Any]) -> _Option
     return _Options(**options)
 
 
-def _decoded(groups: Mapping[str, Group], chosen: _Options) -> dict[str, Dataset]:
+def _decoded(groups: Mapping[str, Group | JoinedGroup], chosen: _Options) -> dict[str, Dataset]:
     """The datasets of groups, without indexes, which xarray makes itself."""
     stores = {
         path: Xzarr3DataStore(
@@ -384,7 +398,9 @@ def _of_readable(
     return Dataset(data_vars, Coordinates(coords, indexes={}), attrs)
 
 
-def _check_names(groups: Sequence[Group], datasets: Iterable[Dataset], chosen: _Options) -> None:
+def _check_names(
+    groups: Sequence[Group | JoinedGroup], datasets: Iterable[Dataset], chosen: _Options
+) -> None:
     """Raise for variables to keep that are in none of the groups; warn of such variables to drop."""
     kept, dropped = chosen.keep_variables or (), chosen.drop_variables or ()
     there = {name for dataset in datasets for name in dataset.variables}
@@ -404,7 +420,7 @@ def _check_names(groups: Sequence[Group], datasets: Iterable[Dataset], chosen: _
             warnings.warn(text, UserWarning, stacklevel=levels_to_caller(("xzarr3", "xarray")))
 
 
-def _has(group: Group, name: str) -> bool:
+def _has(group: Group | JoinedGroup, name: str) -> bool:
     try:
         return bool(name) and name in group
     except InvalidKeyError:
@@ -425,8 +441,17 @@ def _groups(path: str, group: Group, chosen: _Options) -> Iterator[tuple[str, Gr
                 yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below, chosen)
 
 
-def _open(filename_or_obj: StoreLike | _UnwatchedStore, chosen: _Options) -> Group:
-    """Open a group, from the consolidated metadata of the root if there are any."""
+def _open(filename_or_obj: StoreLike | _UnwatchedStore | JoinedGroup, chosen: _Options) -> Any:
+    """Open a group, from the consolidated metadata of the root if there are any; or what is joined."""
+    if is_document(filename_or_obj):
+        joined = open_joined(cast("str", filename_or_obj), chosen.storage_options, chosen.missing)
+        if not isinstance(joined, JoinedGroup):
+            raise NodeTypeError(f"{filename_or_obj} joins arrays, not groups; open it with xzarr3.open()")
+        filename_or_obj = joined
+    if isinstance(filename_or_obj, JoinedGroup):
+        if chosen.group and chosen.group.strip("/"):
+            raise NodeNotFoundError(f"no group {chosen.group!r} in {filename_or_obj!r}; it has arrays only")
+        return filename_or_obj
     place = filename_or_obj.store if isinstance(filename_or_obj, _UnwatchedStore) else filename_or_obj
     opened, path = locate_node(place, (chosen.group or "").strip("/"), chosen.storage_options)
     try:

@@ -45,7 +45,16 @@ from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.encode_attributes import encode_attributes
 from xzarr3.xarray.exact import is_lazy
-from xzarr3.xarray.labels import differing, first_of, is_index, is_near, other_labels, other_values, unwritten
+from xzarr3.xarray.labels import (
+    decoded,
+    differing,
+    first_of,
+    is_index,
+    is_near,
+    other_labels,
+    other_values,
+    unwritten,
+)
 from xzarr3.xarray.plan import (
     DatasetNode,
     PlannedArray,
@@ -433,7 +442,7 @@ def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -
         array, region, given = change.array, change.region, np.asarray(change.data)
         stored = array.get(region)
         differs = differing(array, region, given, stored)
-        if not differs.any() or (is_index(array) and is_near(array, given, stored)):
+        if not differs.any() or (is_index(array) and is_near(decoded(array, given), decoded(array, stored))):
             return None
         if array.basename in labels:
             written = differs & ~unwritten(array, stored)

@@ -23,7 +23,10 @@ from xzarr3.display.report import Page, Report, Table
 from xzarr3.io.explain import NUMBERS, Explanation, KeptIndexes, explain
 from xzarr3.io.pointwise import Selected
 from xzarr3.io.selection import basic_selection
+from xzarr3.joined import JoinedArray
+from xzarr3.joined.array import place
 from xzarr3.parallel import parallel_map
+from xzarr3.readable import ReadableArray
 from xzarr3.xarray.lazy import LazyArray
 from xzarr3.xarray.unreadable import UnreadableArray
 
@@ -38,6 +41,17 @@ class Read(NamedTuple):
 
     array: Array
     selection: Selected
+    where: str
+    """Name of the array; with its store, if it is one of several that are joined."""
+
+
+def reads_of(array: object, selection: Selected, *, named: bool = False) -> Iterator[Read]:
+    """The reads of stored arrays for a selection of an array; none if it is not stored."""
+    if isinstance(array, JoinedArray):
+        for piece in array.joint.split(selection):
+            yield from reads_of(array.sources[piece.at].array, piece.selection, named=True)
+    elif isinstance(array, Array):
+        yield Read(array, selection, place(array) if named else array.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +195,7 @@ def explain_lazy(variables: Mapping[Hashable, Variable]) -> LazyExplanation:
         else:
             held.setdefault(id(data), (data, []))[1].append(name)
     for data, sharing in held.values():
-        read = lazy_read(data)
-        if read is not None:
+        for read in lazy_reads(data):
             reads[_place(read)].append(read)
             names[_place(read)].update(dict.fromkeys(sharing))
     together = list(dask_reads([*in_dask.values()])) if in_dask else []
@@ -193,7 +206,7 @@ def explain_lazy(variables: Mapping[Hashable, Variable]) -> LazyExplanation:
             names[_place(read)][name] = None
     order = {name: at for at, name in enumerate(variables)}
     explained = [_explained(each, tuple(names[place])) for place, each in reads.items()]
-    explained.sort(key=lambda each: [order[name] for name in each.variables])
+    explained.sort(key=lambda each: ([order[name] for name in each.variables], each.array))
     others = {*variables} - {name for each in explained for name in each.variables}
     in_memory = tuple(name for name in variables if name in others and variables[name]._in_memory)
     elsewhere = tuple(name for name in variables if name in others and name not in in_memory)
@@ -216,11 +229,11 @@ def _explained(reads: Sequence[Read], variables: tuple[Hashable, ...]) -> ArrayR
     each = parallel_map(one, range(len(reads)), first.store.concurrency if kept is None else 1)
     numbers = _sums(each, ("units", *NUMBERS))
     drawn = partial(picture, first.metadata, plans[:_DRAWN])
-    return ArrayReads(variables=variables, array=first.name, reads=len(reads), picture=drawn, **numbers)
+    return ArrayReads(variables=variables, array=reads[0].where, reads=len(reads), picture=drawn, **numbers)
 
 
-def lazy_read(data: Any) -> Read | None:
-    """The read of a stored array that loading ``data`` makes; None if it makes none.
+def lazy_reads(data: Any) -> Iterator[Read]:
+    """The reads of stored arrays that loading ``data`` makes.
 
     xarray wraps a stored array in objects that select from it and decode its values. The selections are
     handed down to the stored array, as xarray does when it loads the values.
@@ -229,13 +242,13 @@ def lazy_read(data: Any) -> Read | None:
         if isinstance(data, (indexing.LazilyIndexedArray, indexing.LazilyVectorizedIndexedArray)):
             inner = data.array
             if isinstance(inner, LazyArray):
-                return Read(inner.array, inner.selected(data.key)[0])
+                yield from reads_of(inner.array, inner.selected(data.key)[0])
+                return
             if isinstance(inner, UnreadableArray) or not isinstance(inner, indexing.ExplicitlyIndexed):
-                return None
+                return
             data = indexing.apply_indexer(inner, data.key)
         else:  # Decodes values, keeps them, or copies them before a change.
             data = getattr(data, "array", None)
-    return None
 
 
 def dask_reads(arrays: Sequence[DaskArray]) -> Iterator[Read]:
@@ -248,9 +261,7 @@ def dask_reads(arrays: Sequence[DaskArray]) -> Iterator[Read]:
     for _, (source, parts, *_) in calls(arrays, (getter, getter_inline, getter_nofancy)):
         data = source.source if isinstance(source, Reader) else source
         array = data.array if isinstance(data, LazyArray) else data
-        if isinstance(array, Array):
-            yield Read(array, basic_selection(parts, array.shape))
+        if isinstance(array, ReadableArray):
+            yield from reads_of(array, basic_selection(parts, array.shape))
         elif isinstance(data, indexing.ImplicitToExplicitIndexingAdapter):
-            read = lazy_read(getattr(data[parts], "array", None))  # xarray selects lazily.
-            if read is not None:
-                yield read
+            yield from lazy_reads(getattr(data[parts], "array", None))  # xarray selects lazily.

@@ -18,6 +18,7 @@ from xzarr3.arrays import Array
 from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.errors import ArgumentError, listed
 from xzarr3.formats import documents
+from xzarr3.readable import ReadableArray
 from xzarr3.stores import MemoryStore
 from xzarr3.xarray.variables import as_variable
 
@@ -45,18 +46,19 @@ class Compared(Array):
 
 def differing(array: Array, region: Sequence[slice], given: AnyArray, stored: AnyArray) -> AnyArray:
     """Mask of the elements that would change if ``given`` were stored where ``stored`` was read."""
-    differs = _unequal(given, stored)
+    differs = unequal(given, stored)
     if differs.any():  # A codec may have rounded what is stored.
         memory = MemoryStore()
         for key, document in array.format.documents(array.metadata, array.path).items():
             memory.set(key, documents.encode(document, array.path))
         copy = Array(memory, array.path, array.metadata, format=array.format)
         copy.set(tuple(region), given)
-        differs &= _unequal(copy.get(tuple(region)), stored)
+        differs &= unequal(copy.get(tuple(region)), stored)
     return differs
 
 
-def _unequal(one: AnyArray, other: AnyArray) -> AnyArray:
+def unequal(one: AnyArray, other: AnyArray) -> AnyArray:
+    """Mask of the elements that differ; two that are both missing do not."""
     if one.dtype.kind == "V":
         bits = [np.ascontiguousarray(each)[..., None].view(f"V{each.itemsize}") for each in (one, other)]
         one, other = (each.view("u1").reshape(*one.shape, -1) for each in bits)
@@ -70,9 +72,11 @@ def is_index(array: Array) -> bool:
     return array.dimension_names == (array.basename,)
 
 
-def is_near(array: Array, given: AnyArray, stored: AnyArray) -> bool:
-    """Whether floating point labels differ by less than a thousandth of the median distance of neighbours."""
-    one, other = decoded(array, given), decoded(array, stored)
+def is_near(one: AnyArray, other: AnyArray) -> bool:
+    """Whether decoded labels, floating point numbers, differ by less than a thousandth of their distance.
+
+    This is the median distance of neighbours.
+    """
     if not one.dtype.kind == other.dtype.kind == "f":
         return False
     near = np.median(np.abs(np.diff(other))) / 1000 if len(other) > 1 else 0
@@ -110,7 +114,7 @@ def other_labels(found: Mapping[str, str]) -> ArgumentError:
     )
 
 
-def decoded(array: Array, values: AnyArray) -> AnyArray:
+def decoded(array: ReadableArray, values: AnyArray) -> AnyArray:
     """Values of an array as xarray shows them, such as dates."""
     stored = as_variable(array, follows_version_2(array.format))
     variable = Variable(stored.dims if values.ndim else (), values, stored.attrs)
@@ -135,9 +139,9 @@ def unwritten(array: Array, stored: AnyArray) -> AnyArray:
     if array.fill_value is None:
         return empty
     fill_value = np.full_like(stored, array.fill_value, shape=())
-    filled = ~_unequal(stored, fill_value)
+    filled = ~unequal(stored, fill_value)
     if (filled & ~empty).any():
-        filled &= np.count_nonzero(~_unequal(array.get(), fill_value)) > 1
+        filled &= np.count_nonzero(~unequal(array.get(), fill_value)) > 1
     return empty | filled
 
 

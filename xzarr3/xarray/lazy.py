@@ -14,11 +14,11 @@ from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
 from xzarr3._types import AnyArray
-from xzarr3.arrays import Array
 from xzarr3.errors import Xzarr3Error, short_traceback
 from xzarr3.io.pointwise import Arrange, Selected, separated_points
 from xzarr3.io.selection import basic_selection, orthogonal_selection
 from xzarr3.parallel import parallel_map, waiters
+from xzarr3.readable import ReadableArray
 from xzarr3.xarray.unpack import Unpacking
 
 _MOST_BYTES = 2**26  # Most bytes that are read ahead when a dataset or tree is opened.
@@ -33,14 +33,14 @@ class LazyArray(BackendArray):
 
     Parameters
     ----------
-    array : Array
+    array : Array or JoinedArray
     unpack : Unpacking, optional
         Unpacks the values that were read.
     """
 
     __slots__ = ("array", "dtype", "is_opening", "shape", "unpack", "values")
 
-    def __init__(self, array: Array, unpack: Unpacking | None = None) -> None:
+    def __init__(self, array: ReadableArray, unpack: Unpacking | None = None) -> None:
         self.array = array
         self.shape = array.shape
         self.dtype: np.dtype[Any] = array.dtype if unpack is None else unpack.dtype
@@ -57,6 +57,11 @@ class LazyArray(BackendArray):
         from dask.base import normalize_token
 
         return "xzarr3.LazyArray", self.array.__dask_tokenize__(), normalize_token(self.unpack)
+
+    def within(self, start: int, stop: int) -> LazyArray:
+        """The same values of a joined array with only the sources that a part needs."""
+        joined: Any = self.array
+        return LazyArray(joined.within(start, stop), self.unpack)
 
     @short_traceback
     def __getitem__(self, key: indexing.ExplicitIndexer) -> AnyArray:
@@ -87,7 +92,7 @@ class LazyArray(BackendArray):
         return basic_selection(key.tuple, self.shape), None
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> AnyArray:
-        if self.array.store.concurrency <= 1:
+        if not self.array.waiting:
             return await asyncio.to_thread(self.__getitem__, key)
         # Not asyncio's own pool: it has too few threads to load all variables at a time.
         read = partial(contextvars.copy_context().run, self.__getitem__, key)
@@ -115,7 +120,7 @@ def read_ahead(coordinates: Iterable[LazyArray], times: Iterable[LazyArray]) -> 
         if lazy.array.nbytes <= left:
             left -= lazy.array.nbytes
             ahead.append(lazy)
-    parallel_map(_read_all, ahead, max((lazy.array.store.concurrency for lazy in ahead), default=1))
+    parallel_map(_read_all, ahead, max((lazy.array.waiting for lazy in ahead), default=1))
     yield
     for lazy in ahead:
         lazy.is_opening = False
@@ -126,5 +131,6 @@ def read_ahead(coordinates: Iterable[LazyArray], times: Iterable[LazyArray]) -> 
 
 def _read_all(lazy: LazyArray) -> None:
     with suppress(Xzarr3Error):  # Raised again where xarray needs the values.
-        lazy.values = lazy.array.read_selected(basic_selection((), lazy.shape))
+        if lazy.values is None:
+            lazy.values = lazy.array.read_selected(basic_selection((), lazy.shape))
         lazy.is_opening = True

@@ -21,9 +21,9 @@ from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError,
 from xzarr3.xarray.exact import MARKS, encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
-_STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
+STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
 _DATES, _LENGTHS = "dates of the calendar", "lengths of time"
-_UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
+UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 _PACKING = (*MARKS, "scale_factor", "add_offset", "_Unsigned")
 
 
@@ -141,7 +141,7 @@ def _kind(variable: Variable, calendar: str | None = None) -> str:
     elif calendar is None and contains_cftime_datetimes(variable):
         dates = (value for value in np.asarray(variable.data).flat if hasattr(value, "calendar"))
         calendar = str(next(dates).calendar).lower()
-    return f"{_DATES} {'standard' if calendar in _STANDARD else calendar!r}" if calendar else "text"
+    return f"{_DATES} {'standard' if calendar in STANDARD else calendar!r}" if calendar else "text"
 
 
 def _checked_kind(variable: Variable, name: str, array: Array, stored: Variable) -> str:
@@ -195,7 +195,7 @@ def finer(one: str | None, other: str) -> str:
     >>> finer("days since 2000-01-01", "hours since 2000-01-01")
     'hours since 2000-01-01'
     """
-    ranks = {word: rank for rank, word in enumerate(_UNITS)}
+    ranks = {word: rank for rank, word in enumerate(UNITS)}
     return other if one is None else max(other, one, key=lambda units: ranks.get(_word(units), -1))
 
 

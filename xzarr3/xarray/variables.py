@@ -6,27 +6,29 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from xarray import Variable
 from xarray.backends.common import AbstractDataStore
 from xarray.core import indexing
 
-from xzarr3.arrays import Array
 from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.specs import OBJECT_CODECS
 from xzarr3.errors import MetadataError, StoreCapabilityError
 from xzarr3.formats.base import is_array, node_prefix
 from xzarr3.formats.v2 import ARRAY
-from xzarr3.grid import Edges, Steps
+from xzarr3.grid import Edges, Grid, Steps
 from xzarr3.groups import Group
-from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.find import read_held
 from xzarr3.parallel import parallel_map
+from xzarr3.readable import ReadableArray
 from xzarr3.xarray import unreadable
 from xzarr3.xarray.lazy import LazyArray
 from xzarr3.xarray.unreadable import UnreadableVariable
+
+Node: TypeAlias = "ReadableArray | Group | MetadataError"
 
 _MOST_LENGTHS = 10**5  # Most chunks along a dimension whose lengths are listed one by one.
 
@@ -36,7 +38,7 @@ class Xzarr3DataStore(AbstractDataStore):
 
     Parameters
     ----------
-    group : Group
+    group : Group or JoinedGroup
     drop_variables : str or iterable of str
         Names of arrays to leave out; their documents are not read.
     keep_variables : str or iterable of str, optional
@@ -54,7 +56,7 @@ class Xzarr3DataStore(AbstractDataStore):
 
     def __init__(
         self,
-        group: Group,
+        group: Group | JoinedGroup,
         *,
         drop_variables: str | Iterable[str] = (),
         keep_variables: str | Iterable[str] | None = None,
@@ -68,25 +70,27 @@ class Xzarr3DataStore(AbstractDataStore):
         self._dropped = frozenset(names_of(drop_variables))
         self._kept = None if keep_variables is None else dict.fromkeys(names_of(keep_variables))
         self.group_chunks = group_chunks
-        masked = use_zarr_fill_value_as_mask
-        self.mask = follows_version_2(group.format) if masked is None else masked
+        self.mask = use_zarr_fill_value_as_mask
 
-    def arrays(self) -> Iterator[tuple[str, Array]]:
+    def arrays(self) -> Iterator[tuple[str, ReadableArray]]:
         """Names and arrays that become variables; their documents are read concurrently."""
+        nodes: list[tuple[str, Node]]
         if self._kept is not None:
             nodes = list(self._named(self._kept))
             dims = {
                 dim: None
                 for _, node in nodes
-                if isinstance(node, Array)
+                if isinstance(node, ReadableArray)
                 for dim in node.dimension_names or ()
                 if dim is not None and dim not in self._kept
             }
             nodes += (
                 (dim, node)
                 for dim, node in self._named(dims)
-                if isinstance(node, Array) and node.dimension_names == (dim,)
+                if isinstance(node, ReadableArray) and node.dimension_names == (dim,)
             )
+        elif isinstance(self.group, JoinedGroup):
+            nodes = [(name, array) for name, array in self.group.items() if name not in self._dropped]
         else:
             group = self.group
             with for_xarray():
@@ -98,7 +102,7 @@ class Xzarr3DataStore(AbstractDataStore):
         for name, node in nodes:
             if isinstance(node, MetadataError):
                 self._note(name, node)
-            elif isinstance(node, Array):
+            elif isinstance(node, ReadableArray):
                 yield name, node
 
     def _note(self, name: str, error: MetadataError) -> None:
@@ -106,15 +110,15 @@ class Xzarr3DataStore(AbstractDataStore):
             raise left_out(error, name)
         self.errors[name] = error
 
-    def _named(self, names: Iterable[str]) -> Iterator[tuple[str, Array | Group | MetadataError]]:
+    def _named(self, names: Iterable[str]) -> Iterator[tuple[str, Node]]:
         """The nodes of these names that exist, found concurrently."""
         wanted = [name for name in names if name not in self._dropped and name and "/" not in name]
         found = parallel_map(self._find, wanted, self.group.store.concurrency)
         return ((name, node) for name, node in zip(wanted, found, strict=True) if node is not None)
 
-    def _find(self, name: str) -> Array | Group | MetadataError | None:
+    def _find(self, name: str) -> Node | None:
         try:
-            found: Array | Group | None = self.group.get(name)
+            found: Node | None = self.group.get(name)
         except MetadataError as error:
             return error
         return found
@@ -134,10 +138,12 @@ class Xzarr3DataStore(AbstractDataStore):
                 lazy_array(bounds).array._bounded = lazy_array(var).array
         return variables
 
-    def variable(self, array: Array) -> Variable:
+    def variable(self, array: ReadableArray) -> Variable:
         """An array as a variable, not decoded."""
         array._is_decoded = True
         variable = as_variable(array, self.mask)
+        if isinstance(self.group, JoinedGroup):
+            lazy_array(variable).values = self.group.labels.get(array.basename)
         if self.group_chunks:
             variable.encoding["preferred_chunks"] = dict(zip(variable.dims, _grouped(array), strict=True))
         return variable
@@ -145,6 +151,8 @@ class Xzarr3DataStore(AbstractDataStore):
     def unreadable(self, name: str) -> UnreadableVariable | None:
         """The variable of an array of ``errors``; None if its documents do not tell its dimensions."""
         group = self.group
+        if isinstance(group, JoinedGroup):
+            return None
         try:
             held = (
                 read_held(group.store, group.format, node_prefix(group.path) + name, consolidated=False)
@@ -193,9 +201,10 @@ def _to_open_others(name: str) -> str:
     return f"pass drop_variables=[{name!r}] to open the other variables"
 
 
-def as_variable(array: Array, mask: bool) -> Variable:
-    """An array as a variable, not decoded; ``mask`` makes its fill value the ``_FillValue``."""
+def as_variable(array: ReadableArray, mask: bool | None = None) -> Variable:
+    """An array as a variable, not decoded; ``mask`` is that of :func:`seen_attributes`."""
     meta = array.metadata
+    mask = follows_version_2(array.format) if mask is None else mask
     shape, dims = meta.shape, meta.dimension_names or ()
     if len(dims) != len(shape):
         raise MissingDimensionNamesError(
@@ -206,33 +215,45 @@ def as_variable(array: Array, mask: bool) -> Variable:
             accepted=f"{len(shape)} names",
             advice=_to_open_others(array.basename),
         )
-    attributes = _own(meta.attributes)
-    units = _lengths(meta)
+    attributes = seen_attributes(array, mask)
+    units = _lengths(meta.chunk_grid, shape)
+    blocks = units if array.unit_grid is meta.chunk_grid else _lengths(array.unit_grid, shape)
     sharded = array._shard is not None
     encoding: dict[str, Any] = {
         "chunks": array.chunks if sharded else units,
-        "preferred_chunks": dict(zip(dims, units, strict=True)),
+        "preferred_chunks": dict(zip(dims, blocks, strict=True)),
         **_codecs(array),
         "shards": units if sharded else None,
     }
-    if follows_version_2(array.format):
-        _hide(attributes)
-    else:
+    if not follows_version_2(array.format):
         encoding["serializer"] = array.serializer.to_json()
     if array.dtype.kind == "T":
         encoding["dtype"] = array.dtype
-    if not mask:
-        if not follows_version_2(array.format):
-            encoding["fill_value"] = meta.fill_value
-        if "_FillValue" in attributes:
-            attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
-    elif not meta.fill_is_null and _can_be_masked(meta.data_type):
-        attributes["_FillValue"] = meta.fill_value
+    if not mask and not follows_version_2(array.format):
+        encoding["fill_value"] = meta.fill_value
     data: Any = indexing.LazilyIndexedArray(LazyArray(array), _everything(len(shape)))
     return Variable(dims, data, attributes, encoding, fastpath=True)
 
 
-def _codecs(array: Array) -> dict[str, Any]:
+def seen_attributes(array: ReadableArray, mask: bool | None = None) -> dict[str, Any]:
+    """The attributes of an array as a variable has them, before they are decoded.
+
+    ``mask`` makes the fill value the ``_FillValue``; by default in formats where xarray stores it so.
+    """
+    meta = array.metadata
+    attributes = _own(meta.attributes)
+    is_version_2 = follows_version_2(array.format)
+    if is_version_2:
+        _hide(attributes)
+    if not (is_version_2 if mask is None else mask):
+        if "_FillValue" in attributes:
+            attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
+    elif not meta.fill_is_null and _can_be_masked(meta.data_type):
+        attributes["_FillValue"] = meta.fill_value
+    return attributes
+
+
+def _codecs(array: ReadableArray) -> dict[str, Any]:
     """The compressors and filters: as JSON, or as codecs of numcodecs in version 2, as xarray keeps them.
 
     The codec of strings and objects is left out, since it follows from the data type.
@@ -296,13 +317,11 @@ def _hide(attributes: dict[str, Any]) -> None:
         del attributes[key]
 
 
-def _lengths(meta: ArrayMetadata) -> tuple[int | tuple[int, ...], ...]:
+def _lengths(grid: Grid, shape: tuple[int, ...]) -> tuple[int | tuple[int, ...], ...]:
     """The length of the stored units along each dimension, or a tuple of all lengths where they differ."""
-    if meta.chunk_grid.is_regular:
-        return meta.chunk_grid.largest
-    return tuple(
-        _axis_lengths(axis, size) for axis, size in zip(meta.chunk_grid.axes, meta.shape, strict=True)
-    )
+    if grid.is_regular:
+        return grid.largest
+    return tuple(_axis_lengths(axis, size) for axis, size in zip(grid.axes, shape, strict=True))
 
 
 def _axis_lengths(axis: Steps | Edges, size: int) -> int | tuple[int, ...]:
@@ -313,7 +332,7 @@ def _axis_lengths(axis: Steps | Edges, size: int) -> int | tuple[int, ...]:
     return lengths[0] if regular else lengths
 
 
-def _grouped(array: Array) -> Iterator[int | tuple[int, ...]]:
+def _grouped(array: ReadableArray) -> Iterator[int | tuple[int, ...]]:
     """The lengths of blocks that group small stored units, along each dimension."""
     from xzarr3.dask.blocks import asked_blocks
 
@@ -330,7 +349,7 @@ class MissingDimensionNamesError(MetadataError, KeyError):
 _decode_text = lru_cache(64)(decode_fill_value)  # The arrays of a dataset mostly have the same.
 
 
-def _fill_value(value: Any, array: Array) -> Any:
+def _fill_value(value: Any, array: ReadableArray) -> Any:
     decode = _decode_text if isinstance(value, str) else decode_fill_value
     try:
         return decode(value, array.dtype)

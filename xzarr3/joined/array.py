@@ -1,0 +1,478 @@
+"""One array made of several, in any stores: a read goes to those that it touches, and nothing is copied.
+
+The arrays may differ in format, codecs, chunks and fill value, and in their data type if one of them can hold
+the values of all. Values that need more than that, such as another scale, are converted by a function of
+their source.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from xzarr3._types import AnyArray
+from xzarr3.display.report import Page, Table
+from xzarr3.display.shown import Description, Shown
+from xzarr3.display.units import counted, size
+from xzarr3.dtypes import ZDType, parse_dtype
+from xzarr3.errors import ArgumentError, printable
+from xzarr3.formats import V3, Format
+from xzarr3.grid import Edges, Grid, RectilinearGrid, RegularGrid, Steps
+from xzarr3.grid.along import Run, merged_runs
+from xzarr3.io.explain import NUMBERS, Explanation
+from xzarr3.io.fetch import Price
+from xzarr3.io.plan import ReadPlan
+from xzarr3.io.selection import DimChoice, Fields, Points
+from xzarr3.joined.document import Recipe, save
+from xzarr3.joined.split import Joint, Piece
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.names import absent_name
+from xzarr3.parallel import parallel_map
+from xzarr3.readable import ReadableArray
+
+Convert: TypeAlias = Callable[[AnyArray], AnyArray]
+
+_SHOWN = 20  # Most sources that a description or an explanation lists.
+
+
+@dataclass(frozen=True)
+class Source:
+    """One of the arrays of a joined array.
+
+    Parameters
+    ----------
+    array : Array or JoinedArray
+    convert : callable, optional
+        Turns its values into those of the joined array. It is pickled.
+    dtype : dtype, optional
+        The dtype of the converted values, if there is a function that converts them.
+    """
+
+    array: ReadableArray
+    convert: Convert | None = None
+    dtype: np.dtype[Any] | None = None
+
+    @property
+    def values(self) -> np.dtype[Any]:
+        """The dtype of the values that the joined array gets."""
+        return self.array.dtype if self.dtype is None else self.dtype
+
+
+class JoinedArray(ReadableArray, Shown):
+    """Several arrays as one, which is read as an :class:`Array` is.
+
+    :func:`xzarr3.concat` and :func:`xzarr3.stack` make it. It holds no data, reads only what a selection
+    touches, and cannot be written. :func:`xzarr3.from_zarr` makes it a dask array with blocks that end where
+    its arrays do, and :func:`xzarr3.copy` stores it. It is pickled with the places and documents of its
+    arrays, about a kilobyte each.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+    joint : Joint
+        The dimension along which they lie, and where each begins.
+    metadata : ArrayMetadata
+        Shape, data type, names of the dimensions and attributes of the whole. The chunks and codecs are those
+        of the first array; a copy has them.
+    grids : tuple of Grid, optional
+        How the whole is divided into stored units, and into chunks.
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> years = [xzarr3.array(np.full((2, 3), year, dtype)) for year, dtype in ((1, "int8"), (2, "int16"))]
+    >>> both = xzarr3.concat(years, 0)
+    >>> both, both[1:3, 0]
+    (<xzarr3.JoinedArray of 2 arrays along dimension 0 shape=(4, 3) dtype=int16>, array([1, 2], dtype=int16))
+    """
+
+    format: Format = V3
+    recipe: Recipe | None = None
+    """What was joined, for :meth:`to_json`."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        joint: Joint,
+        metadata: ArrayMetadata,
+        grids: tuple[Grid, Grid] | None = None,
+    ) -> None:
+        self.sources, self.joint, self.metadata = tuple(sources), joint, metadata
+        self._grids = grids or (metadata.chunk_grid, metadata.chunk_grid)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return JoinedArray, (self.sources, self.joint, self.metadata, self._grids)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = "" if name.startswith("_") else absent_name("Array", name)
+        raise AttributeError(f"'JoinedArray' object has no attribute {name!r}{hint}", name=name, obj=self)
+
+    # What it is
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        """The path of the first array in its store."""
+        return self.sources[0].array.path
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes of the first array, without those that no longer hold for converted values."""
+        return MappingProxyType(dict(self.metadata.attributes))
+
+    @property
+    def unit_grid(self) -> Grid:
+        """How it is divided into stored units: along the joined dimension those of each array."""
+        return self._grids[0]
+
+    @property
+    def chunk_grid(self) -> Grid:
+        """How it is divided into chunks: inner chunks where arrays are sharded."""
+        return self._grids[1]
+
+    @property
+    def waiting(self) -> int:
+        """Number of threads that may wait for stores at a time; 0 if all answer at once."""
+        return max((source.array.waiting for source in self.sources), default=0)
+
+    def within(self, start: int, stop: int) -> JoinedArray:
+        """The same array with only the sources that some elements along the joined dimension need."""
+        first, last = self.joint.touched(start, max(stop, start + 1))
+        first = min(first, len(self.sources) - 1)
+        last = max(last, first + 1)
+        joint = replace(self.joint, bounds=tuple(self.joint.bounds[first : last + 1]))
+        return JoinedArray(self.sources[first:last], joint, self.metadata)
+
+    def __repr__(self) -> str:
+        return (
+            f"<xzarr3.JoinedArray of {counted(len(self.sources), 'array')} along {self._dimension} "
+            f"shape={self.shape} dtype={self.dtype}>"
+        )
+
+    @property
+    def _dimension(self) -> str:
+        name = (self.dimension_names or (None,) * self.ndim)[self.joint.axis]
+        return f"dimension {self.joint.axis}" if name is None else repr(name)
+
+    @property
+    def info(self) -> Description:
+        """A description of the array, one line for each property and for each of the first sources."""
+        return self._describe()
+
+    def _describe(self) -> Description:
+        from xzarr3.display.picture import picture
+
+        facts = [
+            ("shape", f"{self.shape}"),
+            ("data type", self.zdtype.name),
+            ("dimensions", f"{self.dimension_names}"),
+            ("joined along", self._dimension),
+            ("size", size(self.nbytes)),
+        ]
+        bounds = itertools.pairwise(self.joint.bounds)
+        each = [
+            (f"{start:,} to {stop:,}", place(source.array))
+            for source, (start, stop) in itertools.islice(zip(self.sources, bounds, strict=True), _SHOWN)
+        ]
+        left = len(self.sources) - len(each)
+        return Page(
+            "xzarr3.JoinedArray",
+            facts=facts,
+            heading=(self.name, counted(len(self.sources), "array")),
+            details={f"Arrays ({len(self.sources):,})": each},
+            notes=[f"  and {left:,} more"] if left else [],
+            picture=partial(picture, replace(self.metadata, chunk_grid=self.unit_grid)),
+            attributes=self.metadata.attributes,
+        ).description()
+
+    def __dask_tokenize__(self) -> object:
+        sources = [(each.array.__dask_tokenize__(), repr(each.convert)) for each in self.sources]
+        joint = self.joint.axis, tuple(self.joint.bounds), self.joint.is_new
+        return "xzarr3.JoinedArray", joint, repr(self.dtype), sources
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Save what was joined as a JSON document; see :meth:`xzarr3.JoinedGroup.to_json`."""
+        if self.recipe is None:
+            raise ArgumentError("only what xzarr3.concat() and xzarr3.stack() returned can be saved")
+        save(self.recipe, path)
+
+    # Reading
+
+    def read_selected(
+        self,
+        selection: tuple[DimChoice, ...] | Points,
+        fields: Fields | None = None,
+        *,
+        out: AnyArray | None = None,
+        threads: int | None = None,
+    ) -> AnyArray:
+        """Read a selection that has been worked out; see :meth:`get`."""
+        shape = self.plan_selected(selection).shape
+        if out is not None:
+            self._check_out(out, shape, fields)
+        result = np.empty(shape, self.dtype) if out is None or fields is not None else out
+        pieces = [*self.joint.split(selection)]
+        at_once = min(threads or self.waiting, self.waiting, len(pieces))
+        if at_once > 1:  # Of the threads that may wait, each piece has its share.
+            threads = max(1, (threads or self.waiting) // at_once)
+        parallel_map(partial(self._read, result, threads), pieces, at_once)
+        if fields is None:
+            return result
+        if out is None:
+            chosen: AnyArray = result[fields]
+            return chosen
+        out[...] = result[fields]
+        return out
+
+    def _read(self, result: AnyArray, threads: int | None, piece: Piece) -> None:
+        """Read what one source has of a selection into its place."""
+        source = self.sources[piece.at]
+        array, is_view = source.array, all(isinstance(each, (int, slice)) for each in piece.place)
+        if is_view and piece.repeated is None and source.convert is None and array.dtype == result.dtype:
+            array.read_selected(piece.selection, out=result[(*piece.place, ...)], threads=threads)
+            return
+        values = array.read_selected(piece.selection, threads=threads)
+        if source.convert is not None:
+            values = source.convert(values)
+        if piece.repeated is not None:
+            values = np.expand_dims(values, piece.repeated)
+        result[piece.place or ...] = values
+
+    def plan_selected(self, selection: tuple[DimChoice, ...] | Points) -> ReadPlan:
+        """The plan of a read of a selection, by the stored units of the whole."""
+        first: Any = self.sources[0].array
+        while isinstance(first, JoinedArray):
+            first = first.sources[0].array
+        meta = self.metadata
+        price = Price.of(first.store, meta.chain)
+        return ReadPlan(selection, meta.shape, self.unit_grid, meta.chain_of, price)
+
+    def explain_selected(
+        self,
+        selection: tuple[DimChoice, ...] | Points,
+        fields: Fields | None = None,
+        threads: int | None = None,
+    ) -> JoinedExplanation:
+        """Tell what a read of a selection that has been worked out fetches; see :meth:`explain`."""
+        from xzarr3.display.picture import picture
+
+        def one(piece: Piece) -> tuple[str, Explanation]:
+            array = self.sources[piece.at].array
+            return place(array), array.explain_selected(piece.selection, fields, threads)
+
+        plan = self.plan_selected(selection)
+        found = parallel_map(one, self.joint.split(selection), max(self.waiting, 1))
+        each = [explanation for _, explanation in found]
+        first = itertools.islice(itertools.chain.from_iterable(one.first for one in each), _SHOWN)
+        return JoinedExplanation(
+            self.name,
+            plan.shape,
+            first=tuple(first),
+            sources=tuple(found),
+            _fetches=lambda: itertools.chain.from_iterable(each),
+            _picture=partial(picture, replace(self.metadata, chunk_grid=self.unit_grid), [plan]),
+            **{name: sum(getattr(one, name) for one in each) for name in ("units", *NUMBERS)},
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class JoinedExplanation(Explanation):
+    """What a read of a joined array fetches: the sums, and an :class:`Explanation` of each source.
+
+    Parameters
+    ----------
+    sources : tuple of (str, Explanation)
+        The place of each touched source, and what is read of it.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> both = xzarr3.concat([xzarr3.array([1, 2], chunks=1), xzarr3.array([3], chunks=1)], 0)
+    >>> found = both.explain(slice(1, 3))
+    >>> found.requests, [explanation.requests for _, explanation in found.sources]
+    (2, [1, 1])
+    """
+
+    sources: tuple[tuple[str, Explanation], ...]
+
+    _left_out = ("first", "_fetches", "_picture", "sources")
+
+    def _page(self) -> Page:
+        page = super()._page()
+        rows = [("source", "chunks", "requests", "moved", "used")]
+        rows += [
+            (where, f"{one.chunks:,}", f"{one.requests:,}", size(one.bytes_moved), size(one.bytes_used))
+            for where, one in self.sources[:_SHOWN]
+        ]
+        left = len(self.sources) - _SHOWN
+        notes = [f"and {counted(left, 'more source')}"] if left > 0 else []
+        return replace(page, tables=[Table(rows)], details={}, notes=notes)
+
+    __repr__ = Explanation.__repr__
+
+
+def place(array: Any) -> str:
+    """Where an array is, for errors and descriptions."""
+    if isinstance(array, JoinedArray):
+        return f"{array!r} from {place(array.sources[0].array)} on"
+    return f"{printable(array.name)} of {array.store}"
+
+
+def joined(
+    sources: Sequence[Source],
+    axis: int,
+    *,
+    dimension_names: Sequence[str | None] | None,
+    is_new: bool = False,
+    attributes: Mapping[str, Any] = MappingProxyType({}),
+) -> JoinedArray:
+    """Arrays joined along a dimension, after a check that they fit.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        At least one.
+    axis : int
+        The dimension, as the joined array numbers it.
+    dimension_names : sequence of str or None, optional
+        Names of the dimensions of the joined array.
+    is_new : bool
+        Whether the arrays lack the dimension, so that each is one element of it.
+    attributes : mapping
+
+    Raises
+    ------
+    ArgumentError
+        If lengths along another dimension differ, or no data type holds the values of all exactly.
+    """
+    first = sources[0].array
+    shapes = [
+        (*each.array.shape[:axis], 1, *each.array.shape[axis:]) if is_new else each.array.shape
+        for each in sources
+    ]
+    for source, shape in zip(sources, shapes, strict=True):
+        if len(shape) != len(shapes[0]) or any(
+            a != b for at, (a, b) in enumerate(zip(shape, shapes[0], strict=True)) if at != axis
+        ):
+            raise ArgumentError(
+                f"{place(source.array)} has shape {source.array.shape}, {place(first)} has {first.shape}; "
+                f"arrays that are joined along dimension {axis} have the same other lengths"
+            )
+    lengths = [shape[axis] for shape in shapes]
+    bounds = tuple(itertools.accumulate(lengths, initial=0))
+    data_type = _common_type(sources)
+    shape = (*shapes[0][:axis], bounds[-1], *shapes[0][axis + 1 :])
+    metadata = _metadata(first, data_type, shape, axis, is_new, dimension_names, attributes)
+    units = _grid([each.array.unit_grid for each in sources], axis, lengths, is_new)
+    chunks = _grid([each.array.chunk_grid for each in sources], axis, lengths, is_new)
+    return JoinedArray(sources, Joint(axis, bounds, is_new), metadata, (units, chunks))
+
+
+def _metadata(
+    first: ReadableArray,
+    data_type: ZDType,
+    shape: tuple[int, ...],
+    axis: int,
+    is_new: bool,
+    dimension_names: Sequence[str | None] | None,
+    attributes: Mapping[str, Any],
+) -> ArrayMetadata:
+    """The metadata of the whole: chunks and codecs as in the first array, where they fit its data type."""
+    from xzarr3.nodes.array_settings import array_metadata
+
+    meta = first.metadata
+    names = None if dimension_names is None else tuple(dimension_names)
+    if not is_new and data_type == meta.data_type:
+        return replace(
+            meta,
+            shape=shape,
+            chunk_grid=_spanning(meta.chunk_grid),
+            dimension_names=names,
+            attributes=attributes,
+            storage_transformers=(),
+            origin=None,
+            zarr_format=3,
+            fill_is_null=False,
+        )
+    chunks = _spanning(meta.chunk_grid).largest
+    return array_metadata(
+        shape=shape,
+        dtype=data_type,
+        chunks=(*chunks[:axis], 1, *chunks[axis:]) if is_new else chunks,
+        fill_value=meta.fill_value if data_type == meta.data_type else None,
+        dimension_names=names,
+        attributes=attributes,
+    )
+
+
+def _spanning(grid: Grid) -> Grid:
+    """A regular grid with the largest chunks of a grid."""
+    return grid if grid.is_regular else RegularGrid(grid.largest)
+
+
+def _grid(grids: Sequence[Grid], axis: int, lengths: Sequence[int], is_new: bool) -> Grid:
+    """How the whole is divided: along the axis as each array is, along the others as the first one."""
+    axes = [*grids[0].axes]
+    if is_new:
+        axes.insert(axis, Steps(1))
+    else:
+        runs: Iterable[Run] = itertools.chain.from_iterable(
+            _runs(grid.axes[axis], length) for grid, length in zip(grids, lengths, strict=True)
+        )
+        merged = merged_runs(runs)
+        is_regular = len(merged) <= 1 or (
+            len(merged) == 2 and merged[1][1] == 1 and merged[1][0] < merged[0][0]
+        )
+        axes[axis] = Steps(merged[0][0] if merged else 1) if is_regular else Edges(merged)
+    if all(isinstance(each, Steps) for each in axes):
+        return RegularGrid(tuple(each.longest for each in axes))
+    return RectilinearGrid(tuple(each.length if isinstance(each, Steps) else each.runs for each in axes))
+
+
+def _runs(axis: Steps | Edges, length: int) -> Iterator[Run]:
+    """The lengths of the chunks of a dimension, within it."""
+    if isinstance(axis, Steps):
+        whole, rest = divmod(length, axis.length) if length else (0, 0)
+        yield from ((each, count) for each, count in ((axis.length, whole), (rest, 1)) if each and count)
+        return
+    left = length
+    for each, count in axis.runs:
+        whole, rest = divmod(min(left, each * count), each)
+        yield from ((value, number) for value, number in ((each, whole), (rest, 1)) if value and number)
+        left -= whole * each + rest
+
+
+def _common_type(sources: Sequence[Source]) -> ZDType:
+    """The data type that holds the values of all sources exactly."""
+    distinct: dict[np.dtype[Any], Source] = {}
+    for each in sources:
+        distinct.setdefault(each.values, each)
+    first = sources[0]
+    if len(distinct) == 1:
+        return first.array.zdtype if first.dtype is None else parse_dtype(first.dtype)
+    kinds = {dtype.kind for dtype in distinct}
+    if kinds == {"T", "U"}:
+        return parse_dtype(next(dtype for dtype in distinct if dtype.kind == "T"))
+    if kinds <= {*"iufc"} or kinds in ({"U"}, {"S"}):
+        common = np.result_type(*distinct)
+        if all(_holds(common, dtype) for dtype in distinct):
+            return parse_dtype(common)
+    (one, source), (other, another), *_ = distinct.items()
+    raise ArgumentError(
+        f"{place(source.array)} has dtype {one}, {place(another.array)} has {other}; no dtype holds the "
+        "values of both exactly; store one of them anew in the dtype of the other, as xzarr3.copy() does"
+    )
+
+
+def _holds(common: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype has all values of another one."""
+    if dtype.kind in "iu" and common.kind in "fc":
+        bits = 8 * dtype.itemsize - (dtype.kind == "i")
+        return int(np.finfo(common).nmant) + 1 >= bits
+    return np.can_cast(dtype, common, "safe")

@@ -1,0 +1,115 @@
+"""Several groups as one group of joined arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from xzarr3._types import AnyArray
+from xzarr3.display.report import Page, Table
+from xzarr3.display.shown import Description, Shown
+from xzarr3.display.units import counted
+from xzarr3.formats import V3, Format
+from xzarr3.joined.array import JoinedArray
+from xzarr3.joined.document import Recipe, save
+from xzarr3.model.metadata import GroupMetadata
+
+if TYPE_CHECKING:
+    from xzarr3.arrays import Array
+
+
+class JoinedGroup(Mapping[str, "Array | JoinedArray"], Shown):
+    """Several groups as one: a mapping of names to arrays, which is read as a :class:`Group` is.
+
+    :func:`xzarr3.concat` and :func:`xzarr3.stack` make it. It opens in xarray, as a store does, and
+    :func:`xzarr3.copy` stores it.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Array or JoinedArray
+    attributes : mapping
+    dim : str
+        The dimension along which the groups are joined.
+    recipe : Recipe
+        What was joined, for :meth:`to_json`.
+    labels : mapping of str to ndarray
+        Values of index coordinates that were read.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xzarr3
+    >>> stores = [xzarr3.MemoryStore(), xzarr3.MemoryStore()]
+    >>> for day, store in enumerate(stores):
+    ...     ds = xr.Dataset({"t": (("time", "x"), np.full((1, 2), day))}, {"time": [day]})
+    ...     _ = xzarr3.to_zarr(ds, store)
+    >>> both = xzarr3.concat(stores, "time")
+    >>> both, both["t"].shape, xzarr3.open_dataset(both)["t"].sum().compute().item()
+    (<xzarr3.JoinedGroup of 2 groups along 'time'>, (2, 2), 2)
+    """
+
+    format: Format = V3
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array | JoinedArray],
+        attributes: Mapping[str, Any],
+        dim: str,
+        recipe: Recipe,
+        labels: Mapping[str, AnyArray],
+    ) -> None:
+        self._arrays, self.dim, self.recipe, self.labels = dict(arrays), dim, recipe, dict(labels)
+        self.metadata = GroupMetadata(attributes=dict(attributes))
+
+    def __getitem__(self, name: str) -> Array | JoinedArray:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes of the first group."""
+        return self.metadata.attributes
+
+    @property
+    def store(self) -> Any:
+        """The store of the first array."""
+        array: Any = next(iter(self._arrays.values()))
+        while isinstance(array, JoinedArray):
+            array = array.sources[0].array
+        return array.store
+
+    def __repr__(self) -> str:
+        return f"<xzarr3.JoinedGroup of {counted(len(self.recipe.sources), 'group')} along {self.dim!r}>"
+
+    def _describe(self) -> Description:
+        rows = [("array", "shape", "data type", "")]
+        for name, array in self.items():
+            told = "joined" if isinstance(array, JoinedArray) else "the same in all"
+            rows.append((name, f"{array.shape}", f"{array.dtype}", told))
+        return Page("xzarr3.JoinedGroup", repr(self), tables=[Table(rows, left=4)]).description()
+
+    def __dask_tokenize__(self) -> object:
+        return "xzarr3.JoinedGroup", [(name, array.__dask_tokenize__()) for name, array in self.items()]
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Save what was joined as a JSON document; :func:`xzarr3.open` joins it again.
+
+        The document names the stores, those below its own folder by relative paths. Options of stores, such
+        as credentials, are not in it.
+
+        Parameters
+        ----------
+        path : path or URL
+            Ends with ``.json``.
+
+        Raises
+        ------
+        ArgumentError
+            If a store has no path or URL.
+        """
+        save(self.recipe, path)

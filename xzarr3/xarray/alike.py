@@ -1,0 +1,224 @@
+"""Makes the stored values of several arrays mean the same, so that they can be joined.
+
+Arrays of one variable in several stores may be packed by other scales, mark missing values otherwise, or
+count time in other units. Where all decode their values alike, nothing is done. Else each array that differs
+gets a function that converts its values when they are read. What cannot be converted exactly is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xarray import Variable, conventions
+
+from xzarr3._types import AnyArray
+from xzarr3.arrays import Array
+from xzarr3.errors import ArgumentError, DataTypeValidationError, shorten
+from xzarr3.joined import JoinedArray, Source
+from xzarr3.joined.array import place
+from xzarr3.xarray.exact import encode_values
+from xzarr3.xarray.recode import STANDARD, UNITS
+from xzarr3.xarray.variables import seen_attributes
+
+_MARKS = ("_FillValue", "missing_value")
+_PACKING = (*_MARKS, "scale_factor", "add_offset", "_Unsigned")
+_TIMES = ("units", "calendar")
+_OTHERS = ("dtype", "_Encoding")
+_EARLIEST = -(2**63)  # Marks times that are missing, as in numpy.
+
+
+def coded(array: Array | JoinedArray, bounded: Array | JoinedArray | None = None) -> dict[str, Any]:
+    """The attributes by which the values of an array are decoded, in one form for equal meanings.
+
+    Bounds have the units of the variable that they bound, ``bounded``.
+    """
+    attributes = seen_attributes(array)
+    if bounded is not None:
+        attributes = {
+            **{key: each for key, each in seen_attributes(bounded).items() if key in _TIMES},
+            **attributes,
+        }
+    found = {key: attributes[key] for key in (*_PACKING, *_TIMES, *_OTHERS) if key in attributes}
+    if array.dtype.kind == "f" and not {"scale_factor", "add_offset"} & found.keys():
+        for key in _MARKS:
+            if key in found and np.size(found[key]) == 1 and found[key] != found[key]:
+                del found[key]  # A NaN is missing in any case.
+    if is_time(found) and str(found.get("calendar", "standard")).lower() in STANDARD:
+        found["calendar"] = "standard"
+    return found
+
+
+def is_time(attributes: Mapping[str, Any]) -> bool:
+    """Whether values are times, in units such as "days since 2000-01-01"."""
+    units = attributes.get("units")
+    return isinstance(units, str) and " since " in units
+
+
+def alike(
+    name: str, arrays: Sequence[Array | JoinedArray], bounded: Sequence[Array | JoinedArray] | None = None
+) -> tuple[list[Source], dict[str, Any]]:
+    """The arrays of one variable as sources of a joined array, and the attributes of that.
+
+    Parameters
+    ----------
+    name : str
+        The name of the variable, for errors.
+    arrays : sequence of Array or JoinedArray
+    bounded : sequence, optional
+        The arrays whose bounds they are.
+
+    Raises
+    ------
+    ArgumentError
+        If values cannot be converted exactly. The error names two arrays that differ.
+    """
+    owners: Sequence[Any] = bounded or [None] * len(arrays)
+    found = [coded(*each) for each in zip(arrays, owners, strict=True)]
+    keys = [repr(_plain(each)) for each in found]
+    attributes = seen_attributes(arrays[0])
+    if len(set(keys)) == 1:
+        return [Source(array) for array in arrays], attributes
+    other = next(at for at, key in enumerate(keys) if key != keys[0])
+    if all(map(is_time, found)):
+        target = _common_times(name, arrays, found, other)
+        attributes.update(target)
+        for key in _PACKING:
+            if key not in target:
+                attributes.pop(key, None)
+        dtype = "int64" if all(array.dtype.kind in "iu" for array in arrays) else "float64"
+        return [_retimed(name, *each, target, dtype) for each in zip(arrays, found, strict=True)], attributes
+    one, another = _plain(found[0]), _plain(found[other])
+    differing = [key for key in (one | another) if repr(one.get(key)) != repr(another.get(key))]
+    unknown = [key for key in differing if key not in _PACKING]
+    if unknown:
+        raise _differ(name, unknown[0], arrays, found, other, "convert the values of one of them")
+    if any(array.dtype.kind in "iu" and array.dtype.itemsize == 8 for array in arrays):
+        advice = "they would be read as floating point numbers, which hold no integers of 64 bits exactly"
+        raise _differ(name, differing[0], arrays, found, other, advice)
+    for key in (*_PACKING, "dtype"):
+        attributes.pop(key, None)
+    return [Source(array, each, each.dtype_of(array)) for array, each in _unpacked(arrays, found)], attributes
+
+
+def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes with Python's numbers for numpy's, in one order."""
+    return {key: np.asarray(attributes[key]).tolist() for key in sorted(attributes)}
+
+
+def _differ(
+    name: str, key: str, arrays: Sequence[Any], found: Sequence[Mapping[str, Any]], other: int, advice: str
+) -> ArgumentError:
+    one, another = (
+        f"{place(arrays[at])} has {f'{key} {shorten(found[at][key])}' if key in found[at] else f'no {key}'}"
+        for at in (0, other)
+    )
+    return ArgumentError(f"variable {name!r} cannot be joined: {one}, {another}; {advice}")
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """Decodes values as xarray does: missing ones are NaN, packed ones floating point numbers."""
+
+    attributes: Mapping[str, Any]
+
+    def __call__(self, values: AnyArray) -> AnyArray:
+        dims = tuple(map(str, range(values.ndim)))
+        packed = Variable(dims, values, dict(self.attributes), fastpath=True)
+        decoded = conventions.decode_cf_variable("joined", packed, decode_times=False)
+        return np.asarray(decoded.values)
+
+    def dtype_of(self, array: Array | JoinedArray) -> np.dtype[Any]:
+        """The dtype of the decoded values of an array."""
+        found = self(np.empty(0, array.dtype)).dtype
+        return np.dtype("f4" if array.dtype.itemsize <= 2 else "f8") if found.kind in "iu" else found
+
+
+def _unpacked(arrays: Sequence[Any], found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Unpacked]]:
+    made: dict[str, Unpacked] = {}  # Equal ones are pickled once.
+    each = []
+    for array, attributes in zip(arrays, found, strict=True):
+        packing = {key: value for key, value in attributes.items() if key in (*_PACKING, "dtype")}
+        each.append((array, made.setdefault(repr(_plain(packing)), Unpacked(packing))))
+    return each
+
+
+@dataclass(frozen=True)
+class Retimed:
+    """Converts times to other units, exactly.
+
+    Parameters
+    ----------
+    name, place : str
+        The variable and its place, for errors.
+    attributes, target : mapping
+        The attributes by which values are decoded, before and after.
+    dtype : str
+        The dtype of the converted values.
+    """
+
+    name: str
+    place: str
+    attributes: Mapping[str, Any]
+    target: Mapping[str, Any]
+    dtype: str
+
+    def __call__(self, values: AnyArray) -> AnyArray:
+        dims = tuple(map(str, range(values.ndim)))
+        stored = Variable(dims, values, dict(self.attributes), fastpath=True)
+        decoded = conventions.decode_cf_variable(self.name, stored)
+        given = Variable(dims, decoded.values, {}, {**self.target, "dtype": self.dtype}, fastpath=True)
+        try:
+            encoded = encode_values(given, self.name, exact=True)
+        except DataTypeValidationError as error:
+            raise ArgumentError(
+                f"times of variable {self.name!r} of {self.place}, in {self.attributes['units']!r}, are not "
+                f"exact in {self.target['units']!r}; store them in the units of the others first"
+            ) from error
+        if encoded.attrs.get("units") != self.target["units"]:
+            raise ArgumentError(
+                f"times of variable {self.name!r} of {self.place} need {encoded.attrs.get('units')!r}, and "
+                f"are joined in {self.target['units']!r}; store them in the units of the others first"
+            )
+        found: AnyArray = np.asarray(encoded.values).astype(self.dtype, copy=False)
+        return found
+
+
+def _common_times(
+    name: str, arrays: Sequence[Any], found: Sequence[Mapping[str, Any]], other: int
+) -> dict[str, Any]:
+    """The units in which the times of all arrays are exact: the finest unit there is, or a finer one."""
+    calendars = [str(each.get("calendar", "standard")).lower() for each in found]
+    if len(set(calendars)) > 1:
+        other = next(at for at, each in enumerate(calendars) if each != calendars[0])
+        raise _differ(
+            name, "calendar", arrays, found, other, "convert one of them, as .convert_calendar() does"
+        )
+    words = [str(each["units"]).partition(" ")[0].lower() for each in found]
+    words = [word if word in UNITS else f"{word}s" for word in words]
+    finest = max((UNITS.index(word) for word in words if word in UNITS), default=0)
+    since = str(found[0]["units"]).partition(" since ")[2]
+    target: dict[str, Any] = {"calendar": calendars[0]}
+    if all(array.dtype.kind in "iu" for array in arrays) and any(
+        mark in each for each in found for mark in _MARKS
+    ):
+        target["_FillValue"] = _EARLIEST
+    different = {repr(_plain(each)): each for each in found}.values()
+    for unit in UNITS[finest:-1]:
+        target["units"] = f"{unit} since {since}"
+        try:
+            for each in different:
+                bare = {key: each[key] for key in _TIMES if key in each}
+                Retimed(name, "", bare, target, "int64")(np.zeros(1, "int64"))
+        except ArgumentError:
+            continue
+        return target
+    raise _differ(name, "units", arrays, found, other, "store them in the same units first")
+
+
+def _retimed(
+    name: str, array: Any, attributes: Mapping[str, Any], target: Mapping[str, Any], dtype: str
+) -> Source:
+    return Source(array, Retimed(name, place(array), attributes, target, dtype), np.dtype(dtype))

@@ -1,0 +1,314 @@
+"""Joins groups to one: which variables are joined, and whether the others are the same in all groups.
+
+Variables without the dimension, which the whole has once, are compared with those of the first group, as an
+append compares them. Labels along the dimension are in order, as after an append. The values that this needs
+are read once, those of several stores at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from xzarr3._types import AnyArray
+from xzarr3.errors import ArgumentError, MetadataError, did_you_mean, listed
+from xzarr3.formats.base import is_array
+from xzarr3.joined import JoinedArray, joined
+from xzarr3.joined.array import place
+from xzarr3.joined.document import recipe_of
+from xzarr3.joined.group import JoinedGroup
+from xzarr3.parallel import parallel_map
+from xzarr3.xarray.alike import alike, coded
+from xzarr3.xarray.labels import decoded, is_near, unequal
+
+AT_ONCE = 64
+"""Most stores that are asked at a time, where they have to be waited for."""
+
+
+class Values:
+    """Values of whole arrays, each read once; those of several stores are read at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Any, AnyArray]] = {}
+
+    def read(self, arrays: Iterable[Any]) -> None:
+        """Read arrays that are not read yet."""
+        left = [array for array in arrays if id(array) not in self._found]
+        at_once = max((array.waiting for array in left), default=1)
+        found = parallel_map(lambda array: array.get(), left, min(at_once, AT_ONCE))
+        self._found.update((id(array), (array, values)) for array, values in zip(left, found, strict=True))
+
+    def of(self, array: Any) -> AnyArray:
+        """The values of an array, as they are stored."""
+        self.read([array])
+        return self._found[id(array)][1]
+
+    def decoded(self, array: Any) -> AnyArray:
+        """The values of an array, as xarray shows them."""
+        return decoded(array, self.of(array))
+
+    def keep(self, array: JoinedArray) -> AnyArray:
+        """Note the values of a joined array of one dimension whose sources have been read."""
+        parts = [
+            self.of(each.array) if each.convert is None else each.convert(self.of(each.array))
+            for each in array.sources
+        ]
+        values = np.stack(parts) if array.joint.is_new else np.concatenate(parts)
+        values = values.astype(array.dtype, copy=False)
+        self._found[id(array)] = array, values
+        return values
+
+
+def join_groups(
+    how: str, nodes: Sequence[Any], dim: str, options: dict[str, Any], values: Values
+) -> JoinedGroup:
+    """Join groups along a dimension.
+
+    Parameters
+    ----------
+    how : {"concat", "stack"}
+    nodes : sequence of Group or JoinedGroup
+    dim : str
+    options : dict
+        ``drop_variables`` and ``check_labels`` of :func:`xzarr3.concat`.
+    values : Values
+        What was read before.
+
+    Raises
+    ------
+    ArgumentError
+        If they do not fit.
+    """
+    dropped = options.get("drop_variables", ())
+    leave_out = frozenset((dropped,) if isinstance(dropped, str) else dropped)
+    options = {**options, "drop_variables": sorted(leave_out)}
+    at_once = max(node.store.concurrency for node in nodes)
+    members = parallel_map(partial(_members, leave_out=leave_out), nodes, min(at_once, AT_ONCE))
+    for name in dict.fromkeys(itertools.chain.from_iterable(members)):
+        check_all_have(nodes, name, members)
+    columns = {name: [each[name] for each in members] for name in members[0]}
+    owners = _bound(columns)
+    wanted = _to_join(how, nodes[0], members[0], dim)
+    found: dict[str, Any] = {
+        name: _variable(how, name, column, dim, columns.get(owners.get(name, "")))
+        if name in wanted
+        else column[0]
+        for name, column in columns.items()
+    }
+    once = [name for name in columns if name not in wanted]
+    values.read(array for name in once if len(nodes) > 1 for array in columns[name])
+    for name in once:
+        _check_same(name, columns[name], values)
+    labels = {name: values.of(found[name]) for name in once if found[name].dimension_names == (name,)}
+    if dim in wanted and found[dim].ndim == 1:
+        values.read(columns[dim])
+        labels[dim] = values.keep(found[dim])
+        if options.get("check_labels", True):
+            _check_labels(found[dim], labels[dim])
+    recipe = recipe_of(how, dim, options, nodes, nodes)
+    return JoinedGroup(found, nodes[0].metadata.attributes, dim, recipe, labels)
+
+
+def _bound(columns: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """For each variable that holds the bounds of another one, the name of that; the arrays are told."""
+    found = {}
+    for name, column in columns.items():
+        bounds = column[0].metadata.attributes.get("bounds")
+        if isinstance(bounds, str) and bounds in columns:
+            found[bounds] = name
+            for array, owner in zip(columns[bounds], column, strict=True):
+                array._bounded = owner
+    return found
+
+
+def _to_join(how: str, node: Any, arrays: Mapping[str, Any], dim: str) -> set[str]:
+    """The names of the variables that are joined."""
+    found = {name for name, array in arrays.items() if dim in (array.dimension_names or ())}
+    if how == "concat":
+        if found:
+            return found
+        known = sorted({name for array in arrays.values() for name in array.dimension_names or () if name})
+        near = did_you_mean(dim, known) or f"it has {listed(known)}"
+        raise ArgumentError(
+            f"dim={dim!r} is no dimension of a variable of {node!r}; {near}; xzarr3.stack() joins "
+            "along a new one"
+        )
+    if found:
+        raise ArgumentError(
+            f"dim={dim!r} is a dimension of {listed(sorted(found))}; xzarr3.concat() joins along it"
+        )
+    return {name for name in arrays if name == dim or name not in _coordinates(arrays)}
+
+
+def _members(node: Any, leave_out: frozenset[str]) -> dict[str, Any]:
+    """The arrays directly below a group."""
+    if isinstance(node, JoinedGroup):
+        return {name: array for name, array in node.items() if name not in leave_out}
+    found = {}
+    for name, held in node._held(0, leave_out):
+        if isinstance(held, MetadataError) or is_array(held):
+            try:
+                array = node._bound(name, held)
+            except MetadataError as error:
+                error.advice = f"pass drop_variables=[{name!r}] to join the other variables"
+                raise
+            array._is_decoded = True
+            found[name] = array
+    if not found:
+        raise ArgumentError(f"{node!r} has no arrays to join")
+    return found
+
+
+def _coordinates(arrays: Mapping[str, Any]) -> set[str]:
+    """The names of the coordinates of a dataset: of dimensions, and those that attributes name."""
+    found = {name for name, array in arrays.items() if array.dimension_names == (name,)}
+    for array in arrays.values():
+        for key in ("coordinates", "bounds", "grid_mapping"):
+            named = array.metadata.attributes.get(key)
+            found.update(named.split() if isinstance(named, str) else ())
+    return found & arrays.keys()
+
+
+def check_all_have(nodes: Sequence[Any], name: str, members: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse groups of which some lack an array."""
+    there = [name in each for each in members]
+    if not all(there):
+        has, lacks = nodes[there.index(True)], nodes[there.index(False)]
+        raise ArgumentError(
+            f"{has!r} has {name!r}, {lacks!r} has not; pass drop_variables=[{name!r}] to join the others"
+        )
+
+
+def _variable(
+    how: str, name: str, column: Sequence[Any], dim: str, owners: Sequence[Any] | None
+) -> JoinedArray:
+    """The arrays of one variable as one; ``owners`` are those whose bounds they are."""
+    first = column[0]
+    names = first.dimension_names or (None,) * first.ndim
+    for array in column:
+        if (array.dimension_names or (None,) * array.ndim) != names:
+            raise ArgumentError(
+                f"variable {name!r} has the dimensions {array.dimension_names} in {place(array)} and {names} "
+                f"in {place(first)}; store one of them anew, or pass drop_variables=[{name!r}]"
+            )
+    sources, attributes = alike(name, column, owners)
+    if how == "stack":
+        return joined(sources, 0, dimension_names=(dim, *names), is_new=True, attributes=attributes)
+    return joined(sources, names.index(dim), dimension_names=names, attributes=attributes)
+
+
+# Comparing
+
+
+def _check_same(name: str, column: Sequence[Any], values: Values) -> None:
+    """Refuse a variable that the whole has once, unless its values are the same in all stores."""
+    first = column[0]
+    for array in column[1:]:
+        if array.shape != first.shape or array.dimension_names != first.dimension_names:
+            raise ArgumentError(
+                f"variable {name!r} has shape {array.shape} in {place(array)} and {first.shape} in "
+                f"{place(first)}; the whole has it once; leave it out with drop_variables=[{name!r}]"
+            )
+        here, there = values.of(array), values.of(first)
+        if array.dtype == first.dtype and coded(array) == coded(first) and not unequal(here, there).any():
+            continue
+        here, there = values.decoded(array), values.decoded(first)
+        is_other_kind = here.dtype.kind != there.dtype.kind
+        differs = np.ones(here.shape, bool) if is_other_kind else unequal(here, there)
+        if not differs.any() or (first.dimension_names == (name,) and is_near(here, there)):
+            continue
+        at = np.unravel_index(int(differs.argmax()), differs.shape)
+        where = f"at {[*map(int, at)]} " if at else ""
+        raise ArgumentError(
+            f"variable {name!r} has other values in {place(array)} than in {place(first)}: {where}{here[at]} "
+            f"and {there[at]}; the whole has it once; leave it out with drop_variables=[{name!r}]"
+        )
+
+
+def _check_labels(array: JoinedArray, values: AnyArray) -> None:
+    """Refuse labels that are there twice or out of order, though those of each source are not."""
+    labels = decoded(array, values)
+    if labels.dtype.kind not in "biufmMSUOT" or len(labels) < 2:
+        return
+    bounds = array.joint.bounds
+    joints = np.zeros(len(labels) - 1, bool)
+    joints[[at - 1 for at in bounds[1:-1] if 0 < at < len(labels)]] = True
+    steps = labels[1:] > labels[:-1], labels[1:] < labels[:-1]
+    ordered = [way for way in steps if way[~joints].all()]
+    if ordered and not any(way.all() for way in ordered):
+        at = int(np.argmin(max(ordered, key=np.count_nonzero))) + 1
+        one = next(number for number, stop in enumerate(bounds[1:]) if at < stop)
+        raise ArgumentError(
+            f"label {labels[at]} of {array.basename!r}, the first of {place(array.sources[one].array)}, "
+            f"follows {labels[at - 1]} of the store before it; give the stores in the order of their labels "
+            "and without overlap, or pass check_labels=False"
+        )
+
+
+# Finding dimensions and order
+
+
+def _equal(one: AnyArray, other: AnyArray) -> bool:
+    return one.shape == other.shape and one.dtype.kind == other.dtype.kind and not unequal(one, other).any()
+
+
+def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
+    """Join groups along the dimensions whose labels differ, in the order of the labels.
+
+    Raises
+    ------
+    ArgumentError
+        If no labels differ, or the groups do not form a block without gaps.
+    """
+    values = Values()
+    names = [name for name, array in nodes[0].items() if array.dimension_names == (name,)]
+    for name in names:
+        check_all_have(nodes, name, nodes)
+    arrays = {name: [node[name] for node in nodes] for name in names}
+    values.read(itertools.chain.from_iterable(arrays.values()))
+    order: dict[str, list[Any]] = {}
+    for name, column in arrays.items():
+        labels = [values.decoded(array) for array in column]
+        if all(_equal(each, labels[0]) for each in labels):
+            continue
+        for array, each in zip(column, labels, strict=True):
+            if not len(each):
+                raise ArgumentError(f"{place(array)} has no labels; leave its store out")
+        order[name] = [each[0] for each in labels]
+    if not order and len(nodes) > 1:
+        raise ArgumentError(
+            f"the {len(nodes)} stores have the same labels along {listed(names) or 'no dimension'}; give "
+            "concat_dim, the dimension along which they lie"
+        )
+    whole: JoinedGroup = _block(nodes, order, values, options) if order else nodes[0]
+    return whole
+
+
+def _block(
+    nodes: Sequence[Any], order: Mapping[str, Sequence[Any]], values: Values, options: Mapping[str, Any]
+) -> Any:
+    """Join groups that form a block: each row along the last dimension, then the rows along the others.
+
+    ``order`` has for each dimension the first label of each group.
+    """
+    *outer, last = order
+    rows: dict[Any, list[int]] = {}
+    for at in range(len(nodes)):
+        rows.setdefault(tuple(order[name][at] for name in outer), []).append(at)
+    lengths = {len(row) for row in rows.values()}
+    if len(lengths) > 1:
+        raise ArgumentError(
+            f"the stores form no block along {listed([*order])}: of the rows along {last!r}, one has "
+            f"{max(lengths)} stores and one {min(lengths)}; give nested lists and concat_dim"
+        )
+    whole = []
+    for row in rows.values():
+        labels = values.decoded(nodes[row[0]][last])
+        row.sort(key=lambda at: order[last][at], reverse=len(labels) > 1 and labels[0] > labels[-1])
+        whole.append(join_groups("concat", [nodes[at] for at in row], last, dict(options), values))
+    left = {name: [order[name][row[0]] for row in rows.values()] for name in outer}
+    return _block(whole, left, values, options) if outer else whole[0]

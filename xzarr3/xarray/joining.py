@@ -1,0 +1,364 @@
+"""Many stores as one: :func:`concat`, :func:`stack` and :func:`open_mfdataset`.
+
+Datasets are joined variable by variable. Variables with the dimension are joined along it; the others, which
+the whole has once, are compared with those of the first store, as an append compares them. Nothing else is
+read, and nothing is copied.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+from xarray import Dataset
+
+from xzarr3.api import open as open_node
+from xzarr3.arrays import Array
+from xzarr3.errors import ArgumentError, ArgumentTypeError, did_you_mean, short_traceback
+from xzarr3.groups import Group
+from xzarr3.joined import JoinedArray, joined
+from xzarr3.joined.array import place
+from xzarr3.joined.document import Place, Recipe, is_document, read, recipe_of
+from xzarr3.joined.group import JoinedGroup
+from xzarr3.options import Missing
+from xzarr3.parallel import parallel_map
+from xzarr3.readable import ReadableArray
+from xzarr3.stores import StoreLike, open_store
+from xzarr3.xarray.alike import alike
+from xzarr3.xarray.combining import AT_ONCE, Values, by_coords, join_groups
+
+Joinable: TypeAlias = "StoreLike | Array | Group | JoinedArray | JoinedGroup"
+Joined: TypeAlias = JoinedArray | JoinedGroup
+
+
+@short_traceback
+def concat(
+    sources: Sequence[Joinable],
+    dim: str | int,
+    *,
+    path: str = "",
+    drop_variables: str | Iterable[str] = (),
+    check_labels: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
+) -> Joined:
+    """Join arrays or datasets along one of their dimensions, without a copy and without dask.
+
+    The result is read as an array or a group is: it reads what a selection touches, from any stores, formats,
+    codecs and chunks. Data types may differ if one of them holds all values exactly.
+
+    Datasets are joined variable by variable. Scales, offsets, marks for missing values and units of time that
+    differ are converted where that is exact. Variables without the dimension have the same values in all
+    stores; they are compared now, and taken from the first one.
+
+    Parameters
+    ----------
+    sources : sequence of path, URL, Store, Array, Group, JoinedArray or JoinedGroup
+        All are arrays, or all are groups.
+    dim : str or int
+        The dimension: its name, or for arrays its number.
+    path : str
+        Path of the node in each store; the root by default.
+    drop_variables : str or iterable of str
+        Arrays of the groups to leave out.
+    check_labels : bool
+        Refuse labels along the dimension that are there twice or out of order, though those of each store are
+        not.
+    storage_options : mapping, optional
+        Further options of the stores; see :func:`xzarr3.open_store`.
+    missing : {"fill", "warn", "error"}, optional
+        What reads do about absent chunks; see :func:`xzarr3.open`.
+
+    Returns
+    -------
+    JoinedArray or JoinedGroup
+
+    Raises
+    ------
+    ArgumentError
+        If they do not fit; the error names two places that differ.
+    NodeNotFoundError, MetadataError, StoreError
+        As :func:`xzarr3.open`.
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> years = [xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(3) + year, dimension_names=["time"])
+    ...          for year in (2020, 2030)]
+    >>> both = xzarr3.concat(years, "time")
+    >>> both[2:5], both.read_chunk_sizes
+    (array([2022, 2030, 2031]), ((3, 3),))
+    """
+    options = {"drop_variables": drop_variables, "check_labels": check_labels, "missing": missing}
+    return _join("concat", sources, dim, path, storage_options, options)
+
+
+@short_traceback
+def stack(
+    sources: Sequence[Joinable],
+    dim: str | None = None,
+    *,
+    axis: int = 0,
+    path: str = "",
+    drop_variables: str | Iterable[str] = (),
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
+) -> Joined:
+    """Join arrays or datasets of the same shape along a new dimension; see :func:`concat`.
+
+    Parameters
+    ----------
+    sources : sequence of path, URL, Store, Array, Group, JoinedArray or JoinedGroup
+    dim : str, optional
+        Name of the new dimension; datasets need one.
+    axis : int
+        Where the new dimension is. In datasets it is the first of each data variable; coordinates are the
+        same in all stores.
+    path, drop_variables, storage_options, missing
+        See :func:`concat`.
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> runs = [xzarr3.array(np.full((2, 3), run)) for run in range(4)]
+    >>> xzarr3.stack(runs, "run")[1:3, 0]
+    array([[1, 1, 1],
+           [2, 2, 2]])
+    """
+    options: dict[str, Any] = {"axis": axis, "drop_variables": drop_variables, "missing": missing}
+    return _join("stack", sources, dim, path, storage_options, options)
+
+
+@short_traceback
+def open_mfdataset(
+    paths: str | os.PathLike[str] | Sequence[Any],
+    *,
+    concat_dim: str | Sequence[str] | None = None,
+    combine: Literal["by_coords", "nested"] | None = None,
+    group: str | None = None,
+    chunks: Any = "grouped",
+    drop_variables: str | Iterable[str] = (),
+    check_labels: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
+    **options: Any,
+) -> Dataset:
+    """Open many stores as one dataset, lazily, with one graph layer a variable.
+
+    Unlike :func:`xarray.open_mfdataset` it makes no dataset for each store, and needs no dask: with
+    ``chunks=None`` values are read when they are used.
+
+    Parameters
+    ----------
+    paths : path or URL with wildcards, or sequence of path, URL, Store or Group
+        ``"data/*.zarr"`` in the order of the names. In a URL, only the last part may have wildcards. For
+        several dimensions in ``concat_dim`` a sequence of sequences, as in xarray.
+    concat_dim : str or sequence of str, optional
+        The dimension along which the stores lie, in the order that is given. A dimension that no variable has
+        is new.
+    combine : {"by_coords", "nested"}, optional
+        ``"by_coords"``, the default without ``concat_dim``, finds dimensions and order from the labels of
+        the index coordinates. ``"nested"``, the default with it, takes the order as given.
+    group : str, optional
+        Path of the group in each store.
+    chunks : "grouped" or any ``chunks`` of :func:`xarray.open_dataset`
+        See :func:`open_dataset`; ``{}`` makes one block of each stored unit.
+    drop_variables, check_labels, storage_options, missing
+        See :func:`concat`.
+    **options
+        Further options of :func:`open_dataset`.
+
+    Raises
+    ------
+    ArgumentError
+        If nothing is found, or the stores do not fit; see :func:`concat`.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xzarr3
+    >>> stores = [xzarr3.MemoryStore() for _ in range(3)]
+    >>> for day, store in enumerate(stores):
+    ...     _ = xzarr3.to_zarr(xr.Dataset({"t": ("time", [day * 1.5])}, {"time": [day]}), store)
+    >>> xzarr3.open_mfdataset(stores[::-1])["t"].values
+    array([0. , 1.5, 3. ])
+    """
+    from xzarr3.xarray.backend import open_dataset
+
+    how = combine or ("by_coords" if concat_dim is None else "nested")
+    if how not in ("by_coords", "nested") or (how == "by_coords") != (concat_dim is None):
+        raise ArgumentError(
+            f"combine={combine!r} with concat_dim={concat_dim!r}; accepted: combine='by_coords' without "
+            "concat_dim, or 'nested' with it"
+        )
+    wanted = {"drop_variables": drop_variables, "missing": missing}
+    found = _expanded(paths, storage_options)
+    if how == "by_coords":
+        nodes = _opened(found, group or "", storage_options, missing)
+        whole: Any = by_coords(nodes, {**wanted, "check_labels": check_labels})
+    else:
+        dims = [concat_dim] if isinstance(concat_dim, str) else list(concat_dim or ())
+        whole = _nested(found, dims, group or "", storage_options, {**wanted, "check_labels": check_labels})
+    return open_dataset(whole, chunks=chunks, **options)
+
+
+def open_joined(
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
+) -> Joined:
+    """Join again what a document of :meth:`JoinedGroup.to_json` names.
+
+    Raises
+    ------
+    MetadataError
+        If the document is not valid.
+    """
+    return _from_recipe(read(path, storage_options), storage_options, missing)
+
+
+def _from_recipe(
+    recipe: Recipe, storage_options: Mapping[str, Any] | None, missing: Missing | None
+) -> Joined:
+    sources: list[Any] = [
+        _from_recipe(each, storage_options, missing) if isinstance(each, Recipe) else each
+        for each in recipe.sources
+    ]
+    options = {**recipe.options, "missing": missing}
+    return _join(recipe.join, sources, recipe.dim, "", storage_options, options)
+
+
+# Opening
+
+
+def _expanded(paths: Any, storage_options: Mapping[str, Any] | None) -> list[Any]:
+    """The stores that a path with wildcards names, in the order of their names."""
+    if not isinstance(paths, (str, os.PathLike)):
+        return [*paths]
+    text = os.fspath(paths)
+    if "://" not in text:
+        found = sorted(glob.glob(text))
+    else:
+        above, _, pattern = text.rstrip("/").rpartition("/")
+        keys, folders = open_store(above, storage_options).list_dir("")
+        names = sorted({each.rstrip("/") for each in (*keys, *folders)})
+        found = [f"{above}/{name}" for name in names if fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        raise ArgumentError(f"found no store that matches {text!r}; give other wildcards, or a list of paths")
+    return found
+
+
+def _opened(
+    sources: Iterable[Any], path: str, storage_options: Mapping[str, Any] | None, missing: Missing | None
+) -> list[Any]:
+    """The nodes of all sources; those that have to be waited for are opened at once."""
+
+    def located(source: Any) -> Any:
+        if isinstance(source, (ReadableArray, Group, JoinedGroup)) or is_document(source):
+            return source
+        if isinstance(source, Place):
+            return (
+                source.store
+                if is_document(source.store)
+                else (open_store(source.store, storage_options), source.path)
+            )
+        return open_store(source, storage_options), path
+
+    def opened(source: Any) -> Any:
+        if isinstance(source, tuple):
+            return open_node(*source, missing=missing)
+        if isinstance(source, Group) and path:
+            return source[path]
+        return open_joined(source, storage_options, missing) if is_document(source) else source
+
+    found = [*map(located, sources)]
+    at_once = max((each[0].concurrency for each in found if isinstance(each, tuple)), default=1)
+    return parallel_map(opened, found, min(at_once, AT_ONCE))
+
+
+def _nested(
+    sources: Sequence[Any],
+    dims: Sequence[str],
+    path: str,
+    storage_options: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> JoinedGroup:
+    """Join sequences of sequences along several dimensions, the outermost first."""
+    if len(dims) > 1:
+        sources = [_nested(each, dims[1:], path, storage_options, options) for each in sources]
+    nodes = _opened(sources, path, storage_options, options["missing"])
+    is_new = not any(dims[0] in (array.dimension_names or ()) for array in nodes[0].values())
+    how = "stack" if is_new else "concat"
+    return cast("JoinedGroup", _join(how, nodes, dims[0], path, storage_options, dict(options)))
+
+
+# Joining
+
+
+def _join(
+    how: str,
+    sources: Sequence[Any],
+    dim: str | int | None,
+    path: str,
+    storage_options: Mapping[str, Any] | None,
+    options: dict[str, Any],
+) -> Joined:
+    if isinstance(sources, (str, os.PathLike, Mapping)) or not isinstance(sources, Iterable):
+        raise ArgumentTypeError(f"not a sequence of stores: {type(sources).__name__}; give a list")
+    given = [*sources]
+    if not given:
+        raise ArgumentError("no sources to join; give at least one")
+    nodes = _opened(given, path, storage_options, options.pop("missing", None))
+    arrays = [node for node in nodes if isinstance(node, ReadableArray)]
+    if arrays and len(arrays) < len(nodes):
+        group = next(node for node in nodes if not isinstance(node, ReadableArray))
+        raise ArgumentError(
+            f"{arrays[0]!r} is an array, {group!r} a group; join arrays, or groups; path names a node"
+        )
+    if arrays:
+        found: Joined = _arrays(how, nodes, dim, options.get("axis", 0))
+    elif isinstance(dim, str):
+        found = join_groups(how, nodes, dim, options, Values())
+    else:
+        raise ArgumentError(f"dim={dim!r}: groups are joined along a dimension that has a name")
+    found.recipe = recipe_of(how, dim, options, given, nodes)
+    return found
+
+
+def _arrays(how: str, arrays: Sequence[Any], dim: str | int | None, axis: int) -> JoinedArray:
+    first = arrays[0]
+    names = first.dimension_names
+    for array in arrays:
+        if array.dimension_names != names:
+            raise ArgumentError(
+                f"{place(array)} has the dimensions {array.dimension_names}, {place(first)} has {names}; "
+                "arrays that are joined have the same"
+            )
+    sources, attributes = alike(first.basename, arrays)
+    if how == "concat":
+        at = _axis(first, dim)
+        return joined(sources, at, dimension_names=names, attributes=attributes)
+    if not -first.ndim - 1 <= axis <= first.ndim:
+        raise ArgumentError(f"axis={axis}: the joined array has {first.ndim + 1} dimensions")
+    axis %= first.ndim + 1
+    if dim is not None and dim in (names or ()):
+        raise ArgumentError(f"dim={dim!r} is a dimension of the arrays; xzarr3.concat() joins along it")
+    every = names or (None,) * first.ndim
+    new = None if names is None and dim is None else (*every[:axis], dim, *every[axis:])
+    return joined(sources, axis, dimension_names=new, is_new=True, attributes=attributes)
+
+
+def _axis(array: ReadableArray, dim: str | int | None) -> int:
+    names = array.dimension_names or ()
+    if isinstance(dim, str) and dim in names:
+        return names.index(dim)
+    if isinstance(dim, (int, np.integer)) and not isinstance(dim, bool) and -array.ndim <= dim < array.ndim:
+        return int(dim) % array.ndim
+    near = did_you_mean(dim, [name for name in names if name]) if isinstance(dim, str) else ""
+    raise ArgumentError(
+        f"dim={dim!r} is no dimension of {place(array)}, which has {names or array.ndim}"
+        + (f"; {near}" if near else "; xzarr3.stack() joins along a new one")
+    )
