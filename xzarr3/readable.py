@@ -43,6 +43,7 @@ from xzarr3.io.selection import (
 )
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.node import Named
+from xzarr3.stores import Store
 
 if TYPE_CHECKING:
     from xzarr3.io.explain import Explanation
@@ -93,6 +94,7 @@ class ReadableArray(Named, ABC):
     """Base class of :class:`Array` and :class:`JoinedArray`: what they are, and all ways to read them."""
 
     metadata: ArrayMetadata
+    store: Store
     format: Format
     _is_decoded: bool = False
     """Whether values are decoded with the attributes that the documents had when the array was opened."""
@@ -203,7 +205,7 @@ class ReadableArray(Named, ABC):
         >>> array.write_chunks
         ((3, 1), (1, 5))
         """
-        return self.unit_grid.chunk_lengths(self.shape)
+        return self.metadata.chunk_grid.chunk_lengths(self.shape)
 
     @property
     def read_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:

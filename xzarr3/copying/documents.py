@@ -6,7 +6,6 @@ import warnings
 from dataclasses import replace
 from typing import cast
 
-from xzarr3.arrays import Array
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.conventions.fill_value_attribute import with_same_mask, without_literals
@@ -16,11 +15,13 @@ from xzarr3.errors import MetadataError, did_you_mean, levels_to_caller, listed,
 from xzarr3.formats import Format
 from xzarr3.formats.base import fits
 from xzarr3.groups import Group
+from xzarr3.joined import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, Origin
+from xzarr3.readable import ReadableArray
 
 
 def translated(
-    node: Array | Group, format: Format, settings: Settings | None
+    node: ReadableArray | Group | JoinedGroup, format: Format, settings: Settings | None
 ) -> ArrayMetadata | GroupMetadata:
     """The metadata of a node in another format; an array has settings.
 
@@ -31,7 +32,7 @@ def translated(
     """
     same = fits(node.format, format.zarr_format)
     try:
-        if isinstance(node, Group) or settings is None:
+        if not isinstance(node, ReadableArray) or settings is None:
             if node.metadata.ignored and not same:
                 _warn_of_ignored(node)
             return replace(
@@ -51,7 +52,7 @@ def translated(
         return _as_parsed(without_literals(meta, format, node.path), format, node.path)
     except MetadataError as error:
         error.at(path=node.path)
-        if isinstance(node, Array) and settings is not None:
+        if isinstance(node, ReadableArray) and settings is not None:
             _advise(error, node, settings)
         raise
 
@@ -74,7 +75,7 @@ def _is_stored_alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
     return one.chunk_grid == other.chunk_grid and one.codecs == other.codecs
 
 
-def _advise(error: MetadataError, node: Array, settings: Settings) -> None:
+def _advise(error: MetadataError, node: ReadableArray, settings: Settings) -> None:
     """Say in an error how the array can be copied."""
     asked = (settings.chunks, settings.shards, settings.compressors, settings.filters, settings.serializer)
     if isinstance(error.found, str) and error.found in [each for each in asked if isinstance(each, str)]:
@@ -96,7 +97,7 @@ def _is_about(error: MetadataError, codecs: tuple[Codec, ...]) -> bool:
     return any(name in str(error.found) or name in str(error) for name in named)
 
 
-def _warn_of_ignored(node: Array | Group) -> None:
+def _warn_of_ignored(node: ReadableArray | Group | JoinedGroup) -> None:
     warnings.warn(
         f"'{printable(node.name)}' of {node.store} has fields that have no meaning in another format; "
         f"its copy lacks them: {listed(node.metadata.ignored)}",

@@ -17,13 +17,18 @@ from xzarr3.errors import MetadataError, NodeExistsError
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.groups import Group, bind
+from xzarr3.joined import JoinedArray, JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import check_consolidates, write_consolidated
 from xzarr3.nodes.find import DocumentView, depth_first, find_format, format_for_new, read_metadata
 from xzarr3.nodes.node import check_new_path, normal_path
 from xzarr3.parallel import parallel_map
+from xzarr3.readable import ReadableArray
 from xzarr3.stores import Store
 from xzarr3.walk import Walk
+
+Source: TypeAlias = ReadableArray | Group | JoinedGroup
+"""What is copied."""
 
 Encoding: TypeAlias = Mapping[str, Mapping[str, Any]]
 
@@ -34,7 +39,7 @@ class Plan:
 
     Parameters
     ----------
-    nodes : mapping of str to Array or Group
+    nodes : mapping of str to array or group
         The source, by path relative to the copied node.
     store : Store
     path : str
@@ -44,7 +49,7 @@ class Plan:
     consolidated : bool
     """
 
-    nodes: Mapping[str, Array | Group]
+    nodes: Mapping[str, Source]
     store: Store
     path: str
     format: Format
@@ -97,7 +102,7 @@ class Plan:
 
 
 def planned(
-    node: Array | Group,
+    node: Source,
     store: Store,
     path: str,
     zarr_format: ZarrFormat | None,
@@ -109,13 +114,15 @@ def planned(
     path = normal_path(path)
     format = _format(node, store, path, zarr_format)
     check_new_path(path, format)
-    _check_apart(node, store, path)
-    held = isinstance(node, Group) and node.consolidated and store.traits.visible != "at commit"
+    nodes = _nodes_below(node)
+    for each in nodes.values():
+        _check_apart(each, store, path)
+    is_held = isinstance(node, JoinedGroup) or (isinstance(node, Group) and node.consolidated)
+    held = is_held and store.traits.visible != "at commit"
     if consolidated is not None:
         held = consolidated
     if held:
         check_consolidates(store)
-    nodes = _nodes_below(node)
     own = settings_of(nodes, settings, encoding)
     metadata = {below: translated(each, format, own.get(below)) for below, each in nodes.items()}
     plan = Plan(nodes, store, path, format, metadata, held)
@@ -124,17 +131,17 @@ def planned(
     return plan
 
 
-def _format(node: Array | Group, store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
+def _format(node: Source, store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
     """The format of a copy: the given one, or that of the groups above it, or that of the source."""
     wanted = None if zarr_format is None else parse_format(zarr_format)
     look = DocumentView.around(store, path)
     format = format_for_new(look, path, zarr_format)
     if wanted is None and not path and find_format(look, "") is None:
-        return parse_format(node.zarr_format)
+        return parse_format(node.format.zarr_format)
     return format
 
 
-def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
+def _nodes_below(node: Source) -> dict[str, Source]:
     """A node and all nodes below it, by relative path.
 
     Raises
@@ -142,7 +149,9 @@ def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
     MetadataError
         If a node cannot be reached because a group above it has no document.
     """
-    nodes: dict[str, Array | Group] = {"": node}
+    nodes: dict[str, Source] = {"": node}
+    if isinstance(node, JoinedGroup):
+        nodes.update(node)
     if not isinstance(node, Group):
         return nodes
     if not node.store.listable:
@@ -171,8 +180,12 @@ def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
     return nodes
 
 
-def _check_apart(node: Array | Group, store: Store, path: str) -> None:
+def _check_apart(node: Source, store: Store, path: str) -> None:
     """Raise if source and target overlap."""
+    if isinstance(node, JoinedArray):
+        for source in node.sources:
+            _check_apart(source.array, store, path)
+        return
     one, other = _location(node.store, node.path), _location(store, path)
     if one[0] == other[0] and (one[1].startswith(other[1]) or other[1].startswith(one[1])):
         raise NodeExistsError(

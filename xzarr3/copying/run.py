@@ -10,33 +10,35 @@ import itertools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.commit.replace import transaction, write
 from xzarr3.commit.resume import check_resumable
 from xzarr3.commit.transaction import NewNode
-from xzarr3.copying.plan import Encoding, Plan, planned
+from xzarr3.copying.plan import Encoding, Plan, Source, planned
 from xzarr3.copying.resume import CopyResumption, fingerprint
 from xzarr3.copying.settings import KEEP, Settings
 from xzarr3.copying.temporary import can_keep, chunks_between, temporary
 from xzarr3.copying.values import ArrayCopy, Means, do_all, most_threads
 from xzarr3.differences import diff
-from xzarr3.errors import NodeExistsError, short_traceback
+from xzarr3.errors import ArgumentError, NodeExistsError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
+from xzarr3.joined import JoinedArray, JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.node import locate_node
 from xzarr3.parallel import asked_threads
 from xzarr3.progress import Asked, Progress, check_asked
+from xzarr3.readable import ReadableArray
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
 
 
 @short_traceback
 def copy(
-    source: StoreLike | Array | Group,
+    source: StoreLike | Array | Group | JoinedArray | JoinedGroup,
     target: StoreLike,
     *,
     source_path: str = "",
@@ -75,7 +77,7 @@ def copy(
 
     Parameters
     ----------
-    source : path, URL, Store, Array or Group
+    source : path, URL, Store, Array, Group, JoinedArray or JoinedGroup
     target : path, URL or Store
     source_path, path : str
         Path of the node in the source, and of the copy in the target; the root by default.
@@ -106,7 +108,7 @@ def copy(
         Go on with a copy that was interrupted, and keep what is stored if this one is. Units that are stored
         are not copied again. A finished copy stays as it is: a node with all documents that the copy would
         have counts as one if all values are those of the source, which are read and compared. Values that
-        others set in the source meanwhile may or may not be in the copy.
+        others set in the source meanwhile may or may not be in the copy. Not for what is joined.
     overwrite : bool
         Replace the existing node and all nodes below it; see :func:`xzarr3.create_array` for what stays.
     consolidated : bool, optional
@@ -158,10 +160,13 @@ def copy(
     """
     check_asked(progress)
     threads = asked_threads(threads)
-    if isinstance(source, (Array, Group)):
+    node: Source
+    if isinstance(source, (ReadableArray, Group, JoinedGroup)):
         node = source
     else:
         node = open_node(source, source_path, storage_options=source_options)
+    if resume and isinstance(node, (JoinedArray, JoinedGroup)):
+        raise ArgumentError("resume=True: a copy of what is joined cannot be resumed; leave it out")
     store, path = locate_node(target, path, target_options, mode="a")
     settings = Settings(chunks, shards, compressors, filters, serializer)
     with store if was_made(store, target) else nullcontext():
@@ -226,7 +231,9 @@ def _resumption(plan: Plan, new: NewNode) -> CopyResumption:
     """
     store, path = plan.store, plan.path
     check_resumable(store)
-    resumed = CopyResumption(store, path, fingerprint(plan.nodes, new.documents))
+    resumed = CopyResumption(
+        store, path, fingerprint(cast("Mapping[str, Array | Group]", plan.nodes), new.documents)
+    )
     resumed.find(plan.lease.key)
     return resumed
 
@@ -240,7 +247,7 @@ def _copy_values(plan: Plan, store: Store, top: str | None, progress: Asked, thr
     copies = [
         ArrayCopy(source, Array(store, plan.path_of(below), meta, format=plan.format), top is not None)
         for below, source in plan.nodes.items()
-        if isinstance(source, Array) and isinstance(meta := plan.metadata[below], ArrayMetadata)
+        if isinstance(source, ReadableArray) and isinstance(meta := plan.metadata[below], ArrayMetadata)
     ]
     text = f"copying {plan.nodes[''].name} to {plan.store}"
     with Progress(progress, sum(each.source.nbytes for each in copies), text) as shown:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
-from xzarr3.arrays import Array
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.parsing import parse_codecs
@@ -21,6 +20,7 @@ from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.grid import Grid, RegularGrid
 from xzarr3.groups import Group
+from xzarr3.joined import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import (
     cast_fill_value,
@@ -30,6 +30,7 @@ from xzarr3.nodes.array_settings import (
     chosen_serializer,
 )
 from xzarr3.nodes.node import ancestors
+from xzarr3.readable import ReadableArray
 
 KEEP = "keep"
 
@@ -64,7 +65,7 @@ class Settings:
         bare = "chunks" in own and "shards" not in own and not is_keep(own["chunks"])
         return replace(settings, shards=None) if bare and is_keep(self.shards) else settings
 
-    def without_cuts(self, array: Array) -> Settings:
+    def without_cuts(self, array: ReadableArray) -> Settings:
         """These settings without the lengths by name of a dimension that would cut chunks of an array."""
         present = dict(zip(array.dimension_names or (), array.chunks, strict=False))
         chunks, shards = self.chunks, self.shards
@@ -74,7 +75,7 @@ class Settings:
             }
         return replace(self, chunks=chunks, shards=KEEP if isinstance(shards, Mapping) else shards)
 
-    def metadata(self, array: Array, format: Format) -> ArrayMetadata:
+    def metadata(self, array: ReadableArray, format: Format) -> ArrayMetadata:
         """The metadata of an array with these settings, still in the terms of its own format.
 
         Raises
@@ -99,7 +100,7 @@ class Settings:
             codecs = CodecChain(codecs, ChunkSpec(shape, meta.data_type, meta.fill_value)).codecs
         return replace(meta, codecs=codecs, chunk_grid=grid)
 
-    def _grids(self, array: Array) -> tuple[Grid, Grid | None]:
+    def _grids(self, array: ReadableArray) -> tuple[Grid, Grid | None]:
         """The grid of the chunks, and that of the shards or None."""
         sharded = array.shards is not None
         inner = _inner(array) if sharded else array.metadata.chunk_grid
@@ -118,7 +119,7 @@ class Settings:
             shards = shards.lengths(grid.chunk_lengths(array.shape))
         return chosen_grids(given, shards, array.shape, itemsize)
 
-    def _codecs(self, array: Array, format: Format) -> tuple[Codec, ...]:
+    def _codecs(self, array: ReadableArray, format: Format) -> tuple[Codec, ...]:
         """The codecs of the chunks, new and kept."""
         filters: tuple[ArrayArrayCodec, ...] = array.filters
         packing: tuple[BytesBytesCodec, ...] = ()
@@ -131,7 +132,7 @@ class Settings:
             compressors = parse_codecs(chosen, BytesBytesCodec)
         return (*filters, serializer, *packing, *compressors)
 
-    def _serializer(self, array: Array, filters: tuple[ArrayArrayCodec, ...]) -> ArrayBytesCodec:
+    def _serializer(self, array: ReadableArray, filters: tuple[ArrayArrayCodec, ...]) -> ArrayBytesCodec:
         data_type = array.metadata.data_type
         if not is_keep(self.serializer):
             return chosen_serializer(self.serializer, data_type, array.format)
@@ -162,12 +163,12 @@ def _is_no_cut(length: Any, present: Any) -> bool:
     return lengths and (length == -1 or length >= present)
 
 
-def _inner(array: Array) -> Grid:
+def _inner(array: ReadableArray) -> Grid:
     """The grid of the chunks within shards."""
     return RegularGrid(tuple(array.chunks))  # type: ignore[arg-type]
 
 
-def _sharding(array: Array, grid: Grid, codecs: tuple[Codec, ...]) -> Codec:
+def _sharding(array: ReadableArray, grid: Grid, codecs: tuple[Codec, ...]) -> Codec:
     """The codec of shards: as it was, with other chunks in it, or a new one."""
     from xzarr3.codecs.sharding import ShardingCodec
 
@@ -182,7 +183,7 @@ def _at_least_one(lengths: Sequence[Any]) -> list[Any]:
     return [1 if length == 0 else length for length in lengths]
 
 
-def _along(setting: Any, array: Array, lengths: Sequence[Any] | None) -> Any:
+def _along(setting: Any, array: ReadableArray, lengths: Sequence[Any] | None) -> Any:
     """A setting for one array: of lengths by dimension name, those of its own dimensions."""
     if not isinstance(setting, Mapping):
         return setting
@@ -198,13 +199,15 @@ _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsig
 
 
 def settings_of(
-    nodes: Mapping[str, Array | Group], everywhere: Settings, encoding: Mapping[str, Mapping[str, Any]] | None
+    nodes: Mapping[str, ReadableArray | Group | JoinedGroup],
+    everywhere: Settings,
+    encoding: Mapping[str, Mapping[str, Any]] | None,
 ) -> dict[str, Settings]:
     """The settings of each array, by its path relative to the copied node.
 
     Parameters
     ----------
-    nodes : mapping of str to Array or Group
+    nodes : mapping of str to array or group
         All nodes, by relative path.
     everywhere : Settings
     encoding : mapping of str to mapping, optional
@@ -215,7 +218,7 @@ def settings_of(
     MetadataError
         If a path, a dimension or a setting is not known.
     """
-    arrays = {path: node for path, node in nodes.items() if isinstance(node, Array)}
+    arrays = {path: node for path, node in nodes.items() if isinstance(node, ReadableArray)}
     _check_dimensions(everywhere, arrays.values(), "")
     coordinates = _coordinates(arrays)
     found = {
@@ -252,7 +255,7 @@ def settings_of(
     return found
 
 
-def _coordinates(arrays: Mapping[str, Array]) -> set[str]:
+def _coordinates(arrays: Mapping[str, ReadableArray]) -> set[str]:
     """The paths of coordinates of their own dimension, and of bounds: a reader needs all of these."""
     # An array that is copied alone is what the settings are for.
     found = {path for path, array in arrays.items() if path and array.dimension_names == (array.basename,)}
@@ -263,18 +266,22 @@ def _coordinates(arrays: Mapping[str, Array]) -> set[str]:
     return found
 
 
-def _is_kept(array: Array, key: str, value: Any) -> bool:
+def _is_kept(array: ReadableArray, key: str, value: Any) -> bool:
     """Whether an encoding for :func:`xzarr3.to_zarr` says here how values are packed, and they are so."""
     if key == "dtype":
         return bool(array.dtype == value)
     mark = array.fill_value if key == "_FillValue" and follows_version_2(array.format) else None
-    found = array.attrs.get(key, mark)
+    found = array.metadata.attributes.get(key, mark)
     if isinstance(found, str) and array.dtype.kind == "f":
         found = decode_fill_value(found, array.dtype)
     return key in _PACKING and bool(found == value or (found != found and value != value))
 
 
-def _path_of(name: object, arrays: Mapping[str, Array], nodes: Mapping[str, Array | Group]) -> str:
+def _path_of(
+    name: object,
+    arrays: Mapping[str, ReadableArray],
+    nodes: Mapping[str, ReadableArray | Group | JoinedGroup],
+) -> str:
     """The relative path of the array that a key of ``encoding`` names."""
     path = name.strip("/") if isinstance(name, str) else None
     if path in arrays:
@@ -289,7 +296,7 @@ def _path_of(name: object, arrays: Mapping[str, Array], nodes: Mapping[str, Arra
     raise MetadataError(reason, field="encoding", found=name, accepted=named or sorted(arrays))
 
 
-def _check_dimensions(settings: Settings, arrays: Iterable[Array], within: str) -> None:
+def _check_dimensions(settings: Settings, arrays: Iterable[ReadableArray], within: str) -> None:
     """Raise if chunks or shards name a dimension that no array has."""
     known = {name for array in arrays for name in array.dimension_names or () if name is not None}
     for field in ("chunks", "shards"):

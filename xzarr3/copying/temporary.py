@@ -24,6 +24,7 @@ from xzarr3.errors import MetadataError
 from xzarr3.grid import RegularGrid
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import array_metadata
+from xzarr3.readable import ReadableArray
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local.names import STAGED
 
@@ -56,7 +57,7 @@ def chunks_between(copy: ArrayCopy, means: Means) -> tuple[int, ...] | None:
     return tuple(map(min, written, read))
 
 
-def can_keep(store: Store, array: Array) -> bool:
+def can_keep(store: Store, array: ReadableArray) -> bool:
     """Whether a store can keep a temporary array of the data type of ``array``."""
     if store.traits.visible != "at once":
         return False
@@ -95,7 +96,7 @@ def temporary(copy: ArrayCopy, chunks: tuple[int, ...], store: Store, top: str |
     store.erase_prefix(values if top is not None else prefix)
 
 
-def _metadata(source: Array, chunks: tuple[int, ...]) -> ArrayMetadata:
+def _metadata(source: ReadableArray, chunks: tuple[int, ...]) -> ArrayMetadata:
     """The metadata of a temporary array, in which absent chunks mean what they mean in the source."""
     meta = array_metadata(
         shape=source.shape,

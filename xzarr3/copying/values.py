@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.arrays import Array
@@ -24,12 +24,14 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.freshness import note_values
 from xzarr3.options import memory_for_values
 from xzarr3.parallel import available_threads, is_wanted, pause, run_on_threads, waiters
+from xzarr3.readable import ReadableArray
 from xzarr3.stores import Store, in_flight
 from xzarr3.stores.in_flight import Budget
 from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
     from xzarr3.groups import Group
+    from xzarr3.joined import JoinedGroup
 
 _OBJECT_BYTES = 64  # Assumed of an element of variable length.
 
@@ -77,7 +79,7 @@ class Tiling:
     beside: int
 
     @classmethod
-    def of(cls, source: Array, target: Array, means: Means) -> Tiling:
+    def of(cls, source: ReadableArray, target: Array, means: Means) -> Tiling:
         """The tiles that read the chunks of the source least often in the memory that there is.
 
         Many tiles are copied at a time if they need not be larger for that; else one large tile at a time, by
@@ -99,12 +101,12 @@ class Tiling:
         return cls(tiles, at_once, held, tiles.reads(chunks), beside)
 
     @staticmethod
-    def fewest(source: Array) -> int:
+    def fewest(source: ReadableArray) -> int:
         """How often chunks are read if each is read once."""
         return math.prod(source.chunk_grid.counts(source.shape))
 
 
-def element_bytes(array: Array) -> int:
+def element_bytes(array: ReadableArray) -> int:
     """Bytes of an element in memory, which for text of any length is a guess."""
     dtype = array.dtype
     return _OBJECT_BYTES if dtype.hasobject or dtype.kind == "T" else max(1, dtype.itemsize)
@@ -116,14 +118,15 @@ class ArrayCopy:
 
     Parameters
     ----------
-    source, target : Array
+    source : Array or JoinedArray
+    target : Array
     resumes : bool
         Leave out what an interrupted copy has stored.
     share : float
         The part of the bytes that counts as progress.
     """
 
-    source: Array
+    source: ReadableArray
     target: Array
     resumes: bool = False
     share: float = 1.0
@@ -140,14 +143,16 @@ class ArrayCopy:
         """Whether stored units are copied as they are."""
         # In the bytes of a shard, absent inner chunks would get the other fill value.
         as_bytes = self.absent is None or self.target.shards is None
-        return as_bytes and _encoded_alike(self.source.metadata, self.target.metadata)
+        is_stored = isinstance(self.source, Array)
+        return is_stored and as_bytes and _encoded_alike(self.source.metadata, self.target.metadata)
 
     def moves(self, means: Means) -> Iterator[Callable[[], int]]:
         """Callables that copy all values; each returns the decoded size in bytes of what it has copied."""
         source, target, absent = self.source, self.target, self.absent
         if self.moves_bytes:
             alone = Tiles(target.metadata.chunk_grid, target.shape, (1,) * target.ndim)
-            for coords in self._left(_stored(source) if absent is None else _all(alone.counts), alone):
+            stored = _all(alone.counts) if absent is not None else _stored(cast("Array", source))
+            for coords in self._left(stored, alone):
                 yield _Move(self, coords, absent, means.memory)
             return
         target.write_empty_chunks = target.write_empty_chunks or absent is not None
@@ -211,8 +216,11 @@ def _stored(array: Array) -> Iterator[Coords]:
     return _all(array.shard_grid_shape) if few else array.stored_units()
 
 
-def _touched(source: Array, tiles: Tiles) -> Iterator[Coords]:
+def _touched(source: ReadableArray, tiles: Tiles) -> Iterator[Coords]:
     """The coordinates of tiles that overlap stored units of the source."""
+    if not isinstance(source, Array):  # It is joined, and its arrays are not asked one by one.
+        yield from _all(tiles.counts)
+        return
     grid = source.metadata.chunk_grid
     if grid == tiles.grid and set(tiles.per_tile) <= {1}:
         yield from _stored(source)
@@ -258,9 +266,9 @@ class _Move:
             self._move()
         return self.copy.size(grid.region(self.coords, self.copy.target.shape))
 
-    @for_array(lambda move: move.copy.source.engine)
+    @for_array(lambda move: cast("Array", move.copy.source).engine)
     def _move(self) -> None:
-        engine, into = self.copy.source.engine, self.copy.target.engine
+        engine, into = cast("Array", self.copy.source).engine, self.copy.target.engine
         value = engine.store.get(engine.key(self.coords))
         if value is None and self.absent is not None:
             value = self.absent.unit(self.coords)
@@ -304,7 +312,9 @@ def copy_values(source: Array, target: Array) -> None:
         note_values(target)
 
 
-def most_threads(node: Array | Group, store: Store, arrays: Iterable[ArrayMetadata]) -> int:
+def most_threads(
+    node: ReadableArray | Group | JoinedGroup, store: Store, arrays: Iterable[ArrayMetadata]
+) -> int:
     """How many threads copy to a store by default."""
     held_by_each = max((2 * each.chain.spec.nbytes for each in arrays), default=0)
     most = max(node.store.concurrency, store.concurrency)

@@ -36,6 +36,7 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.names import absent_name
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
+from xzarr3.stores import Store
 
 Convert: TypeAlias = Callable[[AnyArray], AnyArray]
 
@@ -70,8 +71,9 @@ class JoinedArray(ReadableArray, Shown):
 
     :func:`xzarr3.concat` and :func:`xzarr3.stack` make it. It holds no data, reads only what a selection
     touches, and cannot be written. :func:`xzarr3.from_zarr` makes it a dask array with blocks that end where
-    its arrays do, and :func:`xzarr3.copy` stores it. It is pickled with the places and documents of its
-    arrays, about a kilobyte each.
+    its arrays do, and :func:`xzarr3.copy` stores it. Its ``chunks`` and codecs are those of the first array,
+    which a copy has; ``read_chunk_sizes`` has the lengths of all chunks. It is pickled with the places and
+    documents of its arrays, about a kilobyte each.
 
     Parameters
     ----------
@@ -79,8 +81,8 @@ class JoinedArray(ReadableArray, Shown):
     joint : Joint
         The dimension along which they lie, and where each begins.
     metadata : ArrayMetadata
-        Shape, data type, names of the dimensions and attributes of the whole. The chunks and codecs are those
-        of the first array; a copy has them.
+        Shape, data type, names of the dimensions and attributes of the whole; chunks and codecs of the first
+        array.
     grids : tuple of Grid, optional
         How the whole is divided into stored units, and into chunks.
 
@@ -135,6 +137,11 @@ class JoinedArray(ReadableArray, Shown):
     def chunk_grid(self) -> Grid:
         """How it is divided into chunks: inner chunks where arrays are sharded."""
         return self._grids[1]
+
+    @property
+    def store(self) -> Store:  # type: ignore[override]
+        """The store of the first array."""
+        return self.sources[0].array.store
 
     @property
     def waiting(self) -> int:
@@ -246,11 +253,8 @@ class JoinedArray(ReadableArray, Shown):
 
     def plan_selected(self, selection: tuple[DimChoice, ...] | Points) -> ReadPlan:
         """The plan of a read of a selection, by the stored units of the whole."""
-        first: Any = self.sources[0].array
-        while isinstance(first, JoinedArray):
-            first = first.sources[0].array
         meta = self.metadata
-        price = Price.of(first.store, meta.chain)
+        price = Price.of(self.store, meta.chain)
         return ReadPlan(selection, meta.shape, self.unit_grid, meta.chain_of, price)
 
     def explain_selected(

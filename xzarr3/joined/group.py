@@ -49,6 +49,8 @@ class JoinedGroup(Mapping[str, "Array | JoinedArray"], Shown):
     """
 
     format: Format = V3
+    path = ""
+    name = "/"
 
     def __init__(
         self,
@@ -78,10 +80,7 @@ class JoinedGroup(Mapping[str, "Array | JoinedArray"], Shown):
     @property
     def store(self) -> Any:
         """The store of the first array."""
-        array: Any = next(iter(self._arrays.values()))
-        while isinstance(array, JoinedArray):
-            array = array.sources[0].array
-        return array.store
+        return next(iter(self._arrays.values())).store
 
     def __repr__(self) -> str:
         return f"<xzarr3.JoinedGroup of {counted(len(self.recipe.sources), 'group')} along {self.dim!r}>"

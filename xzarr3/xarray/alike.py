@@ -8,20 +8,21 @@ gets a function that converts its values when they are read. What cannot be conv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from xarray import Variable, conventions
 
 from xzarr3._types import AnyArray
-from xzarr3.arrays import Array
+from xzarr3.conventions.fill_value_attribute import follows_version_2, to_fill_value_attribute
 from xzarr3.errors import ArgumentError, DataTypeValidationError, shorten
-from xzarr3.joined import JoinedArray, Source
+from xzarr3.joined import Source
 from xzarr3.joined.array import place
+from xzarr3.readable import ReadableArray
 from xzarr3.xarray.exact import encode_values
 from xzarr3.xarray.recode import STANDARD, UNITS
-from xzarr3.xarray.variables import seen_attributes
+from xzarr3.xarray.variables import own_attributes, seen_attributes
 
 _MARKS = ("_FillValue", "missing_value")
 _PACKING = (*_MARKS, "scale_factor", "add_offset", "_Unsigned")
@@ -30,17 +31,18 @@ _OTHERS = ("dtype", "_Encoding")
 _EARLIEST = -(2**63)  # Marks times that are missing, as in numpy.
 
 
-def coded(array: Array | JoinedArray, bounded: Array | JoinedArray | None = None) -> dict[str, Any]:
+def coded(
+    array: ReadableArray, bounded: ReadableArray | None = None, mask: bool | None = None
+) -> dict[str, Any]:
     """The attributes by which the values of an array are decoded, in one form for equal meanings.
 
-    Bounds have the units of the variable that they bound, ``bounded``.
+    Bounds have the units of the variable that they bound, ``bounded``. ``mask`` is that of
+    :func:`xzarr3.xarray.variables.seen_attributes`.
     """
-    attributes = seen_attributes(array)
+    attributes = seen_attributes(array, mask)
     if bounded is not None:
-        attributes = {
-            **{key: each for key, each in seen_attributes(bounded).items() if key in _TIMES},
-            **attributes,
-        }
+        owner = seen_attributes(bounded, mask)
+        attributes = {key: owner[key] for key in _TIMES if key in owner} | attributes
     found = {key: attributes[key] for key in (*_PACKING, *_TIMES, *_OTHERS) if key in attributes}
     if array.dtype.kind == "f" and not {"scale_factor", "add_offset"} & found.keys():
         for key in _MARKS:
@@ -58,7 +60,11 @@ def is_time(attributes: Mapping[str, Any]) -> bool:
 
 
 def alike(
-    name: str, arrays: Sequence[Array | JoinedArray], bounded: Sequence[Array | JoinedArray] | None = None
+    name: str,
+    arrays: Sequence[ReadableArray],
+    bounded: Sequence[ReadableArray] | None = None,
+    *,
+    mask: bool | None = None,
 ) -> tuple[list[Source], dict[str, Any]]:
     """The arrays of one variable as sources of a joined array, and the attributes of that.
 
@@ -69,6 +75,9 @@ def alike(
     arrays : sequence of Array or JoinedArray
     bounded : sequence, optional
         The arrays whose bounds they are.
+    mask : bool, optional
+        Whether the fill value of an array marks missing values; by default in formats where xarray stores it
+        so.
 
     Raises
     ------
@@ -76,9 +85,9 @@ def alike(
         If values cannot be converted exactly. The error names two arrays that differ.
     """
     owners: Sequence[Any] = bounded or [None] * len(arrays)
-    found = [coded(*each) for each in zip(arrays, owners, strict=True)]
+    found = [coded(*each, mask) for each in zip(arrays, owners, strict=True)]
     keys = [repr(_plain(each)) for each in found]
-    attributes = seen_attributes(arrays[0])
+    attributes = _stored(arrays[0], mask)
     if len(set(keys)) == 1:
         return [Source(array) for array in arrays], attributes
     other = next(at for at, key in enumerate(keys) if key != keys[0])
@@ -101,6 +110,14 @@ def alike(
     for key in (*_PACKING, "dtype"):
         attributes.pop(key, None)
     return [Source(array, each, each.dtype_of(array)) for array, each in _unpacked(arrays, found)], attributes
+
+
+def _stored(array: ReadableArray, mask: bool | None) -> dict[str, Any]:
+    """The attributes of an array as version 3 has them."""
+    meta = array.metadata
+    if follows_version_2(array.format) and mask is not False:
+        meta = to_fill_value_attribute(replace(meta, zarr_format=3), is_null=meta.fill_is_null)
+    return own_attributes(meta, array.format)
 
 
 def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +147,7 @@ class Unpacked:
         decoded = conventions.decode_cf_variable("joined", packed, decode_times=False)
         return np.asarray(decoded.values)
 
-    def dtype_of(self, array: Array | JoinedArray) -> np.dtype[Any]:
+    def dtype_of(self, array: ReadableArray) -> np.dtype[Any]:
         """The dtype of the decoded values of an array."""
         found = self(np.empty(0, array.dtype)).dtype
         return np.dtype("f4" if array.dtype.itemsize <= 2 else "f8") if found.kind in "iu" else found
@@ -177,9 +194,12 @@ class Retimed:
                 f"times of variable {self.name!r} of {self.place}, in {self.attributes['units']!r}, are not "
                 f"exact in {self.target['units']!r}; store them in the units of the others first"
             ) from error
-        if encoded.attrs.get("units") != self.target["units"]:
+        needed = str(encoded.attrs.get("units"))
+        if (
+            needed.partition(" ")[0] != self.target["units"].partition(" ")[0]
+        ):  # The date may be spelled anew.
             raise ArgumentError(
-                f"times of variable {self.name!r} of {self.place} need {encoded.attrs.get('units')!r}, and "
+                f"times of variable {self.name!r} of {self.place} need {needed!r}, and "
                 f"are joined in {self.target['units']!r}; store them in the units of the others first"
             )
         found: AnyArray = np.asarray(encoded.values).astype(self.dtype, copy=False)

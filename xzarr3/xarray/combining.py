@@ -83,9 +83,7 @@ def join_groups(
     ArgumentError
         If they do not fit.
     """
-    dropped = options.get("drop_variables", ())
-    leave_out = frozenset((dropped,) if isinstance(dropped, str) else dropped)
-    options = {**options, "drop_variables": sorted(leave_out)}
+    leave_out = frozenset(options["drop_variables"])
     at_once = max(node.store.concurrency for node in nodes)
     members = parallel_map(partial(_members, leave_out=leave_out), nodes, min(at_once, AT_ONCE))
     for name in dict.fromkeys(itertools.chain.from_iterable(members)):
@@ -208,10 +206,11 @@ def _check_same(name: str, column: Sequence[Any], values: Values) -> None:
     """Refuse a variable that the whole has once, unless its values are the same in all stores."""
     first = column[0]
     for array in column[1:]:
-        if array.shape != first.shape or array.dimension_names != first.dimension_names:
+        one, other = ((each.shape, each.dimension_names or ()) for each in (array, first))
+        if one != other:
             raise ArgumentError(
-                f"variable {name!r} has shape {array.shape} in {place(array)} and {first.shape} in "
-                f"{place(first)}; the whole has it once; leave it out with drop_variables=[{name!r}]"
+                f"variable {name!r} has shape {one[0]} and dimensions {one[1]} in {place(array)}, {other[0]} and "
+                f"{other[1]} in {place(first)}; the whole has it once; drop_variables=[{name!r}] leaves it out"
             )
         here, there = values.of(array), values.of(first)
         if array.dtype == first.dtype and coded(array) == coded(first) and not unequal(here, there).any():

@@ -194,7 +194,8 @@ def open_mfdataset(
             f"combine={combine!r} with concat_dim={concat_dim!r}; accepted: combine='by_coords' without "
             "concat_dim, or 'nested' with it"
         )
-    wanted = {"drop_variables": drop_variables, "missing": missing}
+    dropped = [drop_variables] if isinstance(drop_variables, str) else sorted(drop_variables)
+    wanted = {"drop_variables": dropped, "missing": missing}
     found = _expanded(paths, storage_options)
     if how == "by_coords":
         nodes = _opened(found, group or "", storage_options, missing)
@@ -311,6 +312,8 @@ def _join(
     given = [*sources]
     if not given:
         raise ArgumentError("no sources to join; give at least one")
+    dropped = options.get("drop_variables", ())
+    options["drop_variables"] = sorted([dropped] if isinstance(dropped, str) else dropped)
     nodes = _opened(given, path, storage_options, options.pop("missing", None))
     arrays = [node for node in nodes if isinstance(node, ReadableArray)]
     if arrays and len(arrays) < len(nodes):
@@ -337,7 +340,7 @@ def _arrays(how: str, arrays: Sequence[Any], dim: str | int | None, axis: int) -
                 f"{place(array)} has the dimensions {array.dimension_names}, {place(first)} has {names}; "
                 "arrays that are joined have the same"
             )
-    sources, attributes = alike(first.basename, arrays)
+    sources, attributes = alike(first.basename, arrays, mask=False)
     if how == "concat":
         at = _axis(first, dim)
         return joined(sources, at, dimension_names=names, attributes=attributes)

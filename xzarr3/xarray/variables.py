@@ -16,11 +16,13 @@ from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_v
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.specs import OBJECT_CODECS
 from xzarr3.errors import MetadataError, StoreCapabilityError
+from xzarr3.formats import Format
 from xzarr3.formats.base import is_array, node_prefix
 from xzarr3.formats.v2 import ARRAY
 from xzarr3.grid import Edges, Grid, Steps
 from xzarr3.groups import Group
 from xzarr3.joined.group import JoinedGroup
+from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import read_held
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
@@ -241,15 +243,21 @@ def seen_attributes(array: ReadableArray, mask: bool | None = None) -> dict[str,
     ``mask`` makes the fill value the ``_FillValue``; by default in formats where xarray stores it so.
     """
     meta = array.metadata
-    attributes = _own(meta.attributes)
+    attributes = own_attributes(meta, array.format)
     is_version_2 = follows_version_2(array.format)
-    if is_version_2:
-        _hide(attributes)
     if not (is_version_2 if mask is None else mask):
         if "_FillValue" in attributes:
             attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
     elif not meta.fill_is_null and _can_be_masked(meta.data_type):
         attributes["_FillValue"] = meta.fill_value
+    return attributes
+
+
+def own_attributes(meta: ArrayMetadata, format: Format) -> dict[str, Any]:
+    """A copy of the attributes of an array, without those that netCDF-C uses internally in version 2."""
+    attributes = _own(meta.attributes)
+    if follows_version_2(format):
+        _hide(attributes)
     return attributes
 
 

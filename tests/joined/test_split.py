@@ -1,0 +1,144 @@
+"""Selections of joined arrays against numpy: of every kind, along an old and along a new dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from _strategies import selections
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+
+LENGTHS = st.sampled_from([0, 1, 2, 3, 5])
+FORMATS: list[dict[str, Any]] = [
+    {"chunks": 2, "compressors": None},
+    {"chunks": 3},
+    {"chunks": 2, "shards": 4},
+    {"zarr_format": 2, "chunks": 4, "order": "F"},
+]
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[list[np.ndarray[Any, Any]], int]:
+    """Arrays that differ in one dimension, and that dimension."""
+    ndim = draw(st.integers(1, 3))
+    shape = [draw(LENGTHS) for _ in range(ndim)]
+    axis = draw(st.integers(0, ndim - 1))
+    lengths = draw(st.lists(LENGTHS, min_size=1, max_size=5))
+    shapes = [(*shape[:axis], length, *shape[axis + 1 :]) for length in lengths]
+    start = 0
+    arrays = []
+    for each in shapes:
+        size = int(np.prod(each))
+        arrays.append(np.arange(start, start + size, dtype="i4").reshape(each))
+        start += size
+    return arrays, axis
+
+
+def stored(values: np.ndarray[Any, Any], options: dict[str, Any]) -> xzarr3.Array:
+    """An array in memory with these values."""
+    return xzarr3.create_array(xzarr3.MemoryStore(), data=values, **options)
+
+
+def many(draw: st.DrawFn, arrays: list[np.ndarray[Any, Any]]) -> list[xzarr3.Array]:
+    return [stored(values, draw(st.sampled_from(FORMATS))) for values in arrays]
+
+
+@st.composite
+def indices(draw: st.DrawFn, size: int, number: int) -> np.ndarray[Any, Any]:
+    found = draw(st.lists(st.integers(-size, size - 1), min_size=number, max_size=number)) if size else []
+    return np.array(found, np.intp)
+
+
+def check_every_selection(data: st.DataObject, array: Any, model: np.ndarray[Any, Any]) -> None:
+    """Compare selections of each kind with numpy's."""
+    chosen = data.draw(selections(model.shape))
+    np.testing.assert_array_equal(array[chosen], model[chosen])
+    out = np.empty_like(model[chosen])
+    if isinstance(out, np.ndarray) and out.ndim:
+        assert array.get(chosen, out=out) is out
+        np.testing.assert_array_equal(out, model[chosen])
+    along = [data.draw(indices(size, data.draw(st.integers(0, 6)))) for size in model.shape]
+    np.testing.assert_array_equal(array.oindex[tuple(along)], model[np.ix_(*along)])
+    if model.size:
+        number = data.draw(st.integers(0, 6))
+        points = tuple(data.draw(indices(size, number)) for size in model.shape)
+        np.testing.assert_array_equal(array.vindex[points], model[points])
+        some: list[Any] = [slice(None)] * model.ndim
+        for axis in data.draw(st.sets(st.integers(0, model.ndim - 1), min_size=1)):
+            some[axis] = points[axis].reshape(2, -1) if number % 2 == 0 else points[axis]
+        np.testing.assert_array_equal(array[tuple(some)], model[tuple(some)])
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=model.size, max_size=model.size)), bool)
+    mask = mask.reshape(model.shape)
+    np.testing.assert_array_equal(array.get_mask_selection(mask), model[mask])
+
+
+@settings(max_examples=80)
+@given(st.data(), parts())
+def test_concat_selects_as_numpy(data: st.DataObject, given_: Any) -> None:
+    arrays, axis = given_
+    array = xzarr3.concat(many(data.draw, arrays), axis)
+    model = np.concatenate(arrays, axis)
+    assert array.shape == model.shape
+    check_every_selection(data, array, model)
+
+
+@settings(max_examples=80)
+@given(st.data(), st.lists(LENGTHS, min_size=0, max_size=2), st.integers(1, 4))
+def test_stack_selects_as_numpy(data: st.DataObject, shape: list[int], number: int) -> None:
+    size = int(np.prod(shape))
+    arrays = [np.arange(at * size, (at + 1) * size, dtype="i4").reshape(shape) for at in range(number)]
+    axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
+    array = xzarr3.stack(many(data.draw, arrays) if shape else [*map(plain, arrays)], axis=axis)
+    model = np.stack(arrays, axis)
+    assert array.shape == model.shape
+    check_every_selection(data, array, model)
+
+
+def plain(values: np.ndarray[Any, Any]) -> xzarr3.Array:
+    return stored(values, {})
+
+
+@settings(max_examples=40)
+@given(st.data(), parts())
+def test_blocks_and_tasks_cover_a_joined_array(data: st.DataObject, given_: Any) -> None:
+    arrays, axis = given_
+    array = xzarr3.concat(many(data.draw, arrays), axis)
+    model = np.concatenate(arrays, axis)
+    found = np.full_like(model, -1)
+    for task in array.chunk_tasks():
+        found[task.selection] = task()
+    np.testing.assert_array_equal(found, model)
+    assert tuple(map(sum, array.write_chunk_sizes)) == model.shape
+    ends = np.cumsum([each.shape[axis] for each in arrays])
+    blocks = np.cumsum(array.write_chunk_sizes[axis])
+    assert {*ends.tolist()} - {0} <= {*blocks.tolist()}, "each array ends where a block ends"
+
+
+def test_joined_arrays_can_be_joined_again() -> None:
+    arrays = [stored(np.arange(6).reshape(2, 3) + 10 * at, {}) for at in range(4)]
+    rows = [xzarr3.concat(arrays[:2], 1), xzarr3.concat(arrays[2:], 1)]
+    whole = xzarr3.concat(rows, 0)
+    model = np.block([[each.get() for each in arrays[:2]], [each.get() for each in arrays[2:]]])
+    np.testing.assert_array_equal(whole[...], model)
+    np.testing.assert_array_equal(whole[::-1, 1:5:2], model[::-1, 1:5:2])
+    assert whole.explain((0, 4)).chunks == 1
+
+
+def test_fields_of_structured_elements_are_selected() -> None:
+    dtype = np.dtype([("a", "i4"), ("b", "f8")])
+    values = [np.array([(at, at / 2)] * 2, dtype) for at in range(3)]
+    array = xzarr3.concat([stored(each, {}) for each in values], 0)
+    model = np.concatenate(values)
+    np.testing.assert_array_equal(array["b", 1:5], model["b"][1:5])
+    np.testing.assert_array_equal(array.get_basic_selection(slice(3), fields="a"), model["a"][:3])
+
+
+@pytest.mark.parametrize("index", [6, -7, (0, 0), "a"])
+def test_a_selection_beyond_the_end_is_refused(index: Any) -> None:
+    array = xzarr3.concat([stored(np.arange(3), {}), stored(np.arange(3), {})], 0)
+    with pytest.raises((xzarr3.SelectionError, IndexError)):
+        array[index]

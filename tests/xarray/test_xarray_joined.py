@@ -1,0 +1,456 @@
+"""Many stores as one dataset: against xarray's own concatenation, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from _waiting import Count, WaitingStore
+
+import xzarr3
+from xzarr3 import ArgumentError, MemoryStore, MetadataError
+
+
+def day(at: int, **changes: Any) -> xr.Dataset:
+    """One day of a small record."""
+    rng = np.random.default_rng(at)
+    ds = xr.Dataset(
+        {
+            "t2m": (("time", "y", "x"), rng.normal(280, 5, (4, 3, 5)).astype("f4"), {"units": "K"}),
+            "area": (("y", "x"), np.arange(15.0).reshape(3, 5)),
+            "crs": ((), 7),
+        },
+        {
+            "time": np.datetime64("2000-01-01", "ns")
+            + np.arange(4 * at, 4 * at + 4) * np.timedelta64(6, "h"),
+            "y": [10.0, 20.0, 30.0],
+            "x": np.arange(5),
+            "height": ("y", [1.0, 2.0, 3.0]),
+        },
+        {"title": "record"},
+    )
+    return ds.assign(**changes)
+
+
+def stores_of(datasets: Sequence[xr.Dataset], encoding: Any = None, **options: Any) -> list[MemoryStore]:
+    """Each dataset in a store of its own; ``encoding`` may be a sequence, one for each."""
+    found = []
+    for at, ds in enumerate(datasets):
+        own = encoding[at] if isinstance(encoding, (list, tuple)) else encoding
+        store = MemoryStore()
+        xzarr3.to_zarr(ds, store, encoding=own, **options)
+        found.append(store)
+    return found
+
+
+def waiting_stores(datasets: Sequence[xr.Dataset]) -> list[WaitingStore]:
+    """Each dataset in a store whose requests take time and are counted."""
+    stores = [WaitingStore(0.001) for _ in datasets]
+    for ds, store in zip(datasets, stores, strict=True):
+        xzarr3.to_zarr(ds, store, encoding={"t2m": {"chunks": ds["t2m"].shape}})
+    return stores
+
+
+@contextmanager
+def asked(stores: Sequence[WaitingStore]) -> Iterator[list[Count]]:
+    """What each store is asked."""
+    with ExitStack() as counting:
+        yield [counting.enter_context(store.counted()) for store in stores]
+
+
+def by_xarray(stores: Sequence[Any], dim: str = "time") -> xr.Dataset:
+    """What xarray makes of the same stores, in memory."""
+    parts = [xzarr3.open_dataset(store).load() for store in stores]
+    found = xr.concat(
+        parts, dim, data_vars="minimal", coords="minimal", compat="override", combine_attrs="override",
+        join="override",
+    )  # fmt: skip
+    assert isinstance(found, xr.Dataset)
+    return found
+
+
+ENCODINGS: list[dict[str, Any]] = [
+    {"t2m": {"chunks": (2, 3, 5)}},
+    {"t2m": {"chunks": (1, 3, 2), "compressors": None}},
+    {"t2m": {"chunks": (1, 3, 5), "shards": (2, 3, 5)}},
+]
+
+
+@pytest.mark.parametrize("chunks", [None, {}, "grouped", {"time": 3}], ids=str)
+def test_open_mfdataset_gives_what_xarray_gives(chunks: Any) -> None:
+    stores = stores_of([day(at) for at in range(3)], ENCODINGS)
+    found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks=chunks)
+    expected = by_xarray(stores)
+    xr.testing.assert_identical(found.load(), expected)
+    xr.testing.assert_identical(xzarr3.open_mfdataset(stores[::-1], chunks=chunks).load(), expected)
+
+
+def test_blocks_end_where_stores_end() -> None:
+    stores = stores_of([day(at) for at in range(3)], {"t2m": {"chunks": (3, 3, 5)}})
+    found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks={})
+    assert found["t2m"].chunks is not None
+    assert found["t2m"].chunks[0] == (3, 1) * 3
+
+
+def test_formats_and_types_mix() -> None:
+    stores = [
+        *stores_of([day(0)], zarr_format=2),
+        *stores_of([day(1)], {"t2m": {"dtype": "f8"}}),
+        *stores_of([day(2)], zarr_format="3-draft"),
+    ]
+    found = xzarr3.open_mfdataset(stores, concat_dim="time")
+    assert found["t2m"].dtype == "f8"
+    expected = by_xarray(stores)
+    np.testing.assert_array_equal(found["t2m"].values, expected["t2m"].values)
+
+
+def packed(scale: float, fill: int | None, dtype: str = "int16") -> dict[str, Any]:
+    return {"t2m": {"dtype": dtype, "scale_factor": scale, "add_offset": 280.0, "_FillValue": fill}}
+
+
+def with_gaps(at: int) -> xr.Dataset:
+    ds = day(at)
+    return ds.assign(t2m=ds["t2m"].astype("f8").round().where(ds["t2m"] > 275))
+
+
+@pytest.mark.parametrize(
+    "encodings",
+    [
+        [packed(0.01, -999), packed(0.01, -999)],
+        [packed(0.01, -999), packed(0.02, -999)],
+        [packed(0.01, -999), packed(0.01, -32768)],
+        [packed(0.5, -99, "int8"), packed(0.01, -999, "int32")],
+        [packed(0.01, -999), {"t2m": {"dtype": "f8"}}],
+    ],
+    ids=["alike", "other-scale", "other-mark", "other-type", "not-packed"],
+)
+def test_values_that_are_packed_otherwise_are_decoded_each_by_its_own(encodings: list[Any]) -> None:
+    stores = stores_of([with_gaps(0), with_gaps(1)], encodings)
+    found = xzarr3.open_mfdataset(stores, concat_dim="time")
+    expected = by_xarray(stores)
+    assert found["t2m"].dtype == expected["t2m"].dtype
+    np.testing.assert_array_equal(found["t2m"].values, expected["t2m"].values)
+    np.testing.assert_array_equal(found["t2m"][3:6, 1].values, expected["t2m"][3:6, 1].values)
+
+
+UNITS = ["hours since 2000-01-01", "seconds since 1999-12-31", "minutes since 2000-01-02 06:30:00"]
+
+
+@pytest.mark.parametrize("one", UNITS)
+@pytest.mark.parametrize("other", UNITS)
+def test_times_in_other_units_are_the_same_times(one: str, other: str) -> None:
+    encodings = [{"time": {"units": units, "dtype": "int64"}} for units in (one, other)]
+    stores = stores_of([day(0), day(1)], encodings)
+    joined = xzarr3.open_mfdataset(stores)
+    np.testing.assert_array_equal(joined["time"].values, by_xarray(stores)["time"].values)
+
+
+def test_times_that_begin_with_each_store_are_joined_by_coords() -> None:
+    encodings = [{"time": {"units": f"hours since 2000-01-0{at + 1}", "dtype": "int32"}} for at in range(3)]
+    stores = stores_of([day(at) for at in range(3)], encodings)
+    found = xzarr3.open_mfdataset(stores[::-1])
+    assert found.indexes["time"].is_monotonic_increasing
+    np.testing.assert_array_equal(found["t2m"].values, by_xarray(stores)["t2m"].values)
+
+
+def test_bounds_follow_the_units_of_their_times() -> None:
+    def bounded(at: int) -> xr.Dataset:
+        ds = day(at)
+        edges = np.stack([ds["time"].values, ds["time"].values + np.timedelta64(6, "h")], 1)
+        ds["time_bnds"] = (("time", "nv"), edges)
+        ds["time"].attrs["bounds"] = "time_bnds"
+        return ds
+
+    encodings = [{"time": {"units": f"hours since 2000-01-0{at + 1}", "dtype": "int32"}} for at in range(2)]
+    stores = stores_of([bounded(0), bounded(1)], encodings)
+    found = xzarr3.open_mfdataset(stores)
+    np.testing.assert_array_equal(found["time_bnds"].values, by_xarray(stores)["time_bnds"].values)
+
+
+def cftime_day(at: int, calendar: str) -> xr.Dataset:
+    times = xr.date_range("2000-02-27", periods=8, freq="D", calendar=calendar, use_cftime=True)
+    return xr.Dataset({"t": ("time", np.arange(4) + at)}, {"time": times[4 * at : 4 * at + 4]})
+
+
+def test_times_of_other_calendars() -> None:
+    same = stores_of([cftime_day(0, "noleap"), cftime_day(1, "noleap")])
+    found = xzarr3.open_mfdataset(same)
+    assert [str(each)[:10] for each in found["time"].values[:3]] == ["2000-02-27", "2000-02-28", "2000-03-01"]
+    mixed = stores_of([cftime_day(0, "noleap"), cftime_day(1, "360_day")])
+    with pytest.raises(
+        ArgumentError, match=r"'time' cannot be joined.*calendar 'noleap'.*calendar '360_day'"
+    ):
+        xzarr3.open_mfdataset(mixed, concat_dim="time")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ds: ds.assign(area=ds["area"] + 1), r"'area' has other values .*at \[0, 0\] 1.0 and 0.0"),
+        (lambda ds: ds.assign_coords(y=[10.0, 20.0, 31.0]), r"'y' has other .* at \[2\] 31.0 and 30.0"),
+        (lambda ds: ds.assign(crs=8), r"'crs' has other values .*8 and 7"),
+        (lambda ds: ds.isel(x=slice(4)), r"/t2m of .* has shape \(4, 3, 4\), .* has \(4, 3, 5\)"),
+        (lambda ds: ds.drop_vars("area"), r"has 'area', .* has not; pass drop_variables=\['area'\]"),
+        (lambda ds: ds.assign(more=1), r"has 'more', .* has not"),
+        (lambda ds: ds.transpose("time", "x", "y"), r"'t2m' has the dimensions \('time', 'x', 'y'\)"),
+        (lambda ds: ds.assign(t2m=ds["t2m"].assign_attrs(units="degC")), r"'t2m' cannot .*'K'.*'degC'"),
+        (lambda ds: ds.assign(t2m=ds["t2m"].astype("i8")), r"dtype float32.*int64; no dtype holds"),
+    ],
+    ids=["static", "labels", "scalar", "shape", "lacks", "more", "order", "units", "type"],
+)
+def test_what_does_not_fit_is_refused_by_name_and_both_places(change: Any, message: str) -> None:
+    stores = stores_of([day(0), change(day(1))])
+    with pytest.raises(ArgumentError, match=message) as caught:
+        xzarr3.open_mfdataset(stores, concat_dim="time")
+    assert str(caught.value).count("MemoryStore") >= 2
+
+
+def test_labels_that_differ_by_rounding_alone_are_the_same() -> None:
+    near = day(1).assign_coords(y=[10.0, 20.0 + 1e-9, 30.0])
+    found = xzarr3.open_mfdataset(stores_of([day(0), near]), concat_dim="time")
+    np.testing.assert_array_equal(found["y"], [10, 20, 30])
+
+
+@pytest.mark.parametrize("order", [[0, 0], [1, 0], [0, 2, 1]], ids=str)
+def test_labels_out_of_order_or_twice_are_refused(order: list[int]) -> None:
+    stores = stores_of([day(at) for at in order])
+    with pytest.raises(ArgumentError, match=r"label .* of 'time', the first of .*check_labels=False"):
+        xzarr3.open_mfdataset(stores, concat_dim="time")
+    found = xzarr3.open_mfdataset(stores, concat_dim="time", check_labels=False)
+    assert found.sizes["time"] == 4 * len(order)
+
+
+def test_labels_may_decrease() -> None:
+    stores = stores_of([day(at).isel(time=slice(None, None, -1)) for at in (2, 1, 0)])
+    found = xzarr3.open_mfdataset(stores[::-1])
+    assert found.indexes["time"].is_monotonic_decreasing
+
+
+def test_a_block_of_stores_is_joined_along_all_its_dimensions() -> None:
+    whole = xr.concat([day(0), day(1), day(2)], "time", data_vars="minimal")
+    tiles = [
+        whole.isel(time=slice(4 * at, 4 * at + 4), x=part)
+        for at in (2, 0, 1)
+        for part in (slice(3, 5), slice(0, 3))
+    ]
+    stores = stores_of(tiles)
+    xr.testing.assert_identical(xzarr3.open_mfdataset(stores).load(), whole)
+    nested = [[stores[3], stores[2]], [stores[5], stores[4]], [stores[1], stores[0]]]
+    xr.testing.assert_identical(xzarr3.open_mfdataset(nested, concat_dim=["time", "x"]).load(), whole)
+    with pytest.raises(ArgumentError, match="form no block along"):
+        xzarr3.open_mfdataset(stores[1:])
+
+
+def test_a_new_dimension_stacks_data_and_keeps_coordinates() -> None:
+    members = [day(0).assign(t2m=day(at)["t2m"].variable) for at in range(3)]
+    stores = stores_of(members)
+    found = xzarr3.open_mfdataset(stores, concat_dim="member")
+    assert found["t2m"].dims == ("member", "time", "y", "x")
+    assert found["area"].dims == ("member", "y", "x")
+    assert found["time"].dims == ("time",)
+    for at, member in enumerate(members):
+        np.testing.assert_array_equal(found["t2m"][at].values, member["t2m"].values)
+
+
+def test_scalar_labels_become_the_coordinate_of_a_new_dimension() -> None:
+    datasets = [xr.Dataset({"t": ("x", [at, at + 0.5])}, {"time": at}) for at in range(3)]
+    found = xzarr3.open_mfdataset(stores_of(datasets), concat_dim="time", chunks=None)
+    assert found["t"].dims == ("time", "x")
+    np.testing.assert_array_equal(found.sel(time=1)["t"].values, [1, 1.5])
+
+
+@pytest.mark.parametrize("chunks", [None, {}], ids=str)
+def test_each_selection_reads_only_its_stores(chunks: Any) -> None:
+    stores = waiting_stores([day(at) for at in range(4)])
+    found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks=chunks)
+    part = found["t2m"].isel(time=slice(5, 7))
+    explained = part.xzarr3.explain()
+    assert [explained["t2m"][name] for name in ("reads", "requests")] == [1, 1]
+    with asked(stores) as counts:
+        part.load()
+    assert [sum(key.startswith("t2m/c") for key in count.of("get")) for count in counts] == [0, 1, 0, 0]
+
+
+def test_a_store_is_asked_for_its_document_and_each_coordinate_once() -> None:
+    stores = waiting_stores([day(at).drop_vars(["area", "crs", "height", "y", "x"]) for at in range(5)])
+    with asked(stores) as counts:
+        xzarr3.open_mfdataset(stores, concat_dim="time")
+    for count in counts:
+        assert count.of("get") == ["zarr.json", "time/c/0"]
+
+
+def test_tasks_hold_only_the_arrays_that_they_read() -> None:
+    stores = stores_of([day(at) for at in range(50)])
+    found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks={})
+    graph = dict(found["t2m"].data.dask.cull(found["t2m"].data.__dask_keys__()[:1]))
+    sizes = [len(pickle.dumps(task)) for task in graph.values()]
+    assert max(sizes) < len(pickle.dumps(stores[0])) + 10_000
+
+
+def test_dask_computes_the_same_in_processes(tmp_path: Path) -> None:
+    for at in range(3):
+        xzarr3.to_zarr(day(at), tmp_path / f"{at}.zarr")
+    found = xzarr3.open_mfdataset(f"{tmp_path}/*.zarr", chunks={})
+    expected = by_xarray(sorted(tmp_path.glob("*.zarr")))
+    with dask.config.set(scheduler="processes"):
+        result = found["t2m"].sum("time").compute()
+    np.testing.assert_allclose(result, expected["t2m"].sum("time"), rtol=1e-5)
+
+
+def test_joined_arrays_become_dask_arrays() -> None:
+    arrays = [xzarr3.create_array(MemoryStore(), data=np.arange(5.0) + at, chunks=2) for at in range(3)]
+    array = xzarr3.concat(arrays, 0)
+    lazy = xzarr3.from_zarr(array, chunks="units")
+    assert isinstance(lazy, da.Array)
+    assert lazy.chunks == ((2, 2, 1) * 3,)
+    np.testing.assert_array_equal(lazy[3:12:2].compute(), array[3:12:2])
+    again = pickle.loads(pickle.dumps(array))
+    assert again.shape == array.shape
+    assert again.chunks == (2,)
+
+
+def test_a_document_joins_the_same_stores_again(tmp_path: Path) -> None:
+    for at in range(2):
+        xzarr3.to_zarr(day(at), tmp_path / "data" / f"{at}.zarr")
+    joined = xzarr3.concat(
+        [tmp_path / "data" / f"{at}.zarr" for at in range(2)], "time", drop_variables="crs"
+    )
+    joined.to_json(tmp_path / "all.json")
+    document = json.loads((tmp_path / "all.json").read_text())
+    assert document["sources"] == [{"store": "data/0.zarr"}, {"store": "data/1.zarr"}]
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    expected = by_xarray([moved / "data" / f"{at}.zarr" for at in range(2)]).drop_vars("crs")
+    assert isinstance(xzarr3.open(moved / "all.json"), xzarr3.JoinedGroup)
+    xr.testing.assert_identical(xzarr3.open_dataset(moved / "all.json").load(), expected)
+    xr.testing.assert_identical(xr.open_dataset(str(moved / "all.json"), engine="xzarr3").load(), expected)
+    both = xzarr3.concat([xzarr3.open(moved / "data" / f"{at}.zarr", "t2m") for at in range(2)], "time")
+    both.to_json(moved / "t2m.json")
+    again: Any = xzarr3.open(moved / "t2m.json")
+    assert isinstance(again, xzarr3.JoinedArray)
+    np.testing.assert_array_equal(again[...], expected["t2m"].values)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a document of joined stores"),
+        ('{"version": 1, "refs": {}}', "not a document of joined stores"),
+        ('{"xzarr3_joined": 2}', "not a document of joined stores"),
+        ({"join": "merge"}, "'join'"),
+        ({"dim": 1.5}, "'dim'"),
+        ({"sources": []}, "'sources'"),
+        ({"sources": [3]}, r"sources\[0\]"),
+        ({"sources": [{"store": 3}]}, r"sources\[0\]"),
+        ({"sources": [{"store": "a", "more": "b"}]}, r"sources\[0\]"),
+        ({"more": 1}, "'more'"),
+        ({"axis": "0"}, "'axis'"),
+        ({"drop_variables": [1]}, "'drop_variables'"),
+    ],
+)
+def test_documents_that_are_not_valid_are_refused(tmp_path: Path, document: Any, message: str) -> None:
+    if isinstance(document, dict):
+        whole = {"xzarr3_joined": 1, "join": "concat", "dim": "x", "sources": [{"store": "a"}]}
+        document = json.dumps({**whole, **document})
+    (tmp_path / "all.json").write_text(document)
+    with pytest.raises(MetadataError, match=message):
+        xzarr3.open(tmp_path / "all.json")
+
+
+def test_a_document_nested_without_end_is_refused(tmp_path: Path) -> None:
+    text = '{"store": "a"}'
+    for _ in range(2000):
+        text = f'{{"join": "concat", "dim": 0, "sources": [{text}]}}'
+    (tmp_path / "all.json").write_text('{"xzarr3_joined": 1, ' + text[1:])
+    with pytest.raises(MetadataError):
+        xzarr3.open(tmp_path / "all.json")
+
+
+def test_what_has_no_place_is_not_saved(tmp_path: Path) -> None:
+    joined = xzarr3.concat(stores_of([day(0), day(1)]), "time")
+    with pytest.raises(ArgumentError, match="source 0 has no path or URL"):
+        joined.to_json(tmp_path / "all.json")
+    with pytest.raises(ArgumentError, match=r"ends with '\.json'"):
+        joined.to_json(tmp_path / "all.zarr")
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_a_copy_makes_it_real(zarr_format: Any) -> None:
+    stores = stores_of([with_gaps(0), with_gaps(1)], [packed(0.01, -999), packed(0.02, -999)])
+    joined = xzarr3.concat(stores, "time")
+    target = MemoryStore()
+    xzarr3.copy(joined, target, zarr_format=zarr_format, chunks={"time": 8})
+    found = xzarr3.open_dataset(target).load()
+    expected = by_xarray(stores)
+    assert found["t2m"].encoding["chunks"][0] == 8
+    for name in expected.variables:
+        np.testing.assert_array_equal(found[name].values, expected[name].values)
+    one = xzarr3.copy(joined["t2m"], MemoryStore())
+    assert isinstance(one, xzarr3.Array)
+    np.testing.assert_array_equal(one[...], expected["t2m"].values)
+    with pytest.raises(ArgumentError, match="cannot be resumed"):
+        xzarr3.copy(joined, MemoryStore(), resume=True)
+
+
+def test_a_joined_dataset_is_written_like_any_other() -> None:
+    stores = stores_of([day(0), day(1)], zarr_format=2)
+    target = MemoryStore()
+    xzarr3.to_zarr(xzarr3.open_mfdataset(stores), target, zarr_format=3)
+    xr.testing.assert_equal(xzarr3.open_dataset(target).load(), by_xarray(stores))
+
+
+def group() -> xzarr3.Group:
+    return xzarr3.create_group(MemoryStore())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: xzarr3.concat([], "time"), "no sources"),
+        (lambda: xzarr3.concat("a.zarr", "time"), "not a sequence of stores: str"),  # type: ignore[arg-type]
+        (lambda: xzarr3.concat(stores_of([day(0)]), 0), "dim=0: groups are joined"),
+        (lambda: xzarr3.concat(stores_of([day(0)]), "tiem"), "'tiem' is no dimension .*'time'"),
+        (lambda: xzarr3.stack(stores_of([day(0)]), "time"), "'time' is a dimension of"),
+        (
+            lambda: xzarr3.concat([xzarr3.zeros(3), xzarr3.create_group(MemoryStore())], 0),
+            "is an array, .* a group",
+        ),
+        (lambda: xzarr3.concat([xzarr3.zeros(3)], 1), "dim=1 is no dimension"),
+        (lambda: xzarr3.stack([xzarr3.zeros(3)], axis=2), "axis=2"),
+        (lambda: xzarr3.concat([xzarr3.zeros((2, 3)), xzarr3.zeros((2, 4))], 0), r"shape \(2, 4\).*\(2, 3\)"),
+        (lambda: xzarr3.open_mfdataset("/nowhere/*.zarr"), "found no store that matches"),
+        (lambda: xzarr3.open_mfdataset(stores_of([day(0)] * 2)), "the same labels along"),
+        (lambda: xzarr3.open_mfdataset([], concat_dim="x", combine="by_coords"), "combine='by_coords' with"),
+    ],
+)
+def test_mistakes_are_told(call: Any, message: str) -> None:
+    with pytest.raises((ArgumentError, TypeError), match=message):
+        call()
+
+
+def test_a_store_that_vanishes_is_an_error_and_no_fill_value(tmp_path: Path) -> None:
+    for at in range(2):
+        xzarr3.to_zarr(day(at), tmp_path / f"{at}.zarr")
+    found = xzarr3.open_mfdataset(f"{tmp_path}/*.zarr", chunks=None)
+    (tmp_path / "1.zarr").rename(tmp_path / "gone")
+    np.testing.assert_array_equal(found["t2m"][:4].values, day(0)["t2m"].values)
+    with pytest.raises(xzarr3.Xzarr3Error):
+        found["t2m"][3:6].load()
+
+
+def test_a_variable_that_was_encoded_anew_is_an_error(tmp_path: Path) -> None:
+    for at in range(2):
+        xzarr3.to_zarr(with_gaps(at), tmp_path / f"{at}.zarr", encoding=packed(0.01, -999))
+    found = xzarr3.open_mfdataset(f"{tmp_path}/*.zarr", chunks=None)
+    xzarr3.open(tmp_path / "1.zarr", "t2m", mode="r+").attrs["scale_factor"] = 0.5
+    with pytest.raises(xzarr3.ChangedError):
+        found["t2m"].load()
