@@ -85,7 +85,7 @@ ENCODINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("chunks", [None, {}, "grouped", {"time": 3}], ids=str)
+@pytest.mark.parametrize("chunks", [None, {}, "grouped", {"time": 6}], ids=str)
 def test_open_mfdataset_gives_what_xarray_gives(chunks: Any) -> None:
     stores = stores_of([day(at) for at in range(3)], ENCODINGS)
     found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks=chunks)

@@ -59,9 +59,9 @@ def recipe_of(
 
 
 def _place(given: Any, node: Any) -> Place | Recipe | None:
-    recipe = getattr(node, "recipe", None)
+    recipe: Recipe | None = vars(node).get("recipe")
     if recipe is not None:
-        return recipe  # type: ignore[no-any-return]
+        return recipe
     if isinstance(given, Place):
         return given
     if isinstance(given, (str, os.PathLike)):

@@ -86,7 +86,7 @@ def alike(
     """
     owners: Sequence[Any] = bounded or [None] * len(arrays)
     found = [coded(*each, mask) for each in zip(arrays, owners, strict=True)]
-    keys = [repr(_plain(each)) for each in found]
+    keys = [_key(each) for each in found]
     attributes = _stored(arrays[0], mask)
     if len(set(keys)) == 1:
         return [Source(array) for array in arrays], attributes
@@ -118,6 +118,15 @@ def _stored(array: ReadableArray, mask: bool | None) -> dict[str, Any]:
     if follows_version_2(array.format) and mask is not False:
         meta = to_fill_value_attribute(replace(meta, zarr_format=3), is_null=meta.fill_is_null)
     return own_attributes(meta, array.format)
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether attributes of :func:`coded` decode values alike."""
+    return one == other or _key(one) == _key(other)  # A NaN is equal to no other.
+
+
+def _key(attributes: Mapping[str, Any]) -> str:
+    return repr(_plain(attributes))
 
 
 def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +167,7 @@ def _unpacked(arrays: Sequence[Any], found: Sequence[Mapping[str, Any]]) -> list
     each = []
     for array, attributes in zip(arrays, found, strict=True):
         packing = {key: value for key, value in attributes.items() if key in (*_PACKING, "dtype")}
-        each.append((array, made.setdefault(repr(_plain(packing)), Unpacked(packing))))
+        each.append((array, made.setdefault(_key(packing), Unpacked(packing))))
     return each
 
 
@@ -225,7 +234,7 @@ def _common_times(
         mark in each for each in found for mark in _MARKS
     ):
         target["_FillValue"] = _EARLIEST
-    different = {repr(_plain(each)): each for each in found}.values()
+    different = {_key(each): each for each in found}.values()
     for unit in UNITS[finest:-1]:
         target["units"] = f"{unit} since {since}"
         try:

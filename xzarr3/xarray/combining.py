@@ -22,7 +22,7 @@ from xzarr3.joined.array import place
 from xzarr3.joined.document import recipe_of
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.parallel import parallel_map
-from xzarr3.xarray.alike import alike, coded
+from xzarr3.xarray.alike import alike, coded, same
 from xzarr3.xarray.labels import decoded, is_near, unequal
 
 AT_ONCE = 64
@@ -51,6 +51,12 @@ class Values:
         """The values of an array, as xarray shows them."""
         return decoded(array, self.of(array))
 
+    def comparable(self, arrays: Sequence[Any]) -> list[AnyArray]:
+        """The values of arrays of one variable; decoded, unless all are decoded alike."""
+        first = coded(arrays[0])
+        is_alike = all(each.dtype == arrays[0].dtype and same(coded(each), first) for each in arrays[1:])
+        return [*map(self.of if is_alike else self.decoded, arrays)]
+
     def keep(self, array: JoinedArray) -> AnyArray:
         """Note the values of a joined array of one dimension whose sources have been read."""
         parts = [
@@ -63,8 +69,34 @@ class Values:
         return values
 
 
+def members_of(nodes: Sequence[Any], leave_out: Sequence[str]) -> list[dict[str, Any]]:
+    """The arrays directly below each group, by their names.
+
+    Raises
+    ------
+    ArgumentError
+        If an array is in some groups alone.
+    """
+    at_once = max(node.store.concurrency for node in nodes)
+    one = partial(_members, leave_out=frozenset(leave_out))
+    members = parallel_map(one, nodes, min(at_once, AT_ONCE))
+    for name in dict.fromkeys(itertools.chain.from_iterable(members)):
+        there = [name in each for each in members]
+        if not all(there):
+            has, lacks = nodes[there.index(True)], nodes[there.index(False)]
+            raise ArgumentError(
+                f"{has!r} has {name!r}, {lacks!r} has not; pass drop_variables=[{name!r}] to join the others"
+            )
+    return members
+
+
 def join_groups(
-    how: str, nodes: Sequence[Any], dim: str, options: dict[str, Any], values: Values
+    how: str,
+    nodes: Sequence[Any],
+    members: Sequence[Mapping[str, Any]],
+    dim: str,
+    options: Mapping[str, Any],
+    values: Values,
 ) -> JoinedGroup:
     """Join groups along a dimension.
 
@@ -72,8 +104,10 @@ def join_groups(
     ----------
     how : {"concat", "stack"}
     nodes : sequence of Group or JoinedGroup
+    members : sequence of mapping
+        Their arrays, from :func:`members_of`.
     dim : str
-    options : dict
+    options : mapping
         ``drop_variables`` and ``check_labels`` of :func:`xzarr3.concat`.
     values : Values
         What was read before.
@@ -83,11 +117,6 @@ def join_groups(
     ArgumentError
         If they do not fit.
     """
-    leave_out = frozenset(options["drop_variables"])
-    at_once = max(node.store.concurrency for node in nodes)
-    members = parallel_map(partial(_members, leave_out=leave_out), nodes, min(at_once, AT_ONCE))
-    for name in dict.fromkeys(itertools.chain.from_iterable(members)):
-        check_all_have(nodes, name, members)
     columns = {name: [each[name] for each in members] for name in members[0]}
     owners = _bound(columns)
     wanted = _to_join(how, nodes[0], members[0], dim)
@@ -171,16 +200,6 @@ def _coordinates(arrays: Mapping[str, Any]) -> set[str]:
     return found & arrays.keys()
 
 
-def check_all_have(nodes: Sequence[Any], name: str, members: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse groups of which some lack an array."""
-    there = [name in each for each in members]
-    if not all(there):
-        has, lacks = nodes[there.index(True)], nodes[there.index(False)]
-        raise ArgumentError(
-            f"{has!r} has {name!r}, {lacks!r} has not; pass drop_variables=[{name!r}] to join the others"
-        )
-
-
 def _variable(
     how: str, name: str, column: Sequence[Any], dim: str, owners: Sequence[Any] | None
 ) -> JoinedArray:
@@ -209,16 +228,15 @@ def _check_same(name: str, column: Sequence[Any], values: Values) -> None:
         one, other = ((each.shape, each.dimension_names or ()) for each in (array, first))
         if one != other:
             raise ArgumentError(
-                f"variable {name!r} has shape {one[0]} and dimensions {one[1]} in {place(array)}, {other[0]} and "
-                f"{other[1]} in {place(first)}; the whole has it once; drop_variables=[{name!r}] leaves it out"
+                f"variable {name!r} has shape {one[0]} and dimensions {one[1]} in {place(array)}, {other[0]} "
+                f"and {other[1]} in {place(first)}; the whole has it once; leave it out with "
+                f"drop_variables=[{name!r}]"
             )
-        here, there = values.of(array), values.of(first)
-        if array.dtype == first.dtype and coded(array) == coded(first) and not unequal(here, there).any():
-            continue
-        here, there = values.decoded(array), values.decoded(first)
+        here, there = values.comparable([array, first])
         is_other_kind = here.dtype.kind != there.dtype.kind
         differs = np.ones(here.shape, bool) if is_other_kind else unequal(here, there)
-        if not differs.any() or (first.dimension_names == (name,) and is_near(here, there)):
+        is_index = first.dimension_names == (name,)
+        if not differs.any() or (is_index and is_near(here, there)):
             continue
         at = np.unravel_index(int(differs.argmax()), differs.shape)
         where = f"at {[*map(int, at)]} " if at else ""
@@ -263,33 +281,36 @@ def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
     ArgumentError
         If no labels differ, or the groups do not form a block without gaps.
     """
-    values = Values()
-    names = [name for name, array in nodes[0].items() if array.dimension_names == (name,)]
-    for name in names:
-        check_all_have(nodes, name, nodes)
-    arrays = {name: [node[name] for node in nodes] for name in names}
-    values.read(itertools.chain.from_iterable(arrays.values()))
+    values, members = Values(), members_of(nodes, options["drop_variables"])
+    names = [name for name, array in members[0].items() if array.dimension_names == (name,)]
+    columns = {name: [each[name] for each in members] for name in names}
+    values.read(itertools.chain.from_iterable(columns.values()))
     order: dict[str, list[Any]] = {}
-    for name, column in arrays.items():
-        labels = [values.decoded(array) for array in column]
+    for name, column in columns.items():
+        labels = values.comparable(column)
         if all(_equal(each, labels[0]) for each in labels):
             continue
         for array, each in zip(column, labels, strict=True):
             if not len(each):
                 raise ArgumentError(f"{place(array)} has no labels; leave its store out")
         order[name] = [each[0] for each in labels]
-    if not order and len(nodes) > 1:
+    if not order and (len(nodes) > 1 or not names):
         raise ArgumentError(
             f"the {len(nodes)} stores have the same labels along {listed(names) or 'no dimension'}; give "
             "concat_dim, the dimension along which they lie"
         )
-    whole: JoinedGroup = _block(nodes, order, values, options) if order else nodes[0]
-    return whole
+    if not order:
+        return join_groups("concat", nodes, members, names[0], options, values)
+    return _block(nodes, members, order, values, options)
 
 
 def _block(
-    nodes: Sequence[Any], order: Mapping[str, Sequence[Any]], values: Values, options: Mapping[str, Any]
-) -> Any:
+    nodes: Sequence[Any],
+    members: Sequence[Mapping[str, Any]],
+    order: Mapping[str, Sequence[Any]],
+    values: Values,
+    options: Mapping[str, Any],
+) -> JoinedGroup:
     """Join groups that form a block: each row along the last dimension, then the rows along the others.
 
     ``order`` has for each dimension the first label of each group.
@@ -306,8 +327,11 @@ def _block(
         )
     whole = []
     for row in rows.values():
-        labels = values.decoded(nodes[row[0]][last])
+        labels = values.decoded(members[row[0]][last])
         row.sort(key=lambda at: order[last][at], reverse=len(labels) > 1 and labels[0] > labels[-1])
-        whole.append(join_groups("concat", [nodes[at] for at in row], last, dict(options), values))
+        there = [nodes[at] for at in row], [members[at] for at in row]
+        whole.append(join_groups("concat", *there, last, options, values))
+    if not outer:
+        return whole[0]
     left = {name: [order[name][row[0]] for row in rows.values()] for name in outer}
-    return _block(whole, left, values, options) if outer else whole[0]
+    return _block(whole, members_of(whole, ()), left, values, options)

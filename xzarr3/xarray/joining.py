@@ -29,7 +29,7 @@ from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import StoreLike, open_store
 from xzarr3.xarray.alike import alike
-from xzarr3.xarray.combining import AT_ONCE, Values, by_coords, join_groups
+from xzarr3.xarray.combining import AT_ONCE, Values, by_coords, join_groups, members_of
 
 Joinable: TypeAlias = "StoreLike | Array | Group | JoinedArray | JoinedGroup"
 Joined: TypeAlias = JoinedArray | JoinedGroup
@@ -324,7 +324,8 @@ def _join(
     if arrays:
         found: Joined = _arrays(how, nodes, dim, options.get("axis", 0))
     elif isinstance(dim, str):
-        found = join_groups(how, nodes, dim, options, Values())
+        members = members_of(nodes, options["drop_variables"])
+        found = join_groups(how, nodes, members, dim, options, Values())
     else:
         raise ArgumentError(f"dim={dim!r}: groups are joined along a dimension that has a name")
     found.recipe = recipe_of(how, dim, options, given, nodes)
