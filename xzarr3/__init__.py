@@ -101,7 +101,8 @@ if TYPE_CHECKING:
     from xzarr3.tracing.report import trace
     from xzarr3.versions import show_versions
     from xzarr3.xarray import open_dataset, open_datatree, open_zarr, to_zarr
-    from xzarr3.xarray.joining import concat, open_mfdataset, stack
+    from xzarr3.xarray.joining import concat, stack
+    from xzarr3.xarray.mfdataset import open_mfdataset
 
 __version__ = "0.1.0"
 
@@ -161,7 +162,8 @@ _FROM = {
     "xzarr3.tracing.report": ("trace",),
     "xzarr3.versions": ("show_versions",),
     "xzarr3.xarray": ("open_dataset", "open_datatree", "open_zarr", "to_zarr"),
-    "xzarr3.xarray.joining": ("concat", "open_mfdataset", "stack"),
+    "xzarr3.xarray.joining": ("concat", "stack"),
+    "xzarr3.xarray.mfdataset": ("open_mfdataset",),
 }
 _LAZY = {name: module for module, names in _FROM.items() for name in names}
 

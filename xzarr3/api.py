@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, cast
+from importlib import import_module
+from typing import Any, Literal
 
 import numpy.typing as npt
 
@@ -294,9 +295,8 @@ def open(
     MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
     if is_document(store) and not path.strip("/"):
-        from xzarr3.xarray.joining import open_joined
-
-        return cast("Any", open_joined(store, storage_options, missing))  # type: ignore[no-any-return]
+        above = import_module("xzarr3.xarray.joining")  # What is joined, xarray decodes.
+        return above.open_joined(store, storage_options, missing)  # type: ignore[no-any-return]
     options: dict[str, Any] = {"use_consolidated": use_consolidated, "missing": missing}
     return _opened(store, path, "array or group", mode, zarr_format, storage_options, **options)
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.display.report import Page, Table
+from xzarr3.display.report import Page
 from xzarr3.display.shown import Description, Shown
 from xzarr3.display.units import counted, size
 from xzarr3.dtypes import ZDType, parse_dtype
@@ -26,7 +26,6 @@ from xzarr3.errors import ArgumentError, printable
 from xzarr3.formats import V3, Format
 from xzarr3.grid import Edges, Grid, RectilinearGrid, RegularGrid, Steps
 from xzarr3.grid.along import Run, merged_runs
-from xzarr3.io.explain import NUMBERS, Explanation
 from xzarr3.io.fetch import Price
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import DimChoice, Fields, Points
@@ -38,9 +37,12 @@ from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import Store
 
+if TYPE_CHECKING:
+    from xzarr3.joined.report import JoinedExplanation
+
 Convert: TypeAlias = Callable[[AnyArray], AnyArray]
 
-_SHOWN = 20  # Most sources that a description or an explanation lists.
+_SHOWN = 20  # Most sources that a description lists.
 
 
 @dataclass(frozen=True)
@@ -264,61 +266,9 @@ class JoinedArray(ReadableArray, Shown):
         threads: int | None = None,
     ) -> JoinedExplanation:
         """Tell what a read of a selection that has been worked out fetches; see :meth:`explain`."""
-        from xzarr3.display.picture import picture
+        from xzarr3.joined.report import explain
 
-        def one(piece: Piece) -> tuple[str, Explanation]:
-            array = self.sources[piece.at].array
-            return place(array), array.explain_selected(piece.selection, fields, threads)
-
-        plan = self.plan_selected(selection)
-        found = parallel_map(one, self.joint.split(selection), max(self.waiting, 1))
-        each = [explanation for _, explanation in found]
-        first = itertools.islice(itertools.chain.from_iterable(one.first for one in each), _SHOWN)
-        return JoinedExplanation(
-            self.name,
-            plan.shape,
-            first=tuple(first),
-            sources=tuple(found),
-            _fetches=lambda: itertools.chain.from_iterable(each),
-            _picture=partial(picture, replace(self.metadata, chunk_grid=self.unit_grid), [plan]),
-            **{name: sum(getattr(one, name) for one in each) for name in ("units", *NUMBERS)},
-        )
-
-
-@dataclass(frozen=True, repr=False)
-class JoinedExplanation(Explanation):
-    """What a read of a joined array fetches: the sums, and an :class:`Explanation` of each source.
-
-    Parameters
-    ----------
-    sources : tuple of (str, Explanation)
-        The place of each touched source, and what is read of it.
-
-    Examples
-    --------
-    >>> import xzarr3
-    >>> both = xzarr3.concat([xzarr3.array([1, 2], chunks=1), xzarr3.array([3], chunks=1)], 0)
-    >>> found = both.explain(slice(1, 3))
-    >>> found.requests, [explanation.requests for _, explanation in found.sources]
-    (2, [1, 1])
-    """
-
-    sources: tuple[tuple[str, Explanation], ...]
-
-    _left_out = ("first", "_fetches", "_picture", "sources")
-
-    def _page(self) -> Page:
-        page = super()._page()
-        rows = [("source", "chunks", "requests", "moved", "used")]
-        rows += [
-            (where, f"{one.chunks:,}", f"{one.requests:,}", size(one.bytes_moved), size(one.bytes_used))
-            for where, one in self.sources[:_SHOWN]
-        ]
-        left = len(self.sources) - _SHOWN
-        notes = [f"and {counted(left, 'more source')}"] if left > 0 else []
-        return replace(page, tables=[Table(rows)], details={}, notes=notes)
-
-    __repr__ = Explanation.__repr__
+        return explain(self, selection, fields, threads)
 
 
 def place(array: Any) -> str:

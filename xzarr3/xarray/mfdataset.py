@@ -1,0 +1,123 @@
+"""``open_mfdataset``: many stores as one dataset."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, cast
+
+from xarray import Dataset
+
+from xzarr3.errors import ArgumentError, short_traceback
+from xzarr3.joined import JoinedGroup
+from xzarr3.options import Missing
+from xzarr3.stores import open_store
+from xzarr3.xarray.backend import open_dataset
+from xzarr3.xarray.combining import by_coords
+from xzarr3.xarray.joining import join, opened
+
+
+@short_traceback
+def open_mfdataset(
+    paths: str | os.PathLike[str] | Sequence[Any],
+    *,
+    concat_dim: str | Sequence[str] | None = None,
+    combine: Literal["by_coords", "nested"] | None = None,
+    group: str | None = None,
+    chunks: Any = "grouped",
+    drop_variables: str | Iterable[str] = (),
+    check_labels: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
+    **options: Any,
+) -> Dataset:
+    """Open many stores as one dataset, lazily, with one graph layer a variable.
+
+    Unlike :func:`xarray.open_mfdataset` it makes no dataset for each store, and needs no dask: with
+    ``chunks=None`` values are read when they are used.
+
+    Parameters
+    ----------
+    paths : path or URL with wildcards, or sequence of path, URL, Store or Group
+        ``"data/*.zarr"`` in the order of the names. In a URL, only the last part may have wildcards. For
+        several dimensions in ``concat_dim`` a sequence of sequences, as in xarray.
+    concat_dim : str or sequence of str, optional
+        The dimension along which the stores lie, in the order that is given. A dimension that no variable has
+        is new.
+    combine : {"by_coords", "nested"}, optional
+        ``"by_coords"``, the default without ``concat_dim``, finds dimensions and order from the labels of
+        the index coordinates. ``"nested"``, the default with it, takes the order as given.
+    group : str, optional
+        Path of the group in each store.
+    chunks : "grouped" or any ``chunks`` of :func:`xarray.open_dataset`
+        See :func:`open_dataset`; ``{}`` makes one block of each stored unit.
+    drop_variables, check_labels, storage_options, missing
+        See :func:`concat`.
+    **options
+        Further options of :func:`open_dataset`.
+
+    Raises
+    ------
+    ArgumentError
+        If nothing is found, or the stores do not fit; see :func:`concat`.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xzarr3
+    >>> stores = [xzarr3.MemoryStore() for _ in range(3)]
+    >>> for day, store in enumerate(stores):
+    ...     _ = xzarr3.to_zarr(xr.Dataset({"t": ("time", [day * 1.5])}, {"time": [day]}), store)
+    >>> xzarr3.open_mfdataset(stores[::-1])["t"].values
+    array([0. , 1.5, 3. ])
+    """
+    how = combine or ("by_coords" if concat_dim is None else "nested")
+    if how not in ("by_coords", "nested") or (how == "by_coords") != (concat_dim is None):
+        raise ArgumentError(
+            f"combine={combine!r} with concat_dim={concat_dim!r}; accepted: combine='by_coords' without "
+            "concat_dim, or 'nested' with it"
+        )
+    dropped = [drop_variables] if isinstance(drop_variables, str) else sorted(drop_variables)
+    wanted = {"drop_variables": dropped, "missing": missing}
+    found = _expanded(paths, storage_options)
+    if how == "by_coords":
+        nodes = opened(found, group or "", storage_options, missing)
+        whole: Any = by_coords(nodes, {**wanted, "check_labels": check_labels})
+    else:
+        dims = [concat_dim] if isinstance(concat_dim, str) else list(concat_dim or ())
+        whole = _nested(found, dims, group or "", storage_options, {**wanted, "check_labels": check_labels})
+    return open_dataset(whole, chunks=chunks, **options)
+
+
+def _expanded(paths: Any, storage_options: Mapping[str, Any] | None) -> list[Any]:
+    """The stores that a path with wildcards names, in the order of their names."""
+    if not isinstance(paths, (str, os.PathLike)):
+        return [*paths]
+    text = os.fspath(paths)
+    if "://" not in text:
+        found = sorted(glob.glob(text))
+    else:
+        above, _, pattern = text.rstrip("/").rpartition("/")
+        keys, folders = open_store(above, storage_options).list_dir("")
+        names = sorted({each.rstrip("/") for each in (*keys, *folders)})
+        found = [f"{above}/{name}" for name in names if fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        raise ArgumentError(f"found no store that matches {text!r}; give other wildcards, or a list of paths")
+    return found
+
+
+def _nested(
+    sources: Sequence[Any],
+    dims: Sequence[str],
+    path: str,
+    storage_options: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> JoinedGroup:
+    """Join sequences of sequences along several dimensions, the outermost first."""
+    if len(dims) > 1:
+        sources = [_nested(each, dims[1:], path, storage_options, options) for each in sources]
+    nodes = opened(sources, path, storage_options, options["missing"])
+    is_new = not any(dims[0] in (array.dimension_names or ()) for array in nodes[0].values())
+    how = "stack" if is_new else "concat"
+    return cast("JoinedGroup", join(how, nodes, dims[0], path, storage_options, dict(options)))
