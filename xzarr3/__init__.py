@@ -87,7 +87,8 @@ if TYPE_CHECKING:
     )
     from xzarr3.dask import from_zarr, store
     from xzarr3.differences import diff
-    from xzarr3.joined import JoinedArray, JoinedGroup
+    from xzarr3.joined.array import JoinedArray
+    from xzarr3.joined.group import JoinedGroup
     from xzarr3.statistics import stats
     from xzarr3.stores import (
         CacheStore,
@@ -158,7 +159,8 @@ _FROM = {
         ),
         "ZipStore",
     ),
-    "xzarr3.joined": ("JoinedArray", "JoinedGroup"),
+    "xzarr3.joined.array": ("JoinedArray",),
+    "xzarr3.joined.group": ("JoinedGroup",),
     "xzarr3.tracing.report": ("trace",),
     "xzarr3.versions": ("show_versions",),
     "xzarr3.xarray": ("open_dataset", "open_datatree", "open_zarr", "to_zarr"),

@@ -454,3 +454,19 @@ def test_a_variable_that_was_encoded_anew_is_an_error(tmp_path: Path) -> None:
     xzarr3.open(tmp_path / "1.zarr", "t2m", mode="r+").attrs["scale_factor"] = 0.5
     with pytest.raises(xzarr3.ChangedError):
         found["t2m"].load()
+
+
+def test_a_document_that_came_by_a_url_names_nothing_on_this_machine(http_server: Any) -> None:
+    name, folder = http_server.directory()
+    for at in range(2):
+        xzarr3.to_zarr(day(at), folder / f"{at}.zarr")
+    paths = [f"{folder}/{at}.zarr" for at in range(2)]
+    xzarr3.concat(paths, "time").to_json(folder / "all.json")
+    url = f"{http_server.url}/{name}"
+    expected = by_xarray(paths)
+    xr.testing.assert_identical(xzarr3.open_dataset(f"{url}/all.json").load(), expected)
+    for store in (f"{folder}/0.zarr", "../0.zarr", f"file://{folder}/0.zarr", "a/../../b.zarr"):
+        document = {"xzarr3_joined": 1, "join": "concat", "dim": "time", "sources": [{"store": store}]}
+        (folder / "bad.json").write_text(json.dumps(document))
+        with pytest.raises(MetadataError, match="only stores below it, or URLs of the same kind"):
+            xzarr3.open(f"{url}/bad.json")

@@ -15,7 +15,7 @@ from xzarr3.errors import MetadataError, did_you_mean, levels_to_caller, listed,
 from xzarr3.formats import Format
 from xzarr3.formats.base import fits
 from xzarr3.groups import Group
-from xzarr3.joined import JoinedGroup
+from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, Origin
 from xzarr3.readable import ReadableArray
 

@@ -17,7 +17,8 @@ from xzarr3.errors import MetadataError, NodeExistsError
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.groups import Group, bind
-from xzarr3.joined import JoinedArray, JoinedGroup
+from xzarr3.joined.array import JoinedArray
+from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import check_consolidates, write_consolidated
 from xzarr3.nodes.find import DocumentView, depth_first, find_format, format_for_new, read_metadata

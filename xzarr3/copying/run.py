@@ -26,7 +26,8 @@ from xzarr3.differences import diff
 from xzarr3.errors import ArgumentError, NodeExistsError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
-from xzarr3.joined import JoinedArray, JoinedGroup
+from xzarr3.joined.array import JoinedArray
+from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.node import locate_node
 from xzarr3.parallel import asked_threads

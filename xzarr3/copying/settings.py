@@ -20,7 +20,7 @@ from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.grid import Grid, RegularGrid
 from xzarr3.groups import Group
-from xzarr3.joined import JoinedGroup
+from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import (
     cast_fill_value,

@@ -31,7 +31,7 @@ from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
     from xzarr3.groups import Group
-    from xzarr3.joined import JoinedGroup
+    from xzarr3.joined.group import JoinedGroup
 
 _OBJECT_BYTES = 64  # Assumed of an element of variable length.
 

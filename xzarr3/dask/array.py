@@ -31,8 +31,7 @@ from xzarr3.dask.slicing import Along, Part, Selections, every, extent, to_read
 from xzarr3.errors import StoreError
 from xzarr3.grid import Edges, Steps
 from xzarr3.io.selection import basic_selection
-from xzarr3.joined import JoinedArray
-from xzarr3.joined.array import place
+from xzarr3.joined.array import JoinedArray, place
 from xzarr3.readable import ReadableArray
 
 _WORKED_OUT = ("dask", "_chunks", "_name")  # Attributes of a dask array that are computed on demand.

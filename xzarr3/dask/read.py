@@ -20,7 +20,7 @@ from xzarr3.arrays import Array
 from xzarr3.dask.array import in_blocks, read_block
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
 from xzarr3.errors import short_traceback
-from xzarr3.joined import JoinedArray
+from xzarr3.joined.array import JoinedArray
 from xzarr3.options import Missing, check_missing
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import StoreLike

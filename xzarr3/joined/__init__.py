@@ -3,8 +3,3 @@
 :mod:`~xzarr3.joined.split` divides a selection among them, :mod:`~xzarr3.joined.array` reads it, and
 :mod:`~xzarr3.joined.document` keeps what was joined. What makes datasets fit is in :mod:`xzarr3.xarray`.
 """
-
-from xzarr3.joined.array import JoinedArray, Source, joined
-from xzarr3.joined.group import JoinedGroup
-
-__all__ = ["JoinedArray", "JoinedGroup", "Source", "joined"]

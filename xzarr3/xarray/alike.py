@@ -17,8 +17,7 @@ from xarray import Variable, conventions
 from xzarr3._types import AnyArray
 from xzarr3.conventions.fill_value_attribute import follows_version_2, to_fill_value_attribute
 from xzarr3.errors import ArgumentError, DataTypeValidationError, shorten
-from xzarr3.joined import Source
-from xzarr3.joined.array import place
+from xzarr3.joined.array import Source, place
 from xzarr3.readable import ReadableArray
 from xzarr3.xarray.exact import encode_values
 from xzarr3.xarray.recode import STANDARD, UNITS

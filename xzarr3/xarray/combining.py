@@ -8,7 +8,7 @@ are read once, those of several stores at once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.errors import ArgumentError, MetadataError, did_you_mean, listed
 from xzarr3.formats.base import is_array
-from xzarr3.joined import JoinedArray, joined
-from xzarr3.joined.array import place
+from xzarr3.joined.array import JoinedArray, joined, place
 from xzarr3.joined.document import recipe_of
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.parallel import parallel_map
@@ -30,43 +29,41 @@ AT_ONCE = 64
 
 
 class Values:
-    """Values of whole arrays, each read once; those of several stores are read at once."""
+    """Values of whole arrays; those of several stores are read at once."""
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[Any, AnyArray]] = {}
+        self._kept: dict[int, tuple[Any, AnyArray]] = {}
 
-    def read(self, arrays: Iterable[Any]) -> None:
-        """Read arrays that are not read yet."""
-        left = [array for array in arrays if id(array) not in self._found]
+    def read(self, arrays: Sequence[Any]) -> list[AnyArray]:
+        """The values of arrays, as they are stored. Those that were kept are not read again."""
+        left = [array for array in arrays if id(array) not in self._kept]
         at_once = max((array.waiting for array in left), default=1)
-        found = parallel_map(lambda array: array.get(), left, min(at_once, AT_ONCE))
-        self._found.update((id(array), (array, values)) for array, values in zip(left, found, strict=True))
+        found = iter(parallel_map(lambda array: array.get(), left, min(at_once, AT_ONCE)))
+        return [self._kept[id(array)][1] if id(array) in self._kept else next(found) for array in arrays]
 
-    def of(self, array: Any) -> AnyArray:
-        """The values of an array, as they are stored."""
-        self.read([array])
-        return self._found[id(array)][1]
+    def keep(self, arrays: Sequence[Any]) -> list[AnyArray]:
+        """The values of arrays, such as labels, which are needed again."""
+        found = self.read(arrays)
+        self._kept.update((id(array), (array, each)) for array, each in zip(arrays, found, strict=True))
+        return found
 
-    def decoded(self, array: Any) -> AnyArray:
-        """The values of an array, as xarray shows them."""
-        return decoded(array, self.of(array))
-
-    def comparable(self, arrays: Sequence[Any]) -> list[AnyArray]:
-        """The values of arrays of one variable; decoded, unless all are decoded alike."""
-        first = coded(arrays[0])
-        is_alike = all(each.dtype == arrays[0].dtype and same(coded(each), first) for each in arrays[1:])
-        return [*map(self.of if is_alike else self.decoded, arrays)]
-
-    def keep(self, array: JoinedArray) -> AnyArray:
-        """Note the values of a joined array of one dimension whose sources have been read."""
-        parts = [
-            self.of(each.array) if each.convert is None else each.convert(self.of(each.array))
-            for each in array.sources
-        ]
+    def keep_joined(self, array: JoinedArray) -> AnyArray:
+        """Those of a joined array of one dimension."""
+        parts = self.keep([each.array for each in array.sources])
+        convert = [each.convert for each in array.sources]
+        parts = [part if one is None else one(part) for part, one in zip(parts, convert, strict=True)]
         values = np.stack(parts) if array.joint.is_new else np.concatenate(parts)
         values = values.astype(array.dtype, copy=False)
-        self._found[id(array)] = array, values
+        self._kept[id(array)] = array, values
         return values
+
+
+def _comparable(arrays: Sequence[Any], values: Sequence[AnyArray]) -> list[AnyArray]:
+    """The values of arrays of one variable; decoded, unless all are decoded alike."""
+    first = coded(arrays[0])
+    if all(each.dtype == arrays[0].dtype and same(coded(each), first) for each in arrays[1:]):
+        return [*values]
+    return [*map(decoded, arrays, values)]
 
 
 def members_of(nodes: Sequence[Any], leave_out: Sequence[str]) -> list[dict[str, Any]]:
@@ -127,13 +124,11 @@ def join_groups(
         for name, column in columns.items()
     }
     once = [name for name in columns if name not in wanted]
-    values.read(array for name in once if len(nodes) > 1 for array in columns[name])
     for name in once:
         _check_same(name, columns[name], values)
-    labels = {name: values.of(found[name]) for name in once if found[name].dimension_names == (name,)}
+    labels = {name: values.keep([found[name]])[0] for name in once if found[name].dimension_names == (name,)}
     if dim in wanted and found[dim].ndim == 1:
-        values.read(columns[dim])
-        labels[dim] = values.keep(found[dim])
+        labels[dim] = values.keep_joined(found[dim])
         if options.get("check_labels", True):
             _check_labels(found[dim], labels[dim])
     recipe = recipe_of(how, dim, options, nodes, nodes)
@@ -224,20 +219,30 @@ def _variable(
 def _check_same(name: str, column: Sequence[Any], values: Values) -> None:
     """Refuse a variable that the whole has once, unless its values are the same in all stores."""
     first = column[0]
-    for array in column[1:]:
-        one, other = ((each.shape, each.dimension_names or ()) for each in (array, first))
-        if one != other:
-            raise ArgumentError(
-                f"variable {name!r} has shape {one[0]} and dimensions {one[1]} in {place(array)}, {other[0]} "
-                f"and {other[1]} in {place(first)}; the whole has it once; leave it out with "
-                f"drop_variables=[{name!r}]"
-            )
-        here, there = values.comparable([array, first])
-        is_other_kind = here.dtype.kind != there.dtype.kind
-        differs = np.ones(here.shape, bool) if is_other_kind else unequal(here, there)
-        is_index = first.dimension_names == (name,)
-        if not differs.any() or (is_index and is_near(here, there)):
-            continue
+    of_first = values.read([first])[0] if len(column) > 1 else np.empty(0)
+    for start in range(1, len(column), AT_ONCE):  # They may be large: a few are in memory at a time.
+        some = column[start : start + AT_ONCE]
+        for array in some:
+            _check_shape(name, array, first)
+        for array, found in zip(some, values.read(some), strict=True):
+            _check_values(name, array, first, *_comparable([array, first], [found, of_first]))
+
+
+def _check_shape(name: str, array: Any, first: Any) -> None:
+    one, other = ((each.shape, each.dimension_names or ()) for each in (array, first))
+    if one != other:
+        raise ArgumentError(
+            f"variable {name!r} has shape {one[0]} and dimensions {one[1]} in {place(array)}, {other[0]} and "
+            f"{other[1]} in {place(first)}; the whole has it once; leave it out with "
+            f"drop_variables=[{name!r}]"
+        )
+
+
+def _check_values(name: str, array: Any, first: Any, here: AnyArray, there: AnyArray) -> None:
+    is_other_kind = here.dtype.kind != there.dtype.kind
+    differs = np.ones(here.shape, bool) if is_other_kind else unequal(here, there)
+    is_index = first.dimension_names == (name,)
+    if differs.any() and not (is_index and is_near(here, there)):
         at = np.unravel_index(int(differs.argmax()), differs.shape)
         where = f"at {[*map(int, at)]} " if at else ""
         raise ArgumentError(
@@ -284,10 +289,10 @@ def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
     values, members = Values(), members_of(nodes, options["drop_variables"])
     names = [name for name, array in members[0].items() if array.dimension_names == (name,)]
     columns = {name: [each[name] for each in members] for name in names}
-    values.read(itertools.chain.from_iterable(columns.values()))
+    values.keep([*itertools.chain.from_iterable(columns.values())])
     order: dict[str, list[Any]] = {}
     for name, column in columns.items():
-        labels = values.comparable(column)
+        labels = _comparable(column, values.keep(column))
         if all(_equal(each, labels[0]) for each in labels):
             continue
         for array, each in zip(column, labels, strict=True):
@@ -327,7 +332,8 @@ def _block(
         )
     whole = []
     for row in rows.values():
-        labels = values.decoded(members[row[0]][last])
+        first = members[row[0]][last]
+        labels = decoded(first, values.keep([first])[0])
         row.sort(key=lambda at: order[last][at], reverse=len(labels) > 1 and labels[0] > labels[-1])
         there = [nodes[at] for at in row], [members[at] for at in row]
         whole.append(join_groups("concat", *there, last, options, values))

@@ -23,8 +23,7 @@ from xzarr3.display.report import Page, Report, Table
 from xzarr3.io.explain import NUMBERS, Explanation, KeptIndexes, explain
 from xzarr3.io.pointwise import Selected
 from xzarr3.io.selection import basic_selection
-from xzarr3.joined import JoinedArray
-from xzarr3.joined.array import place
+from xzarr3.joined.array import JoinedArray, place
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
 from xzarr3.xarray.lazy import LazyArray

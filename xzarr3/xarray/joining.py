@@ -17,8 +17,7 @@ from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, ArgumentTypeError, did_you_mean, short_traceback
 from xzarr3.groups import Group
-from xzarr3.joined import JoinedArray, joined
-from xzarr3.joined.array import place
+from xzarr3.joined.array import JoinedArray, joined, place
 from xzarr3.joined.document import Place, Recipe, is_document, read, recipe_of
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.options import Missing

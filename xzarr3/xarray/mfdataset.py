@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from xarray import Dataset
 
 from xzarr3.errors import ArgumentError, short_traceback
-from xzarr3.joined import JoinedGroup
+from xzarr3.joined.group import JoinedGroup
 from xzarr3.options import Missing
 from xzarr3.stores import open_store
 from xzarr3.xarray.backend import open_dataset
