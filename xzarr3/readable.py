@@ -21,7 +21,7 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.sharding import Shard
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import SelectionError, one_of, short_traceback
+from xzarr3.errors import SelectionError, one_of, printable, short_traceback
 from xzarr3.formats import Format
 from xzarr3.grid import ChunkLengths, Grid, as_lengths
 from xzarr3.io.indexers import Indexer, Parse
@@ -104,6 +104,11 @@ class ReadableArray(Named, ABC):
     @abstractmethod
     def __dask_tokenize__(self) -> object:
         """What dask names the array by."""
+
+    @property
+    def place(self) -> str:
+        """Its name and its store, for errors and descriptions."""
+        return f"{printable(self.name)} of {self.store}"
 
     @property
     @abstractmethod

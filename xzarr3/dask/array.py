@@ -31,7 +31,7 @@ from xzarr3.dask.slicing import Along, Part, Selections, every, extent, to_read
 from xzarr3.errors import StoreError
 from xzarr3.grid import Edges, Steps
 from xzarr3.io.selection import basic_selection
-from xzarr3.joined.array import JoinedArray, place
+from xzarr3.joined.array import JoinedArray
 from xzarr3.readable import ReadableArray
 
 _WORKED_OUT = ("dask", "_chunks", "_name")  # Attributes of a dask array that are computed on demand.
@@ -42,7 +42,7 @@ def read_block(array: ReadableArray, parts: tuple[Part, ...]) -> AnyArray:
     """Read the values of one block."""
     if any(extent(part)[1] > size for part, size in zip(parts, array.shape, strict=True)):
         raise StoreError(
-            f"array {place(array)} has shape {array.shape} now and was larger when its dask array was made; "
+            f"array {array.place} has shape {array.shape} now and was larger when its dask array was made; "
             "make the dask array again"
         )
     return array.read_selected(basic_selection(parts, array.shape), threads=threads_of(array))

@@ -22,7 +22,7 @@ from xzarr3.display.report import Page
 from xzarr3.display.shown import Description, Shown
 from xzarr3.display.units import counted, size
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import ArgumentError, printable
+from xzarr3.errors import ArgumentError
 from xzarr3.formats import V3, Format
 from xzarr3.grid import Edges, Grid, RectilinearGrid, RegularGrid, Steps
 from xzarr3.grid.along import Run, merged_runs
@@ -126,6 +126,11 @@ class JoinedArray(ReadableArray, Shown):
         return self.sources[0].array.path
 
     @property
+    def place(self) -> str:
+        """The first place and how many there are, for errors and descriptions."""
+        return f"{counted(len(self.sources), 'array')} from {self.sources[0].array.place} on"
+
+    @property
     def attrs(self) -> Mapping[str, Any]:
         """The attributes of the first array, without those that no longer hold for converted values."""
         return MappingProxyType(dict(self.metadata.attributes))
@@ -186,7 +191,7 @@ class JoinedArray(ReadableArray, Shown):
         ]
         bounds = itertools.pairwise(self.joint.bounds)
         each = [
-            (f"{start:,} to {stop:,}", place(source.array))
+            (f"{start:,} to {stop:,}", source.array.place)
             for source, (start, stop) in itertools.islice(zip(self.sources, bounds, strict=True), _SHOWN)
         ]
         left = len(self.sources) - len(each)
@@ -271,13 +276,6 @@ class JoinedArray(ReadableArray, Shown):
         return explain(self, selection, fields, threads)
 
 
-def place(array: Any) -> str:
-    """Where an array is, for errors and descriptions."""
-    if isinstance(array, JoinedArray):
-        return f"{array!r} from {place(array.sources[0].array)} on"
-    return f"{printable(array.name)} of {array.store}"
-
-
 def joined(
     sources: Sequence[Source],
     axis: int,
@@ -315,7 +313,7 @@ def joined(
             a != b for at, (a, b) in enumerate(zip(shape, shapes[0], strict=True)) if at != axis
         ):
             raise ArgumentError(
-                f"{place(source.array)} has shape {source.array.shape}, {place(first)} has {first.shape}; "
+                f"{source.array.place} has shape {source.array.shape}, {first.place} has {first.shape}; "
                 f"arrays that are joined along dimension {axis} have the same other lengths"
             )
     lengths = [shape[axis] for shape in shapes]
@@ -419,7 +417,7 @@ def _common_type(sources: Sequence[Source]) -> ZDType:
             return parse_dtype(common)
     (one, source), (other, another), *_ = distinct.items()
     raise ArgumentError(
-        f"{place(source.array)} has dtype {one}, {place(another.array)} has {other}; no dtype holds the "
+        f"{source.array.place} has dtype {one}, {another.array.place} has {other}; no dtype holds the "
         "values of both exactly; store one of them anew in the dtype of the other, as xzarr3.copy() does"
     )
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from xzarr3.display.picture import picture
 from xzarr3.display.report import Page, Table
 from xzarr3.display.units import counted, size
 from xzarr3.io.explain import NUMBERS, Explanation
 from xzarr3.io.selection import Fields
-from xzarr3.joined.array import JoinedArray, place
 from xzarr3.joined.split import Piece, Selected
 from xzarr3.parallel import parallel_map
+
+if TYPE_CHECKING:
+    from xzarr3.joined.array import JoinedArray
 
 _SHOWN = 20  # Most sources, and most stored units, that are printed.
 
@@ -61,7 +64,7 @@ def explain(
 
     def of_source(piece: Piece) -> tuple[str, Explanation]:
         source = array.sources[piece.at].array
-        return place(source), source.explain_selected(piece.selection, fields, threads)
+        return source.place, source.explain_selected(piece.selection, fields, threads)
 
     plan = array.plan_selected(selection)
     found = parallel_map(of_source, array.joint.split(selection), max(array.waiting, 1))

@@ -17,7 +17,7 @@ from xarray import Variable, conventions
 from xzarr3._types import AnyArray
 from xzarr3.conventions.fill_value_attribute import follows_version_2, to_fill_value_attribute
 from xzarr3.errors import ArgumentError, DataTypeValidationError, shorten
-from xzarr3.joined.array import Source, place
+from xzarr3.joined.array import Source
 from xzarr3.readable import ReadableArray
 from xzarr3.xarray.exact import encode_values
 from xzarr3.xarray.recode import STANDARD, UNITS
@@ -137,7 +137,7 @@ def _differ(
     name: str, key: str, arrays: Sequence[Any], found: Sequence[Mapping[str, Any]], other: int, advice: str
 ) -> ArgumentError:
     one, another = (
-        f"{place(arrays[at])} has {f'{key} {shorten(found[at][key])}' if key in found[at] else f'no {key}'}"
+        f"{arrays[at].place} has {f'{key} {shorten(found[at][key])}' if key in found[at] else f'no {key}'}"
         for at in (0, other)
     )
     return ArgumentError(f"variable {name!r} cannot be joined: {one}, {another}; {advice}")
@@ -249,4 +249,4 @@ def _common_times(
 def _retimed(
     name: str, array: Any, attributes: Mapping[str, Any], target: Mapping[str, Any], dtype: str
 ) -> Source:
-    return Source(array, Retimed(name, place(array), attributes, target, dtype), np.dtype(dtype))
+    return Source(array, Retimed(name, array.place, attributes, target, dtype), np.dtype(dtype))

@@ -17,7 +17,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.errors import ArgumentError, MetadataError, did_you_mean, listed
 from xzarr3.formats.base import is_array
-from xzarr3.joined.array import JoinedArray, joined, place
+from xzarr3.joined.array import JoinedArray, joined
 from xzarr3.joined.document import recipe_of
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.parallel import parallel_map
@@ -204,8 +204,8 @@ def _variable(
     for array in column:
         if (array.dimension_names or (None,) * array.ndim) != names:
             raise ArgumentError(
-                f"variable {name!r} has the dimensions {array.dimension_names} in {place(array)} and {names} "
-                f"in {place(first)}; store one of them anew, or pass drop_variables=[{name!r}]"
+                f"variable {name!r} has the dimensions {array.dimension_names} in {array.place} and {names} "
+                f"in {first.place}; store one of them anew, or pass drop_variables=[{name!r}]"
             )
     sources, attributes = alike(name, column, owners)
     if how == "stack":
@@ -232,8 +232,8 @@ def _check_shape(name: str, array: Any, first: Any) -> None:
     one, other = ((each.shape, each.dimension_names or ()) for each in (array, first))
     if one != other:
         raise ArgumentError(
-            f"variable {name!r} has shape {one[0]} and dimensions {one[1]} in {place(array)}, {other[0]} and "
-            f"{other[1]} in {place(first)}; the whole has it once; leave it out with "
+            f"variable {name!r} has shape {one[0]} and dimensions {one[1]} in {array.place}, {other[0]} and "
+            f"{other[1]} in {first.place}; the whole has it once; leave it out with "
             f"drop_variables=[{name!r}]"
         )
 
@@ -246,7 +246,7 @@ def _check_values(name: str, array: Any, first: Any, here: AnyArray, there: AnyA
         at = np.unravel_index(int(differs.argmax()), differs.shape)
         where = f"at {[*map(int, at)]} " if at else ""
         raise ArgumentError(
-            f"variable {name!r} has other values in {place(array)} than in {place(first)}: {where}{here[at]} "
+            f"variable {name!r} has other values in {array.place} than in {first.place}: {where}{here[at]} "
             f"and {there[at]}; the whole has it once; leave it out with drop_variables=[{name!r}]"
         )
 
@@ -265,7 +265,7 @@ def _check_labels(array: JoinedArray, values: AnyArray) -> None:
         at = int(np.argmin(max(ordered, key=np.count_nonzero))) + 1
         one = next(number for number, stop in enumerate(bounds[1:]) if at < stop)
         raise ArgumentError(
-            f"label {labels[at]} of {array.basename!r}, the first of {place(array.sources[one].array)}, "
+            f"label {labels[at]} of {array.basename!r}, the first of {array.sources[one].array.place}, "
             f"follows {labels[at - 1]} of the store before it; give the stores in the order of their labels "
             "and without overlap, or pass check_labels=False"
         )
@@ -297,7 +297,7 @@ def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
             continue
         for array, each in zip(column, labels, strict=True):
             if not len(each):
-                raise ArgumentError(f"{place(array)} has no labels; leave its store out")
+                raise ArgumentError(f"{array.place} has no labels; leave its store out")
         order[name] = [each[0] for each in labels]
     if not order and (len(nodes) > 1 or not names):
         raise ArgumentError(

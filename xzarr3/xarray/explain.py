@@ -23,7 +23,7 @@ from xzarr3.display.report import Page, Report, Table
 from xzarr3.io.explain import NUMBERS, Explanation, KeptIndexes, explain
 from xzarr3.io.pointwise import Selected
 from xzarr3.io.selection import basic_selection
-from xzarr3.joined.array import JoinedArray, place
+from xzarr3.joined.array import JoinedArray
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
 from xzarr3.xarray.lazy import LazyArray
@@ -50,7 +50,7 @@ def reads_of(array: object, selection: Selected, *, named: bool = False) -> Iter
         for piece in array.joint.split(selection):
             yield from reads_of(array.sources[piece.at].array, piece.selection, named=True)
     elif isinstance(array, Array):
-        yield Read(array, selection, place(array) if named else array.name)
+        yield Read(array, selection, array.place if named else array.name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, ArgumentTypeError, did_you_mean, short_traceback
 from xzarr3.groups import Group
-from xzarr3.joined.array import JoinedArray, joined, place
+from xzarr3.joined.array import JoinedArray, joined
 from xzarr3.joined.document import Place, Recipe, is_document, read, recipe_of
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.options import Missing
@@ -222,7 +222,7 @@ def _arrays(how: str, arrays: Sequence[Any], dim: str | int | None, axis: int) -
     for array in arrays:
         if array.dimension_names != names:
             raise ArgumentError(
-                f"{place(array)} has the dimensions {array.dimension_names}, {place(first)} has {names}; "
+                f"{array.place} has the dimensions {array.dimension_names}, {first.place} has {names}; "
                 "arrays that are joined have the same"
             )
     sources, attributes = alike(first.basename, arrays, mask=False)
@@ -247,6 +247,6 @@ def _axis(array: ReadableArray, dim: str | int | None) -> int:
         return int(dim) % array.ndim
     near = did_you_mean(dim, [name for name in names if name]) if isinstance(dim, str) else ""
     raise ArgumentError(
-        f"dim={dim!r} is no dimension of {place(array)}, which has {names or array.ndim}"
+        f"dim={dim!r} is no dimension of {array.place}, which has {names or array.ndim}"
         + (f"; {near}" if near else "; xzarr3.stack() joins along a new one")
     )
