@@ -179,6 +179,10 @@ def _planned(
     """A new array that is not stored yet, and its values, if any: converted, or a dask array or an array."""
     _check_known(options)
     data, names, described = _unwrapped(data, path)
+    if "dask_array" in sys.modules:
+        from xzarr3.dask.creating import with_graph
+
+        data = with_graph(data)
     if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):
         options["dimension_names"] = _given(options.get("dimension_names"), names)
     options["attributes"] = _given(options.get("attributes"), described)

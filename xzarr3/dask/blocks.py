@@ -147,8 +147,9 @@ def check_dask() -> None:
     """
     if getattr(da, "ARRAY_EXPR_ENABLED", False):
         raise NotImplementedError(
-            "dask.config has 'array.query-planning': True; dask's arrays then cannot be read from a store or "
-            "written to one; set it to False before dask.array is imported"
+            "dask.config has 'array.query-planning': True; its arrays cannot be read from a store or written "
+            "to one; set it to False before dask.array is imported, or use the package dask-array, whose "
+            "arrays xzarr3 takes since version 0.1"
         )
 
 

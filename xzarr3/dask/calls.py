@@ -18,6 +18,7 @@ class _GraphKnownError(Exception):
 
 def calls(arrays: Sequence[DaskArray], functions: Collection[Callable[..., Any]]) -> Iterator[Call]:
     """The calls of some functions, with their arguments, in the graph that computes arrays together."""
+    from dask._task_spec import DataNode, convert_legacy_graph
     from dask.base import compute
     from dask.optimization import cull
 
@@ -31,8 +32,10 @@ def calls(arrays: Sequence[DaskArray], functions: Collection[Callable[..., Any]]
     with suppress(_GraphKnownError):
         compute(*arrays, scheduler=keep, traverse=False)
     for tasks in needed:
-        for node in tasks.values():
-            yield from _calls_of(node, functions, {})
+        graph = convert_legacy_graph(tasks)
+        data = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
+        for node in graph.values():
+            yield from _calls_of(node, functions, data)
 
 
 def _calls_of(

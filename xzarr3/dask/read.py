@@ -19,6 +19,7 @@ from xzarr3.api import open_array
 from xzarr3.arrays import Array
 from xzarr3.dask.array import in_blocks, read_block
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
+from xzarr3.dask.expressions import are_default, read_as_expression
 from xzarr3.errors import short_traceback
 from xzarr3.joined.array import JoinedArray
 from xzarr3.options import Missing, check_missing
@@ -81,6 +82,9 @@ def from_zarr(
 
     Notes
     -----
+    Where arrays of the package ``dask-array`` are the default, after ``dask_array.xarray.register()``, the
+    result is one of these.
+
     The name is derived from the location of the array, its documents, and what this process has written to
     the array since it was first named here. So it is the same in every process, and changes with the shape,
     the attributes and the encoding. If another process changes a chunk and no document, the name stays the
@@ -113,6 +117,9 @@ def from_zarr(
         other.missing = check_missing(missing)
         array = other
     blocks = asked_blocks(array, chunks)
+    if are_default():
+        found: da.Array = read_as_expression(array, blocks, name)
+        return found
     prefix = f"read-zarr-{label(array)}"
     name = f"{prefix}-{tokenize(array, repr(blocks))}" if name is None else name
     return in_blocks(read_block, array, array.dtype, array.shape, blocks, prefix, name)

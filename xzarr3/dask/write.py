@@ -16,6 +16,7 @@ from dask.base import get_scheduler
 from xzarr3.arrays import Array
 from xzarr3.dask.bars import check_shown
 from xzarr3.dask.bars import compute as compute_shown
+from xzarr3.dask.expressions import is_expression, with_graph
 from xzarr3.dask.plan import BlockWrite, plan_writes
 from xzarr3.dask.sources import array_at, is_array
 from xzarr3.errors import ArgumentTypeError, SelectionError, StoreCapabilityError, short_traceback
@@ -101,7 +102,7 @@ def store(
 
 def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
     """The jobs that a call of :func:`store` asks for."""
-    if isinstance(sources, da.Array):
+    if isinstance(sources, da.Array) or is_expression(sources):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]
     elif hasattr(sources, "__array__"):
         raise ArgumentTypeError(
@@ -110,7 +111,7 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
         )
     elif is_array(targets):  # list() of an array would read all of it.
         targets = [targets]
-    sources, targets = list(sources), [*map(_writable, targets)]
+    sources, targets = [*map(with_graph, sources)], [*map(_writable, targets)]
     wanted = [...] * len(sources) if regions is None else list(regions)
     if len(sources) == len(wanted) == 1 and isinstance(wanted[0], list):
         wanted = wanted[0]  # As in dask.array.store, which takes a list of regions for a single source.

@@ -190,7 +190,9 @@ def explain_lazy(variables: Mapping[Hashable, Variable]) -> LazyExplanation:
     for name, variable in variables.items():
         data: Any = variable._data
         if is_duck_dask_array(data):
-            in_dask[name] = data
+            from xzarr3.dask.expressions import with_graph
+
+            in_dask[name] = with_graph(data)
         else:
             held.setdefault(id(data), (data, []))[1].append(name)
     for data, sharing in held.values():
@@ -255,9 +257,10 @@ def dask_reads(arrays: Sequence[DaskArray]) -> Iterator[Read]:
     from dask.array.core import getter, getter_inline, getter_nofancy
 
     from xzarr3.dask.calls import calls
+    from xzarr3.dask.expressions import getters
     from xzarr3.dask.layers import Reader
 
-    for _, (source, parts, *_) in calls(arrays, (getter, getter_inline, getter_nofancy)):
+    for _, (source, parts, *_) in calls(arrays, (getter, getter_inline, getter_nofancy, *getters())):
         data = source.source if isinstance(source, Reader) else source
         array = data.array if isinstance(data, LazyArray) else data
         if isinstance(array, ReadableArray):

@@ -6,6 +6,7 @@ This module accesses no store.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -100,26 +101,41 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
         check_group_path(place)
         dataset = node.to_dataset(inherit=asked.write_inherited_coords or node is data)
         nodes[relative] = DatasetNode(
-            place, dataset, replace(asked, encoding=asked.encoding.get(node.path) or {})
+            place, _with_graphs(dataset), replace(asked, encoding=asked.encoding.get(node.path) or {})
         )
     return nodes
 
 
 def as_dataset(data: Dataset | DataArray) -> Dataset:
     if isinstance(data, Dataset):
-        return data
+        return _with_graphs(data)
     if not isinstance(data, DataArray):
         raise ArgumentTypeError(
             f"not a dataset: {type(data).__name__}; accepted: xarray.Dataset, xarray.DataArray, "
             "xarray.DataTree; store a plain array with xzarr3.create_array(store, data=...)"
         )
     if data.name is not None and data.name not in data.coords and data.name not in data.dims:
-        return data.to_dataset()
+        return _with_graphs(data.to_dataset())
     # xarray.open_dataarray finds an array without a usable name under these names.
     dataset = data.to_dataset(name=DATAARRAY_VARIABLE)
     if data.name is not None:
         dataset.attrs[DATAARRAY_NAME] = data.name
-    return dataset
+    return _with_graphs(dataset)
+
+
+def _with_graphs(dataset: Dataset) -> Dataset:
+    """The dataset with dask arrays for those of the package ``dask-array``."""
+    if "dask_array" not in sys.modules:
+        return dataset
+    from xzarr3.dask.expressions import is_expression, with_graph
+
+    found = {
+        name: Variable(each.dims, with_graph(each._data), each.attrs, each.encoding, fastpath=True)
+        for name, each in dataset.variables.items()
+        if is_expression(each._data)
+    }
+    coordinates = {name: found.pop(name) for name in [*found] if name in dataset.coords}
+    return dataset.assign_coords(coordinates).assign(found)
 
 
 @dataclass(frozen=True, eq=False)
