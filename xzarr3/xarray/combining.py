@@ -163,7 +163,7 @@ def _to_join(how: str, node: Any, arrays: Mapping[str, Any], dim: str) -> set[st
         raise ArgumentError(
             f"dim={dim!r} is a dimension of {listed(sorted(found))}; xzarr3.concat() joins along it"
         )
-    return {name for name in arrays if name == dim or name not in _coordinates(arrays)}
+    return (arrays.keys() - _coordinates(arrays)) | (arrays.keys() & {dim})
 
 
 def _members(node: Any, leave_out: frozenset[str]) -> dict[str, Any]:
@@ -275,7 +275,10 @@ def _check_labels(array: JoinedArray, values: AnyArray) -> None:
 
 
 def _equal(one: AnyArray, other: AnyArray) -> bool:
-    return one.shape == other.shape and one.dtype.kind == other.dtype.kind and not unequal(one, other).any()
+    """Whether labels are the same, but for rounding."""
+    if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
+        return False
+    return not unequal(one, other).any() or is_near(one, other)
 
 
 def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:

@@ -163,13 +163,8 @@ def opened(
     def located(source: Any) -> Any:
         if isinstance(source, (ReadableArray, Group, JoinedGroup)) or is_document(source):
             return source
-        if isinstance(source, Place):
-            return (
-                source.store
-                if is_document(source.store)
-                else (open_store(source.store, storage_options), source.path)
-            )
-        return open_store(source, storage_options), path
+        place, below = source if isinstance(source, Place) else (source, path)
+        return place if is_document(place) else (open_store(place, storage_options), below)
 
     def found_in(source: Any) -> Any:
         if isinstance(source, tuple):
@@ -191,6 +186,7 @@ def join(
     storage_options: Mapping[str, Any] | None,
     options: dict[str, Any],
 ) -> Joined:
+    """What :func:`concat` and :func:`stack` return; ``options`` are their other arguments."""
     if isinstance(sources, (str, os.PathLike, Mapping)) or not isinstance(sources, Iterable):
         raise ArgumentTypeError(f"not a sequence of stores: {type(sources).__name__}; give a list")
     given = [*sources]
@@ -217,6 +213,7 @@ def join(
 
 
 def _arrays(how: str, arrays: Sequence[Any], dim: str | int | None, axis: int) -> JoinedArray:
+    """Join arrays along a dimension, or along a new one at ``axis``."""
     first = arrays[0]
     names = first.dimension_names
     for array in arrays:
@@ -240,6 +237,7 @@ def _arrays(how: str, arrays: Sequence[Any], dim: str | int | None, axis: int) -
 
 
 def _axis(array: ReadableArray, dim: str | int | None) -> int:
+    """The number of a dimension."""
     names = array.dimension_names or ()
     if isinstance(dim, str) and dim in names:
         return names.index(dim)
