@@ -113,6 +113,11 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return self.meta.data_type.filled((), self.meta.fill_value)
 
     @cached_property
+    def price(self) -> Price:
+        """The cost of requests and bytes at the store."""
+        return Price.of(self.store, self.meta.chain)
+
+    @cached_property
     def largest_value(self) -> int:
         """Most bytes that a stored unit may have."""
         return self.meta.chain.largest_stored
@@ -135,8 +140,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
 
     def plan(self, selection: tuple[DimChoice, ...] | Points) -> ReadPlan:
         """The plan of a read or write of this selection."""
-        price = Price.of(self.store, self.meta.chain)
-        return ReadPlan(selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, price)
+        return ReadPlan(selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, self.price)
 
     def threads(self, plan: ReadPlan, most: int | None, *, writes: bool = False) -> int:
         """Number of threads for a read or a write.

@@ -20,6 +20,7 @@ from xzarr3.io import native, rows
 from xzarr3.io.fetch import AHEAD, Row, Table
 from xzarr3.io.native import ABSENT, LEFT, Call, Layout, Left, Numbers
 from xzarr3.io.plan import ReadPlan
+from xzarr3.io.selection import Points
 from xzarr3.parallel import is_wanted
 from xzarr3.stores.local import system
 from xzarr3.tracing.counters import process
@@ -186,12 +187,12 @@ def does(engine: Engine, plan: ReadPlan) -> bool:
 
 def _has_many_ranges(plan: ReadPlan) -> bool:
     """Whether a part of few uncompressed chunks lies in many places, each of which is read by itself."""
-    if math.prod(plan.shape) < MANY:
+    if math.prod(plan.shape) < MANY or not plan.chain_of(plan.grid.largest).is_plain:
+        return False
+    if not isinstance(plan.selection, Points) and all(along[0].whole for along in plan.parts):
         return False
     chain, units = next(plan.batches())
     unit = next(iter(units))
-    if not chain.is_plain or all(unit.whole):
-        return False
     return plan.chunks * len(Table(plan, chain).requests(unit.inner) or ()) >= MANY
 
 
