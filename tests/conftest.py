@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from _skips import fail_if_unknown
 from hypothesis import HealthCheck, settings
 
 from xzarr3 import LocalStore, MemoryStore, Store
+from xzarr3.commit import lease
 from xzarr3.io import native, native_read, native_write
 
 pytest.register_assert_rewrite("_conformance", "_unprivileged")
@@ -89,6 +90,14 @@ native_read.FEW = native_read.FEW_INNER = native_write.FEW = 1
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; children would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_lease_is_renewed_after_a_test() -> Iterator[None]:
+    """A lease that a test could not remove causes no requests during others, which count them."""
+    yield
+    for kept in [*lease._kept]:
+        lease._drop(kept)
 
 
 @pytest.fixture

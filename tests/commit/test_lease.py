@@ -413,6 +413,27 @@ def test_a_live_append_is_not_robbed_however_long_it_takes(world: World, store: 
     assert contents(store).keys() == {"zarr.json", "c/0", "c/1"}
 
 
+def test_a_lease_that_was_stored_before_an_error_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(MemoryStore):
+        breaks = True
+
+        def put(self, key: str, *args: Any, **options: Any) -> Any:
+            done: Any = super().put(key, *args, **options)
+            if self.breaks:
+                self.breaks = False
+                raise StoreError("the disk is gone")
+            return done
+
+    monkeypatch.setattr(lease, "PATIENCE", 0.1)
+    store = Broken()
+    taken = Lease(store, lease_key(""), "replace")
+    with pytest.raises(StoreError, match="the disk is gone"):
+        taken.take()
+    assert taken.has_ended
+    wait_until(lambda: not contents(store))
+    assert Lease(store, lease_key(""), "replace").take()
+
+
 def test_who_took_a_lease_away_cannot_be_overtaken_by_the_one_who_had_it(world: World) -> None:
     """The first one had looked at its lease, and stopped before it stored the document."""
     store = MemoryStore()

@@ -314,20 +314,21 @@ class Lease:
         )
         _live.add(self.owner)  # before other threads can see the lease
         _live.discard(before)
-        taken = False
         try:
             taken = self._taken(until)
         except StoreCapabilityError:
+            _live.discard(self.owner)
             raise
         except BaseException:
-            taken = True  # the lease may have been created, or may still be: keep it to release it
+            _live.discard(self.owner)  # it has ended: the lease may have been created, and is then released
+            self._pid = os.getpid()
+            _keep(self)
             raise
-        finally:
-            if taken:
-                self._pid = os.getpid()
-                _keep(self)
-            else:
-                _live.discard(self.owner)
+        if taken:
+            self._pid = os.getpid()
+            _keep(self)
+        else:
+            _live.discard(self.owner)
         return taken
 
     def _taken(self, until: float | None) -> bool:
@@ -542,18 +543,20 @@ class Lease:
         StoreError
             If it could not be removed; that is tried again until this process ends.
         """
-        if self._pid != os.getpid():  # a forked child holds no lease
-            return
         _drop(self)
         try:
             with self._renewing:
-                self._erase()
+                if self._pid != os.getpid():  # a forked child holds no lease
+                    return
+                try:
+                    self._erase()
+                except StoreError:
+                    _keep(self)
+                    raise
+                finally:
+                    self._proven = -2 * PATIENCE  # other threads may take the lease from now on
                 self._pid = 0
-        except StoreError:
-            _keep(self)
-            raise
         finally:
-            self._proven = -2 * PATIENCE  # other threads may take the lease from now on
             # after the removal, which could otherwise hit the lease of a thread that took it
             _live.discard(self.owner)
 
