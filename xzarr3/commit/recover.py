@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 import warnings
 from collections.abc import Mapping
@@ -364,7 +365,8 @@ def _is_abandoned(folder: str) -> bool:
     """Whether no directory below this one has changed for :data:`ABANDONED` seconds."""
     limit = time.time() - ABANDONED
     with contextlib.suppress(FileNotFoundError):  # another process is at work here
-        return all(os.lstat(below).st_mtime <= limit for below, _, _ in os.walk(folder))
+        found = (os.lstat(below) for below, _, _ in os.walk(folder))
+        return all(stat.S_ISDIR(info.st_mode) and info.st_mtime <= limit for info in found)  # no planted link
     return False
 
 
