@@ -354,39 +354,20 @@ class Array(ReadableArray, Node):
         """Key of a stored unit, given its coordinates in the grid."""
         return self.engine.key(self._check_coords(coords))
 
-    def read_selected(
-        self,
-        selection: tuple[DimChoice, ...] | Points,
-        fields: Fields | None = None,
-        *,
-        out: AnyArray | None = None,
-        threads: int | None = None,
-    ) -> AnyArray:
-        """Read a selection that has been worked out; see :meth:`get`."""
-        plan = self.engine.plan(selection)
-        if out is not None:
-            self._check_out(out, plan.shape, fields)
-        result = np.empty(plan.shape, self.dtype) if out is None or fields is not None else out
+    def _read_into(self, result: AnyArray, plan: ReadPlan, threads: int | None, *, is_own: bool) -> None:
+        """Read what a plan selects into ``result``; ``is_own`` if nobody else has it yet."""
         buffer = plan.buffer_for(result)
         absent: list[tuple[int, ...]] | None = None if self.missing == "fill" else []
-        leaves = result is not out
 
         def read() -> int:
             if absent:  # From an earlier attempt: the read is repeated.
                 absent.clear()
-            return self.engine.read(plan, buffer, asked_threads(threads), absent, leaves=leaves)
+            return self.engine.read(plan, buffer, asked_threads(threads), absent, leaves=is_own)
 
-        read_steadily(self, read, plan.number, leaves=leaves)
+        read_steadily(self, read, plan.number, leaves=is_own)
         if absent:
             report(self, plan.number, absent)
         plan.hand_over(buffer, result)
-        if fields is None:
-            return result
-        if out is None:
-            chosen: AnyArray = result[fields]
-            return chosen
-        out[...] = result[fields]
-        return out
 
     # Writing
 

@@ -120,7 +120,6 @@ class ReadableArray(Named, ABC):
         """The grid of the stored units: shards, or chunks without shards."""
         return self.metadata.chunk_grid
 
-    @abstractmethod
     def read_selected(
         self,
         selection: tuple[DimChoice, ...] | Points,
@@ -130,6 +129,22 @@ class ReadableArray(Named, ABC):
         threads: int | None = None,
     ) -> AnyArray:
         """Read a selection that has been worked out; see :meth:`get`."""
+        plan = self.plan_selected(selection)
+        if out is not None:
+            self._check_out(out, plan.shape, fields)
+        result = np.empty(plan.shape, self.dtype) if out is None or fields is not None else out
+        self._read_into(result, plan, threads, is_own=result is not out)
+        if fields is None:
+            return result
+        if out is None:
+            chosen: AnyArray = result[fields]
+            return chosen
+        out[...] = result[fields]
+        return out
+
+    @abstractmethod
+    def _read_into(self, result: AnyArray, plan: ReadPlan, threads: int | None, *, is_own: bool) -> None:
+        """Read what a plan selects into ``result``; ``is_own`` if nobody else has it yet."""
 
     @abstractmethod
     def plan_selected(self, selection: tuple[DimChoice, ...] | Points) -> ReadPlan:

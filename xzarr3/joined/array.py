@@ -218,31 +218,13 @@ class JoinedArray(ReadableArray, Shown):
 
     # Reading
 
-    def read_selected(
-        self,
-        selection: tuple[DimChoice, ...] | Points,
-        fields: Fields | None = None,
-        *,
-        out: AnyArray | None = None,
-        threads: int | None = None,
-    ) -> AnyArray:
-        """Read a selection that has been worked out; see :meth:`get`."""
-        shape = self.plan_selected(selection).shape
-        if out is not None:
-            self._check_out(out, shape, fields)
-        result = np.empty(shape, self.dtype) if out is None or fields is not None else out
-        pieces = [*self.joint.split(selection)]
+    def _read_into(self, result: AnyArray, plan: ReadPlan, threads: int | None, *, is_own: bool) -> None:
+        """Read what a plan selects into ``result``; ``is_own`` makes no difference."""
+        pieces = [*self.joint.split(plan.selection)]
         at_once = min(threads or self.waiting, self.waiting, len(pieces))
         if at_once > 1:  # Of the threads that may wait, each piece has its share.
             threads = max(1, (threads or self.waiting) // at_once)
         parallel_map(partial(self._read, result, threads), pieces, at_once)
-        if fields is None:
-            return result
-        if out is None:
-            chosen: AnyArray = result[fields]
-            return chosen
-        out[...] = result[fields]
-        return out
 
     def _read(self, result: AnyArray, threads: int | None, piece: Piece) -> None:
         """Read what one source has of a selection into its place."""
