@@ -295,6 +295,11 @@ class CodecChain:
             raise ChunkDecodeError(str(error), codec=self._serializer.name) from error
 
     @cached_property
+    def everything(self) -> tuple[slice, ...]:
+        """The index of all elements of a chunk."""
+        return tuple([slice(0, length, 1) for length in self.spec.shape])
+
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         """Strides in bytes of a chunk whose elements lie in C order."""
         strides, distance = [], self.spec.dtype.itemsize

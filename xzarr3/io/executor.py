@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from xzarr3.codecs.pipeline import COPY_RATE, CodecChain
 from xzarr3.errors import ChunkError
 from xzarr3.io.fetch import Price
 from xzarr3.io.plan import Batch, ReadPlan
-from xzarr3.io.projection import ChunkProjection, Slices
+from xzarr3.io.projection import Slices
 from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
 from xzarr3.io.write import UnitWriter
@@ -39,8 +39,8 @@ _LOCKED = 12.5  # Microseconds that each chunk holds Python's lock.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
 
-class Runs:
-    """The units of one read or write. Its threads take them in runs.
+class _Runs:
+    """The units of one read or write, for several threads that take them in runs.
 
     Parameters
     ----------
@@ -51,27 +51,19 @@ class Runs:
     """
 
     def __init__(self, batches: Iterator[Batch], number: int, threads: int) -> None:
-        size = _MAX_RUN if threads <= 1 else max(1, min(_MAX_RUN, number // (4 * threads)))
-        self._runs = _runs(batches, size)
-        self._threads = max(threads, 1)
+        self._runs = _runs(batches, max(1, min(_MAX_RUN, number // (4 * threads))))
         self._lock = threading.Lock()
 
-    def take(self) -> tuple[CodecChain, list[ChunkProjection]] | None:
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._take, None)
+
+    def _take(self) -> Batch | None:
         """The next run of units of one shape, and their codecs; None after the last run."""
         with self._lock:
             return next(self._runs, None) if is_wanted() else None
 
-    def share(self, worker: Callable[[], int], pool: Pool = cores, *, leaves: bool = False) -> int:
-        """Run ``worker`` on the threads until no units are left; returns the sum of its results.
 
-        All workers have ended when this returns or raises, except after Ctrl-C with ``leaves``.
-        """
-        if self._threads == 1:
-            return worker()
-        return sum(run_on_threads(worker, self._threads, pool, leaves=leaves))
-
-
-def _runs(batches: Iterator[Batch], size: int) -> Iterator[tuple[CodecChain, list[ChunkProjection]]]:
+def _runs(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
     for chain, units in batches:
         while run := list(itertools.islice(units, size)):
             yield chain, run
@@ -201,12 +193,32 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         units, number, missing = self._left(plan, native_read(self, plan, out), threads, absent)
         if not number:
             return missing
-        runs = Runs(units, number, min(self.threads(plan, threads), number))
-        return missing + runs.share(
-            lambda: UnitReader(self, plan, out, runs, absent, threads).run(),
-            self.pool,
+        return missing + self._share(
+            lambda batches: UnitReader(self, plan, out, batches, absent, threads).run(),
+            units,
+            number,
+            self.threads(plan, threads),
             leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
         )
+
+    def _share(
+        self,
+        work: Callable[[Iterable[Batch]], int],
+        units: Iterator[Batch],
+        number: int,
+        threads: int,
+        *,
+        leaves: bool = False,
+    ) -> int:
+        """Let threads work until no units are left; returns the sum of what ``work`` returns.
+
+        All have ended when this returns or raises, except after Ctrl-C with ``leaves``.
+        """
+        threads = min(threads, number)
+        if threads <= 1:
+            return work(units)
+        runs = _Runs(units, number, threads)
+        return sum(run_on_threads(lambda: work(runs), threads, self.pool, leaves=leaves))
 
     @for_array(lambda engine: engine)
     def _left(
@@ -283,9 +295,9 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         native = None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty)
         units, number, _ = self._left(plan, native, threads)
         if number:
-            runs = Runs(units, number, min(self.threads(plan, threads, writes=True), number))
-            given = keep_empty, fields
-            runs.share(lambda: UnitWriter(self, plan.addressing, *given).run(runs, source), self.pool)
+            writer = UnitWriter(self, plan.addressing, keep_empty, fields)
+            most = self.threads(plan, threads, writes=True)
+            self._share(lambda batches: writer.run(batches, source), units, number, most)
 
     def clear(self, coords: tuple[int, ...], inner: tuple[slice, ...], *, keep_empty: bool) -> None:
         """Set a part of a stored unit to the fill value."""

@@ -168,19 +168,20 @@ class Table:
 
     def __init__(self, plan: ReadPlan, chain: CodecChain) -> None:
         self._addressing, self._price, self._shard = plan.addressing, plan.price, chain.shard
-        self._chunk = chain if chain.shard is None else chain.shard.inner
-        same = plan.addressing.same
-        self._parts = _kept(same, self._parts_of)
-        self.requests = _kept(same, self._requests)
-        """The requests for a part of a chunk that is in no shard; None to read it whole."""
-        self.wanted = _kept(same, self._divided)
-        """The inner chunks of a shard that hold the wanted elements."""
+        self._chunk, same = chain, plan.addressing.same
+        if chain.shard is None:
+            self.requests = _kept(same, self._requests)
+            """The requests for a part of a chunk that is in no shard; None to read it whole."""
+        else:
+            self._chunk, self._parts = chain.shard.inner, _kept(same, self._parts_of)
+            self.wanted = _kept(same, self._divided)
+            """The inner chunks of a shard that hold the wanted elements."""
 
     def _parts_of(self, inner: Inner) -> list[Row] | None:
         return parts_of(self._chunk, self._addressing, inner, self._price) if self._chunk.is_plain else None
 
     def _requests(self, inner: Inner) -> list[Request] | None:
-        rows = self._parts(inner)
+        rows = self._parts_of(inner)
         return None if rows is None else requests(rows, self._price)
 
     def _divided(self, inner: Inner) -> InnerChunks:
@@ -253,8 +254,8 @@ def parts_of(chain: CodecChain, addressing: Slices, inner: Inner, price: Price) 
     if isinstance(addressing, Pointwise) and not addressing.others and len(inner[0]) == 1:
         first = sum(int(inner[at][0]) * strides[axis] for at, axis in enumerate(addressing.axes))
         found = [_row((first, itemsize, (), inner, ..., Layout((1,), (itemsize,), None)))]
-    elif all(isinstance(chosen, slice) for chosen in inner):
-        if all(chosen == slice(0, n, 1) for chosen, n in zip(inner, spec.shape, strict=True)):
+    elif not [chosen for chosen in inner if not isinstance(chosen, slice)]:
+        if inner == chain.everything:
             return None
         found = _boxes(inner, strides, itemsize, price)
     elif nbytes > _LARGEST:

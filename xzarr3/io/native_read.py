@@ -175,11 +175,11 @@ def native_read(engine: Engine, plan: ReadPlan, out: AnyArray) -> NativeRead | N
 def does(engine: Engine, plan: ReadPlan) -> bool:
     """Whether native code carries out a plan. It then reads the index of each shard, and keeps none."""
     chain, shard = engine.meta.chain, engine.meta.chain.shard
-    if not engine.store.traits.plain_files or max(engine.meta.shape, default=0) > _LONGEST:
-        return False
-    if not engine.has_joined_keys:
+    if not engine.store.traits.plain_files:
         return False
     if plan.chunks < (FEW if shard is None else FEW_INNER) and not _has_many_ranges(plan):
+        return False
+    if not engine.has_joined_keys or max(engine.meta.shape, default=0) > _LONGEST:
         return False
     known = [chain] if shard is None else [shard.inner, shard.index_chain]
     return None not in map(native.reading.of, known)
@@ -187,7 +187,10 @@ def does(engine: Engine, plan: ReadPlan) -> bool:
 
 def _has_many_ranges(plan: ReadPlan) -> bool:
     """Whether a part of few uncompressed chunks lies in many places, each of which is read by itself."""
-    if math.prod(plan.shape) < MANY or not plan.chain_of(plan.grid.largest).is_plain:
+    most = math.prod(plan.buffer_shape)  # An element is a range at most, and neighbours in a row are one.
+    if not isinstance(plan.selection, Points) and plan.selection and plan.selection[-1].step == 1:
+        most = math.prod(plan.buffer_shape[:-1]) * len(plan.parts[-1])
+    if most < MANY or not plan.chain_of(plan.grid.largest).is_plain:
         return False
     if not isinstance(plan.selection, Points) and all(along[0].whole for along in plan.parts):
         return False

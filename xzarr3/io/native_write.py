@@ -77,11 +77,11 @@ class NativeWrite:
         store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
         spec = chain.spec
         traits = store.traits
+        if plan.number * (1 if shard is None else shard.number) < FEW:
+            return None
         if loaded() is None or not HAS_OFD or not traits.plain_files or spec.nbytes > LARGEST:
             return None
         if traits.durable or traits.conditional != "processes":
-            return None
-        if plan.number * (1 if shard is None else shard.number) < FEW:
             return None
         if type(plan.addressing) is not Slices or source.dtype != spec.dtype:
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
@@ -33,11 +33,11 @@ from xzarr3.io.projection import (
     projections,
     touched,
 )
-from xzarr3.io.selection import DimChoice, DimSelection, Points
+from xzarr3.io.selection import DimChoice, DimIndices, Points
 
 _MANY = 64  # Elements along a dimension; fewer are divided in the time of counting their chunks.
 
-Batch: TypeAlias = tuple[CodecChain, Iterator[ChunkProjection]]
+Batch: TypeAlias = tuple[CodecChain, Iterable[ChunkProjection]]
 """Units of one shape, and the codecs bound to it."""
 
 
@@ -76,7 +76,7 @@ class ReadPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The way in which ``inner`` describes the wanted elements of a unit."""
         if isinstance(self.selection, Points):
             return Pointwise(self.selection.axes, len(self.array_shape))
-        return Slices() if all(isinstance(chosen, DimSelection) for chosen in self.selection) else Mesh()
+        return Mesh() if DimIndices in map(type, self.selection) else Slices()
 
     # The result
 
@@ -106,6 +106,8 @@ class ReadPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
             view = np.moveaxis(result, range(at, at + ndim), range(ndim))
             directions = _directions(self.selection.others)
             return view[(*(slice(None),) * ndim, *directions)] if ndim or self.selection.others else view
+        if not [chosen for chosen in self.selection if chosen.drop or chosen.reverse]:
+            return result
         dropped = [np.newaxis if chosen.drop else slice(None) for chosen in self.selection]
         aligned: AnyArray = result[(*dropped, ...)]
         if True in [chosen.reverse for chosen in self.selection]:

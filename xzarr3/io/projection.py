@@ -96,9 +96,14 @@ def touched(selected: DimChoice, axis: Steps | Edges) -> int | None:
 
 def dimension_parts(selected: DimSelection, length: int, size: int) -> list[AxisProjection]:
     """Divide the selection along a dimension of ``size`` elements among chunks of ``length`` elements."""
-    if selected.count == 0:
+    first, step, count = selected.start, selected.step, selected.count
+    if count == 0:
         return []
-    first, step, stop = selected.start, selected.step, selected.stop
+    stop, index = first + (count - 1) * step + 1, first // length
+    low = index * length
+    if stop <= low + length:  # Fast path: all lie in one chunk.
+        inner, whole = slice(first - low, stop - low, step), count == min(length, size - low)
+        return [_axis_projection((index, str(index), inner, slice(0, count), whole))]
     parts: list[AxisProjection] = []
     done = 0
     while first < stop:
@@ -141,6 +146,8 @@ def projections(parts: Sequence[Sequence[AxisProjection]]) -> Iterator[ChunkProj
     """The chunk projections that these axis projections combine to, in C order."""
     if not all(parts):
         return iter(())
+    if max(map(len, parts)) == 1:  # Fast path: one chunk.
+        return iter((chunk_projection(zip(*[along[0] for along in parts], strict=True)),))
     # One product for each field is faster than one product of the parts, which would need unpacking.
     columns = zip(*(zip(*along, strict=True) for along in parts), strict=True)
     return map(chunk_projection, zip(*itertools.starmap(itertools.product, columns), strict=True))

@@ -6,9 +6,8 @@ The thread resolves a unit into rows, and reads, decodes and places one row afte
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +19,7 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.io.fetch import InnerChunks, Request, Row, Table, fetched
-from xzarr3.io.plan import ReadPlan
+from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
 from xzarr3.io.shards import Opened, forget_index, open_shard
 from xzarr3.parallel import available_threads, is_shared, is_wanted
@@ -28,7 +27,7 @@ from xzarr3.stores.values import BytesValue, OversizedError, Scratch, Value, ste
 from xzarr3.tracing.counters import add, for_array, process
 
 if TYPE_CHECKING:
-    from xzarr3.io.executor import Engine, Runs
+    from xzarr3.io.executor import Engine
 
 _KEPT_SCRATCH = 2**25  # Bytes
 _ATTEMPTS = 3  # Attempts to read a shard that another writer keeps replacing.
@@ -41,15 +40,16 @@ class _Local(threading.local):
 _local = _Local()
 
 
-@contextlib.contextmanager
-def leased() -> Iterator[Scratch]:
-    """Memory of this thread to read values into. A nested call, from a codec or store, gets other memory."""
-    scratch, _local.scratch = _local.scratch or Scratch(), None
-    try:
-        yield scratch
-    finally:
-        if len(scratch.memory) <= _KEPT_SCRATCH:
-            _local.scratch = scratch
+class ThreadScratch:
+    """Memory of this thread to read values into. A nested use, by a codec or store, gets other memory."""
+
+    def __enter__(self) -> Scratch:
+        self._scratch, _local.scratch = _local.scratch or Scratch(), None
+        return self._scratch
+
+    def __exit__(self, *error: object) -> None:
+        if len(self._scratch.memory) <= _KEPT_SCRATCH:
+            _local.scratch = self._scratch
 
 
 class _Place(Scratch):
@@ -68,8 +68,8 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
     plan : ReadPlan
     out : ndarray
         Gets the elements; has the shape of the plan's buffer.
-    runs : Runs
-        Supplies the units.
+    batches : iterable of Batch
+        The units.
     absent : list, optional
         Gets the coordinates of the absent units.
     threads : int, optional
@@ -79,7 +79,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
     engine: Engine
     plan: ReadPlan
     out: AnyArray
-    runs: Runs
+    batches: Iterable[Batch]
     absent: list[tuple[int, ...]] | None
     threads: int | None
 
@@ -88,14 +88,14 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
         """Read units until none are left; returns the number of absent ones."""
         self._slices = type(self.plan.addressing) is Slices
         missing = 0
-        with leased() as self._scratch:
-            while run := self.runs.take():
-                missing += self._run(*run)
+        with ThreadScratch() as self._scratch:
+            for chain, units in self.batches:
+                missing += self._batch(chain, units)
         if missing and process.collectors:
             add({"chunks_absent": missing})
         return missing
 
-    def _run(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
+    def _batch(self, chain: CodecChain, units: Iterable[ChunkProjection]) -> int:
         """Read units of one shape; returns the number of absent ones."""
         engine, out, missing = self.engine, self.out, 0
         key_prefix, join = engine.key_prefix, engine.separator.join

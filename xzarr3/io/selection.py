@@ -31,6 +31,7 @@ Selection: TypeAlias = "BasicIndex | Fields | ArrayIndex | tuple[BasicIndex | Fi
 
 _BASIC = "integers, slices and one Ellipsis"
 _ANY = "integers, slices, one Ellipsis, and arrays of integers or of truth values"
+_SIMPLE = frozenset({int, slice})
 
 
 class DimSelection(msgspec.Struct, frozen=True):
@@ -217,8 +218,11 @@ def numpy_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice,
     >>> numpy_selection(([4, 0], [1, 1]), (5, 3)).shape
     (2,)
     """
-    # Fast path: most selections have no array.
-    if not any(map(_is_array, selection if isinstance(selection, tuple) else (selection,))):
+    # Fast path: most selections have an integer or a slice for each dimension, and others no array.
+    given = selection if isinstance(selection, tuple) else (selection,)
+    if len(given) == len(shape) and _SIMPLE.issuperset(map(type, given)):
+        return tuple(map(select_dimension, cast("Sequence[int | slice]", given), shape, itertools.count()))
+    if not any(map(_is_array, given)):
         return basic_selection(selection, shape)
     indices = _with_arrays(selection, shape)
     arrays = [axis for axis, index in enumerate(indices) if isinstance(index, np.ndarray)]
@@ -227,7 +231,6 @@ def numpy_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice,
         return _product(indices, shape)
     together = [axis for axis, index in enumerate(indices) if not isinstance(index, slice)]
     # As in numpy, an Ellipsis separates index arrays even where it stands for no dimension.
-    given = selection if isinstance(selection, tuple) else (selection,)
     apart = [isinstance(index, slice) or index is ... for index in given]
     adjacent = all(apart) or not any(apart[apart.index(False) : len(apart) - apart[::-1].index(False)])
     return _points(indices, shape, together, together[0] if adjacent else 0)

@@ -7,6 +7,7 @@ starts no threads and knows nothing of selections.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,8 +18,9 @@ from xzarr3.codecs.base import ChunkSpec
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import ChunkDecodeError, ChunkError
+from xzarr3.io.plan import Batch
 from xzarr3.io.projection import Inner, Slices
-from xzarr3.io.read import leased
+from xzarr3.io.read import ThreadScratch
 from xzarr3.io.shards import forget_index
 from xzarr3.parallel import is_wanted
 from xzarr3.stores.base import update
@@ -27,7 +29,7 @@ from xzarr3.stores.values import UNCHANGED, OversizedError, Unchanged
 from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
-    from xzarr3.io.executor import Engine, Runs
+    from xzarr3.io.executor import Engine
 
 
 class UnitWriter(msgspec.Struct, frozen=True, eq=False):
@@ -50,10 +52,9 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
     fields: tuple[str, ...] = ()
 
     @for_array(lambda writer: writer.engine)
-    def run(self, runs: Runs, source: AnyArray) -> int:
+    def run(self, batches: Iterable[Batch], source: AnyArray) -> int:
         """Write units until none are left, each with its part of ``source``; returns 0."""
-        while run := runs.take():
-            chain, units = run
+        for chain, units in batches:
             for unit in units:
                 if not is_wanted():
                     break
@@ -101,7 +102,7 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
             return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
 
         try:
-            with leased() as scratch:
+            with ThreadScratch() as scratch:
                 update(self.engine.store, key, change, into=scratch, limit=self.engine.largest_value)
         except OversizedError as error:
             raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
