@@ -132,3 +132,31 @@ def run_small(work: Callable[..., object], *arguments: str | int, seconds: float
     command = [sys.executable, "-c", f"{program}; work(*{arguments!r})"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def killed_at_call(call: int, act: Callable[[], object]) -> int:
+    """Run ``act`` in a child that is killed at this call of a function; returns how many it made."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        be_child()
+        made = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal made
+            made += event == "call"
+            if made == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.setprofile(count)
+        try:
+            act()
+        finally:
+            sys.setprofile(None)
+            os.write(writing, str(made).encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        said = told.read()
+    os.waitpid(child, 0)
+    return int(said or 0)

@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from xzarr3.xarray import open_dataset, open_datatree, open_zarr, to_zarr
     from xzarr3.xarray.joining import concat, stack
     from xzarr3.xarray.mfdataset import open_mfdataset
+    from xzarr3.xarray.rolling import drop
 
 __version__ = "0.1.0"
 
@@ -118,7 +119,7 @@ __all__ = [
     "Store", "StoreCapabilityError", "StoreError", "StoreOptionError", "StorePermissionError",
     "UnknownExtensionError", "UnknownNameError", "WrapperStore", "Xzarr3Error", "ZarrFormat",
     "ZipStore", "advise", "array", "check", "concat", "config", "consolidate_metadata", "copy",
-    "create_array", "create_group", "diff", "empty", "empty_like", "from_array", "from_zarr", "full",
+    "create_array", "create_group", "diff", "drop", "empty", "empty_like", "from_array", "from_zarr", "full",
     "full_like", "group", "load", "ones", "ones_like", "open", "open_array", "open_consolidated",
     "open_dataset", "open_datatree", "open_group", "open_mfdataset", "open_store", "open_zarr",
     "recover", "register_chunk_key_encoding", "register_storage_transformer", "save", "save_array",
@@ -166,6 +167,7 @@ _FROM = {
     "xzarr3.xarray": ("open_dataset", "open_datatree", "open_zarr", "to_zarr"),
     "xzarr3.xarray.joining": ("concat", "stack"),
     "xzarr3.xarray.mfdataset": ("open_mfdataset",),
+    "xzarr3.xarray.rolling": ("drop",),
 }
 _LAZY = {name: module for module, names in _FROM.items() for name in names}
 

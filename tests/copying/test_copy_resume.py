@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 from _conformance import contents
 from _killed import MortalStore, forget_process, holding, killed_everywhere, left
-from _processes import be_child
+from _processes import killed_at_call
 from _slow import slow
 
 import xzarr3
@@ -95,34 +93,6 @@ def test_killed_at_every_change(
         assert len(worked) == number, "a finished copy was copied"
 
 
-def _killed_at(call: int, act: Callable[[], object]) -> int:
-    """Run ``act`` in a child that is killed at this call of a function; returns how many it made."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        be_child()
-        made = 0
-
-        def count(frame: object, event: str, argument: object) -> None:
-            nonlocal made
-            made += event == "call"
-            if made == call:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.setprofile(count)
-        try:
-            act()
-        finally:
-            sys.setprofile(None)
-            os.write(writing, str(made).encode())
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as told:
-        said = told.read()
-    os.waitpid(child, 0)
-    return int(said or 0)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize(("chunks", "memory"), [((5, 2), None), ((10, 1), 64)], ids=["direct", "between"])
@@ -134,13 +104,13 @@ def test_killed_at_random_points_in_a_directory(
     before = source(LocalStore(tmp_path / "source"))
     xzarr3.copy(before, tmp_path / "whole", **options)
     whole = contents(LocalStore(tmp_path / "whole"))
-    calls = _killed_at(-1, lambda: xzarr3.copy(before, tmp_path / "counted", resume=True, **options))
+    calls = killed_at_call(-1, lambda: xzarr3.copy(before, tmp_path / "counted", resume=True, **options))
     chosen = random.Random(3)
     for number in range(5):
         target = tmp_path / str(number)
         for _ in range(chosen.randint(1, 3)):
             act = lambda target=target: xzarr3.copy(before, target, resume=True, **options)  # noqa: E731
-            _killed_at(chosen.randrange(calls), act)
+            killed_at_call(chosen.randrange(calls), act)
             document = target / "zarr.json"
             if document.exists():  # Whoever finds it finds all.
                 assert contents(LocalStore(target)).items() >= whole.items()

@@ -10,6 +10,7 @@ first and come last, so no reader sees the node with arrays of another version.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -25,6 +26,7 @@ from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
 from xzarr3.stores import LocalStore
 from xzarr3.stores.local.files import discard, failed, make
+from xzarr3.stores.local.system import sync_folder
 
 
 class Directory(Transaction):
@@ -185,6 +187,20 @@ class StagedFolder(LocalStore):
                 "failed, or another writer removed them after a day; repeat the write"
             )
         super().put(key, pieces)
+
+    def adopt(self, key: str, path: str) -> bool:
+        """Give a file of another folder a second name, that of a key here; false if that is not possible."""
+        try:
+            if not stat.S_ISREG(os.lstat(path).st_mode) or not os.path.isdir(self.root):
+                return False
+            name = self._path(key)
+            self._enter(key, name, make=True)
+            os.link(path, name)
+            if self.fsync:
+                sync_folder(os.path.dirname(name))
+        except OSError:  # The system has no links, or the file has as many as it can have.
+            return False
+        return True
 
 
 def _names(root: str, prefix: str) -> set[str]:

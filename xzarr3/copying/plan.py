@@ -115,7 +115,7 @@ def planned(
     path = normal_path(path)
     format = _format(node, store, path, zarr_format)
     check_new_path(path, format)
-    nodes = _nodes_below(node)
+    nodes = nodes_below(node)
     for each in nodes.values():
         _check_apart(each, store, path)
     is_held = isinstance(node, JoinedGroup) or (isinstance(node, Group) and node.consolidated)
@@ -142,7 +142,7 @@ def _format(node: Source, store: Store, path: str, zarr_format: ZarrFormat | Non
     return format
 
 
-def _nodes_below(node: Source) -> dict[str, Source]:
+def nodes_below(node: Source) -> dict[str, Source]:
     """A node and all nodes below it, by relative path.
 
     Raises

@@ -231,6 +231,20 @@ class Edges(msgspec.Struct, frozen=True, dict=True):
             merged_runs([*self.runs, *((value, count) for value, count in added if value and count)])
         )
 
+    def after(self, number: int) -> Edges:
+        """The chunks without the first ``number`` elements.
+
+        Examples
+        --------
+        >>> Edges(((31, 1), (28, 1), (31, 2))).after(41).runs
+        ((18, 1), (31, 2))
+        """
+        first = self.index(number)
+        runs = [(self.start(first + 1) - number, 1)]
+        for (value, _), begin, end in zip(self.runs, self._firsts, self._firsts[1:], strict=False):
+            runs.append((value, end - max(begin, first + 1)))
+        return Edges(merged_runs((value, count) for value, count in runs if count > 0))
+
     def paired(self) -> Edges:
         """The dimension in chunks that each join two neighbours.
 
