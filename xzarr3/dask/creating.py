@@ -9,8 +9,8 @@ import dask.array as da
 
 from xzarr3.arrays import Array
 from xzarr3.dask.expressions import with_graph
+from xzarr3.dask.forks import forks_of
 from xzarr3.dask.sources import reads_below
-from xzarr3.dask.write import check_scheduler
 from xzarr3.dask.write import store as store_blocks
 from xzarr3.errors import ArgumentError, MetadataError
 from xzarr3.stores import Store
@@ -36,7 +36,7 @@ def block_lengths(source: da.Array, path: str) -> tuple[int, ...]:
 
 def check_writable(store: Store, path: str, sources: Sequence[da.Array], *, overwrite: bool) -> None:
     """Raise if the blocks of dask arrays cannot be written at a path, or below it."""
-    check_scheduler(store)
+    forks_of(store)
     if overwrite and store.traits.visible == "at commit" and any(reads_below(sources, store, path)):
         raise ArgumentError(
             f"the values are computed from '/{path}' of {store}, which would be erased before they are read; "

@@ -24,6 +24,7 @@ from xzarr3.arrays import Array
 from xzarr3.dask.blocks import Regions, check_dask, writing_label
 from xzarr3.dask.done import done_tiles
 from xzarr3.dask.ending import Gate, Writing
+from xzarr3.dask.forks import Forks, forks_of
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.sources import Place, ReadLocations
 from xzarr3.dask.tasks import Sink, Tile, write_block, write_tile
@@ -36,6 +37,7 @@ from xzarr3.errors import (
     ArgumentTypeError,
     LargeWriteWarning,
     SelectionError,
+    StoreCapabilityError,
     levels_to_caller,
     printable,
     shorten,
@@ -134,8 +136,31 @@ class Writes:
     def __init__(self, jobs: Sequence[_TiledWrite]) -> None:
         self._jobs = jobs
 
-    def delayed(self, then: Callable[[], None] | None = None) -> Writing:
-        """A Delayed that writes everything when it is computed, and calls ``then`` at the end."""
+    def forks(self, scheduler: Any = None) -> Forks | None:
+        """What a scheduler that runs tasks in other processes writes to in place of a session; else None.
+
+        Raises
+        ------
+        StoreCapabilityError
+            If the scheduler would write to a transaction that has no forks, or not for these jobs.
+        """
+        stores = {id(job.target.store): job.target.store for job in self._jobs}
+        found = [*filter(None, (forks_of(store, scheduler) for store in stores.values()))]
+        shared = next((job.target for job in self._jobs if job.follows), None)
+        if found and (len(found) > 1 or shared is not None):
+            what = "several sessions" if shared is None else f"parts of the same chunks of '{shared.name}'"
+            raise StoreCapabilityError(
+                f"one call writes to {what} of Icechunk, and the scheduler of dask runs tasks in other "
+                "processes, which do not see what others write; make it several calls, or pass "
+                "scheduler='threads'"
+            )
+        return found[0] if found else None
+
+    def delayed(self, then: Callable[[], None] | None = None, forks: Forks | None = None) -> Writing:
+        """A Delayed that writes everything when it is computed, and calls ``then`` at the end.
+
+        Its result is what ``forks`` are to merge.
+        """
         gate = Gate()
         layers: dict[str, Any] = {}
         dependencies: dict[str, set[str]] = {}
@@ -153,7 +178,7 @@ class Writes:
             layers.update(graph.layers)
             dependencies.update(graph.dependencies)
             after = [waiting([earlier]) for earlier in job.follows]
-            layers[job.name] = job.layer(gate, after)
+            layers[job.name] = job.layer(gate, after, forks)
             dependencies[job.name] = {*after, *job.source.__dask_layers__()}
         name = waiting(written, then)
         return Writing(name, HighLevelGraph(layers, dependencies))
@@ -230,9 +255,10 @@ class _TiledWrite:
     def _done(self) -> Container[Tile]:
         return done_tiles(self.target, self.regions) if self._resumes else ()
 
-    def layer(self, gate: Gate, after: Sequence[str]) -> Any:
+    def layer(self, gate: Gate, after: Sequence[str], forks: Forks | None) -> Any:
         """The layer that writes the tiles after the tasks ``after``, each the last of its layer."""
-        source, sink = self.source, Sink(self.target, gate)
+        in_session = forks is not None and self.target.store is forks.store
+        source, sink = self.source, Sink(self.target, gate, forks if in_session else None)
         if not self.aligned:
             write = partial(write_tile, sink)
             return Tiles(self.name, source.name, self.axes, self.starts, write, self._done, after)

@@ -9,19 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import dask.array as da
-import dask.local
-import dask.threaded
-from dask.base import get_scheduler
 
 from xzarr3.arrays import Array
 from xzarr3.dask.bars import check_shown
 from xzarr3.dask.bars import compute as compute_shown
 from xzarr3.dask.expressions import is_expression, with_graph
-from xzarr3.dask.plan import BlockWrite, plan_writes
+from xzarr3.dask.forks import Forks
+from xzarr3.dask.plan import BlockWrite, Writes, plan_writes
 from xzarr3.dask.sources import array_at, is_array
-from xzarr3.errors import ArgumentTypeError, SelectionError, StoreCapabilityError, short_traceback
+from xzarr3.errors import ArgumentTypeError, SelectionError, short_traceback
 from xzarr3.nodes.node import locate_node
-from xzarr3.stores import Store
 
 
 @short_traceback
@@ -82,7 +79,7 @@ def store(
     TypeError
         If a source is not a dask array, or a target not an array of this library or of zarr-python.
     StoreCapabilityError
-        If the scheduler would write to a transaction from other processes.
+        If the scheduler would write to a transaction from other processes. To an Icechunk session they can.
 
     Examples
     --------
@@ -94,10 +91,18 @@ def store(
     """
     check_shown(progress)
     jobs = _paired(sources, targets, regions)
-    for job in jobs if compute else ():
-        check_scheduler(getattr(job.target, "store", None), kwargs.get("scheduler"))
-    delayed = plan_writes(jobs, scheduler=kwargs.get("scheduler")).delayed()
-    return compute_shown(delayed, progress, **kwargs) if compute else delayed
+    writes = plan_writes(jobs, scheduler=kwargs.get("scheduler"))
+    if not compute:
+        return writes.delayed()
+    compute_writes(writes, progress, writes.forks(kwargs.get("scheduler")), **kwargs)
+    return None
+
+
+def compute_writes(writes: Writes, progress: bool, forks: Forks | None, **options: Any) -> None:
+    """Write planned jobs, and take over what other processes wrote to forks; `options` are for dask."""
+    written = compute_shown(writes.delayed(forks=forks), progress, **options)
+    if forks is not None:
+        forks.merge(written)
 
 
 def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
@@ -129,20 +134,3 @@ def _writable(target: Any) -> Any:
         return target
     store, path = locate_node(target, "")
     return array_at(store, path, read_only=store.read_only)
-
-
-def check_scheduler(store: Store | None, scheduler: Any = None) -> None:
-    """Raise if a scheduler would write to a transaction from other processes.
-
-    Raises
-    ------
-    StoreCapabilityError
-    """
-    if store is None or store.traits.visible != "at commit":
-        return
-    if get_scheduler(scheduler=scheduler) not in (None, dask.threaded.get, dask.local.get_sync):
-        raise StoreCapabilityError(
-            f"{store} can be written by this process only, and the scheduler of dask runs tasks in others; "
-            "pass scheduler='threads', in to_zarr as chunkmanager_store_kwargs={'scheduler': 'threads'}, or "
-            "set it with dask.config.set"
-        )

@@ -14,6 +14,7 @@ from typing import Any
 from dask._task_spec import Task, TaskRef
 
 from xzarr3.dask.ending import Gate
+from xzarr3.dask.forks import merged
 from xzarr3.dask.layers import LazyLayer
 from xzarr3.dask.tasks import Tile
 from xzarr3.dask.tiles import AxisTiles, Cut
@@ -181,13 +182,15 @@ class Done(LazyLayer):
         return weights
 
 
-def all_done(*written: object) -> None:
-    """Do nothing but depend on the writes given."""
+def all_done(*written: bytes | None) -> bytes | None:
+    """Depend on the writes given; returns the forks that they wrote to as one, if they did."""
+    return merged(written)
 
 
-def _end(then: Callable[[], None] | None, *written: object) -> None:
+def _end(then: Callable[[], None] | None, *written: bytes | None) -> bytes | None:
     if then is not None:
         then()
+    return merged(written)
 
 
 def _described(axis: AxisTiles, start: int) -> list[tuple[slice, tuple[Cut, ...], tuple[int, ...]]]:

@@ -233,8 +233,7 @@ class IcechunkStore(ForeignStore):
       session.
     - Threads of one process may write to one session. Partial writes of one chunk wait for each other.
     - Other processes can read a session made with ``repo.readonly_session``. A writable session stays in its
-      process: chunks that another process writes to a copy, also to one made with ``session.fork()``, would
-      have to be merged by hand. So write with threads (``scheduler="threads"``).
+      process. Dask tasks in other processes write to forks of it, which are merged into it at the end.
     - Consolidated metadata are not written; a session has all documents at hand.
 
     Values do not change while they are read, except by writes to the same session. So shards are read in
@@ -253,6 +252,7 @@ class IcechunkStore(ForeignStore):
         session = self._layer.session
         self._snapshot: str | None = session.snapshot_id if session.read_only else None
         self._is_lost_in_copies = not session.read_only
+        self._fork: Any = None
         changes = {"visible": "at commit", "tells_changes": session.read_only}
         self.traits = msgspec.structs.replace(self.traits, **changes)
 
@@ -260,6 +260,11 @@ class IcechunkStore(ForeignStore):
         session = self._layer.session
         where = f"snapshot {session.snapshot_id}"
         return where if session.branch is None else f"session of branch '{session.branch}' on {where}"
+
+    @property
+    def snapshot(self) -> str:
+        """The id of the snapshot that the session began with; that of its commit once it is committed."""
+        return str(self._layer.session.snapshot_id)
 
     @property
     def identity(self) -> object:
@@ -270,10 +275,39 @@ class IcechunkStore(ForeignStore):
         return [self._snapshot] * len(keys)
 
     def check_writable(self) -> None:
+        if self._layer.session.read_only and not self._is_copy:
+            since = "" if self.read_only else " since its session was committed"
+            advice = "write to a new session, as repo.writable_session(...) makes, or to the repository"
+            raise errors.ReadOnlyError(f"{self} is read-only{since}; {advice}")
         super().check_writable()
-        if self._layer.session.read_only:
-            advice = "write to a new session, as repo.writable_session(...) makes"
-            raise errors.ReadOnlyError(f"{self} is read-only since its session was committed; {advice}")
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether other processes can write to forks of the session."""
+        return self._layer is self.foreign and not (self._is_copy or self._layer.session.read_only)
+
+    @classmethod
+    def forked(cls, fork: bytes) -> IcechunkStore:
+        """The store of a fork in another process, which :meth:`fork` sends back."""
+        session = pickle.loads(fork)
+        store = cls(session.store)
+        store._fork = session
+        return store
+
+    def fork(self) -> bytes:
+        """The pickled form of a fork of the session, which knows what the session holds now."""
+        try:
+            return pickle.dumps(self._fork or self._layer.session.fork(), 5)
+        except Exception as error:
+            failure = f"forking it raised {type(error).__name__}: {error}; {ForeignStore._advice}"
+            raise StoreError(f"{self} cannot be written by other processes: {failure}") from error
+
+    def merge(self, fork: bytes) -> None:
+        """Take over what was written to a fork of the session."""
+        try:
+            undisturbed(lambda: self._layer.session.merge(pickle.loads(fork)))
+        except Exception as error:
+            raise StoreError(f"cannot merge into {self}: {type(error).__name__}: {error}") from error
 
     def _is_around(self, store: object) -> bool:
         # A session makes a new store object each time.

@@ -20,8 +20,8 @@ Mode: TypeAlias = Literal["r", "r+", "a"]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\\w")
 _ACCEPTED = (
-    "a path, a URL, a Store, a dict of str to bytes, a store, group or array of zarr-python, the store of an "
-    "Icechunk session, a store of obstore, a mapper or file system of fsspec"
+    "a path, a URL, a Store, a dict of str to bytes, a store, group or array of zarr-python, a repository or "
+    "a session of Icechunk, a store of obstore, a mapper or file system of fsspec"
 )
 
 
@@ -44,10 +44,12 @@ def open_store(
 
         A ``dict``, or another mutable mapping, of str to bytes holds the values itself. Also accepted are
         stores of obstore, mappers and file systems of fsspec, paths of universal_pathlib, and stores derived
-        from zarr-python's ``Store``: its own, and the store of an Icechunk session. Functions that open or
-        create nodes take zarr-python's ``StorePath``, ``Group`` and ``Array`` too, as a store with a path.
+        from zarr-python's ``Store``: its own, and the store of an Icechunk session. A repository of Icechunk
+        is read as it is now, until it is opened again. Functions that open or create nodes take zarr-python's
+        ``StorePath``, ``Group`` and ``Array`` too, as a store with a path.
     storage_options : mapping, optional
-        Further arguments of the store: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
+        Further arguments of the store: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ... Of an
+        Icechunk repository ``branch``, by default ``"main"``, ``tag`` or ``snapshot``.
     mode : {"r", "r+", "a"}
         For a zip: ``"r+"`` opens it for additions, and ``"a"`` creates it if it does not exist. It is
         complete once its store is closed. Other stores ignore `mode`; they can be written if they permit it.
@@ -115,6 +117,10 @@ def _open(store: StoreLike, options: dict[str, Any], mode: Mode) -> Store:
         return _open_location(str(store), {**store.storage_options, **options}, mode)
     if isinstance(store, (str, os.PathLike)) and "upath" not in packages:
         return _open_location(os.fspath(store), options, mode)
+    if "icechunk" in packages and is_repository(store):
+        from xzarr3.stores.icechunk import reading
+
+        return reading(store, options)
     found = store if isinstance(store, Store) else _open_object(store, packages)
     if found is None:
         raise errors.ArgumentTypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
@@ -139,6 +145,30 @@ def _open_object(store: Any, packages: set[str]) -> Store | None:
     from xzarr3.stores.foreign import store_of
 
     return store_of(store)
+
+
+def is_repository(store: object) -> bool:
+    """Whether an object is an ``icechunk.Repository``."""
+    return any(kind.__module__ == "icechunk.repository" for kind in type(store).__mro__)
+
+
+def with_version(
+    store: StoreLike, storage_options: Mapping[str, Any] | None, **versions: Any
+) -> Mapping[str, Any] | None:
+    """The options of a store, with what is not None of ``branch``, ``tag`` and ``snapshot`` of a repository.
+
+    Raises
+    ------
+    ArgumentError
+        If one is given for something else than a repository.
+    """
+    given = {name: value for name, value in versions.items() if value is not None}
+    if given and not is_repository(store):
+        raise errors.ArgumentError(
+            f"{listed(given)} given with a {type(store).__name__}; only an icechunk.Repository has branches "
+            "and commits; pass the repository, or leave them out"
+        )
+    return {**(storage_options or {}), **given} if given else storage_options
 
 
 def _package(cls: type) -> str:

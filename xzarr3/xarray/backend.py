@@ -43,7 +43,7 @@ from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.node import locate_node
 from xzarr3.options import Missing
 from xzarr3.stores import Store, StoreLike
-from xzarr3.stores.open import was_made
+from xzarr3.stores.open import was_made, with_version
 from xzarr3.xarray import chunked, unreadable
 from xzarr3.xarray.joining import open_joined
 from xzarr3.xarray.lazy import LazyArray, read_ahead
@@ -59,6 +59,7 @@ from xzarr3.xarray.variables import (
     names_of,
 )
 
+_VERSIONS = ("branch", "tag", "snapshot")
 _DOCUMENTS = ("zarr.json", ".zgroup", ".zmetadata")
 
 
@@ -83,7 +84,8 @@ def open_dataset(
         blocks of about its option ``array.chunk-size``, of whole stored units where that is possible.
     **options
         Further options of :func:`xarray.open_dataset` and of this engine, such as ``drop_variables``,
-        ``keep_variables``, ``consolidated``, ``storage_options`` and ``missing``.
+        ``keep_variables``, ``consolidated``, ``storage_options`` and ``missing``; and ``branch``, ``tag`` or
+        ``snapshot`` of an ``icechunk.Repository``.
 
     Examples
     --------
@@ -141,7 +143,9 @@ def _opened(
         store = cast("JoinedGroup", open_joined(cast("str", store), *asked))
     if isinstance(store, JoinedGroup):
         return function(store, group=group, engine=Xzarr3BackendEntrypoint, chunks=chunks, **options)
-    opened, path = locate_node(store, group or "", options.pop("storage_options", None))
+    version = {name: options.pop(name, None) for name in _VERSIONS}
+    place_options = with_version(store, options.pop("storage_options", None), **version)
+    opened, path = locate_node(store, group or "", place_options)
     # xarray names dask's tasks after a path's modification time; the token of a store shows more changes.
     place: Any = opened if opened.traits.tells_changes else _UnwatchedStore(opened)
     if path:
@@ -182,6 +186,9 @@ class _Options:
     keep_variables: str | Iterable[str] | None = None
     group_chunks: bool = False
     on_unreadable: Literal["keep", "raise"] = "keep"
+    branch: str | None = None
+    tag: str | None = None
+    snapshot: str | None = None
 
     def __post_init__(self) -> None:
         if self.on_unreadable not in ("keep", "raise"):
@@ -290,6 +297,8 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             What to do about an array with an unknown codec or data type, or with a document that is not
             valid. By default it becomes a variable that raises the error when it is computed, with a warning;
             ``ds.xzarr3.unreadable`` tells of all of them.
+        branch, tag, snapshot : str, optional
+            What to read of an ``icechunk.Repository``; by default the newest commit of branch ``main``.
 
         Raises
         ------
@@ -453,7 +462,9 @@ def _open(filename_or_obj: StoreLike | _UnwatchedStore | JoinedGroup, chosen: _O
             raise NodeNotFoundError(f"no group {chosen.group!r} in {filename_or_obj!r}; it has arrays only")
         return filename_or_obj
     place = filename_or_obj.store if isinstance(filename_or_obj, _UnwatchedStore) else filename_or_obj
-    opened, path = locate_node(place, (chosen.group or "").strip("/"), chosen.storage_options)
+    version = {name: getattr(chosen, name) for name in _VERSIONS}
+    place_options = with_version(place, chosen.storage_options, **version)
+    opened, path = locate_node(place, (chosen.group or "").strip("/"), place_options)
     try:
         return open_group(
             opened,

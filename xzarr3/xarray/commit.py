@@ -158,13 +158,17 @@ class Commit:
             written = PlannedArray(array.basename, change.data, change.metadata, self._keep_empty)
             self._add(array.path, written, replaced=True)
             return
-        kind = Growing if change.grows else Array
         store = self._append.reserve(array).store if change.grows else self.store
-        target = kind(
-            store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
+        past_end = change.grows and not self._append.shapes_come_first
+        target = (Growing if past_end else Array)(
+            store if past_end else self.store,
+            array.path,
+            change.metadata,
+            format=self.format,
+            write_empty_chunks=self._keep_empty,
         )
         if isinstance(target, Growing):
-            target.grown_from = (change.metadata if self._append.shapes_come_first else array).shape
+            target.grown_from = array.shape
         self._write(BlockWrite(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
@@ -319,14 +323,15 @@ class Commit:
         self._writing.__exit__(type(error), error, error.__traceback__)
         self._append.discard(error)
 
-    def group(self) -> Group:
-        """The group that was written."""
+    def group(self, store: Store | None = None) -> Group:
+        """The group that was written, in another store if one is given that shows it."""
+        store = self.store if store is None else store
         if self._group is None:
-            return self._placed[0].group(self.store)
+            return self._placed[0].group(store)
         meta = self._group.group.metadata
         attributes = meta.attributes if self._group.attributes is None else self._group.attributes
         now = replace(meta, attributes=attributes, consolidated=None)
-        return Group(self.store, self.path, now, format=self.format, use_consolidated=False)
+        return Group(store, self.path, now, format=self.format, use_consolidated=False)
 
 
 def commits(plans: Sequence[Plan]) -> list[Commit]:

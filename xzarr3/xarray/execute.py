@@ -15,9 +15,8 @@ import dask.threaded
 from dask.base import get_scheduler
 from dask.delayed import Delayed
 
-from xzarr3.dask.bars import compute
 from xzarr3.dask.plan import BlockWrite, plan_writes
-from xzarr3.dask.write import check_scheduler
+from xzarr3.dask.write import compute_writes
 from xzarr3.stores import Store, in_flight
 
 if TYPE_CHECKING:
@@ -30,14 +29,14 @@ def write_now(writes: Sequence[Commit], options: Mapping[str, Any] | None, progr
     What is finished before an error stays. ``options`` are for dask's scheduler.
     """
     jobs, chosen = [job for write in writes for job in write.jobs], _for_scheduler(options)
-    blocks = None
+    blocks, forks = None, None
     if jobs:
-        check_scheduler(writes[0].store, chosen.get("scheduler"))
         blocks = plan_writes(jobs, resume=writes[0].resumes)
+        forks = blocks.forks(chosen.get("scheduler"))
 
     def values() -> None:
         if blocks is not None:
-            compute(blocks.delayed(), progress, **{**_workers(writes[0].store, jobs), **chosen})
+            compute_writes(blocks, progress, forks, **{**_workers(writes[0].store, jobs), **chosen})
 
     _carry_out(writes, values)
 

@@ -11,23 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
-from typing import Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.commit.resume import check_resumable
 from xzarr3.dask.bars import check_shown
-from xzarr3.errors import ArgumentError, one_of, short_traceback
+from xzarr3.errors import ArgumentError, StoreOptionError, listed, one_of, short_traceback, some
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path
 from xzarr3.stores import MemoryStore, Store, StoreLike
-from xzarr3.stores.open import was_made
+from xzarr3.stores.open import is_repository, was_made, with_version
 from xzarr3.xarray.commit import Commit, commits
 from xzarr3.xarray.compare import compare
 from xzarr3.xarray.execute import values_later, write_now
 from xzarr3.xarray.plan import WriteOptions, check_group_path, nodes_of
+
+if TYPE_CHECKING:
+    from xzarr3.stores.icechunk import RepositoryCommit
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
 Region: TypeAlias = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
@@ -85,6 +88,8 @@ def to_zarr(
     check_labels: bool = True,
     progress: bool = False,
     resume: bool = False,
+    branch: str | None = None,
+    message: str | None = None,
 ) -> Group | Delayed:
     """Write a dataset, a data array or a tree of datasets to a Zarr store.
 
@@ -96,8 +101,10 @@ def to_zarr(
     ----------
     dataset : xarray.Dataset, xarray.DataArray or xarray.DataTree
         Each node of a tree becomes a group, at or below ``group``.
-    store : path, file URL or Store, optional
-        By default a new store in memory; it is the store of the returned group.
+    store : path, file URL, Store or icechunk.Repository, optional
+        By default a new store in memory; it is the store of the returned group. To a repository the whole
+        call is one commit, also from the workers of a cluster: nothing is visible before, and nothing is
+        committed after an error.
     mode : {"w-", "w", "a", "a-", "r+"}, optional
         ``w-`` writes only where nothing exists. ``w`` replaces a group, which stays until all new data are
         stored, and keeps what lies beside its nodes. ``a`` sets existing variables and adds new ones; ``r+``
@@ -138,12 +145,18 @@ def to_zarr(
     progress : bool
         Show the progress bar of dask, or of the cluster, for the values of dask arrays.
     resume : bool
-        With ``w`` and ``w-``: keep what an interrupted write stored; the same call writes the rest.
+        With ``w`` and ``w-``: keep what an interrupted write stored; the same call writes the rest. Not for
+        a repository, of which an interrupted write has changed nothing.
+    branch : str, optional
+        The branch of a repository to commit to, by default ``"main"``.
+    message : str, optional
+        The message of the commit to a repository; by default it names the variables.
 
     Returns
     -------
     Group or dask.delayed.Delayed
-        The group that was written, or a Delayed that writes the rest of it.
+        The group that was written, or a Delayed that writes the rest of it. Of a repository, the group in
+        the snapshot of the commit, whose id is ``group.store.snapshot``.
 
     Raises
     ------
@@ -154,7 +167,8 @@ def to_zarr(
     ValueError, TypeError
         If the dataset cannot be stored exactly with these settings, or does not match the stored one.
     ConflictError, ChangedError
-        If another writer appended to the variables, or replaced them; nothing is appended then.
+        If another writer appended to the variables, or replaced them; nothing is appended then. If another
+        commit to the branch changed the same chunks or documents; the error names them.
     StoreError
         If the store cannot be written; then the old dataset is still there, or none.
 
@@ -184,6 +198,12 @@ def to_zarr(
     )
     check_shown(progress)
     _check(asked, compute)
+    commit = None
+    if is_repository(store):
+        commit = _begun(store, branch or "main", asked, compute, storage_options)
+        store = commit.store
+    elif branch is not None or message is not None:
+        with_version(store, None, branch=branch, message=message)
     if store is None:
         store = MemoryStore()
     opened, path = locate_node(store, normal_path(group or ""), storage_options, mode="a")
@@ -197,7 +217,40 @@ def to_zarr(
             closing.pop_all()
             return later
         write_now(writes, chunkmanager_store_kwargs, progress)
-    return writes[0].group()
+    if commit is None:
+        return writes[0].group()
+    return writes[0].group(commit.commit(message or _message(dataset, asked, path)))
+
+
+def _begun(
+    repository: Any,
+    branch: str,
+    asked: WriteOptions,
+    compute: bool,
+    storage_options: Mapping[str, Any] | None,
+) -> RepositoryCommit:
+    """Begin a commit to a repository; refuses options that do not go with it."""
+    if asked.resume or not compute:
+        raise ArgumentError(
+            f"{'resume=True' if asked.resume else 'compute=False'} does not go with an Icechunk repository: "
+            "a write is one commit, of which nothing stays if it is interrupted; repeat the call, or write "
+            "to a session of your own, and commit it"
+        )
+    if storage_options:
+        raise StoreOptionError(
+            f"storage_options {listed([*storage_options])} have no meaning for a write to an Icechunk "
+            "repository; name the branch as branch=; tags and snapshots cannot be written"
+        )
+    from xzarr3.stores.icechunk import RepositoryCommit
+
+    return RepositoryCommit(repository, branch)
+
+
+def _message(data: Dataset | DataArray | DataTree, asked: WriteOptions, path: str) -> str:
+    """The message of a commit that was given none."""
+    names = [str(name) for name in getattr(data, "data_vars", None) or [getattr(data, "name", None)] if name]
+    how = f"append along '{asked.append_dim}'" if asked.append_dim is not None else f"mode '{asked.mode}'"
+    return f"xzarr3.to_zarr, {how}: {some(names) if names else 'coordinates'} in '/{path}'"
 
 
 def _check(asked: WriteOptions, compute: bool) -> None:

@@ -1,0 +1,284 @@
+"""Repositories of Icechunk: reads of branches, tags and snapshots, and writes that are one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from _clusters import cluster
+from _slow import slow
+
+import xzarr3
+from xzarr3 import ArgumentError, NodeExistsError, StoreCapabilityError, StoreError
+
+icechunk = pytest.importorskip("icechunk")
+
+VALUES = np.arange(40, dtype="float64").reshape(5, 8)
+CHUNKS = {"t": {"chunks": (2, 4)}}
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Any:
+    return icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repository")))
+
+
+def dataset(first: int = 0) -> xr.Dataset:
+    time = np.arange(first, first + 5)
+    return xr.Dataset({"t": (("time", "x"), VALUES + first)}, {"time": time, "x": np.arange(8)}, {"a": 1})
+
+
+def stored(repo: Any, branch: str = "main") -> xr.Dataset:
+    """What xzarr3 reads from a branch, which is what zarr-python and xarray's own engine read."""
+    found = xr.open_dataset(repo, engine="xzarr3", branch=branch).load()
+    session = repo.readonly_session(branch)
+    xr.testing.assert_identical(xr.open_zarr(session.store, consolidated=False, chunks=None).load(), found)
+    return found
+
+
+def messages(repo: Any, branch: str = "main") -> list[str]:
+    """The messages of the commits to a branch, the newest first, without that of the repository itself."""
+    return [each.message for each in repo.ancestry(branch=branch)][:-1]
+
+
+# Reading
+
+
+@pytest.mark.parametrize("opened", [xzarr3.open_dataset, xr.open_dataset])
+def test_icechunk_repository_is_read_at_a_branch_a_tag_and_a_snapshot(repo: Any, opened: Any) -> None:
+    options = {} if opened is xzarr3.open_dataset else {"engine": "xzarr3", "chunks": {}}
+    first = xzarr3.to_zarr(dataset(), repo, message="first").store.snapshot
+    repo.create_tag("v1", first)
+    repo.create_branch("other", first)
+    xzarr3.to_zarr(dataset(5), repo, append_dim="time", message="second")
+    both = xr.concat([dataset(), dataset(5)], "time")
+    for versions, expected in (
+        ({}, both), ({"branch": "main"}, both), ({"tag": "v1"}, dataset()),
+        ({"snapshot": first}, dataset()), ({"branch": "other"}, dataset()),
+    ):  # fmt: skip
+        xr.testing.assert_identical(opened(repo, **options, **versions).load(), expected)
+    names = {opened(repo, **options, **each).t.data.name for each in ({}, {"tag": "v1"})}
+    assert len(names) == 2  # Dask's: results of one snapshot are not those of another.
+    assert messages(repo) == ["second", "first"]
+
+
+def test_icechunk_repository_opens_in_every_function(repo: Any) -> None:
+    tree = xr.DataTree.from_dict({"/": dataset(), "/below": dataset().isel(time=0).drop_vars("time") + 7})
+    first = xzarr3.to_zarr(tree, repo)
+    version = {"snapshot": first.store.snapshot}
+    xzarr3.to_zarr(dataset(1), repo, mode="w", branch="main")
+    assert xzarr3.open(repo, "below/t", storage_options=version)[7] == VALUES[0, 7] + 7
+    assert xzarr3.open_array(repo, "t")[0, 0] == 1
+    assert xzarr3.open_group(repo, storage_options=version).attrs == {"a": 1}
+    xr.testing.assert_identical(xr.open_datatree(repo, engine="xzarr3", **version).load(), tree)
+    xr.testing.assert_identical(xzarr3.open_datatree(repo, **version).load(), tree)
+    assert (first["t"][1, 1], first.store.snapshot) == (VALUES[1, 1], version["snapshot"])
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        ({"branch": "mian"}, "no branch 'mian'; did you mean 'main'"),
+        ({"branch": "v1"}, "no branch 'v1'; it is a tag"),
+        ({"tag": "main"}, "no tag 'main'; pass branch="),
+        ({"tag": "v2"}, "no tag 'v2'; accepted: 'v1'"),
+        ({"snapshot": "1CECHNKREP0F1RSTCMTX"}, r"no snapshot '1CECH\w+'; list snapshots with"),
+        ({"snapshot": "short"}, "no snapshot 'short'"),
+        ({"tag": "v1", "branch": "main"}, "'branch', 'tag' given for an Icechunk repository; accepted: one"),
+        ({"storage_options": {"anon": True}}, "'anon' given for an Icechunk repository; accepted: one of"),
+    ],
+)
+def test_icechunk_repository_version_that_it_lacks(repo: Any, versions: Any, said: str) -> None:
+    repo.create_tag("v1", xzarr3.to_zarr(dataset(), repo).store.snapshot)
+    for opened in (xzarr3.open_dataset, lambda *a, **b: xr.open_dataset(*a, engine="xzarr3", **b)):
+        with pytest.raises(StoreError, match=said):
+            opened(repo, **versions)
+
+
+def test_icechunk_repository_misuse_is_refused(repo: Any, tmp_path: Path) -> None:
+    repo.create_tag("v1", xzarr3.to_zarr(dataset(), repo).store.snapshot)
+    tip, ds = repo.lookup_branch("main"), dataset()
+    session = repo.writable_session("main")
+    for kind, said, call in (
+        (StoreError, "no branch 'v1'; it is a tag", lambda: xzarr3.to_zarr(ds, repo, branch="v1")),
+        (StoreError, "no branch 'new'; accepted: 'main'", lambda: xzarr3.to_zarr(ds, repo, branch="new")),
+        (ArgumentError, "'branch' given with a dict", lambda: xzarr3.to_zarr(ds, {}, branch="main")),
+        (ArgumentError, "'message' given with a Session", lambda: xzarr3.to_zarr(ds, session, message="m")),
+        (ArgumentError, "'tag' given with a dict", lambda: xzarr3.open_dataset({}, tag="v1")),
+        (ArgumentError, "'tag' given with a PosixPath",
+         lambda: xr.open_dataset(tmp_path, engine="xzarr3", tag="v1")),
+        (xzarr3.StoreOptionError, "tags and snapshots cannot be written",
+         lambda: xzarr3.to_zarr(ds, repo, storage_options={"tag": "v1"})),
+        (ArgumentError, "resume=True does not go with", lambda: xzarr3.to_zarr(ds, repo, resume=True)),
+        (ArgumentError, "compute=False does not go with", lambda: xzarr3.to_zarr(ds, repo, compute=False)),
+        (NodeExistsError, "is not empty", lambda: xzarr3.to_zarr(ds, repo)),
+        (xzarr3.ReadOnlyError, "is read-only; write to", lambda: xzarr3.create_group(repo, "g")),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=said):
+            call()
+    assert repo.lookup_branch("main") == tip
+    assert not session.has_uncommitted_changes
+
+
+def test_icechunk_repository_reads_are_explained_and_traced(repo: Any) -> None:
+    xzarr3.to_zarr(dataset().chunk(time=2), repo, encoding=CHUNKS)
+    ds = xr.open_dataset(repo, engine="xzarr3", chunks={})
+    part = ds.t[:2, :5]
+    explained = part.xzarr3.explain()
+    with xzarr3.trace() as trace:
+        np.testing.assert_array_equal(part, VALUES[:2, :5])
+    assert explained.requests == 2
+    assert trace.arrays["/t"]["requests"] == explained.requests  # Documents are counted by themselves.
+    with xzarr3.trace() as trace:
+        xzarr3.to_zarr(dataset(5).chunk(time=2), repo, append_dim="time")
+    assert trace.arrays["/t"]["put"] >= 6
+
+
+# Writing
+
+
+def grown(repo: Any, **options: Any) -> xr.Dataset:
+    xzarr3.to_zarr(dataset(5).chunk(time=3, x=5), repo, append_dim="time", **options)
+    return xr.concat([dataset(), dataset(5)], "time")
+
+
+def changed_region(repo: Any, **options: Any) -> xr.Dataset:
+    part = xr.open_dataset(repo, engine="xzarr3", chunks={}).isel(time=slice(1, 4), x=slice(3, 8)) + 100
+    xzarr3.to_zarr(part, repo, region="auto", **options)
+    expected = dataset()
+    expected.t[1:4, 3:] += 100
+    return expected
+
+
+def replaced(repo: Any, **options: Any) -> xr.Dataset:
+    old = xr.open_dataset(repo, engine="xzarr3", chunks={})
+    xzarr3.to_zarr((old + 1).chunk(time=5), repo, mode="w", **options)
+    return dataset() + 1
+
+
+def added(repo: Any, **options: Any) -> xr.Dataset:
+    old = xr.open_dataset(repo, engine="xzarr3", chunks={})
+    xzarr3.to_zarr(xr.Dataset({"u": old.t.T * 2, "t": old.t + 1}), repo, mode="a", **options)
+    return dataset().assign(u=dataset().t.T * 2, t=dataset().t + 1)
+
+
+def as_one_commit(repo: Any, change: Callable[..., xr.Dataset]) -> None:
+    """Each change is one commit; one whose values fail is none."""
+    xzarr3.to_zarr(dataset().chunk(time=3), repo, encoding=CHUNKS, message="first")
+    xr.testing.assert_identical(stored(repo), dataset())
+    expected = change(repo, message="second")
+    xr.testing.assert_identical(stored(repo).drop_attrs(), expected.drop_attrs())
+    assert messages(repo) == ["second", "first"]
+
+
+CHANGES = [grown, changed_region, replaced, added]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_icechunk_repository_write_is_one_commit(repo: Any, change: Any) -> None:
+    as_one_commit(repo, change)
+
+
+def boom(block: np.ndarray) -> np.ndarray:
+    if block.size and block.flat[-1] == VALUES[-1, -1]:
+        raise RuntimeError("boom")
+    return block
+
+
+def failing() -> xr.Dataset:
+    """A dataset whose last block cannot be computed."""
+    ds = dataset().chunk(time=1)
+    return ds.assign(t=(ds.t.dims, ds.t.data.map_blocks(boom, dtype=float, meta=np.empty((0, 0)))))
+
+
+def commits_nothing_after_an_error(repo: Any) -> None:
+    xzarr3.to_zarr(dataset(), repo)
+    tip = repo.lookup_branch("main")
+    for options in (
+        {"mode": "w"}, {"mode": "a"}, {"append_dim": "time", "check_labels": False},
+        {"region": {"time": slice(5)}},
+    ):  # fmt: skip
+        ds = failing().drop_vars("x") if "region" in options else failing()
+        with pytest.raises(RuntimeError, match="boom"):
+            xzarr3.to_zarr(ds, repo, **options)
+    assert repo.lookup_branch("main") == tip
+    xr.testing.assert_identical(stored(repo), dataset())
+
+
+def test_icechunk_repository_commits_nothing_after_an_error(repo: Any) -> None:
+    commits_nothing_after_an_error(repo)
+
+
+def test_icechunk_repository_messages(repo: Any) -> None:
+    xzarr3.to_zarr(dataset(), repo)
+    xzarr3.to_zarr(dataset(5), repo, append_dim="time")
+    xzarr3.to_zarr(dataset().t, repo, group="below")
+    xzarr3.to_zarr(dataset()[["x"]], repo, group="coordinates")
+    assert messages(repo)[::-1] == [
+        "xzarr3.to_zarr, mode 'w-': 't' in '/'",
+        "xzarr3.to_zarr, append along 'time': 't' in '/'",
+        "xzarr3.to_zarr, mode 'w-': 't' in '/below'",
+        "xzarr3.to_zarr, mode 'w-': coordinates in '/coordinates'",
+    ]
+
+
+def test_icechunk_repository_write_that_changes_nothing_is_no_commit(repo: Any) -> None:
+    first = xzarr3.to_zarr(dataset(), repo)
+    nothing = dataset().isel(time=slice(0))
+    again = xzarr3.to_zarr(nothing, repo, append_dim="time")
+    assert again.store.snapshot == first.store.snapshot
+    xr.testing.assert_identical(stored(repo), dataset())
+
+
+# Other processes
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with cluster() as started:
+        yield started
+
+
+def sessions_of_the_user(repo: Any) -> None:
+    """Arrays of a session that the user commits."""
+    session = repo.writable_session("main")
+    array = xzarr3.create_array(session, "a", shape=(10, 9), chunks=(3, 4), dtype="int64")
+    xzarr3.store(da.arange(90, chunks=30).reshape(10, 9).rechunk((4, 4)), array)
+    xzarr3.create_array(session, "b", data=da.ones((5, 5), chunks=2), shards=(4, 4), chunks=(2, 2))
+    assert session.has_uncommitted_changes
+    session.commit("both")
+    after = zarr.open_group(repo.readonly_session("main").store, mode="r")
+    np.testing.assert_array_equal(after["a"][...], np.arange(90).reshape(10, 9))
+    np.testing.assert_array_equal(after["b"][...], 1)
+    twice = repo.writable_session("main")
+    half, other = (xzarr3.open_array(twice, name, mode="r+") for name in ("a", "b"))
+    parts = [da.zeros((5, 9), chunks=5), da.zeros((5, 9), chunks=5)]
+    regions = [(slice(5), slice(None)), (slice(5, 10), slice(None))]
+    with pytest.raises(StoreCapabilityError, match=r"parts of the same chunks of '/a'.*several calls"):
+        xzarr3.store(parts, [half, half], regions=regions)
+    another = xzarr3.open_array(repo.writable_session("main"), "b", mode="r+")
+    with pytest.raises(StoreCapabilityError, match="several sessions of Icechunk"):
+        xzarr3.store([da.ones((5, 5))] * 2, [other, another])
+    assert not twice.has_uncommitted_changes
+
+
+JOBS = [*(slow(each) for each in CHANGES), commits_nothing_after_an_error, slow(sessions_of_the_user)]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_icechunk_repository_written_by_processes(repo: Any, job: Any) -> None:
+    with dask.config.set(scheduler="processes", num_workers=2):
+        job(repo) if job not in CHANGES else as_one_commit(repo, job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [*CHANGES, commits_nothing_after_an_error, sessions_of_the_user])
+def test_icechunk_repository_written_by_a_cluster(repo: Any, client: Any, job: Any) -> None:
+    with client.as_current():
+        job(repo) if job not in CHANGES else as_one_commit(repo, job)
