@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import pickle
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +19,10 @@ import xarray as xr
 import zarr
 from _clusters import cluster
 from _slow import slow
+from distributed import KilledWorker
 
 import xzarr3
-from xzarr3 import ArgumentError, NodeExistsError, StoreCapabilityError, StoreError
+from xzarr3 import ArgumentError, ConflictError, NodeExistsError, StoreCapabilityError, StoreError
 
 icechunk = pytest.importorskip("icechunk")
 
@@ -282,3 +288,153 @@ def test_icechunk_repository_written_by_processes(repo: Any, job: Any) -> None:
 def test_icechunk_repository_written_by_a_cluster(repo: Any, client: Any, job: Any) -> None:
     with client.as_current():
         job(repo) if job not in CHANGES else as_one_commit(repo, job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 99], ids=["once", "each time"])
+def test_icechunk_repository_worker_killed_while_it_writes(repo: Any, tmp_path: Path, times: int) -> None:
+    """The branch has all if dask writes the blocks again, and nothing if it gives up."""
+    xzarr3.to_zarr(dataset(), repo)
+    tip, ds = repo.lookup_branch("main"), dataset(5).chunk(time=1)
+
+    def dying(block: np.ndarray) -> np.ndarray:
+        for attempt in range(times):
+            with suppress(FileExistsError):
+                (tmp_path / f"killed-{attempt}").touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+    ds = ds.assign(t=(ds.t.dims, ds.t.data.map_blocks(dying, dtype=float, meta=np.empty((0, 0)))))
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 2}),
+        cluster() as client,
+        client.as_current(),
+    ):
+        if times == 1:
+            xzarr3.to_zarr(ds, repo, append_dim="time")
+        else:
+            with pytest.raises(KilledWorker):
+                xzarr3.to_zarr(ds, repo, append_dim="time")
+    assert (tmp_path / "killed-0").exists()
+    assert (repo.lookup_branch("main") == tip) == (times > 1)
+    expected = dataset() if times > 1 else xr.concat([dataset(), dataset(5)], "time")
+    xr.testing.assert_identical(stored(repo), expected)
+
+
+@pytest.mark.slow
+def test_icechunk_repository_trace_counts_what_workers_write(repo: Any, client: Any) -> None:
+    with client.as_current(), xzarr3.trace() as trace:
+        xzarr3.to_zarr(dataset().chunk(time=3), repo, encoding=CHUNKS)
+        np.testing.assert_array_equal(xr.open_dataset(repo, engine="xzarr3", chunks={}).t, VALUES)
+    assert trace.processes > 1
+    assert (trace.arrays["/t"]["put"], trace.arrays["/t"]["get"]) == (6, 6)
+
+
+# Conflicts
+
+
+def meanwhile(ds: xr.Dataset, call: Callable[[], object]) -> xr.Dataset:
+    """The dataset; while its first block is computed, ``call`` is called."""
+    once = [call]
+
+    def block(values: np.ndarray) -> np.ndarray:
+        with suppress(IndexError):
+            once.pop()()
+        return values
+
+    ds = ds.chunk()
+    return ds.assign(t=(ds.t.dims, ds.t.data.map_blocks(block, dtype=float, meta=np.empty((0, 0)))))
+
+
+def append_elsewhere(repo: Any, first: int) -> None:
+    """Append to a repository in another process."""
+    at = pickle.dumps((repo, first))
+    process = multiprocessing.get_context("spawn").Process(target=_append, args=(at,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def _append(at: bytes) -> None:
+    repo, first = pickle.loads(at)
+    xzarr3.to_zarr(dataset(first), repo, append_dim="time", message="theirs")
+
+
+def test_icechunk_repository_one_of_two_appends_is_refused(repo: Any) -> None:
+    xzarr3.to_zarr(dataset(), repo, message="first")
+    ours = meanwhile(dataset(6), lambda: append_elsewhere(repo, 5))
+    with pytest.raises(ConflictError) as caught:
+        xzarr3.to_zarr(ours, repo, append_dim="time", message="ours")
+    said = str(caught.value)
+    for part in ("branch 'main'", "/t: zarr metadata double update", "/time: ", "repeat the call"):
+        assert part in said
+    assert messages(repo) == ["theirs", "first"]
+    xr.testing.assert_identical(stored(repo), xr.concat([dataset(), dataset(5)], "time"))
+    xzarr3.to_zarr(dataset(10), repo, append_dim="time", message="ours")
+    assert messages(repo) == ["ours", "theirs", "first"]
+
+
+def region(repo: Any, first: int, value: float) -> None:
+    part = dataset().drop_vars("x").isel(time=slice(first, first + 2)) * 0 + value
+    xzarr3.to_zarr(part, repo, region={"time": slice(first, first + 2)}, message=f"{value}")
+
+
+def test_icechunk_repository_conflict_names_the_chunks(repo: Any) -> None:
+    xzarr3.to_zarr(dataset(), repo, encoding=CHUNKS)
+    ours = meanwhile(dataset().drop_vars("x").isel(time=slice(1, 3)), lambda: region(repo, 2, 7.0))
+    with pytest.raises(ConflictError, match=r"/t: chunk double update of chunks .*\(1, 0\)"):
+        xzarr3.to_zarr(ours, repo, region={"time": slice(1, 3)})
+    expected = dataset()
+    expected.t[2:4] = 7
+    np.testing.assert_array_equal(stored(repo).t, expected.t)
+
+
+def test_icechunk_repository_changes_of_other_chunks_are_both_kept(repo: Any) -> None:
+    xzarr3.to_zarr(dataset(), repo, encoding=CHUNKS)
+    ours = meanwhile(dataset().drop_vars(("x", "time")).isel(time=slice(2)) + 1, lambda: region(repo, 2, 7.0))
+    xzarr3.to_zarr(ours, repo, region={"time": slice(2)}, message="ours")
+    expected = dataset()
+    expected.t[:2] += 1
+    expected.t[2:4] = 7
+    np.testing.assert_array_equal(stored(repo).t, expected.t)
+    assert messages(repo)[:2] == ["ours", "7.0"]
+
+
+# S3
+
+
+@pytest.fixture
+def remote(s3_server: Any) -> Any:
+    storage = icechunk.s3_storage(
+        bucket=s3_server.bucket(), prefix="repository", region="us-east-1", endpoint_url=s3_server.url,
+        allow_http=True, force_path_style=True, access_key_id="test-key", secret_access_key="test-secret",
+    )  # fmt: skip
+    return icechunk.Repository.create(storage)
+
+
+@pytest.mark.parametrize("job", [*CHANGES, commits_nothing_after_an_error, sessions_of_the_user])
+def test_icechunk_repository_on_s3(remote: Any, client: Any, job: Any) -> None:
+    with client.as_current():
+        job(remote) if job not in CHANGES else as_one_commit(remote, job)
+
+
+def test_icechunk_repository_on_s3_two_processes_append(remote: Any) -> None:
+    xzarr3.to_zarr(dataset(), remote, message="first")
+    ours = meanwhile(dataset(6), lambda: append_elsewhere(remote, 5))
+    with pytest.raises(ConflictError, match="/t: zarr metadata double update"):
+        xzarr3.to_zarr(ours, remote, append_dim="time", message="ours")
+    xr.testing.assert_identical(stored(remote), xr.concat([dataset(), dataset(5)], "time"))
+
+
+def test_icechunk_repository_on_s3_two_processes_append_at_once(remote: Any) -> None:
+    """Whoever commits first; the commit of one is whole, and the other is told."""
+    xzarr3.to_zarr(dataset(), remote, message="first")
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_append, args=(pickle.dumps((remote, first)),)) for first in (5, 6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    (done,) = [first for first, process in zip((5, 6), processes, strict=True) if process.exitcode == 0]
+    assert messages(remote) == ["theirs", "first"]
+    xr.testing.assert_identical(stored(remote), xr.concat([dataset(), dataset(done)], "time"))

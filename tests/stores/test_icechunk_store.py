@@ -101,7 +101,7 @@ def test_icechunk_store_copy_and_delete(repository: Any, session: Any, source: s
     session.commit("first")
     moving = repository.writable_session("main")
     group = xzarr3.open_group(moving.store, mode="r+")
-    with pytest.raises(xzarr3.StoreCapabilityError, match="copy it with"):
+    with pytest.raises(xzarr3.StoreCapabilityError, match=r"copy it with.*repo\.rearrange_session"):
         group.move(source, "new/where")
     xzarr3.copy(moving.store, moving.store, source_path=source, path="new/where")
     del group[source]

@@ -33,9 +33,10 @@ def move_node(store: Store, format: Format, source: str, target: str) -> None:
         If the directory cannot be renamed.
     """
     if not (isinstance(store, LocalStore) and format.keys(source).prefixes == (node_prefix(source),)):
+        in_session = store.traits.visible == "at commit"
         raise StoreCapabilityError(
             f"cannot move '/{source}' in {store}: only the directory of a node is renamed; copy it with "
-            "xzarr3.copy(), then delete it"
+            f"xzarr3.copy(), then delete it{'; or call move() of repo.rearrange_session(...)' * in_session}"
         )
     one, other = node_prefix(source), node_prefix(target)
     if one.startswith(other) or other.startswith(one):

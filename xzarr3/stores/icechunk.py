@@ -146,6 +146,6 @@ def _named(conflicts: Any) -> str:
     for each in conflicts:
         chunks = [tuple(index) for index in each.conflicted_chunks or ()]
         which = f" of chunks {errors.some(chunks)}" if chunks else ""
-        said.append(f"{each.path}: {str(each.conflict_type).rpartition('.')[2]}{which}")
+        said.append(f"{each.path}: {str(each.conflict_type).lower()}{which}")
     more = f", and {len(said) - _MOST_NAMED} more" if len(said) > _MOST_NAMED else ""
     return f", and both changed {', '.join(said[:_MOST_NAMED])}{more}" if said else ""
