@@ -131,7 +131,10 @@ class RepositoryCommit:
             yield
         except Exception as error:
             if type(error).__name__ not in _CONFLICTS:
-                raise errors.StoreError(f"cannot commit to {where}: {_said(error)}") from error
+                raise errors.StoreError(
+                    f"cannot commit to {where}: {_said(error)}; look with repository.ancestry(branch=...) "
+                    "whether it happened, and repeat the call if it did not"
+                ) from error
             there = _named(getattr(error, "conflicts", None) or ())
             raise errors.ConflictError(
                 f"another commit to {where} came first, since snapshot "
