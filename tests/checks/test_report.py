@@ -240,6 +240,14 @@ class Unlisted(WrapperStore):
         raise xzarr3.StoreCapabilityError("it cannot list")
 
 
+def test_a_group_of_which_nothing_can_be_found_is_not_called_sound() -> None:
+    store = MemoryStore()
+    xzarr3.create_group(store).create_array("v", data=[1])
+    (found,) = xzarr3.check(Unlisted(store)).findings
+    assert (found.code, found.severity) == ("keys-unlisted", "warning")
+    assert "no array was found" in found.meaning
+
+
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_store_that_cannot_list_is_checked_by_its_consolidated_metadata(zarr_format: Any) -> None:
     store = healthy(zarr_format)

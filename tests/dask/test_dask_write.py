@@ -533,6 +533,15 @@ def test_a_target_that_a_function_holds_counts_as_read() -> None:
 # The graph
 
 
+def test_store_tells_of_a_misspelt_argument_before_it_writes() -> None:
+    target = xzarr3.zeros(4)
+    with pytest.raises(TypeError, match=r"store\(\) has no argument 'region'; did you mean 'regions'"):
+        store(da.ones(4), target, region=(slice(0, 4),))
+    assert not target[...].any()
+    store(da.ones(4), target, scheduler="sync", num_workers=1)
+    assert target[...].all()
+
+
 def test_store_later() -> None:
     counting = MemoryStore()
     target = sample(counting, "x", data=np.zeros((30, 40)))

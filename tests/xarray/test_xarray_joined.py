@@ -145,6 +145,40 @@ def test_values_that_are_packed_otherwise_are_decoded_each_by_its_own(encodings:
 UNITS = ["hours since 2000-01-01", "seconds since 1999-12-31", "minutes since 2000-01-02 06:30:00"]
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "attributes"),
+    [
+        (["int8", "int16"], {"_Unsigned": "true"}),
+        (["uint8", "uint16"], {"_Unsigned": "false"}),
+        (["uint16", "int16"], {"_Unsigned": "true", "missing_value": 5}),
+    ],
+    ids=str,
+)
+def test_bits_that_are_read_as_another_sign_keep_their_meaning_in_a_wider_type(
+    dtypes: list[str], attributes: Any
+) -> None:
+    data = [np.array([1, 5, 200], "uint8").astype(dtype) for dtype in dtypes]
+    stores = [MemoryStore() for _ in data]
+    for store, each in zip(stores, data, strict=True):
+        xzarr3.create_array(store, "v", data=each, dimension_names=["t"], attributes=attributes)
+    found = xzarr3.open_mfdataset(stores, concat_dim="t", chunks=None)["v"].values
+    np.testing.assert_array_equal(found, by_xarray(stores, "t")["v"].values)
+
+
+@pytest.mark.parametrize("dtype", ["S2", "U2", np.dtypes.StringDType()], ids=str)
+def test_missing_text_of_version_2_is_missing(dtype: Any) -> None:
+    stores = [MemoryStore(), MemoryStore()]
+    data = np.array(["", "a", "bc"]).astype(dtype)
+    for store in stores:
+        xzarr3.create_array(store, "v", data=data, dimension_names=["t"], zarr_format=2)
+    found = xzarr3.open_mfdataset(stores, concat_dim="t", chunks=None)["v"].values
+    assert [value == value for value in found] == [False, True, True] * 2
+    stores[1] = MemoryStore()
+    xzarr3.create_array(stores[1], "v", data=data, dimension_names=["t"])
+    with pytest.raises(ArgumentError, match=r"'v' cannot be joined: .* has _FillValue .* has no _FillValue"):
+        xzarr3.concat(stores, "t")
+
+
 @pytest.mark.parametrize("one", UNITS)
 @pytest.mark.parametrize("other", UNITS)
 def test_times_in_other_units_are_the_same_times(one: str, other: str) -> None:
@@ -152,6 +186,18 @@ def test_times_in_other_units_are_the_same_times(one: str, other: str) -> None:
     stores = stores_of([day(0), day(1)], encodings)
     joined = xzarr3.open_mfdataset(stores)
     np.testing.assert_array_equal(joined["time"].values, by_xarray(stores)["time"].values)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f8"])
+def test_times_that_are_all_missing_in_one_store(dtype: str) -> None:
+    stores = [MemoryStore(), MemoryStore()]
+    for store, unit, values in zip(stores, ("days", "hours"), ([1, 2], [-1, -1]), strict=True):
+        attributes = {"units": f"{unit} since 2000-01-01", "missing_value": -1}
+        data = np.array(values, dtype)
+        xzarr3.create_array(store, "v", data=data, dimension_names=["t"], attributes=attributes)
+    found = xzarr3.open_mfdataset(stores, concat_dim="t", chunks=None)["v"]
+    assert [str(value)[:10] for value in found.values[:2]] == ["2000-01-02", "2000-01-03"]
+    assert found.isnull().values.tolist() == [False, False, True, True]
 
 
 def test_times_that_begin_with_each_store_are_joined_by_coords() -> None:
@@ -229,6 +275,22 @@ def test_labels_out_of_order_or_twice_are_refused(order: list[int]) -> None:
         xzarr3.open_mfdataset(stores, concat_dim="time")
     found = xzarr3.open_mfdataset(stores, concat_dim="time", check_labels=False)
     assert found.sizes["time"] == 4 * len(order)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([[2.0, np.nan], [0.0, 1.0]], "a label that is missing"),
+        ([[np.nan, 1.0], [2.0, 3.0]], "a label that is missing"),
+        ([[1, 3, 2], [5, 6, 7]], "neither increase nor decrease"),
+        ([[1, 2], []], "no labels"),
+    ],
+    ids=str,
+)
+def test_labels_without_order_give_no_order_of_stores(labels: list[list[float]], message: str) -> None:
+    stores = stores_of([xr.Dataset({"v": ("t", each)}, {"t": each}) for each in labels])
+    with pytest.raises(ArgumentError, match=message):
+        xzarr3.open_mfdataset(stores)
 
 
 def test_labels_may_decrease() -> None:
@@ -377,6 +439,25 @@ def test_a_document_nested_without_end_is_refused(tmp_path: Path) -> None:
         xzarr3.open(tmp_path / "all.json")
 
 
+def test_documents_that_name_one_another_are_refused(tmp_path: Path) -> None:
+    for one, other in ("ab", "ba"):
+        document = {"xzarr3_joined": 1, "join": "concat", "dim": 0, "sources": [{"store": f"{other}.json"}]}
+        (tmp_path / f"{one}.json").write_text(json.dumps(document))
+    with pytest.raises(MetadataError, match="name one another without end"):
+        xzarr3.open(tmp_path / "a.json")
+
+
+def test_a_document_may_name_an_array_below_another_document(tmp_path: Path) -> None:
+    for at in range(2):
+        xzarr3.to_zarr(day(at), tmp_path / f"{at}.zarr")
+    xzarr3.concat([tmp_path / "0.zarr", tmp_path / "1.zarr"], "time").to_json(tmp_path / "all.json")
+    sources = [{"store": "all.json", "path": "t2m"}, {"store": "1.zarr", "path": "t2m"}]
+    document = {"xzarr3_joined": 1, "join": "concat", "dim": "time", "sources": sources}
+    (tmp_path / "t2m.json").write_text(json.dumps(document))
+    found = xzarr3.open(tmp_path / "t2m.json")
+    np.testing.assert_array_equal(found[...], np.concatenate([day(at)["t2m"].values for at in (0, 1, 1)]))
+
+
 def test_what_has_no_place_is_not_saved(tmp_path: Path) -> None:
     joined = xzarr3.concat(stores_of([day(0), day(1)]), "time")
     with pytest.raises(ArgumentError, match="source 0 has no path or URL"):
@@ -432,6 +513,16 @@ def group() -> xzarr3.Group:
         (lambda: xzarr3.open_mfdataset("/nowhere/*.zarr"), "found no store that matches"),
         (lambda: xzarr3.open_mfdataset(stores_of([day(0)] * 2)), "the same labels along"),
         (lambda: xzarr3.open_mfdataset([], concat_dim="x", combine="by_coords"), "combine='by_coords' with"),
+        (lambda: xzarr3.open_mfdataset([]), "no stores to open"),
+        (lambda: xzarr3.open_mfdataset(["a"], concat_dim=[]), r"concat_dim=\[\]; accepted: names"),
+        (lambda: xzarr3.open_mfdataset(["a.zarr"], concat_dim=["y", "x"]), "not a list of stores: 'a.zarr'"),
+        (lambda: xzarr3.open_mfdataset([group()], concat_dim=["y", "x"]), "not a list of stores"),
+        (lambda: xzarr3.open_mfdataset([[], []], concat_dim=["y", "x"]), r"not a list of stores: \[\]"),
+        (lambda: xzarr3.stack([xzarr3.zeros(3)], axis=None), "axis=None"),  # type: ignore[arg-type]
+        (
+            lambda: xzarr3.concat([xzarr3.concat([xzarr3.zeros(3)], 0)], 0, path="v"),
+            "path='v' in .* which is an array",
+        ),
     ],
 )
 def test_mistakes_are_told(call: Any, message: str) -> None:
@@ -456,6 +547,45 @@ def test_a_variable_that_was_encoded_anew_is_an_error(tmp_path: Path) -> None:
     xzarr3.open(tmp_path / "1.zarr", "t2m", mode="r+").attrs["scale_factor"] = 0.5
     with pytest.raises(xzarr3.ChangedError):
         found["t2m"].load()
+
+
+def test_an_array_that_is_converted_is_no_longer_read_once_its_scale_changed() -> None:
+    arrays = [
+        xzarr3.create_array(MemoryStore(), data=[1, 2], attributes={"scale_factor": scale}, dtype="i2")
+        for scale in (0.5, 2.0)
+    ]
+    joined = xzarr3.concat(arrays, 0)
+    np.testing.assert_array_equal(joined[...], [0.5, 1, 2, 4])
+    xzarr3.open_array(arrays[1].store, mode="r+").attrs["scale_factor"] = 7.0
+    with pytest.raises(xzarr3.ChangedError, match="scale_factor"):
+        joined[...]
+    np.testing.assert_array_equal(arrays[1][...], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "dtype"), [(2, "int16"), (2, ">i2"), (2, "U3"), ("3-draft", "int16"), ("3-draft", ">i2")]
+)
+def test_arrays_of_older_formats_can_be_copied_once_they_are_joined(zarr_format: Any, dtype: str) -> None:
+    arrays = [
+        xzarr3.create_array(MemoryStore(), data=np.arange(3).astype(dtype), zarr_format=zarr_format)
+        for _ in range(2)
+    ]
+    copied = xzarr3.copy(xzarr3.concat(arrays, 0), MemoryStore())
+    assert copied.format.zarr_format == 3
+    np.testing.assert_array_equal(copied[...], np.tile(np.arange(3), 2).astype(dtype))
+
+
+@pytest.mark.parametrize("option", [{"use_zarr_fill_value_as_mask": True}, {"zarr_format": 3}], ids=str)
+def test_how_stores_are_read_cannot_be_chosen_once_they_are_joined(option: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"{next(iter(option))}=.* comes too late"):
+        xzarr3.open_mfdataset(stores_of([day(0), day(1)]), **option)
+
+
+def test_stores_may_be_opened_without_consolidated_metadata() -> None:
+    stores = stores_of([day(0), day(1)], consolidated=False)
+    assert xzarr3.open_mfdataset(stores, consolidated=False).sizes["time"] == 8
+    with pytest.raises(MetadataError, match="holds no consolidated metadata"):
+        xzarr3.open_mfdataset(stores, concat_dim=["time"], consolidated=True)
 
 
 def test_a_document_that_came_by_a_url_names_nothing_on_this_machine(http_server: Any) -> None:

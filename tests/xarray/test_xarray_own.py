@@ -40,7 +40,6 @@ BY_DECISION: dict[str, str] = {
     "test_invalid_dataarray_names_raise": WORDING,
     "test_non_existent_store": WORDING,
     "test_read_non_consolidated_warning": "a store without consolidated metadata is read without a warning",
-    "test_roundtrip_None_variable": "a variable without a name is stored as __values__",
     "test_roundtrip_object_dtype": LOSES,
     "test_roundtrip_string_encoded_characters": LOSES,
     "test_roundtrip_stringdtype_nulls": LOSES,

@@ -624,6 +624,18 @@ def test_values_that_an_integer_can_hold(
     xr.testing.assert_identical(open_dataset(tmp_path / "xzarr"), theirs(tmp_path / "zarr"))
 
 
+@pytest.mark.parametrize("calendar", ["standard", "gregorian", "proleptic_gregorian"])
+def test_dates_that_are_all_missing_are_written_and_appended(calendar: str) -> None:
+    store = xzarr3.MemoryStore()
+    encoding = {"v": {"dtype": "i8", **DAYS, "calendar": calendar, "_FillValue": -1}}
+    to_zarr(_one_dimension(["NaT", "NaT"]), store, encoding=encoding)
+    to_zarr(_one_dimension(["NaT"]), store, append_dim="d")
+    to_zarr(_one_dimension(["2000-01-01"]), store, append_dim="d")
+    found = open_dataset(store)["v"]
+    assert found.isnull().values.tolist() == [True, True, True, False]
+    assert found.encoding["calendar"] == ("proleptic_gregorian" if calendar[0] == "p" else calendar)
+
+
 @pytest.mark.parametrize("dtype", ["i2", "f4"])
 def test_values_that_equal_a_fill_value_among_the_attributes_are_missing(tmp_path: Path, dtype: str) -> None:
     marked = xr.Dataset({"v": ("d", np.array([1, -9], dtype), {"_FillValue": np.dtype(dtype).type(-9)})})

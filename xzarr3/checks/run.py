@@ -114,7 +114,12 @@ def _look(
         listing.run()
         check_writes(store, path, listing.leases, findings)
     else:
-        findings.add("keys-unlisted", path, "", "the store cannot list its keys")
+        told = "the store cannot list its keys"
+        if scope.arrays:
+            findings.add("keys-unlisted", path, "", told)
+        else:
+            told += "; without consolidated metadata no array was found"
+            findings.add("keys-unlisted", path, "", told, severity="warning")
     read = check_chunks(listing, decode, findings, threads, progress)
     if decode != "none":
         check_coordinates(listing, findings)

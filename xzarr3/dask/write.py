@@ -17,8 +17,16 @@ from xzarr3.dask.expressions import is_expression, with_graph
 from xzarr3.dask.forks import Forks
 from xzarr3.dask.plan import BlockWrite, Writes, plan_writes
 from xzarr3.dask.sources import array_at, is_array
-from xzarr3.errors import ArgumentTypeError, SelectionError, short_traceback
+from xzarr3.errors import (
+    ArgumentTypeError,
+    SelectionError,
+    did_you_mean,
+    short_traceback,
+    unknown_arguments,
+)
 from xzarr3.nodes.node import locate_node
+
+_OPTIONS = ("regions", "compute", "lock", "progress")
 
 
 @short_traceback
@@ -77,7 +85,8 @@ def store(
     ReadOnlyError
         If a target cannot be written.
     TypeError
-        If a source is not a dask array, or a target not an array of this library or of zarr-python.
+        If a source is not a dask array, or a target not an array of this library or of zarr-python; or for a
+        misspelt argument, such as ``region``.
     StoreCapabilityError
         If the scheduler would write to a transaction from other processes. To an Icechunk session they can.
 
@@ -89,6 +98,9 @@ def store(
     >>> int(target[99])
     99
     """
+    misspelt = {name: each for name, each in kwargs.items() if did_you_mean(name, _OPTIONS)}
+    if misspelt:
+        raise unknown_arguments("store", misspelt, _OPTIONS)
     check_shown(progress)
     jobs = _paired(sources, targets, regions)
     writes = plan_writes(jobs, scheduler=kwargs.get("scheduler"))

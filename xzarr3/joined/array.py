@@ -324,15 +324,13 @@ def _metadata(
     names = None if dimension_names is None else tuple(dimension_names)
     if not is_new and data_type == meta.data_type:
         return replace(
-            meta,
+            meta if meta.zarr_format == V3.zarr_format else V3.adopt(meta),
             shape=shape,
             chunk_grid=_spanning(meta.chunk_grid),
             dimension_names=names,
             attributes=attributes,
             storage_transformers=(),
             origin=None,
-            zarr_format=3,
-            fill_is_null=False,
         )
     chunks = _spanning(meta.chunk_grid).largest
     return array_metadata(

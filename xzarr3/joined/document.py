@@ -16,8 +16,9 @@ import msgspec
 from xzarr3.errors import ArgumentError, MetadataError, StoreError, shorten
 from xzarr3.stores import Store, open_store
 
+DEEPEST = 8
+"""Most documents, or lists of stores in one, that are nested."""
 _LARGEST = 2**26  # Bytes of a document.
-_DEEPEST = 8  # Documents in documents.
 _OPTIONS = {"axis": int, "drop_variables": list, "check_labels": bool}
 _NAME = "xzarr3_joined"
 _NOT_ONE = "not a document of joined stores"
@@ -154,8 +155,8 @@ def _from_json(found: Mapping[str, Any], above: str, key: str, field: str, depth
         raise wrong("join", join, "'concat' or 'stack'")
     if isinstance(dim, bool) or not isinstance(dim, (str, int, type(None))):
         raise wrong("dim", dim, "a name or a number")
-    if not isinstance(sources, list) or not sources or depth > _DEEPEST:
-        raise wrong("sources", shorten(sources), f"a list of stores, at most {_DEEPEST} deep")
+    if not isinstance(sources, list) or not sources or depth > DEEPEST:
+        raise wrong("sources", shorten(sources), f"a list of stores, at most {DEEPEST} deep")
     options = {name: each for name, each in found.items() if name not in ("join", "dim", "sources")}
     for name, value in options.items():
         if not isinstance(value, _OPTIONS.get(name, ())):

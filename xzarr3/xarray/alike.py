@@ -8,16 +8,22 @@ gets a function that converts its values when they are read. What cannot be conv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from xarray import Variable, conventions
 
 from xzarr3._types import AnyArray
-from xzarr3.conventions.fill_value_attribute import follows_version_2, to_fill_value_attribute
+from xzarr3.conventions.fill_value_attribute import (
+    encode_fill_value,
+    follows_version_2,
+    to_fill_value_attribute,
+)
 from xzarr3.errors import ArgumentError, DataTypeValidationError, shorten
-from xzarr3.joined.array import Source
+from xzarr3.joined.array import JoinedArray, Source
 from xzarr3.readable import ReadableArray
 from xzarr3.xarray.exact import encode_values
 from xzarr3.xarray.recode import STANDARD, UNITS
@@ -85,7 +91,10 @@ def alike(
     """
     owners: Sequence[Any] = bounded or [None] * len(arrays)
     found = [coded(*each, mask) for each in zip(arrays, owners, strict=True)]
-    keys = [_key(each) for each in found]
+    keys = [  # Bits that are read as another sign mean other numbers in a wider type.
+        _key(each) + (array.dtype.str if "_Unsigned" in each else "")
+        for array, each in zip(arrays, found, strict=True)
+    ]
     attributes = _stored(arrays[0], mask)
     if len(set(keys)) == 1:
         return [Source(array) for array in arrays], attributes
@@ -100,9 +109,13 @@ def alike(
         return [_retimed(name, *each, target, dtype) for each in zip(arrays, found, strict=True)], attributes
     one, another = _plain(found[0]), _plain(found[other])
     differing = [key for key in (one | another) if repr(one.get(key)) != repr(another.get(key))]
+    differing = differing or ["_Unsigned"]
     unknown = [key for key in differing if key not in _PACKING]
     if unknown:
         raise _differ(name, unknown[0], arrays, found, other, "convert the values of one of them")
+    if any(array.dtype.kind not in "iufc" for array in arrays):
+        advice = "only numbers are converted; store one of them anew, as the other is stored"
+        raise _differ(name, differing[0], arrays, found, other, advice)
     if any(array.dtype.kind in "iu" and array.dtype.itemsize == 8 for array in arrays):
         advice = "they would be read as floating point numbers, which hold no integers of 64 bits exactly"
         raise _differ(name, differing[0], arrays, found, other, advice)
@@ -116,7 +129,11 @@ def _stored(array: ReadableArray, mask: bool | None) -> dict[str, Any]:
     meta = array.metadata
     if follows_version_2(array.format) and mask is not False:
         meta = to_fill_value_attribute(replace(meta, zarr_format=3), is_null=meta.fill_is_null)
-    return own_attributes(meta, array.format)
+    attributes = own_attributes(meta, array.format)
+    mark = seen_attributes(array, mask).get("_FillValue")
+    if isinstance(mark, bytes):
+        attributes["_FillValue"] = encode_fill_value(mark, array.dtype)
+    return attributes
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -161,12 +178,21 @@ class Unpacked:
         return np.dtype("f4" if array.dtype.itemsize <= 2 else "f8") if found.kind in "iu" else found
 
 
+def _watched(array: Any) -> Any:
+    """An array of which each read checks that its attributes are still those by which it is converted."""
+    if array._is_decoded or isinstance(array, JoinedArray):
+        return array
+    found = copy(array)
+    found._is_decoded = True
+    return found
+
+
 def _unpacked(arrays: Sequence[Any], found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Unpacked]]:
     made: dict[str, Unpacked] = {}  # Equal ones are pickled once.
     each = []
     for array, attributes in zip(arrays, found, strict=True):
         packing = {key: value for key, value in attributes.items() if key in (*_PACKING, "dtype")}
-        each.append((array, made.setdefault(_key(packing), Unpacked(packing))))
+        each.append((_watched(array), made.setdefault(_key(packing), Unpacked(packing))))
     return each
 
 
@@ -193,6 +219,11 @@ class Retimed:
     def __call__(self, values: AnyArray) -> AnyArray:
         dims = tuple(map(str, range(values.ndim)))
         stored = Variable(dims, values, dict(self.attributes), fastpath=True)
+        numbers = conventions.decode_cf_variable(self.name, stored, decode_times=False)
+        missing = np.asarray(pd.isnull(numbers.values))
+        mark = np.nan if self.dtype == "float64" else _EARLIEST
+        if missing.all():  # xarray decodes and encodes no array without a date.
+            return np.full(values.shape, mark, self.dtype)
         decoded = conventions.decode_cf_variable(self.name, stored)
         given = Variable(dims, decoded.values, {}, {**self.target, "dtype": self.dtype}, fastpath=True)
         try:
@@ -210,8 +241,7 @@ class Retimed:
                 f"times of variable {self.name!r} of {self.place} need {needed!r}, and "
                 f"are joined in {self.target['units']!r}; store them in the units of the others first"
             )
-        found: AnyArray = np.asarray(encoded.values).astype(self.dtype, copy=False)
-        return found
+        return np.where(missing, mark, encoded.values).astype(self.dtype, copy=False)
 
 
 def _common_times(
@@ -249,4 +279,4 @@ def _common_times(
 def _retimed(
     name: str, array: Any, attributes: Mapping[str, Any], target: Mapping[str, Any], dtype: str
 ) -> Source:
-    return Source(array, Retimed(name, array.place, attributes, target, dtype), np.dtype(dtype))
+    return Source(_watched(array), Retimed(name, array.place, attributes, target, dtype), np.dtype(dtype))

@@ -50,6 +50,7 @@ from xzarr3.xarray.lazy import LazyArray, read_ahead
 from xzarr3.xarray.unpack import unpack_when_read
 from xzarr3.xarray.unreadable import UnreadableVariable
 from xzarr3.xarray.variables import (
+    UNNAMED,
     Xzarr3DataStore,
     bounds_of,
     for_xarray,
@@ -353,7 +354,7 @@ def _decoded(groups: Mapping[str, Group | JoinedGroup], chosen: _Options) -> dic
         )
         for path, group in groups.items()
     }
-    stored = {path: (store.get_variables(), store.get_attrs()) for path, store in stores.items()}
+    stored = {path: (_named(store.get_variables()), store.get_attrs()) for path, store in stores.items()}
     coordinates, times = list[LazyArray](), list[LazyArray]()
     for variables, _ in stored.values():
         bounds = set(map(bounds_of, variables.values()))
@@ -366,6 +367,11 @@ def _decoded(groups: Mapping[str, Group | JoinedGroup], chosen: _Options) -> dic
         datasets = {path: _dataset(*each, chosen.decoders, stores[path]) for path, each in stored.items()}
     _check_names([*groups.values()], datasets.values(), chosen)
     return datasets
+
+
+def _named(variables: dict[str, Variable]) -> dict[Any, Variable]:
+    """Stored variables by the names that they have in a dataset."""
+    return {None if name == UNNAMED else name: variable for name, variable in variables.items()}
 
 
 def _dataset(
@@ -412,7 +418,7 @@ def _check_names(
 ) -> None:
     """Raise for variables to keep that are in none of the groups; warn of such variables to drop."""
     kept, dropped = chosen.keep_variables or (), chosen.drop_variables or ()
-    there = {name for dataset in datasets for name in dataset.variables}
+    there = {UNNAMED if name is None else name for dataset in datasets for name in dataset.variables}
     unkept = [name for name in kept if name not in there and name not in dropped]
     undropped = [name for name in dropped if not any(_has(group, name) for group in groups)]
     for argument, unknown in (("keep_variables", unkept), ("drop_variables", undropped)):
@@ -460,6 +466,10 @@ def _open(filename_or_obj: StoreLike | _UnwatchedStore | JoinedGroup, chosen: _O
     if isinstance(filename_or_obj, JoinedGroup):
         if chosen.group and chosen.group.strip("/"):
             raise NodeNotFoundError(f"no group {chosen.group!r} in {filename_or_obj!r}; it has arrays only")
+        for name in ("use_zarr_fill_value_as_mask", "zarr_format", "consolidated"):
+            if getattr(chosen, name) is not None:
+                value = getattr(chosen, name)
+                raise ArgumentError(f"{name}={value!r} comes too late for joined stores; leave it out")
         return filename_or_obj
     place = filename_or_obj.store if isinstance(filename_or_obj, _UnwatchedStore) else filename_or_obj
     version = {name: getattr(chosen, name) for name in _VERSIONS}

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from xzarr3._types import AnyArray
 from xzarr3.errors import ArgumentError, MetadataError, did_you_mean, listed
@@ -281,6 +282,22 @@ def _equal(one: AnyArray, other: AnyArray) -> bool:
     return not unequal(one, other).any() or is_near(one, other)
 
 
+def _check_sorted(array: Any, labels: AnyArray) -> None:
+    """Refuse labels that give their store no place among others."""
+    if not len(labels):
+        raise ArgumentError(f"{array.place} has no labels; leave its store out")
+    if pd.isnull(labels).any():
+        found = "a label that is missing"
+    elif (labels[1:] >= labels[:-1]).all() or (labels[1:] <= labels[:-1]).all():
+        return
+    else:
+        found = "labels that neither increase nor decrease"
+    raise ArgumentError(
+        f"{array.place} has {found}; give the stores in their order, and concat_dim, the dimension along "
+        "which they lie"
+    )
+
+
 def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
     """Join groups along the dimensions whose labels differ, in the order of the labels.
 
@@ -299,8 +316,7 @@ def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
         if all(_equal(each, labels[0]) for each in labels):
             continue
         for array, each in zip(column, labels, strict=True):
-            if not len(each):
-                raise ArgumentError(f"{array.place} has no labels; leave its store out")
+            _check_sorted(array, each)
         order[name] = [each[0] for each in labels]
     if not order and (len(nodes) > 1 or not names):
         raise ArgumentError(

@@ -91,9 +91,16 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
 
 def _coded(variable: Variable, name: str) -> Variable:
     """A variable encoded by the coders."""
+    calendar = variable.encoding.get("calendar")
+    no_dates = variable.dtype.kind == "M" and not is_lazy(variable.data) and np.isnat(variable.data).all()
+    if calendar in ("standard", "gregorian") and no_dates:  # xarray would look for the earliest date.
+        variable = variable.copy(deep=False)
+        variable.encoding = {**variable.encoding, "calendar": "proleptic_gregorian"}
     with np.errstate(invalid="ignore", over="ignore"):  # What this leads to is found by decoding.
         for coder in _CODERS:
             variable = coder.encode(variable, name=name)
+    if no_dates and calendar is not None:
+        variable.attrs["calendar"] = calendar
     return variable
 
 

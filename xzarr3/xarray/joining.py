@@ -15,10 +15,10 @@ import numpy as np
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
-from xzarr3.errors import ArgumentError, ArgumentTypeError, did_you_mean, short_traceback
+from xzarr3.errors import ArgumentError, ArgumentTypeError, MetadataError, did_you_mean, short_traceback
 from xzarr3.groups import Group
 from xzarr3.joined.array import JoinedArray, joined
-from xzarr3.joined.document import Place, Recipe, is_document, read, recipe_of
+from xzarr3.joined.document import DEEPEST, Place, Recipe, is_document, read, recipe_of
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.options import Missing
 from xzarr3.parallel import parallel_map
@@ -48,8 +48,9 @@ def concat(
     codecs and chunks. Data types may differ if one of them holds all values exactly.
 
     Datasets are joined variable by variable. Scales, offsets, marks for missing values and units of time that
-    differ are converted where that is exact. Variables without the dimension have the same values in all
-    stores; they are compared now, and taken from the first one.
+    differ are converted where that is exact; times in floating point numbers, to a microsecond. Variables
+    without the dimension have the same values in all stores; they are compared now, and taken from the first
+    one.
 
     Parameters
     ----------
@@ -133,30 +134,47 @@ def open_joined(
     path: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
+    above: tuple[str, ...] = (),
 ) -> Joined:
     """Join again what a document of :meth:`JoinedGroup.to_json` names.
+
+    ``above`` are the documents that lead to it.
 
     Raises
     ------
     MetadataError
-        If the document is not valid.
+        If the document is not valid, or names itself.
     """
-    return _from_recipe(read(path, storage_options), storage_options, missing)
+    above = (*above, os.fspath(path))
+    if len(above) > DEEPEST or above[-1] in above[:-1]:
+        raise MetadataError(
+            "documents of joined stores name one another without end", path=above[0], field="sources",
+            found=above[-1], accepted=f"at most {DEEPEST} documents, one in another",
+        )  # fmt: skip
+    return _from_recipe(read(path, storage_options), storage_options, missing, above)
 
 
 def _from_recipe(
-    recipe: Recipe, storage_options: Mapping[str, Any] | None, missing: Missing | None
+    recipe: Recipe, storage_options: Mapping[str, Any] | None, missing: Missing | None, above: tuple[str, ...]
 ) -> Joined:
-    sources: list[Any] = [
-        _from_recipe(each, storage_options, missing) if isinstance(each, Recipe) else each
-        for each in recipe.sources
-    ]
+    def joined_or_place(source: Recipe | Place) -> Any:
+        if isinstance(source, Recipe):
+            return _from_recipe(source, storage_options, missing, above)
+        if is_document(source.store):
+            return _below(open_joined(source.store, storage_options, missing, above), source.path)
+        return source
+
+    sources = [*map(joined_or_place, recipe.sources)]
     options = {**recipe.options, "missing": missing}
     return join(recipe.join, sources, recipe.dim, "", storage_options, options)
 
 
 def opened(
-    sources: Iterable[Any], path: str, storage_options: Mapping[str, Any] | None, missing: Missing | None
+    sources: Iterable[Any],
+    path: str,
+    storage_options: Mapping[str, Any] | None,
+    missing: Missing | None,
+    use_consolidated: bool | None = None,
 ) -> list[Any]:
     """The nodes of all sources; those that have to be waited for are opened at once."""
 
@@ -168,14 +186,21 @@ def opened(
 
     def found_in(source: Any) -> Any:
         if isinstance(source, tuple):
-            return open_node(*source, missing=missing)
-        if isinstance(source, Group) and path:
-            return source[path]
-        return open_joined(source, storage_options, missing) if is_document(source) else source
+            return open_node(*source, missing=missing, use_consolidated=use_consolidated)
+        if is_document(source):
+            source = open_joined(source, storage_options, missing)
+        return _below(source, path)
 
     found = [*map(located, sources)]
     at_once = max((each[0].concurrency for each in found if isinstance(each, tuple)), default=1)
     return parallel_map(found_in, found, min(at_once, AT_ONCE))
+
+
+def _below(node: Any, path: str) -> Any:
+    """The node at a path below a group."""
+    if path.strip("/") and isinstance(node, ReadableArray):
+        raise ArgumentError(f"path={path!r} in {node!r}, which is an array; path names a node in a group")
+    return node[path] if path.strip("/") else node
 
 
 def join(
@@ -226,7 +251,7 @@ def _arrays(how: str, arrays: Sequence[Any], dim: str | int | None, axis: int) -
     if how == "concat":
         at = _axis(first, dim)
         return joined(sources, at, dimension_names=names, attributes=attributes)
-    if not -first.ndim - 1 <= axis <= first.ndim:
+    if not isinstance(axis, (int, np.integer)) or not -first.ndim - 1 <= axis <= first.ndim:
         raise ArgumentError(f"axis={axis}: the joined array has {first.ndim + 1} dimensions")
     axis %= first.ndim + 1
     if dim is not None and dim in (names or ()):

@@ -80,7 +80,9 @@ def is_near(one: AnyArray, other: AnyArray) -> bool:
     if not one.dtype.kind == other.dtype.kind == "f":
         return False
     near = np.median(np.abs(np.diff(other))) / 1000 if len(other) > 1 else 0
-    return bool(np.allclose(other, one, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True))
+    return bool(
+        np.allclose(other, one, rtol=0 if near > 0 else 1e-6, atol=near if near > 0 else 0, equal_nan=True)
+    )
 
 
 def first_of(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 from xarray import Dataset
 
-from xzarr3.errors import ArgumentError, short_traceback
+from xzarr3.errors import ArgumentError, short_traceback, shorten
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.options import Missing
 from xzarr3.stores import open_store
@@ -79,14 +80,19 @@ def open_mfdataset(
             "concat_dim, or 'nested' with it"
         )
     dropped = [drop_variables] if isinstance(drop_variables, str) else sorted(drop_variables)
-    wanted = {"drop_variables": dropped, "missing": missing}
+    wanted: dict[str, Any] = {"drop_variables": dropped, "missing": missing, "check_labels": check_labels}
+    opening: dict[str, Any] = {"missing": missing, "use_consolidated": options.pop("consolidated", None)}
     found = _expanded(paths, storage_options)
+    if not found:
+        raise ArgumentError("no stores to open; give at least one")
     if how == "by_coords":
-        nodes = opened(found, group or "", storage_options, missing)
-        whole: Any = by_coords(nodes, {**wanted, "check_labels": check_labels})
+        nodes = opened(found, group or "", storage_options, **opening)
+        whole: Any = by_coords(nodes, wanted)
     else:
         dims = [concat_dim] if isinstance(concat_dim, str) else list(concat_dim or ())
-        whole = _nested(found, dims, group or "", storage_options, {**wanted, "check_labels": check_labels})
+        if not dims or not all(isinstance(dim, str) for dim in dims):
+            raise ArgumentError(f"concat_dim={concat_dim!r}; accepted: names of dimensions, at least one")
+        whole = _nested(found, dims, partial(opened, path=group or "", **opening), storage_options, wanted)
     return open_dataset(whole, chunks=chunks, **options)
 
 
@@ -110,14 +116,18 @@ def _expanded(paths: Any, storage_options: Mapping[str, Any] | None) -> list[Any
 def _nested(
     sources: Sequence[Any],
     dims: Sequence[str],
-    path: str,
+    open_all: Callable[..., list[Any]],
     storage_options: Mapping[str, Any] | None,
     options: Mapping[str, Any],
 ) -> JoinedGroup:
     """Join sequences of sequences along several dimensions, the outermost first."""
+    if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
+        raise ArgumentError(
+            f"not a list of stores: {shorten(sources)}; lists are nested as deeply as concat_dim has names"
+        )
     if len(dims) > 1:
-        sources = [_nested(each, dims[1:], path, storage_options, options) for each in sources]
-    nodes = opened(sources, path, storage_options, options["missing"])
+        sources = [_nested(each, dims[1:], open_all, storage_options, options) for each in sources]
+    nodes = open_all(sources, storage_options=storage_options)
     is_new = not any(dims[0] in (array.dimension_names or ()) for array in nodes[0].values())
     how = "stack" if is_new else "concat"
-    return cast("JoinedGroup", join(how, nodes, dims[0], path, storage_options, dict(options)))
+    return cast("JoinedGroup", join(how, nodes, dims[0], "", storage_options, dict(options)))

@@ -40,9 +40,9 @@ from xzarr3.nodes.node import check_new_path
 from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, made_with_settings, stored_dtype
 from xzarr3.xarray.encode_attributes import encode_attributes
 from xzarr3.xarray.exact import encode_values, is_lazy
+from xzarr3.xarray.variables import UNNAMED
 
 _RESERVED = ("__zarr", ".xzarr3-")
-_UNNAMED = "__values__"  # The name under which xarray stores a variable whose name is None.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -236,7 +236,7 @@ def plan_arrays(
 
 def stored_name(name: Any) -> str:
     """The name that a variable has in a store."""
-    return _UNNAMED if name is None else str(name)
+    return UNNAMED if name is None else str(name)
 
 
 _ADVICE = (  # Signs in messages of numpy and xarray, and what to do.

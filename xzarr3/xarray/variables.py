@@ -33,6 +33,8 @@ from xzarr3.xarray.unreadable import UnreadableVariable
 Node: TypeAlias = "ReadableArray | Group | MetadataError"
 
 _MOST_LENGTHS = 10**5  # Most chunks along a dimension whose lengths are listed one by one.
+UNNAMED = "__values__"
+"""The name under which xarray stores a variable whose name is None."""
 
 
 class Xzarr3DataStore(AbstractDataStore):
