@@ -134,18 +134,6 @@ def test_raw_bits_have_no_byte_order(endian: Any) -> None:
     assert written(array) == b"abcxyz"
 
 
-@pytest.mark.parametrize("endian", ["little", "big"])
-def test_parts_of_complex_numbers_keep_their_order(endian: str) -> None:
-    parts = np.array([1.5, -0.0, np.inf, 2.5], "f4")
-    values = parts.view("c8")
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), data=values, compressors=None, serializer=BytesCodec(endian)
-    )
-    assert written(array) == parts.astype(parts.dtype.newbyteorder(endian)).tobytes()
-    assert array[...].tobytes() == values.tobytes()
-    assert array[1:].tobytes() == values[1:].tobytes()
-
-
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_big_endian_times_of_no_unit(zarr_format: Any) -> None:
     values = np.array([1, -2, 2**40], "i8").view("m8")

@@ -16,7 +16,6 @@ import xzarr3
 from xzarr3 import (
     Array,
     MemoryStore,
-    MetadataError,
     NodeExistsError,
     NodeNotFoundError,
     NodeTypeError,
@@ -147,25 +146,6 @@ def test_extensions_of_a_hierarchy() -> None:
     xzarr3.open_array(store, "a", mode="r+").attrs["a"] = 1
     xzarr3.create_group(store, "b", zarr_format=DRAFT)
     assert document(store, "zarr.json")["extensions"] == [OPTIONAL]
-
-
-YAML = {"extension": "http://x.org", "type": "yaml", "metadata_key_suffix": ".yml"}
-
-
-@pytest.mark.parametrize(
-    "entry_point",
-    [
-        {**ENTRY_POINT, "zarr_format": "https://purl.org/zarr/spec/core/4.0"},
-        {**ENTRY_POINT, "metadata_encoding": YAML},
-        {**ENTRY_POINT, "unknown": 1},
-        {"zarr_format": ENTRY_POINT["zarr_format"]},
-    ],
-    ids=["version", "encoding", "unknown", "short"],
-)
-def test_entry_points_that_are_refused(entry_point: dict[str, Any]) -> None:
-    for path in ("", "a"):
-        with pytest.raises(MetadataError):
-            xzarr3.open(written(entry_point), path)
 
 
 def test_there_is_no_hierarchy_without_its_entry_point() -> None:
