@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     )
     from xzarr3.dask import from_zarr, store
     from xzarr3.differences import diff
+    from xzarr3.io.chunk_cache import ChunkCache
     from xzarr3.joined.array import JoinedArray
     from xzarr3.joined.group import JoinedGroup
     from xzarr3.statistics import stats
@@ -110,7 +111,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlignmentError", "ArgumentError", "ArgumentTypeError", "Array", "CacheStore", "ChangedError",
-    "ChunkDecodeError", "ChunkEncodeError", "ChunkError", "ChunkKeyEncoding", "ChunkTask",
+    "ChunkCache", "ChunkDecodeError", "ChunkEncodeError", "ChunkError", "ChunkKeyEncoding", "ChunkTask",
     "ConflictError", "DataTypeValidationError", "FallbackWarning", "FsspecStore", "Group",
     "IncompleteWriteError", "InvalidKeyError", "InvalidRangeError", "JoinedArray", "JoinedGroup",
     "LargeWriteWarning", "LocalStore", "MemoryStore", "MetadataError", "MissingChunksError",
@@ -160,6 +161,7 @@ _FROM = {
         ),
         "ZipStore",
     ),
+    "xzarr3.io.chunk_cache": ("ChunkCache",),
     "xzarr3.joined.array": ("JoinedArray",),
     "xzarr3.joined.group": ("JoinedGroup",),
     "xzarr3.tracing.report": ("trace",),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy.typing as npt
 
@@ -39,6 +39,9 @@ from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format
 from xzarr3.nodes.node import check_new_path, locate_node, path_or_name
 from xzarr3.options import Missing, check_missing
 from xzarr3.stores import Store, StoreLike
+
+if TYPE_CHECKING:
+    from xzarr3.io.chunk_cache import ChunkCache, ChunkCacheLike
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
 
@@ -227,11 +230,45 @@ def _opened(
     mode: Literal["r", "r+", "a"],
     zarr_format: ZarrFormat | None,
     storage_options: Mapping[str, Any] | None,
+    chunk_cache: ChunkCacheLike = None,
     **options: Any,
 ) -> Array | Group:
     _check_mode(mode, ("r", "r+", "a"))
+    cache = _cache_of(chunk_cache)
     opened, normal = locate_node(store, path, storage_options, mode=mode)
-    return _found(opened, normal, what, zarr_format, read_only=mode == "r", **options)
+    node = _found(opened, normal, what, zarr_format, read_only=mode == "r", **options)
+    return cast("Array | Group", with_cache(node, cache))
+
+
+def _cache_of(given: ChunkCacheLike) -> ChunkCache | None:
+    """The cache that is given, or one of the size that is given."""
+    if given is None:
+        return None
+    from xzarr3.io.chunk_cache import ChunkCache
+
+    return ChunkCache.of(given)
+
+
+def with_cache(node: Any, cache: ChunkCache | None) -> Any:
+    """The node, whose arrays keep decoded chunks in a cache, if there is one.
+
+    Raises
+    ------
+    StoreCapabilityError
+        If the store does not tell whether a value has changed.
+    """
+    if cache is None:
+        return node
+    if isinstance(node, (Array, Group)):
+        from xzarr3.io.chunk_cache import check_tells
+
+        check_tells(node.store, node.format.keys(node.path).documents)
+        node.chunk_cache = cache
+    else:  # joined
+        parts = node.values() if isinstance(node, Mapping) else (source.array for source in node.sources)
+        for part in parts:
+            with_cache(part, cache)
+    return node
 
 
 @short_traceback
@@ -244,6 +281,7 @@ def open(
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
+    chunk_cache: ChunkCacheLike = None,
 ) -> Array | Group:
     """Open an array or a group.
 
@@ -273,11 +311,16 @@ def open(
         index of its shard marks as empty is not missing. Writers leave out chunks that hold only the fill
         value. So use ``"error"`` for arrays written with ``write_empty_chunks=True``, or for data without
         such chunks.
+    chunk_cache : str, int or ChunkCache, optional
+        Keep decoded chunks for later reads, up to this many bytes, such as ``"2 GiB"``; the arrays of a group
+        share them. By default none are kept. See :class:`ChunkCache`.
 
     Raises
     ------
     NodeNotFoundError
         If there is no store or no node.
+    StoreCapabilityError
+        If decoded chunks are to be kept, and the store does not tell whether a value has changed.
     MetadataError
         If the document of the node is not valid.
     StoreError
@@ -296,8 +339,11 @@ def open(
     """
     if is_document(store) and not path.strip("/"):
         above = import_module("xzarr3.xarray.joining")  # What is joined, xarray decodes.
-        return above.open_joined(store, storage_options, missing)  # type: ignore[no-any-return]
-    options: dict[str, Any] = {"use_consolidated": use_consolidated, "missing": missing}
+        joined = above.open_joined(store, storage_options, missing)
+        return with_cache(joined, _cache_of(chunk_cache))  # type: ignore[no-any-return]
+    options: dict[str, Any] = {
+        "use_consolidated": use_consolidated, "missing": missing, "chunk_cache": chunk_cache,
+    }  # fmt: skip
     return _opened(store, path, "array or group", mode, zarr_format, storage_options, **options)
 
 
@@ -310,6 +356,7 @@ def open_array(
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
+    chunk_cache: ChunkCacheLike = None,
 ) -> Array:
     """Open an array; see :func:`open`.
 
@@ -326,7 +373,9 @@ def open_array(
     >>> xzarr3.open_array(store, "ocean/t")[1:].tolist()
     [281]
     """
-    options: dict[str, Any] = {"use_consolidated": None, "missing": missing, "by_name": True}
+    options: dict[str, Any] = {
+        "use_consolidated": None, "missing": missing, "by_name": True, "chunk_cache": chunk_cache,
+    }  # fmt: skip
     node = _opened(store, path, "array", mode, zarr_format, storage_options, **options)
     if not isinstance(node, Array):
         raise _no_array(node)
@@ -344,6 +393,7 @@ def open_group(
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing | None = None,
+    chunk_cache: ChunkCacheLike = None,
 ) -> Group:
     """Open a group, or create one; see :func:`open`.
 
@@ -371,7 +421,7 @@ def open_group(
     ['t']
     """
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
-    missing = check_missing(missing)
+    missing, cache = check_missing(missing), _cache_of(chunk_cache)
     kind: Literal["r", "r+", "a"] = "a" if mode == "w" or mode == "w-" else mode
     opened, normal = locate_node(store, path, storage_options, mode=kind)
     options: dict[str, Any] = {
@@ -388,6 +438,7 @@ def open_group(
         node.missing = missing
     if isinstance(node, Array):
         raise _no_group(node)
+    with_cache(node, cache)
     return node
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -51,6 +51,7 @@ from xzarr3.stores import Store
 
 if TYPE_CHECKING:
     from xzarr3.commit.length import Length
+    from xzarr3.io.chunk_cache import ChunkCache
     from xzarr3.io.explain import Explanation
     from xzarr3.io.stored_units import Stored
 
@@ -96,6 +97,8 @@ class Array(ReadableArray, Node):
     _stored: Stored | None = None
     """How much of the array was stored when it was last counted."""
     _bounded: Array | None = None
+    chunk_cache: ChunkCache | None = None
+    """Keeps decoded chunks for later reads; see :func:`xzarr3.open`."""
 
     def __init__(
         self,
@@ -356,6 +359,11 @@ class Array(ReadableArray, Node):
 
     def _read_into(self, result: AnyArray, plan: ReadPlan, threads: int | None, *, is_own: bool) -> None:
         """Read what a plan selects into ``result``; ``is_own`` if nobody else has it yet."""
+        if self.chunk_cache is not None:
+            chunked = self.chunk_cache.plan(self.engine, plan)
+            if chunked is not None:
+                self.read_kept([(chunked, result)], threads)
+                return
         buffer = plan.buffer_for(result)
         absent: list[tuple[int, ...]] | None = None if self.missing == "fill" else []
 
@@ -368,6 +376,29 @@ class Array(ReadableArray, Node):
         if absent:
             report(self, plan.number, absent)
         plan.hand_over(buffer, result)
+
+    def read_kept(self, wanted: Sequence[tuple[ReadPlan, AnyArray]], threads: int | None = None) -> None:
+        """Carry out plans of :meth:`xzarr3.ChunkCache.plan`, each into a result, by one look at the cache."""
+        from xzarr3.io.chunk_cache import Look
+
+        cache = cast("ChunkCache", self.chunk_cache)
+        plans = [plan for plan, _ in wanted]
+        buffers = [plan.buffer_for(result) for plan, result in wanted]
+        absent: list[tuple[int, ...]] = []
+        units = 0
+
+        def read() -> int:
+            nonlocal units
+            absent.clear()  # From an earlier attempt: the read is repeated.
+            look = Look(cache, self.engine, plans)
+            units = len(look.units)
+            return look.read(buffers, asked_threads(threads), absent)
+
+        read_steadily(self, read, len(plans) + 1)
+        if absent and self.missing != "fill":
+            report(self, units, absent)
+        for (plan, result), buffer in zip(wanted, buffers, strict=True):
+            plan.hand_over(buffer, result)
 
     # Writing
 

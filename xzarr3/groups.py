@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -49,6 +49,9 @@ from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_
 from xzarr3.options import Missing
 from xzarr3.stores import Store
 
+if TYPE_CHECKING:
+    from xzarr3.io.chunk_cache import ChunkCache
+
 
 def bind(
     store: Store,
@@ -59,13 +62,17 @@ def bind(
     read_only: bool,
     consolidated: bool = True,
     missing: Missing = "fill",
+    chunk_cache: ChunkCache | None = None,
 ) -> Array | Group:
     """The array or group for these metadata."""
+    node: Array | Group
     if isinstance(meta, ArrayMetadata):
-        return Array(store, path, meta, format=format, read_only=read_only, missing=missing)
-    group = Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
-    group.missing = missing
-    return group
+        node = Array(store, path, meta, format=format, read_only=read_only, missing=missing)
+    else:
+        node = Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
+        node.missing = missing
+    node.chunk_cache = chunk_cache
+    return node
 
 
 class Group(Node, Mapping[str, "Array | Group"]):
@@ -117,6 +124,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self._tag = None if key is None else seen.tag(store, key)
         self.missing: Missing = "fill"
         """What the arrays found in this group do about absent chunks; see :func:`xzarr3.open`."""
+        self.chunk_cache: ChunkCache | None = None
+        """Keeps decoded chunks of the arrays found in this group; see :func:`xzarr3.open`."""
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = ""
@@ -132,7 +141,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         text = to_text(self.format, self.metadata, self.path)
         return _restore, (
             self.store, self.path, name_of(self.format), text, below_to_text(self._documents),
-            self.consolidated, self.read_only, self.missing, self._tag,
+            self.consolidated, self.read_only, self.missing, self._tag, self.chunk_cache,
         )  # fmt: skip
 
     # Finding nodes
@@ -157,6 +166,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             read_only=self.read_only,
             consolidated=self.consolidated,
             missing=self.missing,
+            chunk_cache=self.chunk_cache,
         )
 
     def _bound(self, relative: str, held: Held | MetadataError) -> Array | Group:
@@ -208,6 +218,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             return self
         group = Group(self.store, self.path, self.metadata, format=self.format, read_only=self.read_only)
         group.consolidated, group.missing = self.consolidated, self.missing
+        group.chunk_cache = self.chunk_cache
         group._documents = Consolidated.of(load_below(self.store, self.format, self.path))
         return group
 
@@ -849,7 +860,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self.metadata = metadata
         metadata = replace(metadata, consolidated=below)
         group = Group(self.store, self.path, metadata, format=self.format, read_only=self.read_only)
-        group.missing = self.missing
+        group.missing, group.chunk_cache = self.missing, self.chunk_cache
         return group
 
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
@@ -907,6 +918,7 @@ def _restore(
     read_only: bool,
     missing: Missing,
     tag: str | None,
+    chunk_cache: ChunkCache | None = None,
 ) -> Group:
     format = format_of(format)
     meta = from_text(format, text, path)
@@ -916,5 +928,5 @@ def _restore(
     if below is not None:
         group._documents = below_from_text(below) if isinstance(below, bytes) else Consolidated.of(below)
     group.consolidated = consolidated  # a group pickled as writable had read the store, and still does
-    group.missing, group._tag = missing, tag
+    group.missing, group._tag, group.chunk_cache = missing, tag, chunk_cache
     return group

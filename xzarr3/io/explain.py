@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
     from xzarr3.io.selection import Fields
 
-NUMBERS = ("absent", "chunks", "requests", "index_requests", "bytes_moved", "bytes_used")
+NUMBERS = ("absent", "chunks", "chunks_kept", "requests", "index_requests", "bytes_moved", "bytes_used")
 _SHOWN = 20  # Most values, and most ranges of a value, that are printed.
 
 KeptIndexes: TypeAlias = dict[tuple[int, ...], tuple[object, Index]]
@@ -111,6 +111,8 @@ class Explanation(Report):
         Number of stored units that are touched, absent ones included.
     chunks : int
         Number of chunks that are decoded: of inner chunks in shards.
+    chunks_kept : int
+        Number of chunks that the :class:`ChunkCache` of the array has, which are not among these.
     absent : int
         Number of absent units.
     requests : int
@@ -138,6 +140,7 @@ class Explanation(Report):
     shape: tuple[int, ...]
     units: int
     chunks: int
+    chunks_kept: int
     absent: int
     requests: int
     index_requests: int
@@ -164,9 +167,10 @@ class Explanation(Report):
         each = f" ({ratio(self.bytes_moved, used)} moved for each)" if used else ""
         absent = f", of which {self.absent:,} absent" if self.absent else ""
         indexes = f", of which {self.index_requests:,} for indexes of shards" if self.index_requests else ""
+        kept = f", {self.chunks_kept:,} from the cache" if self.chunks_kept else ""
         facts = [
             ("keys", f"{self.units:,}{absent}"),
-            ("chunks", f"{self.chunks:,} decoded"),
+            ("chunks", f"{self.chunks:,} decoded{kept}"),
             ("requests", f"{self.requests:,}{indexes}"),
             ("bytes moved", size(self.bytes_moved)),
             ("bytes used", f"{size(used)}{each}"),
@@ -212,7 +216,8 @@ def explain(
     shape = plan.shape + (dtype[fields].shape if isinstance(fields, str) else ())
     from xzarr3.io.native_read import does  # imports the libraries of the codecs
 
-    fetches = partial(_fetches, array.engine, plan, None if does(array.engine, plan) else kept)
+    plans, from_cache = _cached(array, plan)
+    fetches = partial(_fetches, array.engine, plans, None if does(array.engine, plan) else kept)
     first, sums = list[Fetch](), [0] * 6
     for fetch in fetches():
         if len(first) < _SHOWN:
@@ -221,17 +226,30 @@ def explain(
         numbers = 1, fetch.chunks, int(fetch.size is None), *asked
         sums = [*map(int.__add__, sums, numbers)]
     units, chunks, absent, requested, indexes, moved = sums
-    counts = units, chunks, absent, requested, indexes, moved, math.prod(plan.shape) * each
+    counts = units, chunks, from_cache, absent, requested, indexes, moved, math.prod(plan.shape) * each
     drawn = partial(picture, array.metadata, [plan])
     return Explanation(array.name, shape, *counts, tuple(first), fetches, drawn)
 
 
-def _fetches(engine: Engine, plan: ReadPlan, kept: KeptIndexes | None) -> Iterator[Fetch]:
+def _cached(array: Array, plan: ReadPlan) -> tuple[list[ReadPlan], int]:
+    """The plans of the reads that a cache of decoded chunks leaves, and how many chunks it has."""
+    cache = array.chunk_cache
+    chunked = None if cache is None else cache.plan(array.engine, plan)
+    if cache is None or chunked is None:
+        return [plan], 0
+    from xzarr3.io.chunk_cache import Look
+
+    look = Look(cache, array.engine, [chunked])
+    return [*look.plans], len(look.found)
+
+
+def _fetches(engine: Engine, plans: Sequence[ReadPlan], kept: KeptIndexes | None) -> Iterator[Fetch]:
     kept, at_once = {} if kept is None else kept, max(engine.waiting, 1)
-    for chain, units in plan.batches() if math.prod(plan.shape) else ():
-        one = partial(_fetch, engine, plan, chain, kept)
-        while some := list(itertools.islice(units, at_once)):
-            yield from parallel_map(one, some, at_once)
+    for plan in plans:
+        for chain, units in plan.batches() if math.prod(plan.shape) else ():
+            one = partial(_fetch, engine, plan, chain, kept)
+            while some := list(itertools.islice(units, at_once)):
+                yield from parallel_map(one, some, at_once)
 
 
 def _fetch(

@@ -31,6 +31,7 @@ from xzarr3.stores.locks import fork_safe
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
+    from xzarr3.io.chunk_cache import ChunkCache
 
 _MOST_PARSED = 512
 _LARGE = 2**16  # bytes of documents; larger ones are not cached
@@ -145,8 +146,8 @@ def known(store: Store, path: str, format: Format, text: bytes) -> Known:
 def state_of(array: Array) -> tuple[object, ...]:
     """The pickled form of an array."""
     special: tuple[object, ...] = ()
-    if array._tag or array._is_decoded or not array.has_document:
-        special = array._tag, array._is_decoded, array._bounded, array.has_document
+    if array._tag or array._is_decoded or not array.has_document or array.chunk_cache:
+        special = array._tag, array._is_decoded, array._bounded, array.has_document, array.chunk_cache
     return (
         array.store, array.path, name_of(array.format), array._known.text,
         array.read_only, array.write_empty_chunks, array.missing, *special,
@@ -166,6 +167,7 @@ def restore(
     is_decoded: bool = False,
     bounded: Array | None = None,
     has_document: bool = True,
+    chunk_cache: ChunkCache | None = None,
 ) -> None:
     """Initialise a new handle from what :func:`state_of` returned."""
     Node.__init__(array, store, path, format_of(format), read_only=read_only)
@@ -175,6 +177,7 @@ def restore(
     array.missing = missing
     array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
     array.has_document = has_document
+    array.chunk_cache = chunk_cache
 
 
 def to_text(format: Format, metadata: NodeMetadata, path: str) -> bytes:

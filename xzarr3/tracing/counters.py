@@ -28,7 +28,7 @@ KINDS: Final = ("get", "get_range", "head", "list", "put", "delete")
 FIELDS: Final = (
     *("requests", *KINDS, "absent", "failed", "retries", "bytes_read", "bytes_written", "request_seconds"),
     *("chunks_decoded", "bytes_decoded", "decode_seconds", "chunks_encoded", "bytes_encoded"),
-    *("encode_seconds", "indexes_read", "indexes_kept", "chunks_absent"),
+    *("encode_seconds", "indexes_read", "indexes_kept", "chunks_absent", "chunks_kept"),
 )
 """Every field that is counted."""
 

@@ -18,7 +18,7 @@ from xarray.backends.common import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core.utils import is_remote_uri
 
-from xzarr3.api import open_group
+from xzarr3.api import open_group, with_cache
 from xzarr3.errors import (
     ArgumentError,
     InvalidKeyError,
@@ -38,6 +38,7 @@ from xzarr3.errors import (
 from xzarr3.formats import ZarrFormat
 from xzarr3.formats.base import is_array
 from xzarr3.groups import Group
+from xzarr3.io.chunk_cache import ChunkCache, ChunkCacheLike
 from xzarr3.joined.document import is_document
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.node import locate_node
@@ -87,6 +88,7 @@ def open_dataset(
         Further options of :func:`xarray.open_dataset` and of this engine, such as ``drop_variables``,
         ``keep_variables``, ``consolidated``, ``storage_options`` and ``missing``; and ``branch``, ``tag`` or
         ``snapshot`` of an ``icechunk.Repository``.
+        ``keep_variables``, ``consolidated``, ``storage_options``, ``missing`` and ``chunk_cache``.
 
     Examples
     --------
@@ -184,6 +186,7 @@ class _Options:
     use_zarr_fill_value_as_mask: bool | None = None
     cache_members: bool = True
     missing: Missing | None = None
+    chunk_cache: ChunkCacheLike = None
     keep_variables: str | Iterable[str] | None = None
     group_chunks: bool = False
     on_unreadable: Literal["keep", "raise"] = "keep"
@@ -288,6 +291,10 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             How to read chunks that are absent from the store: as the fill value, with a warning, or as an
             error. A warning or error names their keys. See :func:`xzarr3.open` for which chunks count as
             missing.
+        chunk_cache : str, int or ChunkCache, optional
+            Keep decoded chunks for later reads, up to this many bytes, such as ``"2 GiB"``, which all
+            variables share; see :class:`xzarr3.ChunkCache`. The argument ``cache`` of xarray means something
+            else: that a variable which was loaded as a whole stays loaded.
         keep_variables : str or iterable of str, optional
             The only variables to open, besides the index coordinates of their dimensions. The documents of
             other variables are not read.
@@ -470,7 +477,7 @@ def _open(filename_or_obj: StoreLike | _UnwatchedStore | JoinedGroup, chosen: _O
             if getattr(chosen, name) is not None:
                 value = getattr(chosen, name)
                 raise ArgumentError(f"{name}={value!r} comes too late for joined stores; leave it out")
-        return filename_or_obj
+        return with_cache(filename_or_obj, ChunkCache.of(chosen.chunk_cache))
     place = filename_or_obj.store if isinstance(filename_or_obj, _UnwatchedStore) else filename_or_obj
     version = {name: getattr(chosen, name) for name in _VERSIONS}
     place_options = with_version(place, chosen.storage_options, **version)
@@ -482,6 +489,7 @@ def _open(filename_or_obj: StoreLike | _UnwatchedStore | JoinedGroup, chosen: _O
             use_consolidated=chosen.consolidated,
             zarr_format=chosen.zarr_format,
             missing=chosen.missing,
+            chunk_cache=chosen.chunk_cache,
         )
     except MetadataError as error:
         if error.field == "consolidated_metadata" and error.found is ...:

@@ -1,0 +1,455 @@
+"""Decoded chunks that are kept: how often chunks are decoded, and that no read gives old values."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from _slow import slow
+from _strategies import layouts, same_bits, selections, shapes, values
+from _waiting import WaitingStore
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import ChunkCache
+from xzarr3.stores.local import files
+
+ROWS = np.random.default_rng(0).normal(size=(256, 20))
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files count as unchanging at once, which they do after a second."""
+    monkeypatch.setattr(files, "_SETTLED", 0)
+
+
+def opened(data: Any = ROWS, size: Any = "1 MiB", store: Any = None, **options: Any) -> xzarr3.Array:
+    """An array of these values that keeps decoded chunks."""
+    store = xzarr3.MemoryStore() if store is None else store
+    xzarr3.create_array(store, "a", data=data, **{"chunks": (32, 20), **options})
+    return xzarr3.open_array(store, "a", mode="r+", chunk_cache=size)
+
+
+def decoded(trace: Any) -> tuple[int, int]:
+    """Chunks decoded, and chunks that were kept."""
+    return trace.total["chunks_decoded"], trace.total.get("chunks_kept", 0)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{}, {"shards": (64, 20), "chunks": (32, 10)}, {"chunks": ([100, 3, 153], 7)}, {"order": "F"}],
+)
+def test_sliding_windows_decode_each_chunk_once(layout: dict[str, Any]) -> None:
+    array = opened(**layout)
+    with xzarr3.trace() as trace:
+        for start in range(len(ROWS) - 3):
+            assert same_bits(array[start : start + 4], ROWS[start : start + 4])
+    assert decoded(trace)[0] == array.nchunks
+
+
+def test_windows_of_four_rows_cost_one_read_at_a_small_budget() -> None:
+    array = opened(size="16 KiB")  # Three chunks of eight.
+    with xzarr3.trace() as trace:
+        for start in range(len(ROWS) - 3):
+            array[start : start + 4]
+    assert decoded(trace)[0] <= 1.2 * array.nchunks
+    assert array.chunk_cache is not None
+    assert array.chunk_cache.nbytes <= 2**14
+
+
+def test_by_default_nothing_is_kept() -> None:
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, data=ROWS, chunks=(32, 20))
+    assert array.chunk_cache is None
+    assert xzarr3.open_array(store).chunk_cache is None
+    with xzarr3.trace() as trace:
+        array[:3], array[:3]
+    assert decoded(trace) == (2, 0)
+
+
+def test_the_least_recently_used_chunk_goes_first() -> None:
+    array = opened(size=2 * (32 * 20 * 8 + 512))
+    for row in (0, 32, 0, 64):
+        array[row]
+    assert [array.explain(row).chunks_kept for row in (0, 32, 64)] == [1, 0, 1]
+
+
+def test_a_selection_beyond_the_budget_leaves_the_cache_as_it_is() -> None:
+    array = opened(size="16 KiB")
+    array[0]
+    before = array.explain(0).chunks_kept
+    with xzarr3.trace() as trace:
+        assert same_bits(array[...], ROWS)
+    assert (decoded(trace), before, array.explain(0).chunks_kept) == ((8, 0), 1, 1)
+    assert array.explain().chunks == 8
+
+
+def test_values_read_are_the_users_own() -> None:
+    array = opened()
+    first = array[:32]
+    first[...] = 0
+    assert same_bits(array[:32], ROWS[:32])
+    into = np.empty((32, 20))
+    array.get(slice(32), out=into)
+    into[...] = 0
+    assert same_bits(array[:32], ROWS[:32])
+
+
+def test_explain_and_trace_tell_what_is_kept() -> None:
+    array = opened(shards=(64, 20), chunks=(32, 10))
+    array[0:40, 0:5]
+    found = array.explain(slice(0, 70))
+    assert (found.chunks_kept, found.chunks) == (2, 4)
+    assert "4 decoded, 2 from the cache" in str(found)
+    with xzarr3.trace() as trace:
+        array[0:70]
+    assert (decoded(trace), trace.arrays["/a"]["chunks_kept"]) == ((4, 2), 2)
+    assert "4 chunks" not in repr(array.chunk_cache)
+    assert repr(array.chunk_cache).startswith("<xzarr3.ChunkCache 6 chunks, ")
+
+
+def test_arrays_of_a_group_share_one_cache() -> None:
+    store = xzarr3.MemoryStore()
+    for name in ("a", "b/c"):
+        xzarr3.create_array(store, name, data=ROWS, chunks=(32, 20))
+    for group in (
+        xzarr3.open_group(store, chunk_cache="1 MiB"),
+        xzarr3.open(store, chunk_cache=ChunkCache(2**20)),
+        xzarr3.open_group(store, chunk_cache="1 MiB").loaded(),
+        pickle.loads(pickle.dumps(xzarr3.open_group(store, chunk_cache="1 MiB"))),
+    ):
+        assert isinstance(group, xzarr3.Group)
+        group["a"][0], group["b/c"][0], group["b"]["c"][0]
+        assert group.chunk_cache is not None
+        assert len(group.chunk_cache) == 2
+        assert group["b"].chunk_cache is group["a"].chunk_cache is group.chunk_cache
+
+
+def test_a_dataset_keeps_chunks_of_all_variables() -> None:
+    store = xzarr3.MemoryStore()
+    ds = xr.Dataset({"t": (("y", "x"), ROWS), "u": (("y", "x"), -ROWS)})
+    xzarr3.to_zarr(ds.chunk(y=32), store)
+    for opener in (xzarr3.open_dataset, xr.open_dataset):
+        options: dict[str, Any] = {"chunks": None} if opener is xzarr3.open_dataset else {"engine": "xzarr3"}
+        found = opener(store, chunk_cache="1 MiB", **options)
+        with xzarr3.trace() as trace:
+            for start in range(0, 60, 3):
+                window = found.isel(y=slice(start, start + 4)).load()
+                np.testing.assert_array_equal(window.t, ROWS[start : start + 4])
+        assert decoded(trace)[0] == 4
+
+
+def test_joined_arrays_keep_chunks_of_their_sources() -> None:
+    stores = [xzarr3.MemoryStore(), xzarr3.MemoryStore()]
+    for store in stores:
+        xzarr3.to_zarr(xr.Dataset({"t": (("y", "x"), ROWS)}).chunk(y=32), store)
+    ds = xzarr3.open_mfdataset(stores, concat_dim="y", chunks=None, chunk_cache="1 MiB")
+    with xzarr3.trace() as trace:
+        for start in range(240, 270):
+            ds.t[start : start + 4].load()
+    assert decoded(trace)[0] == 2
+    cache = ChunkCache("1 MiB")
+    both = xzarr3.concat([xzarr3.open_array(store, "t", chunk_cache=cache) for store in stores], "y")
+    both[250:260]
+    assert (len(cache), both.explain(slice(250, 260)).chunks_kept) == (2, 2)
+
+
+# Never an old value
+
+
+def written_otherwise(store: Any) -> None:
+    """Change what is stored by another handle."""
+    xzarr3.open_array(store, "a", mode="r+")[:2] = 7
+
+
+def written_by_a_process(store: Any) -> None:
+    code = f"import xzarr3; xzarr3.open_array({store.folder!r}, 'a', mode='r+')[:2] = 7"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("shards", [None, (64, 20)])
+@pytest.mark.parametrize("place", ["memory", "local", "zip", "waiting"])
+def test_values_written_by_another_handle_are_read(
+    place: str, shards: Any, tmp_path: Path, settled: None
+) -> None:
+    store: Any = {
+        "memory": xzarr3.MemoryStore,
+        "local": lambda: xzarr3.LocalStore(tmp_path / "a.zarr"),
+        "zip": lambda: xzarr3.ZipStore(tmp_path / "a.zip", mode="w"),
+        "waiting": WaitingStore,
+    }[place]()
+    array = opened(store=store, shards=shards, chunks=(32, 20))
+    array[:40], array[:40]
+    assert array.explain(slice(40)).chunks_kept == 2
+    written_otherwise(store)
+    assert (array[:2] == 7).all()
+    array[1] = 8
+    assert (array[1] == 8).all()
+    assert same_bits(array[2:40], ROWS[2:40])
+    store.erase(array.chunk_key((0, 0)))
+    assert (array[:2] == 0).all()
+    store.close()
+
+
+def test_values_written_by_another_process_are_read(tmp_path: Path, settled: None) -> None:
+    array = opened(store=xzarr3.LocalStore(tmp_path / "a.zarr"))
+    array[:40]
+    assert array.explain(slice(40)).chunks_kept == 2
+    written_by_a_process(array.store)
+    assert (array[:2] == 7).all()
+
+
+def test_a_file_that_was_written_just_now_is_not_kept(tmp_path: Path) -> None:
+    array = opened(store=xzarr3.LocalStore(tmp_path / "a.zarr"))
+    array[:40]
+    assert array.explain(slice(40)).chunks_kept == 0
+
+
+def test_a_chunk_that_changes_while_it_is_read_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xzarr3.io.executor import Engine
+
+    array, read = opened(), Engine.read
+
+    def disturbed(self: Any, *args: Any, **options: Any) -> int:
+        found = read(self, *args, **options)
+        written_otherwise(array.store)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "read", disturbed)
+        array[:40]
+    assert array.explain(slice(40)).chunks_kept == 1  # The second one, which did not change.
+    assert (array[:2] == 7).all()
+
+
+def test_an_array_that_grew_or_shrank_is_read_as_it_is() -> None:
+    array = opened(ROWS[:40])
+    array[...]
+    array.resize((60, 20))
+    assert same_bits(array[...], np.concatenate([ROWS[:40], np.zeros((20, 20))]))
+    array[35:60] = ROWS[35:60]
+    assert same_bits(array[...], ROWS[:60])
+    array.resize((35, 20))
+    assert same_bits(array[...], ROWS[:35])
+    array.append(ROWS[35:50])
+    assert same_bits(array[...], ROWS[:50])
+
+
+def test_an_array_in_place_of_another_is_not_decoded_as_the_old_one() -> None:
+    store, cache = xzarr3.MemoryStore(), ChunkCache("1 MiB")
+    first = opened(np.arange(8, dtype="int64"), cache, store, chunks=8, compressors=None)
+    first[...]
+    new = xzarr3.create_array(
+        store, "a", data=np.arange(8, dtype="float64"), chunks=8, compressors=None, overwrite=True
+    )
+    new.chunk_cache = cache
+    assert same_bits(new[...], np.arange(8, dtype="float64"))
+    with pytest.raises(xzarr3.ChangedError):
+        first[...]
+
+
+def test_equal_bytes_of_another_data_type_are_told_apart() -> None:
+    store, cache = WaitingStore(), ChunkCache("1 MiB")  # Its versions are the bytes.
+    for dtype in ("int64", "float64", ">i8"):
+        array = xzarr3.create_array(
+            store, "a", shape=4, dtype=dtype, fill_value=0, compressors=None, overwrite=True
+        )
+        store.put(array.chunk_key((0,)), [b"\1" * 32])
+        array.chunk_cache = cache
+        plain = xzarr3.open_array(store, "a")
+        assert same_bits(array[...], plain[...])
+
+
+def test_absent_chunks_are_told_of_as_without_a_cache() -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(store, shape=(64, 4), chunks=(16, 4), shards=(32, 4), dtype="int8")[:16] = 1
+    array = xzarr3.open_array(store, chunk_cache="1 MiB", missing="error")
+    assert array[:20].sum() == 64
+    assert array.explain(slice(32)).chunks_kept == 2  # One of them an empty chunk of a stored shard.
+    with pytest.raises(xzarr3.MissingChunksError, match="1 of the 2 shards to be read is absent"):
+        array[...]
+    with xzarr3.trace() as trace, pytest.raises(xzarr3.MissingChunksError):
+        array[40]
+    assert trace.total["absent"] == 1
+
+
+def test_text_and_empty_selections_are_read_as_without_a_cache() -> None:
+    text = opened(np.array(["a", "bb"], dtype=object), dtype="string", chunks=1)
+    assert [*text[...]] == ["a", "bb"]
+    assert text.explain().chunks_kept == 0
+    array = opened()
+    assert array[0:0].shape == (0, 20)
+    scalar = opened(np.float64(3), chunks=None)
+    assert (scalar[()], scalar[()], scalar.explain().chunks_kept) == (3, 3, 1)
+
+
+def test_a_store_that_tells_no_changes_is_refused() -> None:
+    values = dict[str, bytes]()
+    xzarr3.create_array(xzarr3.MemoryStore(values), "a", data=ROWS)
+    for open_ in (xzarr3.open_array, xzarr3.open):
+        with pytest.raises(xzarr3.StoreCapabilityError, match="does not tell whether a value has changed"):
+            open_(xzarr3.MemoryStore(values), "a", chunk_cache="1 MiB")
+    xzarr3.create_group(xzarr3.MemoryStore(values), "g")
+    with pytest.raises(xzarr3.StoreCapabilityError, match="leave out chunk_cache="):
+        xzarr3.open_group(xzarr3.MemoryStore(values), "g", chunk_cache="1 MiB")
+
+
+@pytest.mark.parametrize("size", ["2 giraffes", "-1 GiB", -5, 0, "", True, 1.5])
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(store, "a", data=ROWS)
+    for open_ in (xzarr3.open, xzarr3.open_array):
+        with pytest.raises(xzarr3.ArgumentError, match="accepted: a positive number of bytes"):
+            open_(store, "a", chunk_cache=size)
+    with pytest.raises(xzarr3.ArgumentError, match="not a size"):
+        xzarr3.open_group(store, chunk_cache=size)
+    with pytest.raises(xzarr3.ArgumentError, match="not a size"):
+        xr.open_dataset(store, engine="xzarr3", chunk_cache=size)
+
+
+def test_clear_forgets_all_chunks() -> None:
+    array = opened()
+    array[...]
+    cache = array.chunk_cache
+    assert cache is not None
+    cache.clear()
+    assert (len(cache), cache.nbytes, array.explain().chunks) == (0, 0, 8)
+
+
+# Threads and processes
+
+
+def test_a_pickled_array_shares_the_cache_in_its_process() -> None:
+    array = opened()
+    array[0]
+    again = pickle.loads(pickle.dumps(array))
+    assert again.chunk_cache is array.chunk_cache
+
+
+def test_tasks_of_another_process_share_a_cache(tmp_path: Path) -> None:
+    xzarr3.create_array(tmp_path / "a.zarr", data=ROWS, chunks=(32, 20))
+    array = xzarr3.open_array(tmp_path / "a.zarr", chunk_cache="1 MiB")
+    (tmp_path / "pickled").write_bytes(pickle.dumps(array))
+    code = f"""
+import gc, pickle, xzarr3
+from xzarr3.stores.local import files
+files._SETTLED = 0
+text = open({str(tmp_path / "pickled")!r}, "rb").read()
+with xzarr3.trace() as trace:
+    for row in range(20):
+        pickle.loads(text)[row]
+        gc.collect()
+print(trace.total["chunks_decoded"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "1\n"
+
+
+def test_dask_blocks_use_the_cache() -> None:
+    array = opened()
+    blocks = xzarr3.from_zarr(array)
+    with xzarr3.trace() as trace:
+        np.testing.assert_array_equal(blocks[5:60].compute(), ROWS[5:60])
+        blocks[9:60].compute()
+    assert decoded(trace) == (2, 2)
+
+
+def some_chunks(trial: st.DataObject) -> Iterator[tuple[xzarr3.Array, np.ndarray[Any, Any]]]:
+    name = trial.draw(st.sampled_from(["int16", "float32", "bool", "r24"]))
+    shape = trial.draw(shapes(max_dims=3))
+    data = trial.draw(values(name, shape)).copy()
+    layout = trial.draw(layouts(name, shape))
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(store, "a", shape=shape, **layout)[...] = data
+    size = trial.draw(st.sampled_from([1, 600, 2000, 2**20]))
+    yield xzarr3.open_array(store, "a", mode="r+", chunk_cache=size), data
+
+
+@given(trial=st.data())
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_reads_are_those_of_numpy_with_writes_in_between(trial: st.DataObject) -> None:
+    for array, data in some_chunks(trial):
+        for _ in range(trial.draw(st.integers(1, 8))):
+            selection = trial.draw(selections(array.shape))
+            kind = trial.draw(st.sampled_from(["read", "read", "write", "other", "oindex", "vindex"]))
+            if kind in ("write", "other"):
+                new = trial.draw(values(array.zdtype.name, data[selection].shape))
+                handle = array if kind == "write" else xzarr3.open_array(array.store, "a", mode="r+")
+                handle[selection] = new
+                data[selection] = new
+            elif kind == "read" or not data.size or not data.ndim:
+                assert same_bits(array[selection], data[selection])
+            else:
+                number = trial.draw(st.integers(1, 5))
+                points = [
+                    np.array(trial.draw(st.lists(st.integers(0, n - 1), min_size=number, max_size=number)))
+                    for n in data.shape
+                ]
+                index = tuple(points) if kind == "vindex" else np.ix_(*points)
+                assert same_bits(getattr(array, kind)[tuple(points)], data[index])
+        cache = array.chunk_cache
+        assert cache is not None
+        assert cache.nbytes <= cache.size
+        assert cache.nbytes == sum(each.values.nbytes + 512 for each in cache._kept.values())
+
+
+@pytest.mark.parametrize("size", ["11 KiB", "1 MiB"])
+def test_threads_share_a_cache(size: str) -> None:
+    array, ends = opened(size=size), threading.Event()
+
+    def reads(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(100):
+            start = int(random.integers(0, 250))
+            assert same_bits(array[start : start + 6], ROWS[start : start + 6])
+
+    def writes() -> None:
+        while not ends.is_set():  # The same values, so that all reads must give these.
+            xzarr3.open_array(array.store, "a", mode="r+")[30:70] = ROWS[30:70]
+
+    with ThreadPoolExecutor(5) as pool:
+        writer = pool.submit(writes)
+        try:
+            list(pool.map(reads, range(4)))
+        finally:
+            ends.set()
+        writer.result()
+
+
+def test_threads_never_read_a_value_older_than_one_that_was_written() -> None:
+    array, seen, ends = opened(np.zeros(8), chunks=4), [0.0], threading.Event()
+
+    def writes() -> None:
+        other = xzarr3.open_array(array.store, "a", mode="r+")
+        for value in range(1, 200):
+            other[:4] = value
+            seen[0] = value
+        ends.set()
+
+    with ThreadPoolExecutor(4) as pool:
+        writer = pool.submit(writes)
+        while not ends.is_set() and not writer.done():
+            before = seen[0]
+            assert array[0] >= before
+        writer.result()
+    assert array[0] == 199
+
+
+@slow
+def test_a_file_is_kept_a_second_after_it_was_written(tmp_path: Path) -> None:
+    import time
+
+    array = opened(store=xzarr3.LocalStore(tmp_path / "a.zarr"))
+    time.sleep(1.1)
+    array[:40]
+    assert array.explain(slice(40)).chunks_kept == 2
