@@ -36,7 +36,8 @@ from xzarr3.tracing.counters import add, for_array, process
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
 
-_ENTRY = 512  # Bytes that a kept chunk takes besides its elements.
+ENTRY = 512
+"""Bytes that a kept chunk takes besides its elements."""
 _MOST_CACHES = 4  # Caches of unpickled arrays that a process holds on to.
 
 ChunkCacheLike: TypeAlias = "ChunkCache | str | int | None"
@@ -148,7 +149,7 @@ class ChunkCache:
         """Whether so many chunks can be kept together."""
         lengths = map(min, plan.grid.largest, plan.array_shape)
         each = math.prod(lengths) * plan.chain_of(plan.grid.largest).spec.dtype.itemsize
-        return number * (each + _ENTRY) <= self.size
+        return number * (each + ENTRY) <= self.size
 
     def find(self, names: Iterable[Name]) -> list[_Kept | None]:
         """The kept chunks of these names, which are now the most recently used."""
@@ -165,7 +166,7 @@ class ChunkCache:
             for name, chunk in chunks:
                 self._drop(name)
                 self._kept[name] = chunk
-                self._nbytes += chunk.values.nbytes + _ENTRY
+                self._nbytes += chunk.values.nbytes + ENTRY
             if self._nbytes <= self.size:
                 return
             order = [*self._kept]
@@ -179,7 +180,7 @@ class ChunkCache:
 
     def _drop(self, name: Name) -> None:
         old = self._kept.pop(name, None)
-        self._nbytes -= 0 if old is None else old.values.nbytes + _ENTRY
+        self._nbytes -= 0 if old is None else old.values.nbytes + ENTRY
 
 
 _caches: WeakValueDictionary[str, ChunkCache] = WeakValueDictionary()

@@ -68,6 +68,8 @@ class ArrayReads:
     absent: int
     chunks: int
     """Number of chunks that are decoded."""
+    chunks_kept: int
+    """Number of chunks that a cache of decoded chunks has."""
     requests: int
     index_requests: int
     bytes_moved: int
