@@ -60,6 +60,7 @@ from xzarr3.stores import MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
     from xzarr3.advice import advise
+    from xzarr3.batching import Batches, batches
     from xzarr3.checks import check
     from xzarr3.commit.recover import recover
     from xzarr3.convenience import (
@@ -110,7 +111,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AlignmentError", "ArgumentError", "ArgumentTypeError", "Array", "CacheStore", "ChangedError",
+    "AlignmentError", "ArgumentError", "ArgumentTypeError", "Array", "Batches", "CacheStore", "ChangedError",
     "ChunkCache", "ChunkDecodeError", "ChunkEncodeError", "ChunkError", "ChunkKeyEncoding", "ChunkTask",
     "ConflictError", "DataTypeValidationError", "FallbackWarning", "FsspecStore", "Group",
     "IncompleteWriteError", "InvalidKeyError", "InvalidRangeError", "JoinedArray", "JoinedGroup",
@@ -121,6 +122,8 @@ __all__ = [
     "UnknownExtensionError", "UnknownNameError", "WrapperStore", "Xzarr3Error", "ZarrFormat",
     "ZipStore", "advise", "array", "check", "concat", "config", "consolidate_metadata", "copy",
     "create_array", "create_group", "diff", "drop", "empty", "empty_like", "from_array", "from_zarr", "full",
+    "ZipStore", "advise", "array", "batches", "check", "concat", "config", "consolidate_metadata", "copy",
+    "create_array", "create_group", "diff", "empty", "empty_like", "from_array", "from_zarr", "full",
     "full_like", "group", "load", "ones", "ones_like", "open", "open_array", "open_consolidated",
     "open_dataset", "open_datatree", "open_group", "open_mfdataset", "open_store", "open_zarr",
     "recover", "register_chunk_key_encoding", "register_storage_transformer", "save", "save_array",
@@ -141,6 +144,7 @@ _FROM = {
         "tree",
     ),
     "xzarr3.advice.advice": ("advise",),
+    "xzarr3.batching": ("Batches", "batches"),
     "xzarr3.checks": ("check",),
     "xzarr3.creation": (
         *("array", "empty", "empty_like", "from_array", "full", "full_like", "group"),

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from _slow import slow
 from _strategies import layouts, same_bits, selections, shapes, values
 from _waiting import WaitingStore
 from hypothesis import HealthCheck, given, settings
@@ -445,7 +444,7 @@ def test_threads_never_read_a_value_older_than_one_that_was_written() -> None:
     assert array[0] == 199
 
 
-@slow
+@pytest.mark.slow
 def test_a_file_is_kept_a_second_after_it_was_written(tmp_path: Path) -> None:
     import time
 

@@ -1,0 +1,355 @@
+"""Batches of samples: how often chunks are decoded, in which order they come, and that torch takes them."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _strategies import same_bits
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import ChunkCache
+
+ROWS = np.random.default_rng(0).normal(size=(256, 20))
+WINDOWS = [slice(start, start + 4) for start in range(len(ROWS) - 3)]
+
+
+def stored(data: Any = ROWS, chunks: Any = (32, 20), **options: Any) -> xzarr3.Array:
+    return xzarr3.create_array(xzarr3.MemoryStore(), data=data, chunks=chunks, **options)
+
+
+def patches(side: int, number: int) -> list[tuple[slice, slice]]:
+    """Random patches of 64 by 64 elements."""
+    starts = np.random.default_rng(1).integers(0, side - 63, (number, 2)).tolist()
+    return [(slice(y, y + 64), slice(x, x + 64)) for y, x in starts]
+
+
+@pytest.mark.parametrize("shuffle", [None, 5])
+def test_windows_of_four_rows_decode_each_chunk_about_once(shuffle: int | None) -> None:
+    array = stored()
+    with xzarr3.trace() as trace:
+        found = [*xzarr3.batches(array, WINDOWS, 16, shuffle=shuffle, chunk_cache="20 KiB")]
+    assert trace.total["chunks_decoded"] <= 1.2 * array.nchunks
+    rows = np.concatenate(found)
+    expected = np.stack([ROWS[window] for window in WINDOWS])
+    if shuffle is not None:
+        assert not same_bits(rows, expected)
+        rows, expected = (each[np.lexsort(each[:, 0, :2].T)] for each in (rows, expected))
+    assert same_bits(rows, expected)
+
+
+@pytest.mark.parametrize(
+    "layout", [{"chunks": (64, 64)}, {"chunks": (128, 128)}, {"chunks": (64, 64), "shards": (256, 256)}]
+)
+def test_shuffled_patches_decode_each_chunk_less_than_one_and_a_half_times(layout: dict[str, Any]) -> None:
+    data = np.random.default_rng(2).random((1024, 1024), "float32")
+    array, samples = stored(data, **layout), patches(1024, 1500)
+    made = xzarr3.batches(array, samples, 32, shuffle=3, chunk_cache=data.nbytes // 4)
+    for epoch in range(2):
+        made.set_epoch(epoch)
+        with xzarr3.trace() as trace:
+            found = np.concatenate([*made])
+        assert trace.total["chunks_decoded"] <= 1.5 * array.nchunks
+        assert made._cache.nbytes <= made._cache.size
+        expected = np.stack([data[each] for each in samples])
+        assert same_bits(np.sort(found[:, 0, 0]), np.sort(expected[:, 0, 0]))
+
+
+def test_patches_in_order_decode_less_often_than_with_the_least_recently_used_first() -> None:
+    data = np.arange(512.0 * 512).reshape(512, 512)
+    array, samples = stored(data, (64, 64)), patches(512, 300)
+    with xzarr3.trace() as trace:
+        for batch, start in zip(
+            xzarr3.batches(array, samples, 10, chunk_cache=data.nbytes // 4), range(0, 300, 10), strict=True
+        ):
+            assert same_bits(batch, np.stack([data[each] for each in samples[start : start + 10]]))
+    again = xzarr3.open_array(array.store, chunk_cache=data.nbytes // 4)
+    with xzarr3.trace() as recent:
+        for each in samples:
+            again[each]
+    assert trace.total["chunks_decoded"] < recent.total["chunks_decoded"]
+
+
+def test_a_shuffle_is_a_permutation_that_the_seed_and_the_epoch_tell() -> None:
+    array = stored(np.arange(100), 10)
+
+    def order(seed: int, epoch: int = 0) -> list[int]:
+        made = xzarr3.batches(array, range(100), 8, shuffle=seed)
+        made.set_epoch(epoch)
+        return [int(value) for batch in made for value in batch]
+
+    assert order(1) == order(1) != order(2)
+    assert order(1, 3) == order(1, 3) != order(1)
+    assert sorted(order(1)) == sorted(order(2)) == [*range(100)]
+    made = xzarr3.batches(array, range(100), 8, shuffle=1)
+    assert [b.tolist() for b in made] == [b.tolist() for b in made]
+
+
+def test_with_a_cache_that_holds_everything_all_permutations_are_equally_likely() -> None:
+    array = stored(np.arange(40), 4)
+    places = np.zeros((40, 2))
+    for seed in range(400):
+        order = np.concatenate([*xzarr3.batches(array, range(40), 40, shuffle=seed)])
+        places[order[:20], 0] += 1
+        places[order[20:], 1] += 1
+    assert places.min() > 150  # 200 of 400, with a deviation of 10.
+
+
+def test_shuffled_blocks_come_in_any_order() -> None:
+    array = stored(np.arange(64), 4)
+    size = 2 * (4 * 8 + 512)  # Two chunks.
+    firsts = {
+        int(xzarr3.batches(array, range(64), 8, shuffle=s, chunk_cache=size)[0][0]) // 8 for s in range(60)
+    }
+    assert firsts == {0, 7}  # A row of blocks, in either direction.
+    square = stored(np.arange(256).reshape(16, 16), 4)
+    samples = [(y, x) for y in range(16) for x in range(16)]
+    size = 2 * (16 * 8 + 512)
+    firsts = {
+        int(xzarr3.batches(square, samples, 8, shuffle=s, chunk_cache=size)[0][0]) // 64 for s in range(60)
+    }
+    assert firsts == {0, 1, 2, 3}
+
+
+def test_several_arrays_give_batches_in_their_form() -> None:
+    images, labels = stored(), stored(np.arange(256), 100)
+    samples = [{"x": slice(row, row + 4), "y": row} for row in range(0, 250, 3)]
+    for batch, start in zip(
+        xzarr3.batches({"x": images, "y": labels}, samples, 5), range(0, 84, 5), strict=True
+    ):
+        assert {*batch} == {"x", "y"}
+        rows = range(0, 250, 3)[start : start + 5]
+        assert batch["y"].tolist() == [*rows]
+        assert same_bits(batch["x"], np.stack([ROWS[row : row + 4] for row in rows]))
+    both = xzarr3.batches([labels, labels], range(10), 10)[0]
+    assert isinstance(both, tuple)
+    assert same_bits(both[0], both[1])
+
+
+def test_out_is_filled_again_and_again() -> None:
+    out = np.empty((100, 4, 20))
+    found = [
+        (batch.base is out or batch is out, len(batch))
+        for batch in xzarr3.batches(stored(), WINDOWS, 100, out=out)
+    ]
+    assert found == [(True, 100), (True, 100), (True, 53)]
+    assert same_bits(out[:53], np.stack([ROWS[window] for window in WINDOWS[200:]]))
+    memory = {"a": np.empty((2, 20))}
+    batch = xzarr3.batches({"a": stored()}, [0, 1, 2], 2, out=memory)[0]
+    assert batch["a"].base is memory["a"]
+
+
+def test_joined_arrays_and_text_are_read_in_batches() -> None:
+    both = xzarr3.concat([stored(), stored(-ROWS, (10, 20), shards=(50, 20))], 0)
+    rows = np.concatenate([ROWS, -ROWS])
+    samples = [slice(start, start + 4) for start in range(0, 500, 3)]
+    with xzarr3.trace() as trace:
+        found = np.concatenate([*xzarr3.batches(both, samples, 7, chunk_cache="20 KiB")])
+    assert same_bits(found, np.stack([rows[each] for each in samples]))
+    assert trace.total["chunks_decoded"] <= 1.2 * 34
+    text = stored(np.array([*"abcdef"], dtype=object), 2, dtype="string")
+    assert [[*batch] for batch in xzarr3.batches(text, range(6), 4)] == [[*"abcd"], [*"ef"]]
+
+
+def test_batches_never_give_old_values() -> None:
+    array = stored(np.arange(64), 4)
+    made = xzarr3.batches(array, range(64), 16)
+    assert made[0].tolist() == [*range(16)]
+    array[:16] = -1
+    assert (made[0] == -1).all()
+
+
+def test_the_second_epoch_reads_nothing_if_the_cache_holds_everything() -> None:
+    made = xzarr3.batches(stored(), WINDOWS, 16)
+    list(made)
+    with xzarr3.trace() as trace:
+        list(made)
+    assert trace.total["chunks_decoded"] == 0
+
+
+def test_what_is_said_of_batches() -> None:
+    made = xzarr3.batches(stored(), WINDOWS, 16)
+    assert repr(made) == "<xzarr3.Batches 16 of 16 samples, in order>"
+    assert repr(xzarr3.batches(stored(), WINDOWS, 16, shuffle=2)).endswith("samples, shuffled with seed 2>")
+    with pytest.raises(IndexError, match="no batch 16 of 16"):
+        made[16]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        (([slice(4), slice(5)], 2), {}, r"sample 1 of array 0 has shape \(5, 20\), the first one \(4, 20\)"),
+        (
+            ([slice(254, 258), slice(4)], 2),
+            {},
+            r"sample 1 of array 0 has shape \(4, 20\), the first one \(2, 20",
+        ),
+        (([slice(300, 304)], 2), {}, "at least one element"),
+        (([300], 2), {}, "sample 0 of array 0: axis 0: index 300 is out of bounds"),
+        (([[1, 2]], 2), {}, "sample 0 of array 0: .*accepted: integers, slices"),
+        (([], 2), {}, "no samples; give at least one"),
+        (([0], 0), {}, "batch_size=0; accepted: an integer of at least 1"),
+        (([0], 2), {"shuffle": True}, "shuffle=True; accepted: None, or a seed"),
+        (([0], 2), {"shuffle": -1}, "shuffle=-1; accepted"),
+        (([0], 2), {"chunk_cache": "much"}, "not a size: 'much'"),
+        (
+            ([0], 2),
+            {"out": np.empty((2, 3))},
+            r"out=float64 of shape \(2, 3\) for array 0; accepted: float64 of",
+        ),
+        (([0], 2), {"out": {}}, "out={} for array 0"),
+        (([{"a": 0}], 2), {}, r"sample 0 has \['a'\], and lacks array 0"),
+    ],
+)
+def test_mistakes_are_told(arguments: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises((ValueError, IndexError), match=text):
+        xzarr3.batches(stored(), *arguments, **options)
+
+
+def test_what_is_no_array_is_refused() -> None:
+    with pytest.raises(TypeError, match="arrays: 0 is ndarray; accepted: an Array or JoinedArray"):
+        xzarr3.batches([ROWS], [0], 1)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="no arrays; give at least one"):
+        xzarr3.batches([], [0], 1)
+    unwatched = xzarr3.create_array(xzarr3.MemoryStore({}), data=ROWS)
+    with pytest.raises(xzarr3.StoreCapabilityError, match="does not tell whether a value has changed"):
+        xzarr3.batches(unwatched, [0], 1)
+
+
+@given(trial=st.data())
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+def test_each_sample_comes_once_whatever_the_budget(trial: st.DataObject) -> None:
+    shape = trial.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
+    data = np.arange(np.prod(shape)).reshape(shape)
+    chunks = [trial.draw(st.integers(1, 6)) for _ in shape]
+    lengths = [trial.draw(st.integers(1, length)) for length in shape]
+    samples = [
+        tuple(slice(start, start + length) for start, length in zip(starts, lengths, strict=True))
+        for starts in trial.draw(
+            st.lists(
+                st.tuples(*(st.integers(0, n - k) for n, k in zip(shape, lengths, strict=True))),
+                min_size=1,
+                max_size=20,
+            )
+        )
+    ]
+    seed = trial.draw(st.one_of(st.none(), st.integers(0, 9)))
+    size = trial.draw(st.sampled_from([1, 700, 3000, 2**20]))
+    made = xzarr3.batches(
+        stored(data, tuple(chunks)), samples, trial.draw(st.integers(1, 7)), shuffle=seed, chunk_cache=size
+    )
+    found, expected = np.concatenate([*made]), np.stack([data[each] for each in samples])
+    if seed is not None:
+        found = found[np.argsort(found.reshape(len(samples), -1)[:, 0], kind="stable")]
+        expected = expected[np.argsort(expected.reshape(len(samples), -1)[:, 0], kind="stable")]
+    assert same_bits(found, expected)
+
+
+def test_pickled_batches_are_the_same_and_take_no_chunks_along() -> None:
+    made = xzarr3.batches(stored(), WINDOWS, 16, shuffle=4, chunk_cache=ChunkCache("1 MiB"))
+    first = made[0]
+    text = pickle.dumps(made)
+    assert len(text) < ROWS.nbytes + 40_000  # The values of a store in memory.
+    assert same_bits(pickle.loads(text)[0], first)
+
+
+WORKERS = """
+import multiprocessing, pickle, sys
+import numpy as np, xzarr3
+
+made = None
+
+def begin(text):
+    global made
+    made = pickle.loads(text)
+
+def batch(number):
+    return made[number]
+
+if __name__ == "__main__":
+    made = xzarr3.batches(xzarr3.open_array(sys.argv[1]), range(40), 6, shuffle=2)
+    expected = [each.tolist() for each in made]
+    for how in ("fork", "spawn"):
+        context = multiprocessing.get_context(how)
+        with context.Pool(2, begin, (pickle.dumps(made),)) as pool:
+            assert [each.tolist() for each in pool.map(batch, range(len(made)))] == expected, how
+    print("same")
+"""
+
+
+def test_worker_processes_read_the_same_batches(tmp_path: Path) -> None:
+    xzarr3.create_array(tmp_path / "a.zarr", data=np.arange(40), chunks=4)
+    (tmp_path / "workers.py").write_text(WORKERS)
+    command = [sys.executable, str(tmp_path / "workers.py"), str(tmp_path / "a.zarr")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "same\n"
+
+
+TORCH = """
+import sys
+import numpy as np, torch, xzarr3
+from torch.utils.data import DataLoader
+from xzarr3.stores.local import files
+
+if __name__ == "__main__":
+    array = xzarr3.open_array(sys.argv[1])
+    windows = [slice(start, start + 3) for start in range(98)]
+    for shuffle in (None, 5):
+        made = xzarr3.batches(array, windows, 8, shuffle=shuffle)
+        for how in (None, "fork", "spawn"):
+            workers = {"num_workers": 0 if how is None else 3, "multiprocessing_context": how}
+            loader = DataLoader(made, batch_size=None, **workers)
+            found = [each for each in loader]
+            assert all(isinstance(each, torch.Tensor) for each in found)
+            firsts = torch.cat(found)[:, 0].tolist()
+            assert sorted(firsts) == list(range(98)), (shuffle, how)
+            if shuffle is None:
+                assert firsts == list(range(98)), how
+            if how is not None:
+                assert [each.tolist() for each in loader] == [each.tolist() for each in found]
+                made.set_epoch(1)
+                other = [each.tolist() for each in loader]
+                assert (other != [each.tolist() for each in found]) == bool(shuffle)
+                made.set_epoch(0)
+    out = xzarr3.batches(array, windows, 8, out=np.empty((8, 3), int))
+    try:
+        list(DataLoader(out, batch_size=None, num_workers=1))
+    except xzarr3.ArgumentError as error:
+        assert "leave out= out" in str(error)
+    else:
+        raise AssertionError("out= in a worker")
+    print("same")
+"""
+
+
+@pytest.mark.slow
+def test_torch_takes_batches_with_forked_and_spawned_workers(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    xzarr3.create_array(tmp_path / "a.zarr", data=np.arange(100), chunks=10)
+    (tmp_path / "workers.py").write_text(TORCH)
+    command = [sys.executable, str(tmp_path / "workers.py"), str(tmp_path / "a.zarr")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stdout == "same\n", done.stderr
+
+
+@pytest.mark.slow
+def test_each_torch_worker_reads_neighbouring_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    import torch.utils.data
+
+    made = xzarr3.batches(stored(), WINDOWS, 16, shuffle=1)
+
+    class Worker:
+        num_workers = 3
+
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", Worker)
+    dealt = [made._of_worker(number) for number in range(len(made))]
+    assert dealt[::3] == [0, 1, 2, 3, 4, 5]
+    assert sorted(dealt) == [*range(len(made))]
