@@ -86,9 +86,8 @@ def open_dataset(
         blocks of about its option ``array.chunk-size``, of whole stored units where that is possible.
     **options
         Further options of :func:`xarray.open_dataset` and of this engine, such as ``drop_variables``,
-        ``keep_variables``, ``consolidated``, ``storage_options`` and ``missing``; and ``branch``, ``tag`` or
-        ``snapshot`` of an ``icechunk.Repository``.
-        ``keep_variables``, ``consolidated``, ``storage_options``, ``missing`` and ``chunk_cache``.
+        ``keep_variables``, ``consolidated``, ``storage_options``, ``missing`` and ``chunk_cache``; and
+        ``branch``, ``tag`` or ``snapshot`` of an ``icechunk.Repository``.
 
     Examples
     --------
