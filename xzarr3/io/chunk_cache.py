@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -167,20 +167,20 @@ class ChunkCache:
                 self._drop(name)
                 self._kept[name] = chunk
                 self._nbytes += chunk.values.nbytes + ENTRY
-            if self._nbytes <= self.size:
-                return
-            order = [*self._kept]
-            if self.later is not None:
-                order.sort(key=self.later, reverse=True)
-            order.sort(key=lambda name: name in used)
-            for name in order:
-                if self._nbytes <= self.size:
-                    break
-                self._drop(name)
+            order: Iterator[Name] | None = None  # By default that of the dictionary: the oldest use first.
+            if self.later is not None and self._nbytes > self.size:
+                order = iter(sorted(self._kept, key=partial(_turn, used, self.later)))
+            while self._nbytes > self.size:
+                self._drop(next(iter(self._kept) if order is None else order))
 
     def _drop(self, name: Name) -> None:
         old = self._kept.pop(name, None)
         self._nbytes -= 0 if old is None else old.values.nbytes + ENTRY
+
+
+def _turn(used: Collection[Name], later: Callable[[Name], float], name: Name) -> tuple[bool, float]:
+    """The turn of a chunk to go: those that are used now go last, of the others the latest next use first."""
+    return name in used, -later(name)
 
 
 _caches: WeakValueDictionary[str, ChunkCache] = WeakValueDictionary()
