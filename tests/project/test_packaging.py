@@ -76,6 +76,7 @@ def test_modules_need_only_declared_dependencies() -> None:
     bridges = {
         "stores/foreign.py": {"zarr"},
         "codecs/foreign.py": {"zarr"},
+        "stores/icechunk.py": {"icechunk"},
     }  # For what is of that library.
     extras |= dict.fromkeys(("advice/plot.py", "advice/report.py"), ("demo",))
     undeclared = {}
