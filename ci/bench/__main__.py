@@ -397,10 +397,11 @@ def beside_python(work: Work, case: str) -> Steps:
 
 
 def importing(work: Work, case: str) -> Steps:
-    """The processor time of an import beyond that of numpy, in a process of its own."""
+    """The processor time of an import of compiled modules beyond that of numpy, in a process of its own."""
     code = "import numpy, time; t = time.process_time(); import {}; print(1000 * (time.process_time() - t))"
     command = [sys.executable, "-c", code.format(work.peer.distribution)]
-    return again(lambda: float(subprocess.check_output(command)))
+    keeping = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return again(lambda: float(subprocess.check_output(command, env=keeping)))
 
 
 # xarray.
@@ -1098,7 +1099,9 @@ def run(options: argparse.Namespace) -> int:
     conditions = {
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "field": f"{mib} MiB of float32, seed {SEED}; at most {options.repeat} timed rounds of a case",
-        "places": "what is read is in {root}, what is written in {written}".format(**places),
+        "places": "what is read is below {}, what is written below {}".format(
+            *(Path(places[key]).parent for key in ("root", "written"))
+        ),
         "duration": f"{time.monotonic() - start:.0f} s",
         "load average before and after": f"{load:.1f} and {os.getloadavg()[0]:.1f}",
         "processor": model[1] if model else platform.processor(),
