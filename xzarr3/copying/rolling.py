@@ -5,8 +5,9 @@ nothing is copied; elsewhere their bytes are copied. Where the cut goes through 
 of a regular grid, the elements are decoded and encoded again, a new unit at a time.
 
 The place, and the lengths of the arrays, are leased before the first unit is taken over. Before the old node
-leaves, the units that it stores are compared with those that were taken over, so that values which another
-writer has set meanwhile are not lost.
+leaves, the units that it stores are compared with those that were taken over. So values which another writer
+has set meanwhile are not lost where the store tells versions without requests; elsewhere only units that came
+or went are noticed.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def _drop(
             meta = _shortened(meta, _axis(arrays[below], dim), number)
         metadata[below] = meta
     plan = Plan(nodes, store, group.path, group.format, metadata, group.consolidated)
-    state = partial(fingerprint, cast("dict[str, Array | Group]", nodes), plan.new.documents)
+    state = partial(fingerprint, cast("dict[str, Array | Group]", nodes), {})
     asked = state()
     metas = {plan.path_of(below): meta for below, meta in metadata.items()}
     new = NewNode.of(plan.format, plan.path, metas, consolidate=plan.consolidated and not plan.path)
