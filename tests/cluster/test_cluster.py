@@ -113,7 +113,6 @@ def test_errors_come_home(client: Client, local_store: LocalStore) -> None:
 
 
 def test_worker_killed_from_outside(client: Client, tmp_path: Path) -> None:
-    client.wait_for_workers(2, timeout=120)
     values = _values(90, 60)
     target = xzarr3.create_array(
         tmp_path / "store", data=np.zeros((90, 60)), chunks=(5, 6), shards=(10, 30), write_empty_chunks=True
