@@ -278,8 +278,8 @@ JOBS = [*(slow(each) for each in CHANGES), commits_nothing_after_an_error, slow(
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_icechunk_repository_written_by_processes(repo: Any, job: Any) -> None:
-    with dask.config.set(scheduler="processes", num_workers=2):
+def test_icechunk_repository_written_by_processes(repo: Any, job: Any, processes: Any) -> None:
+    with dask.config.set(scheduler="processes", pool=processes):
         job(repo) if job not in CHANGES else as_one_commit(repo, job)
 
 
