@@ -104,6 +104,12 @@ def batches(
     if shuffle is not None and (isinstance(shuffle, bool) or not isinstance(shuffle, int) or shuffle < 0):
         raise ArgumentError(f"shuffle={shuffle!r}; accepted: None, or a seed, an integer of at least 0")
     named = _named(arrays)
+    for label, array in named.items():
+        if array.is_optional:
+            raise ArgumentError(
+                f"array {label!r} is of data type 'optional', and a batch has no masks; accepted: arrays of "
+                "other data types"
+            )
     cache = cast("ChunkCache", ChunkCache.of(chunk_cache))
     own = {label: with_cache(_own(array), cache) for label, array in named.items()}
     parsed = _parsed(named, samples)

@@ -17,6 +17,7 @@ from xzarr3.display.picture import picture
 from xzarr3.display.report import Page
 from xzarr3.display.shown import Description
 from xzarr3.display.units import counted, ratio, share, size
+from xzarr3.dtypes import Optional
 from xzarr3.errors import MetadataError, Xzarr3Error, printable, shorten
 from xzarr3.grid import Edges
 from xzarr3.io.stored_units import FEW
@@ -39,7 +40,7 @@ def describe_array(array: Array) -> Description:
     return Page(
         "xzarr3.Array",
         facts=_array_facts(array),
-        heading=(array.name, f"{_dims(array)} {array.zdtype.name}"),
+        heading=(array.name, f"{_dims(array)} {_type(array)}"),
         picture=partial(picture, array.metadata),
         attributes=array.metadata.attributes,
     ).description()
@@ -47,10 +48,17 @@ def describe_array(array: Array) -> Description:
 
 def array_line(array: Array) -> str:
     """The array in one line."""
-    line = f"<xzarr3.Array {printable(array.name)} shape={array.shape} dtype={array.dtype}"
+    dtype = _type(array) if array.is_optional else array.dtype
+    line = f"<xzarr3.Array {printable(array.name)} shape={array.shape} dtype={dtype}"
     if array.shards is None:
         return f"{line} chunks={units_text(array)}>"
     return f"{line} chunks={array.chunks} shards={units_text(array)}>"
+
+
+def _type(array: Array) -> str:
+    """The name of the data type."""
+    data_type = array.zdtype
+    return f"optional {data_type.inner.name}" if isinstance(data_type, Optional) else data_type.name
 
 
 def _array_facts(array: Array) -> list[tuple[str, str]]:
@@ -60,7 +68,7 @@ def _array_facts(array: Array) -> list[tuple[str, str]]:
         ("name", array.name),
         ("format", f"{array.zarr_format}"),
         ("shape", f"{array.shape}"),
-        ("data type", array.zdtype.name),
+        ("data type", _type(array)),
         ("dimensions", f"{array.dimension_names}"),
         ("chunks", shorten(array.chunks) if is_sharded else units),
         *([("shards", units)] if is_sharded else []),
@@ -239,7 +247,7 @@ def node_detail(node: _Node) -> str:
     """What is told of a node beside its name."""
     if isinstance(node, MetadataError):
         return f"cannot be read: {node}"
-    return f"{_dims(node)} {node.zdtype.name}" if _is_array(node) else ""
+    return f"{_dims(node)} {_type(node)}" if _is_array(node) else ""
 
 
 def _group_html(group: Group, nodes: Mapping[str, _Node], left_out: Mapping[str, int]) -> str:

@@ -247,7 +247,7 @@ def _put(
 
 def zero_of(dtype: ZDType | npt.DTypeLike) -> object:
     """Zero of a data type, as numpy has it: of datetimes the start of 1970; None for what has no zero."""
-    native = parse_dtype(dtype).to_native_dtype()
+    native = parse_dtype(dtype).value_dtype
     return None if native.kind == "O" else np.zeros((), native)[()]
 
 

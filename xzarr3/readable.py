@@ -20,7 +20,7 @@ from xzarr3._types import AnyArray, Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.sharding import Shard
 from xzarr3.codecs.transpose import TransposeCodec
-from xzarr3.dtypes import ZDType
+from xzarr3.dtypes import Optional, ZDType
 from xzarr3.errors import SelectionError, one_of, printable, short_traceback
 from xzarr3.formats import Format
 from xzarr3.grid import ChunkLengths, Grid, as_lengths
@@ -132,6 +132,8 @@ class ReadableArray(Named, ABC):
         plan = self.plan_selected(selection)
         if out is not None:
             self._check_out(out, plan.shape, fields)
+        if self.is_optional:
+            return self._read_optional(plan, threads)
         result = np.empty(plan.shape, self.dtype) if out is None or fields is not None else out
         self._read_into(result, plan, threads, is_own=result is not out)
         if fields is None:
@@ -141,6 +143,12 @@ class ReadableArray(Named, ABC):
             return chosen
         out[...] = result[fields]
         return out
+
+    def _read_optional(self, plan: ReadPlan, threads: int | None) -> AnyArray:
+        data_type = self.metadata.data_type
+        elements = np.empty(plan.shape, data_type.to_native_dtype())
+        self._read_into(elements, plan, threads, is_own=True)
+        return data_type.presented(elements)
 
     @abstractmethod
     def _read_into(self, result: AnyArray, plan: ReadPlan, threads: int | None, *, is_own: bool) -> None:
@@ -179,8 +187,17 @@ class ReadableArray(Named, ABC):
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The numpy dtype of the values read, in the byte order of this machine."""
-        dtype: np.dtype[Any] = self.metadata.data_type.to_native_dtype()
-        return dtype
+        return self.metadata.data_type.value_dtype
+
+    @cached_property
+    def is_optional(self) -> bool:
+        """Whether elements may have no value."""
+        return isinstance(self.metadata.data_type, Optional)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether reads return masked arrays: optional elements have a fixed size. Text has None in it."""
+        return self.is_optional and not self.zdtype.is_variable
 
     @property
     def zdtype(self) -> ZDType:
@@ -328,7 +345,9 @@ class ReadableArray(Named, ABC):
     @property
     def fill_value(self) -> Scalar | None:
         """Value of elements that were never written; None if the document has none."""
-        return None if self.metadata.fill_is_null else self.metadata.fill_value
+        fill = None if self.metadata.fill_is_null else self.metadata.fill_value
+        data_type = self.metadata.data_type
+        return data_type.value(fill) if isinstance(data_type, Optional) else fill
 
     @property
     def dimension_names(self) -> tuple[str | None, ...] | None:
@@ -591,6 +610,10 @@ class ReadableArray(Named, ABC):
 
     def _check_out(self, out: AnyArray, shape: tuple[int, ...], fields: Fields | None) -> None:
         """Refuse an ``out`` that does not fit a result of this shape and these fields."""
+        if self.is_optional:
+            raise SelectionError(
+                f"array '{self.name}' of data type 'optional' cannot be read into an array; leave out 'out'"
+            )
         if not (isinstance(out, np.ndarray) and out.flags.writeable):
             found = "an ndarray that is read-only" if isinstance(out, np.ndarray) else type(out).__name__
             raise SelectionError(f"cannot read into {found}; accepted: an ndarray that can be written to")
@@ -604,7 +627,13 @@ class ReadableArray(Named, ABC):
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         if copy is False:
             raise ValueError("an array in a store cannot be converted without a copy; leave out copy=False")
-        return self.get().astype(dtype or self.dtype, copy=False)
+        values = self.get()
+        if np.ma.is_masked(values):  # numpy would take what is below the mask for values.
+            raise TypeError(
+                f"array '{self.name}' has elements without a value, which no array of {values.dtype} holds; "
+                "use array[...].filled(value)"
+            )
+        return np.ma.getdata(values).astype(dtype or self.dtype, copy=False)
 
     def __len__(self) -> int:
         if not self.shape:

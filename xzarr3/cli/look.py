@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 import xzarr3
+from xzarr3._types import AnyArray
 from xzarr3.cli import arguments, decoding, output
 from xzarr3.cli.arguments import NODE
 from xzarr3.cli.output import Output
@@ -173,8 +174,11 @@ def read(
             f"{number:,} elements of {array.dtype.itemsize} bytes are chosen; at most {_MOST_PRINTED:,} "
             f"elements and {size(_MOST_BYTES)} are printed; choose fewer, as in '0, :10, :10'"
         )
-    stored = np.asarray(array.get(chosen, threads=threads))
-    values = stored if raw else decoding.decoded(array, stored)
+    stored: AnyArray = array.get(chosen, threads=threads)
+    if array.is_masked:
+        absent, stored = np.ma.getmaskarray(stored), np.ma.getdata(stored).astype(object)
+        stored[absent] = None
+    values = stored if raw or array.is_optional else decoding.decoded(array, stored)
     return Output(lambda: output.values_to_json(values), lambda: _shown(values, full), indent=None)
 
 

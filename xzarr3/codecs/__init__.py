@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from xzarr3.codecs.numcodecs.objects import Json2Codec
     from xzarr3.codecs.numcodecs.pcodec import PCodecCodec
+    from xzarr3.codecs.optional import OptionalCodec
     from xzarr3.codecs.packbits import PackBitsCodec
     from xzarr3.codecs.reshape import ReshapeCodec
     from xzarr3.codecs.scale_offset import ScaleOffsetCodec
@@ -67,10 +68,10 @@ __all__ = [
     "BytesBytesCodec", "BytesCodec", "Bz2Codec", "CastValueCodec", "ChunkSpec", "Codec", "ConditionalCodec",
     "Crc32Codec", "Crc32cCodec", "DeltaCodec", "FixedScaleOffsetCodec", "Fletcher32Codec", "GzipCodec",
     "JenkinsLookup3Codec", "Json2Codec", "Lz4Codec", "LzmaCodec", "N5DefaultCodec", "NumcodecsBitRoundCodec",
-    "NumcodecsPackBitsCodec", "PCodecCodec", "PackBitsCodec", "QuantizeCodec", "ReshapeCodec",
-    "ScaleOffsetCodec", "ShardingCodec", "ShuffleCodec", "TransposeCodec", "VLenBytesCodec", "VLenUTF8Codec",
-    "ZfpCodec", "ZfpyCodec", "ZlibCodec", "ZstdCodec", "codec_from_json", "codec_names", "default_serializer",
-    "parse_codec", "register_codec",
+    "NumcodecsPackBitsCodec", "OptionalCodec", "PCodecCodec", "PackBitsCodec", "QuantizeCodec",
+    "ReshapeCodec", "ScaleOffsetCodec", "ShardingCodec", "ShuffleCodec", "TransposeCodec", "VLenBytesCodec",
+    "VLenUTF8Codec", "ZfpCodec", "ZfpyCodec", "ZlibCodec", "ZstdCodec", "codec_from_json", "codec_names",
+    "default_serializer", "parse_codec", "register_codec",
 ]  # fmt: skip
 
 

@@ -96,6 +96,8 @@ class Codec(ABC):
     """
 
     name: ClassVar[str]
+    takes_optional: ClassVar[bool] = False
+    """Whether the codec encodes elements of data type ``optional``."""
     _null_is_absence: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:

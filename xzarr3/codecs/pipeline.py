@@ -156,6 +156,8 @@ class CodecChain:
             )
         for at, given in enumerate(codecs):
             try:
+                if serializer is None and spec.data_type.name == "optional" and not given.takes_optional:
+                    raise given.refuses_data_type(spec, "data types without 'optional', or codec 'optional'")
                 codec = given.evolve(spec)
                 if isinstance(codec, ArrayArrayCodec) and serializer is None:
                     self._filters.append((codec, spec))

@@ -15,7 +15,7 @@ import msgspec
 
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, Codec
-from xzarr3.dtypes import ZDType
+from xzarr3.dtypes import Optional, ZDType
 from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean, foreign, located
 from xzarr3.extensions import parse_extension
 
@@ -33,6 +33,7 @@ _CORE = {
     "endian": "xzarr3.codecs.bytes:BytesCodec",
     "gzip": "xzarr3.codecs.gzip:GzipCodec",
     "n5_default": "xzarr3.codecs.n5_default:N5DefaultCodec",
+    "optional": "xzarr3.codecs.optional:OptionalCodec",
     "packbits": "xzarr3.codecs.packbits:PackBitsCodec",
     "reshape": "xzarr3.codecs.reshape:ReshapeCodec",
     "scale_offset": "xzarr3.codecs.scale_offset:ScaleOffsetCodec",
@@ -270,6 +271,9 @@ def default_serializer(data_type: ZDType) -> ArrayBytesCodec:
     >>> default_serializer(parse_dtype("string"))
     VLenUTF8Codec()
     """
+    if isinstance(data_type, Optional):
+        made: Any = codec_class("optional")
+        return made((codec_class("packbits")(),), (default_serializer(data_type.inner),))  # type: ignore[no-any-return]
     name = _SERIALIZERS.get(data_type.name) if data_type.is_variable else "bytes"
     if name is None:
         raise MetadataError(

@@ -39,6 +39,7 @@ class ReshapeCodec(ArrayArrayCodec):
     """
 
     name = "reshape"
+    takes_optional = True
     shape: Annotated[tuple[Annotated[int, Meta(ge=-1)] | tuple[int, ...], ...], Meta(description=_ACCEPTED)]
 
     def __post_init__(self) -> None:

@@ -64,6 +64,7 @@ class ShardingCodec(ArrayBytesCodec):
     """
 
     name = "sharding_indexed"
+    takes_optional = True
     chunk_shape: tuple[Annotated[int, Meta(ge=1)], ...]
     codecs: tuple[Codec, ...] = parsed(
         codecs_from_json, "a list of codecs", required=True, default=(BytesCodec(),)

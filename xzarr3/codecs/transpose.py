@@ -31,6 +31,7 @@ class TransposeCodec(ArrayArrayCodec):
     """
 
     name = "transpose"
+    takes_optional = True
     order: tuple[Annotated[int, Meta(ge=0)], ...]
 
     def __post_init__(self) -> None:

@@ -134,7 +134,7 @@ def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Arra
     """A selection of a source, by default all of it, as a dask array."""
     view = source.view if view is None else view
     left = [along for along in view if not along.drop]
-    meta = np.empty((0,) * len(left), source.dtype)
+    meta = _meta(source.source, source.dtype, len(left))
     if config.get("array_plugins", ()):
         name = _name(source, view)
         return da.Array(_graph(source, view), name, chunks=_lengths(view), meta=meta)
@@ -143,6 +143,12 @@ def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Arra
     shape, numblocks = tuple([along.count for along in left]), tuple([along.number for along in left])
     made.__dict__.update(_source=source, _view=view, shape=shape, numblocks=numblocks)
     return made
+
+
+def _meta(source: Any, dtype: np.dtype[Any], ndim: int) -> AnyArray:
+    """An array without elements of the kind that a source gives."""
+    meta = np.empty((0,) * ndim, dtype)
+    return np.ma.MaskedArray(meta) if getattr(source, "is_masked", False) else meta
 
 
 def _name(source: Source, view: tuple[Along, ...]) -> str:
@@ -207,7 +213,8 @@ def in_blocks(
     name, index = name if isinstance(name, str) else name(), tuple(range(len(blocks)))
     parts = Regions(blocks, (0,) * len(blocks))
     layer = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)
-    return da.Array(HighLevelGraph({name: layer}, {name: set()}), name, blocks, dtype=dtype)
+    meta = _meta(source, dtype, len(shape))
+    return da.Array(HighLevelGraph({name: layer}, {name: set()}), name, blocks, meta=meta)
 
 
 class _EqualToDasks(type):

@@ -90,9 +90,8 @@ def write_tile(sink: Sink | ForkedSink, region: Region, cuts: Cuts, *given: Any)
         return sink.write(region, _part(target, blocks[0], parts[0]))
     dtypes = {block.dtype if type(block) is np.ndarray else None for block in blocks}
     common = dtypes.pop() if len(dtypes) == 1 else None
-    whole = np.empty(
-        tuple(part.stop - part.start for part in region), target.dtype if common is None else common
-    )
+    elements = target.zdtype.to_native_dtype() if common is None else common
+    whole = np.empty(tuple(part.stop - part.start for part in region), elements)
     for block, part in zip(blocks, parts, strict=True):
         values = _part(target, block, part)
         if common is None:  # Checked here, so that no value is cast with loss and no mask is dropped.

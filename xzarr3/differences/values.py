@@ -63,6 +63,8 @@ def compare_values(
     """
     number = math.prod(each.count for each in chosen)
     why = incomparable(a.dtype, b.dtype)
+    if a.is_optional != b.is_optional:
+        why = "cannot be compared, as only the elements of one may have no value"
     if why:
         advance(number)
         return ValueDifference(path, number, 0, why=why), 0, []
@@ -150,7 +152,7 @@ def _compare_tile(
     read, problems = [], []
     for side, array in (("a", a), ("b", b)):
         try:
-            read.append(array.get(region, threads=1))
+            read.append(_elements(array, array.get(region, threads=1)))
         except ChunkError as error:
             problems.append(f"in {side}: {error}")
     if problems and not is_whole:
@@ -169,6 +171,13 @@ def _compare_tile(
         examples = (Element(_index(tile, start + number), *values) for (number,), *values in found.first)
         total = _added(total, replace(found, first=tuple(examples)), first)
     return total
+
+
+def _elements(array: Array, values: AnyArray) -> AnyArray:
+    """Values as elements that :func:`equal` compares; optional ones become records, or text with None."""
+    if not array.is_optional:
+        return values
+    return array.zdtype.cast_array(values) if array.is_masked else values.astype(object)
 
 
 def _index(tile: tuple[DimSelection, ...], number: int) -> tuple[int, ...]:
@@ -198,6 +207,8 @@ def _plain(value: Any) -> Any:
     """An element without numpy's types, which print few digits of fields and write their own names."""
     if isinstance(value, np.ndarray):
         return [*map(_plain, value)] if value.ndim else _plain(value[()])
+    if isinstance(value, np.void) and value.dtype.names == ("value", "valid"):  # It is optional.
+        return _plain(value["value"]) if value["valid"] else None
     if isinstance(value, np.void) and value.dtype.names is not None:
         return tuple(_plain(value[name]) for name in value.dtype.names)
     if isinstance(value, np.generic):

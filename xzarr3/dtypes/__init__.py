@@ -46,6 +46,7 @@ from xzarr3.dtypes.ml_dtypes import (
     UInt4,
 )
 from xzarr3.dtypes.opaque import RawBits
+from xzarr3.dtypes.optional import Optional
 from xzarr3.dtypes.registry import DataTypeRegistry, data_type_registry, parse_dtype, registry
 from xzarr3.dtypes.specs import (
     DTypeConfig_V2,
@@ -61,7 +62,7 @@ from xzarr3.errors import DataTypeValidationError
 
 _CLASSES: tuple[type[ZDType], ...] = (
     *CORE_TYPES, RawBits, RawBytes, FixedLengthUTF32, NullTerminatedBytes, DateTime64, TimeDelta64,
-    VariableLengthUTF8, VariableLengthBytes, Struct, *SMALL_TYPES,
+    VariableLengthUTF8, VariableLengthBytes, Struct, Optional, *SMALL_TYPES,
 )  # fmt: skip
 for _cls in _CLASSES:
     registry.register(_cls)
@@ -71,10 +72,11 @@ __all__ = [
     "DataTypeValidationError", "DateTime64", "FixedLengthUTF32", "Float4E2M1FN", "Float6E2M3FN",
     "Float6E3M2FN", "Float8E3M4", "Float8E4M3", "Float8E4M3B11FNUZ", "Float8E4M3FN", "Float8E4M3FNUZ",
     "Float8E5M2", "Float8E5M2FNUZ", "Float8E8M0FNU", "Float16", "Float32", "Float64", "Int2", "Int4", "Int8",
-    "Int16", "Int32", "Int64", "NullTerminatedBytes", "RawBits", "RawBytes", "Struct", "Structured",
-    "TimeDelta64", "UInt2", "UInt4", "UInt8", "UInt16", "UInt32", "UInt64", "VariableLengthBytes",
-    "VariableLengthUTF8", "ZDType", "ZarrFormat", "check_dtype_spec_no_object_codec_v2",
-    "check_dtype_spec_v2", "data_type_registry", "parse_dtype", "registry",
+    "Int16", "Int32", "Int64", "NullTerminatedBytes", "Optional", "RawBits", "RawBytes", "Struct",
+    "Structured", "TimeDelta64", "UInt2", "UInt4", "UInt8", "UInt16", "UInt32", "UInt64",
+    "VariableLengthBytes", "VariableLengthUTF8", "ZDType", "ZarrFormat",
+    "check_dtype_spec_no_object_codec_v2", "check_dtype_spec_v2", "data_type_registry", "parse_dtype",
+    "registry",
 ]  # fmt: skip
 
 

@@ -131,6 +131,11 @@ class ZDType(ABC, Generic[DType, Scalar]):
         return self._dtype.itemsize
 
     @property
+    def value_dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of what :meth:`presented` returns."""
+        return self._dtype
+
+    @property
     def name(self) -> str:
         """The name of the data type in version 3 of the format."""
         return self._zarr_v3_name
@@ -359,6 +364,10 @@ class ZDType(ABC, Generic[DType, Scalar]):
         """
         return array
 
+    def presented(self, elements: AnyArray) -> AnyArray:
+        """Elements as users see them, which is an array of their own dtype but for ``optional``."""
+        return elements
+
     def _cannot_hold(
         self, given: AnyArray, reason: str = "", *, found: object = ..., accepted: str | None = None
     ) -> DataTypeValidationError:
@@ -384,7 +393,7 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
     if mask is not np.ma.nomask and (mask.any() if mask.dtype.names is None else any(mask.tobytes())):
         raise DataTypeValidationError(
             f"data type '{data_type.name}' cannot hold masked elements",
-            advice="replace the masked elements by .filled(value)",
+            advice="replace the masked elements by .filled(value), or make an array of data type 'optional'",
         )
     try:
         return np.asarray(values, dtype=dtype)

@@ -230,12 +230,15 @@ class JoinedArray(ReadableArray, Shown):
         """Read what one source has of a selection into its place."""
         source = self.sources[piece.at]
         array, is_view = source.array, all(isinstance(each, (int, slice)) for each in piece.place)
-        if is_view and piece.repeated is None and source.convert is None and array.dtype == result.dtype:
+        is_plain = source.convert is None and array.dtype == result.dtype
+        if is_view and piece.repeated is None and is_plain and not array.is_optional:
             array.read_selected(piece.selection, out=result[(*piece.place, ...)], threads=threads)
             return
         values = array.read_selected(piece.selection, threads=threads)
         if source.convert is not None:
             values = source.convert(values)
+        if array.is_optional:
+            values = array.zdtype.cast_array(values)
         if piece.repeated is not None:
             values = np.expand_dims(values, piece.repeated)
         result[piece.place or ...] = values
@@ -382,6 +385,13 @@ def _runs(axis: Steps | Edges, length: int) -> Iterator[Run]:
 
 def _common_type(sources: Sequence[Source]) -> ZDType:
     """The data type that holds the values of all sources exactly."""
+    optional = [each for each in sources if each.array.is_optional]
+    for each in sources if optional else ():
+        if each.convert is not None or each.array.zdtype != optional[0].array.zdtype:
+            raise ArgumentError(
+                f"{optional[0].array.place} is of data type 'optional', {each.array.place} has other values; "
+                "only arrays of the same data type are joined with it, and none is converted; store one anew"
+            )
     distinct: dict[np.dtype[Any], Source] = {}
     for each in sources:
         distinct.setdefault(each.values, each)

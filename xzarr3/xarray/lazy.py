@@ -19,6 +19,7 @@ from xzarr3.io.pointwise import Arrange, Selected, separated_points
 from xzarr3.io.selection import basic_selection, orthogonal_selection
 from xzarr3.parallel import parallel_map, waiters
 from xzarr3.readable import ReadableArray
+from xzarr3.xarray.absent import Marked
 from xzarr3.xarray.unpack import Unpacking
 
 _MOST_BYTES = 2**26  # Most bytes that are read ahead when a dataset or tree is opened.
@@ -34,13 +35,13 @@ class LazyArray(BackendArray):
     Parameters
     ----------
     array : Array or JoinedArray
-    unpack : Unpacking, optional
-        Unpacks the values that were read.
+    unpack : Unpacking or Marked, optional
+        Turns the values that were read into those of the variable.
     """
 
     __slots__ = ("array", "dtype", "is_opening", "shape", "unpack", "values")
 
-    def __init__(self, array: ReadableArray, unpack: Unpacking | None = None) -> None:
+    def __init__(self, array: ReadableArray, unpack: Unpacking | Marked | None = None) -> None:
         self.array = array
         self.shape = array.shape
         self.dtype: np.dtype[Any] = array.dtype if unpack is None else unpack.dtype

@@ -76,7 +76,7 @@ def unpack_when_read(variable: Variable) -> None:
         inner = inner.array
     if not functions or type(inner) is not indexing.LazilyIndexedArray:
         return
-    if {variable.dtype.kind, inner.dtype.kind} <= {*"iuf"}:
+    if inner.array.unpack is None and {variable.dtype.kind, inner.dtype.kind} <= {*"iuf"}:
         inner.array.unpack = Unpacking((*functions[::-1],), variable.dtype)
         inner.array.dtype = variable.dtype
         variable._data = inner  # type: ignore[assignment]

@@ -27,6 +27,7 @@ from xzarr3.nodes.find import read_held
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
 from xzarr3.xarray import unreadable
+from xzarr3.xarray.absent import marked
 from xzarr3.xarray.lazy import LazyArray
 from xzarr3.xarray.unreadable import UnreadableVariable
 
@@ -231,11 +232,11 @@ def as_variable(array: ReadableArray, mask: bool | None = None) -> Variable:
     }
     if not follows_version_2(array.format):
         encoding["serializer"] = array.serializer.to_json()
-    if array.dtype.kind == "T":
+    if array.dtype.kind == "T" and not array.is_optional:
         encoding["dtype"] = array.dtype
-    if not mask and not follows_version_2(array.format):
+    if not (mask or follows_version_2(array.format) or array.is_optional):
         encoding["fill_value"] = meta.fill_value
-    data: Any = indexing.LazilyIndexedArray(LazyArray(array), _everything(len(shape)))
+    data: Any = indexing.LazilyIndexedArray(LazyArray(array, marked(array)), _everything(len(shape)))
     return Variable(dims, data, attributes, encoding, fastpath=True)
 
 
@@ -310,7 +311,7 @@ def for_xarray() -> Iterator[None]:
 
 def _can_be_masked(data_type: ZDType) -> bool:
     """Whether xarray can mask missing elements; it cannot for records and raw bytes."""
-    return str(data_type.to_native_dtype().kind) != "V"
+    return data_type.name != "optional" and str(data_type.to_native_dtype().kind) != "V"
 
 
 def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,320 @@
+"""``optional``: arrays whose elements may have no value, in every layout and tool, with numpy's masks."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import DataTypeValidationError, MemoryStore, MetadataError, SelectionError
+from xzarr3.dtypes import Optional, parse_dtype
+from xzarr3.errors import ArgumentError, ChunkDecodeError, UnknownExtensionError
+
+INT = Optional(parse_dtype("int32"))
+TEXT = Optional(parse_dtype("string"))
+LAYOUTS: list[dict[str, Any]] = [
+    {"chunks": (2, 3)},
+    {"chunks": (1, 3), "shards": (4, 3)},
+    {"chunks": (3, 2), "order": "F", "compressors": None},
+    {"chunks": ((1, 6), (5,))},
+    {"chunks": (7, 5), "serializer": xzarr3.codecs.OptionalCodec(["bytes", "gzip"], ["bytes", "zstd"])},
+]
+TYPES = ["bool", "int8", "uint64", "float32", "complex64", "datetime64[s]", "r16", ">i4", "int4", "<U3"]
+
+
+def _masked(dtype: str = "int32", shape: tuple[int, ...] = (7, 5), seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    native = parse_dtype(dtype).in_native_order().to_native_dtype()
+    size = int(np.prod(shape))
+    if native.kind == "U":
+        data = np.array([f"{number % 99}" for number in range(size)], native)
+    else:
+        data = rng.integers(0, 7 if dtype == "int4" else 256, size * native.itemsize, "u1")[
+            : size * native.itemsize
+        ]
+        data = (data & 1).view(bool) if native.kind == "b" else data.view(native)
+    return np.ma.MaskedArray(data.reshape(shape), mask=rng.random(shape) < 0.4)
+
+
+def _same(found: Any, expected: Any) -> None:
+    assert isinstance(found, np.ma.MaskedArray)
+    np.testing.assert_array_equal(np.ma.getmaskarray(found), np.ma.getmaskarray(expected))
+    assert found.compressed().tobytes() == expected.compressed().astype(found.dtype).tobytes()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["chunks", "shards", "F", "rectilinear", "codecs"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_values_and_masks_come_back(dtype: str, layout: dict[str, Any], tmp_path: Path) -> None:
+    expected = _masked(dtype)
+    xzarr3.create_array(tmp_path, data=expected, dtype=Optional(parse_dtype(dtype)), **layout)
+    array = pickle.loads(pickle.dumps(xzarr3.open_array(tmp_path, mode="r+", chunk_cache="1 MB")))
+    _same(array[...], expected)
+    _same(array[5:0:-2, [0, 3]], expected[5:0:-2, [0, 3]])
+    array[2:4, 1:] = expected[4:6, 1:]
+    expected[2:4, 1:] = expected[4:6, 1:]
+    array[6, 0] = np.ma.masked
+    expected[6, 0] = np.ma.masked
+    _same(array[...], expected)
+    assert np.ma.is_masked(array[6, 0])
+
+
+@given(
+    values=st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=40),
+    chunk=st.integers(1, 9),
+    fill=st.none() | st.integers(-3, 3),
+)
+def test_lists_with_none_come_back(values: list[int | None], chunk: int, fill: int | None) -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, data=values, dtype=INT, chunks=chunk, fill_value=fill)
+    array = xzarr3.open_array(store, mode="r+")
+    assert array[...].tolist() == values
+    assert array.fill_value == fill
+    array.append(values[::-1])
+    assert array[...].tolist() == values + values[::-1]
+    array.resize(len(values) + 1)
+    array.resize(len(values) + 3)
+    assert array[-2:].tolist() == [fill, fill]
+
+
+@given(
+    st.lists(st.none() | st.text(st.characters(codec="utf-8")), min_size=1, max_size=20), st.integers(1, 5)
+)
+def test_text_keeps_none_apart_from_empty_text(values: list[str | None], chunk: int) -> None:
+    array = xzarr3.array(values, dtype=TEXT, chunks=chunk)
+    assert array[...].tolist() == values
+    array[0] = None
+    assert array[...].tolist() == [None, *values[1:]]
+
+
+def test_bytes_keep_none_apart_from_no_bytes() -> None:
+    values = [b"", None, b"a\0"]
+    array = xzarr3.array(np.array(values, object), dtype=Optional(parse_dtype("bytes")), chunks=2)
+    assert array[...].tolist() == values
+
+
+GOLDEN = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [4, 4],
+    "data_type": {"name": "optional", "configuration": {"name": "uint8", "configuration": {}}},
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2]}},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    "fill_value": None,
+    "codecs": [
+        {
+            "name": "optional",
+            "configuration": {
+                "mask_codecs": [{"name": "packbits"}],
+                "data_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            },
+        }
+    ],
+    "attributes": {},
+}
+"""The document of an array that zarrs 0.23 wrote."""
+
+
+def _chunk(mask: int, *values: int) -> bytes:
+    return (1).to_bytes(8, "little") + len(values).to_bytes(8, "little") + bytes([mask, *values])
+
+
+def test_documents_and_chunks_as_zarrs_writes_them() -> None:
+    """Two lengths, the mask from its lowest bit, and the values that are there."""
+    held = {
+        "zarr.json": json.dumps(GOLDEN).encode(),
+        "c/0/0": _chunk(0b1001, 0, 5),
+        "c/0/1": _chunk(0b1011, 2, 3, 7),
+    }
+    held["c/1/0"] = _chunk(0b0111, 8, 9, 12)
+    found = xzarr3.open_array(MemoryStore(held))
+    expected = [[0, None, 2, 3], [None, 5, None, 7], [8, 9, None, None], [12, None, None, None]]
+    assert found[...].tolist() == expected
+    written = MemoryStore()
+    codec = xzarr3.codecs.OptionalCodec(["packbits"], ["bytes"])
+    options: dict[str, Any] = {"chunks": (2, 2), "compressors": None, "serializer": codec}
+    masked = np.ma.MaskedArray([[0 if n is None else n for n in row] for row in expected])
+    masked[np.array([[n is None for n in row] for row in expected])] = np.ma.masked
+    xzarr3.create_array(written, data=masked, dtype=Optional(parse_dtype("uint8")), **options)
+    assert {key: bytes(written.get(key)) for key in held if key != "zarr.json"} == {
+        key: value for key, value in held.items() if key != "zarr.json"
+    }
+    assert json.loads(bytes(written.get("zarr.json")))["fill_value"] is None
+
+
+def test_the_fill_value_is_null_or_in_a_list() -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, shape=2, dtype=INT, fill_value=7)
+    assert json.loads(bytes(store.get("zarr.json")))["fill_value"] == [7]
+    assert xzarr3.open_array(store)[...].tolist() == [7, 7]
+    for wrong in (7, [], [1, 2], ["x"], [None]):
+        held = {"zarr.json": json.dumps({**GOLDEN, "fill_value": wrong}).encode()}
+        with pytest.raises(DataTypeValidationError, match="fill"):
+            xzarr3.open_array(MemoryStore(held))
+
+
+HEAD = (1).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        b"",
+        HEAD,
+        _chunk(0b1001, 0),
+        _chunk(0b1001, 0, 5, 6),
+        _chunk(0b1001, 0, 5)[:-1],
+        _chunk(0b1001, 0, 5) + b"x",
+        _chunk(0, 1),
+        b"\xff" * 16 + b"\x09\0\5",
+        HEAD + bytes(8) + b"\x09",
+    ],
+    ids=["empty", "half a head", "fewer", "more", "cut", "longer", "none", "huge", "no values"],
+)
+def test_damaged_chunks_are_errors(chunk: bytes) -> None:
+    store = MemoryStore({"zarr.json": json.dumps(GOLDEN).encode(), "c/0/0": chunk})
+    with pytest.raises(ChunkDecodeError):
+        xzarr3.open_array(store)[...]
+
+
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        ({"name": "optional", "configuration": {"name": "int8"}}, "'optional' of 'optional'"),
+        ({"name": "struct", "configuration": {"fields": [{"name": "x", "data_type": "int8"}]}}, "'struct'"),
+        ({"name": "nope"}, "unknown data type"),
+        ({}, "unknown data type"),
+    ],
+)
+def test_other_inner_types_are_refused(inner: Any, message: str) -> None:
+    with pytest.raises(UnknownExtensionError, match=message):
+        parse_dtype({"name": "optional", "configuration": inner})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"serializer": "bytes"},
+        {"serializer": "packbits"},
+        {"filters": [{"name": "scale_offset", "configuration": {"offset": 1, "scale": 2}}]},
+        {"zarr_format": 2},
+        {"zarr_format": "3-draft"},
+    ],
+    ids=str,
+)
+def test_other_codecs_and_formats_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(MetadataError, match="optional"):
+        xzarr3.create_array(MemoryStore(), shape=4, dtype=Optional(parse_dtype("float32")), **options)
+    with pytest.raises(MetadataError, match="optional"):
+        xzarr3.create_array(MemoryStore(), shape=4, dtype="float32", serializer=OPTIONAL)
+
+
+OPTIONAL = xzarr3.codecs.OptionalCodec(["packbits"], ["bytes"])
+
+
+@pytest.mark.parametrize(
+    "values", [[1.5, 2], [2**31, 0], np.array([np.nan, 1.0]), np.array(["a", None], object)], ids=str
+)
+def test_what_the_inner_type_cannot_hold_is_refused(values: Any) -> None:
+    with pytest.raises(DataTypeValidationError):
+        xzarr3.array(values, dtype=INT)
+    with pytest.raises(DataTypeValidationError):
+        xzarr3.array(["a", float("nan")], dtype=TEXT)
+
+
+def test_no_mask_is_dropped_in_silence(tmp_path: Path) -> None:
+    masked = _masked()
+    array = xzarr3.create_array(tmp_path / "a", data=masked, dtype=INT, chunks=(2, 3))
+    plain = xzarr3.create_array(tmp_path / "b", shape=masked.shape, dtype="int32", chunks=(3, 2))
+    with pytest.raises(TypeError, match="without a value"):
+        np.asarray(array)
+    with pytest.raises(SelectionError, match="leave out 'out'"):
+        array.get(out=np.empty(masked.shape, "int32"))
+    with pytest.raises(DataTypeValidationError, match="masked"):
+        plain[...] = array[...]
+    with pytest.raises(DataTypeValidationError, match="masked"):
+        xzarr3.store(xzarr3.from_zarr(array), plain)
+    with pytest.raises(ArgumentError, match="optional"):
+        xzarr3.concat([array, plain], 0)
+    with pytest.raises(ArgumentError, match="masks"):
+        xzarr3.batches(array, range(3), 2)
+    assert "only the elements of one" in str(xzarr3.diff(tmp_path / "a", tmp_path / "b"))
+
+
+def test_dask_has_masked_blocks(tmp_path: Path) -> None:
+    masked = _masked()
+    array = xzarr3.create_array(tmp_path / "a", data=masked, dtype=INT, chunks=(2, 3))
+    read = xzarr3.from_zarr(array)
+    assert isinstance(read._meta, np.ma.MaskedArray)
+    _same(read[1:, ::2].compute(), masked[1:, ::2])
+    assert read.sum().compute() == masked.sum()
+    for blocks in ((2, 3), (3, 2), (7, 5)):
+        target = xzarr3.create_array(tmp_path / f"{blocks}", shape=masked.shape, dtype=INT, chunks=(2, 3))
+        xzarr3.store(da.from_array(masked, chunks=blocks), target)
+        _same(target[...], masked)
+
+
+def test_tools_keep_the_mask(tmp_path: Path) -> None:
+    masked = _masked()
+    array = xzarr3.create_array(
+        tmp_path / "a", data=masked, dtype=INT, chunks=(2, 3), dimension_names=("y", "x")
+    )
+    copied = xzarr3.copy(tmp_path / "a", tmp_path / "b", chunks=(3, 5))
+    _same(copied[...], masked)
+    assert "values" not in str(xzarr3.diff(tmp_path / "a", tmp_path / "b")).split("/\n")[1]
+    joined = xzarr3.concat([array, copied], 0)
+    _same(joined[...], np.ma.concatenate([masked, masked]))
+    _same(xzarr3.from_zarr(joined)[3:9].compute(), np.ma.concatenate([masked, masked])[3:9])
+    at = tuple(int(each[0]) for each in np.nonzero(~masked.mask))
+    copied[at] = np.ma.masked
+    assert f"{list(at)}  {masked[at]} | None" in str(xzarr3.diff(tmp_path / "a", tmp_path / "b"))
+    assert xzarr3.check(tmp_path / "a").ok
+    zeros = xzarr3.zeros_like(array)
+    assert (zeros.zdtype, zeros[0, 0]) == (INT, 0)
+    assert "optional int32" in repr(array)
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_xarray_sees_marks(chunks: Any, tmp_path: Path) -> None:
+    group = xzarr3.open_group(tmp_path, mode="w")
+    given: dict[str, tuple[str, list[Any], Any]] = {
+        "small": ("int16", [1, None, 3], np.array([1, np.nan, 3], "f4")),
+        "int": ("int64", [2**53, None, -3], np.array([2.0**53, np.nan, -3])),
+        "float": ("float32", [1.5, None, np.inf], np.array([1.5, np.nan, np.inf], "f4")),
+        "truth": ("bool", [True, None, False], np.array([True, np.nan, False], object)),
+        "text": ("string", ["", None, "a"], np.array(["", np.nan, "a"], object)),
+        "time": ("datetime64[s]", [], np.array(["2000-01-01", "NaT", "1969-01-01"], "M8[s]")),
+    }
+    for name, (inner, values, expected) in given.items():
+        data = values or np.ma.MaskedArray(expected, np.isnat(expected))
+        group.create_array(
+            name, data=data, dtype=Optional(parse_dtype(inner)), chunks=2, dimension_names=("x",)
+        )
+    group.create_array(
+        "large", data=[2**53 + 1, None, 0], dtype=Optional(parse_dtype("int64")), dimension_names=("x",)
+    )
+    found = xr.open_dataset(tmp_path, engine="xzarr3", chunks=chunks)
+    for name, (_, _, expected) in given.items():
+        assert found[name].dtype == expected.dtype
+        assert repr(found[name].values) == repr(expected)
+        assert repr(found[name][2:0:-1].values) == repr(expected[2:0:-1])
+    assert found.drop_vars("large").isnull().sum().compute().to_array().values.tolist() == [1] * len(given)
+    with pytest.raises(DataTypeValidationError, match=r"large.*2\*\*53"):
+        found["large"].load()
+
+
+def test_xarray_appends_values_to_optional_ones(tmp_path: Path) -> None:
+    group = xzarr3.open_group(tmp_path, mode="w")
+    group.create_array("v", data=[1, None, 3], dtype=INT, chunks=2, dimension_names=("x",))
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", [4.0, 5.0])}), tmp_path, append_dim="x")
+    with pytest.raises(DataTypeValidationError, match="nan"):
+        xzarr3.to_zarr(xr.Dataset({"v": ("x", [np.nan])}), tmp_path, append_dim="x")
+    assert xzarr3.open_array(tmp_path, "v")[...].tolist() == [1, None, 3, 4, 5]
