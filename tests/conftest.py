@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 from collections.abc import Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,13 @@ def no_lease_is_renewed_after_a_test() -> Iterator[None]:
 def python_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python does all work, for what only it does: it keeps indexes of shards, for one."""
     monkeypatch.setattr(native.switch, "is_on", False)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    """Two processes for dask's scheduler of processes, which would start others for each result."""
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
 
 
 @pytest.fixture

@@ -782,7 +782,8 @@ class Bench:
         """Measure what is wanted of the section, on these cores."""
         with self.processes(self.labels, cores) as together:
             for row, case in [(each, case) for each in self.rows for case in each.cases]:
-                if self.only.casefold() not in f"{row.name}: {case}".casefold():
+                name = f"{row.name}: {case}".casefold()
+                if not any(text in name for text in self.only.casefold().split("|")):
                     continue
                 peers = {label: each for label, each in together.items() if label in row.libraries}
                 fresh = self.processes(list(peers), cores) if row.fresh else contextlib.nullcontext(peers)
@@ -1054,7 +1055,12 @@ def main() -> int:
     """Run the bench; return 1 if a figure of xzarr3 could not be measured."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure xzarr3 beside its peers.")
     add = parser.add_argument
-    add("--only", default="", metavar="TEXT", help="cases with TEXT, or one of the sections cores and lock")
+    add(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="cases with TEXT, or with one of A|B, or a section: cores, lock",
+    )
     add("--mib", type=int, metavar="N", help="size of the field (64; 512 of cores, 16 of lock)")
     add("--repeat", type=int, default=7, metavar="N", help="most timed rounds of a case (7)")
     add("--libraries", default="", metavar="A,B", help="libraries compared (all that are installed)")

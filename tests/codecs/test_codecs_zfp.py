@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from _chains import check_array, spec_of
 from _strategies import attempt
+from _things import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,9 +81,14 @@ def demoted(found: Any, dtype: np.dtype[Any]) -> Any:
     return np.array(numbers, dtype).reshape(found.shape)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("configuration", "arguments", "dtype"), PAIRS, ids=str)
-def test_bytes_are_those_of_zfp(
+def test_bytes_are_those_of_zfp(configuration: dict[str, Any], arguments: dict[str, Any], dtype: str) -> None:
+    for shape in SHAPES:
+        with case(shape):
+            check_bytes(configuration, arguments, dtype, shape)
+
+
+def check_bytes(
     configuration: dict[str, Any], arguments: dict[str, Any], dtype: str, shape: tuple[int, ...]
 ) -> None:
     document = {"name": "zfp", "configuration": configuration}

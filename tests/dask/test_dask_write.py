@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import multiprocessing
 import pickle
 import random
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -152,12 +150,6 @@ def _check(case: tuple[Any, ...], scheduler: Any, where: Any = None) -> None:
 @given(case=writes())
 def test_any_blocks_into_any_units(scheduler: str, case: tuple[Any, ...]) -> None:
     _check(case, scheduler)
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
 
 
 CASES: list[tuple[Any, ...]] = [
@@ -567,12 +559,12 @@ def test_store_later() -> None:
 
 
 @pytest.mark.slow
-def test_store_in_other_processes(local_store: LocalStore) -> None:
+def test_store_in_other_processes(local_store: LocalStore, processes: ProcessPoolExecutor) -> None:
     target = sample(local_store, "x", data=np.zeros((30, 40)))
     other = sample(local_store, "y", data=np.zeros((30, 40)))
     source = da.from_array(numbers(30, 40), chunks=(20, 20))
     memory = sample(data=np.zeros((30, 40)))
-    with dask.config.set(scheduler="processes", num_workers=2):
+    with dask.config.set(scheduler="processes", pool=processes):
         store([source, source + 1], [target, other])
         np.testing.assert_array_equal(from_zarr(target, chunks=15).compute(), numbers(30, 40))
         with pytest.raises(ReadOnlyError):

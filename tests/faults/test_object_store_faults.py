@@ -845,15 +845,21 @@ def _add_all(store: ObjectStore, marks: str) -> None:
         update(store, "a", lambda stored, mark=mark: [bytes(stored or b""), mark.encode()])  # type: ignore[misc]
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Any]:
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("server", SERVERS)
-def test_no_change_is_lost(request: pytest.FixtureRequest, server: str) -> None:
+def test_no_change_is_lost(request: pytest.FixtureRequest, server: str, pool: Any) -> None:
     running, store = real(request, server)
     if server == "fault_server":
         running.fault("status", "/b/*", share=0.1)
         running.fault("lost-answer", "/b/*", methods=["GET"], share=0.1)
     names = ["abcdefg", "hijklmn", "opqrstu", "ABCDEFG", "HIJKLMN", "OPQRSTU"]
-    with multiprocessing.get_context("spawn").Pool(3) as processes, ThreadPoolExecutor(3) as threads:
-        others = processes.starmap_async(_add_all, [(store, marks) for marks in names[:3]])
+    with ThreadPoolExecutor(3) as threads:
+        others = pool.starmap_async(_add_all, [(store, marks) for marks in names[:3]])
         for future in [threads.submit(_add_all, store, marks) for marks in names[3:]]:
             future.result(timeout=120)
         others.get(timeout=120)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -90,9 +91,15 @@ def check(v: npt.NDArray[Any], w: npt.NDArray[Any], writes: list[Write]) -> None
         assert not [write for write in over if write.begin > by[number].end], "a region is lost"
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Any]:
+    with multiprocessing.get_context("spawn").Pool(len(KINDS)) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("kind", ["directory", pytest.param("object store", marks=pytest.mark.slow)])
 def test_processes_append_replace_and_set_regions_at_once(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, pool: Any
 ) -> None:
     url = str(tmp_path / "x.zarr")
     options: dict[str, Any] | None = None
@@ -100,9 +107,8 @@ def test_processes_append_replace_and_set_regions_at_once(
         pytest.importorskip("obstore")
         url, options = "s3://b/x.zarr", request.getfixturevalue("fault_server").storage_options
     to_zarr(rows(-1, 8), url, mode="w", storage_options=options, encoding=ENCODING)
-    with multiprocessing.get_context("spawn").Pool(len(KINDS)) as pool:
-        given = [(kind, at, url, options) for at, kind in enumerate(KINDS)]
-        done = pool.starmap_async(work, given, chunksize=1).get(timeout=400)
+    given = [(kind, at, url, options) for at, kind in enumerate(KINDS)]
+    done = pool.starmap_async(work, given, chunksize=1).get(timeout=400)
     writes = [write for each in done for write in each]
     writes.append(Write("replace", -1, 0.0, 0.0))
     found = xzarr3.open_group(url, storage_options=options, use_consolidated=False)

@@ -8,7 +8,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import dask.array as da
 import numcodecs
 import numpy as np
 import pytest
@@ -293,23 +292,6 @@ def test_description(store: Store, zarr_format: Any) -> None:
     before = array.info
     stored = "stored      64 B in 2 of 9 chunks (22 %), ratio 2.53, when counted"
     assert array.info_complete() == f"{before}\n{stored}"
-
-
-@formats
-def test_dask_reads_and_writes(store: Store, zarr_format: Any) -> None:
-    array = small(store, zarr_format=zarr_format)
-    lazy = xzarr3.from_zarr(store, "g/a")
-    np.testing.assert_array_equal((lazy + 1).compute(scheduler="sync"), VALUES + 1)
-    xzarr3.store(da.full((3, 4), 3.0, chunks=2), array)
-    assert array[...].tolist() == [[3.0] * 4] * 3
-    values = np.arange(240, dtype="i4").reshape(40, 6)
-    target = xzarr3.create_array(
-        store, "b", shape=(40, 6), dtype="i4", chunks=(8, 3), zarr_format=zarr_format, order="F"
-    )
-    xzarr3.store(da.from_array(values, chunks=(8, 6)), target)
-    lazy = xzarr3.from_zarr(target, chunks="units")
-    assert lazy.chunks == ((8,) * 5, (3, 3))
-    assert same_bits(lazy.compute(), values)
 
 
 # Consolidated metadata

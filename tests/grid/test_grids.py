@@ -23,7 +23,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import xzarr3
 from xzarr3 import (
-    AlignmentError,
     ChunkDecodeError,
     MetadataError,
     SelectionError,
@@ -752,24 +751,6 @@ def test_dask_has_the_chunks_of_the_grid() -> None:
     assert grown.chunks == ((0,), (4, 2))
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_dask_reads_and_writes(data: st.DataObject) -> None:
-    array, _ = data.draw(cases())
-    values = np.arange(array.size, dtype="int32").reshape(array.shape) + 1
-    target = xzarr3.from_zarr(array, chunks="units")
-    source = da.from_array(values, chunks=target.chunks)
-    xzarr3.store(source, array, scheduler="threads")
-    assert np.array_equal(array[...], values)
-    assert np.array_equal(target.compute(scheduler="sync") if array.ndim else array[...], values)
-    bound = st.integers(0, 14)  # Forward only: of some slices beyond the ends dask makes more than numpy.
-    selection = tuple(data.draw(st.builds(slice, bound, bound, st.integers(1, 3))) for _ in array.shape)
-    assert np.array_equal(
-        xzarr3.from_zarr(array, chunks="grouped")[selection].compute(scheduler="sync"), values[selection]
-    )
-
-
 def test_small_chunks_are_grouped_along_their_edges() -> None:
     lengths = [*range(1, 201)] * 5
     array = made(shape=(sum(lengths), 4), dtype="int64", chunks=[lengths, 4], fill_value=3)
@@ -778,22 +759,6 @@ def test_small_chunks_are_grouped_along_their_edges() -> None:
     edges = set(itertools.accumulate(lengths))
     assert set(itertools.accumulate(lazy.chunks[0])) <= edges
     assert int(lazy.sum().compute()) == 3 * array.size
-
-
-def test_blocks_need_not_end_where_units_end() -> None:
-    array = made(shape=(12,), dtype="int64", chunks=[[2, 3, 7]])
-    values = np.arange(12)
-    for chunks in ((5, 7), (2, 10), (2, 3, 7), (12,), (2, 2, 8), (1, 11), (5, 6, 1)):
-        array[...] = 0
-        xzarr3.store(da.from_array(values, chunks=(chunks,)), array)
-        assert np.array_equal(array[...], values)
-    xzarr3.store(da.from_array(values[:6] + 50, chunks=((4, 2),)), array, regions=(slice(1, 7),))
-    assert array[...].tolist() == [0, *range(50, 56), *range(7, 12)]
-    one, two = da.from_array(values[:3], chunks=3), da.from_array(values[:2], chunks=2)
-    xzarr3.store([one, two], [array, array], regions=[(slice(0, 3),), (slice(3, 5),)])
-    assert array[:5].tolist() == [0, 1, 2, 0, 1]
-    with pytest.raises(AlignmentError, match="same elements"):
-        xzarr3.store([one, two], [array, array], regions=[(slice(0, 3),), (slice(0, 2),)])
 
 
 # Other libraries

@@ -24,15 +24,18 @@ def calls(read: Callable[[], Any]) -> int:
         number += event == "call"
 
     found = []
-    for _ in range(4):
-        number = 0
-        gc.collect()  # What collects garbage may call functions as well.
-        sys.setprofile(count)
-        try:
-            read()
-        finally:
-            sys.setprofile(None)
-        found.append(number)
+    gc.disable()  # What collects garbage may call functions as well.
+    try:
+        for _ in range(4):
+            number = 0
+            sys.setprofile(count)
+            try:
+                read()
+            finally:
+                sys.setprofile(None)
+            found.append(number)
+    finally:
+        gc.enable()
     return min(found)
 
 

@@ -349,10 +349,11 @@ def test_where_nothing_is_found_it_is_asked_each_time(concurrency: int) -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", slow("processes")])
-def test_tasks_name_their_chunk(scheduler: str, tmp_path: Path) -> None:
+def test_tasks_name_their_chunk(scheduler: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    pool = request.getfixturevalue("processes") if scheduler == "processes" else None
     array = opened(some(xzarr3.LocalStore(tmp_path / "a.zarr")))
     lazy = xzarr3.dask.from_zarr(array, chunks="units")
-    with dask.config.set(scheduler=scheduler, num_workers=2):
+    with dask.config.set(scheduler=scheduler, pool=pool):
         np.testing.assert_array_equal(lazy[:2].compute(), np.arange(10).reshape(2, 5))
         with pytest.raises(MissingChunksError, match=r"1 of the 1 chunk.*'a/b/c/1/1'"):
             lazy[3, 4].compute()
@@ -434,13 +435,13 @@ def test_a_dataset_warns_once_for_each_read(stored: Callable[..., xzarr3.LocalSt
 
 
 @pytest.mark.slow
-def test_a_dataset_of_dask_arrays(stored: Callable[..., xzarr3.LocalStore]) -> None:
+def test_a_dataset_of_dask_arrays(stored: Callable[..., xzarr3.LocalStore], processes: Any) -> None:
     store = stored()
     ds = xr.open_dataset(store, engine=OURS, missing="error", chunks={})
     assert float(ds["t2m"][3:].sum()) > 0
-    for scheduler in ("threads", "processes"):
+    for scheduler, pool in (("threads", None), ("processes", processes)):
         with (
-            dask.config.set(scheduler=scheduler, num_workers=1),
+            dask.config.set(scheduler=scheduler, pool=pool),
             pytest.raises(MissingChunksError, match=r"1 of the 1 chunk.*'t2m/c/2"),
         ):
             ds["t2m"].mean().compute()

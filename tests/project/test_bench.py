@@ -29,7 +29,7 @@ def bench() -> ModuleType:
 
 def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH), "--mib", "1", "--repeat", "1", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
 def test_rows_name_what_there_is(bench: ModuleType) -> None:
@@ -90,29 +90,32 @@ def test_pictures_are_those_of_the_page(bench: ModuleType, tmp_path: Path) -> No
         assert {line.split(">")[1] for line in texts[0]} == {line.split(">")[1] for line in texts[1]}
 
 
+OTHERS = ("unconsolidated", "series", "tiny", "import,", "open 500", "20 ms")
+
+
 @pytest.mark.slow
 def test_small_run_writes_page(bench: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("tensorstore")
     page = tmp_path / "RESULTS.md"
-    finished = run_bench("--libraries", "xzarr3,tensorstore", "--only", LAYOUT, "--out", str(page))
+    wanted = "|".join((LAYOUT, *OTHERS))
+    finished = run_bench("--libraries", "xzarr3,tensorstore", "--only", wanted, "--out", str(page))
     assert finished.returncode == 0, finished.stderr
-    tables = bench.tables(page.read_text("utf-8"))
+    assert "Failed" not in finished.stdout
+    found = bench.tables(page.read_text("utf-8"))
     rows = [row for row in bench.ROWS if LAYOUT in row.cases and not row.section]
     assert len(rows) == 7
     for row in rows:
-        head, line = tables[f"{row.name} ({row.unit})"]
-        assert head[1:] == ["xzarr3", "tensorstore"]
+        (line,) = (line for line in found[f"{row.name} ({row.unit})"] if LAYOUT in line[0])
         assert float(line[1]) > 0
         assert line[2].endswith("x)")
-    judged = {line[0]: line[3] for line in tables["what"][1:]}
-    assert judged.keys() == {f"{row.name}: {LAYOUT}" for row in rows}
-    assert set(judged.values()) <= {"met", "missed"}
+    judged = {line[0]: line[3] for line in found["what"][1:]}
+    assert judged.keys() >= {f"{row.name}: {LAYOUT}" for row in rows}
+    assert all(any(text in name.casefold() for name in judged) for text in OTHERS)
+    assert {judged[f"{row.name}: {LAYOUT}"] for row in rows} <= {"met", "missed"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "only", ["unconsolidated", "series", "tiny", "import,", "open 500", "dask: ", "20 ms", "lock"]
-)
+@pytest.mark.parametrize("only", ["dask: ", "lock"])
 def test_partial_run_leaves_recorded_results_alone(only: str) -> None:
     pytest.importorskip("zarr", minversion="3.4")
     before = RESULTS.read_bytes()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import pickle
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -521,8 +519,8 @@ def test_a_dataset_is_the_same_whoever_reads_it_and_how(place: Place, request: p
     if request.node.callspec.id in ("memory-url", "mapper"):
         return  # What is in the memory of one process is in no other.
     pickled = pickle.dumps(opened(place)[["v1", "time_bnds"]])
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        assert pool.submit(_sums, pickled).result(timeout=120) == _sums(pickled)
+    pool = request.getfixturevalue("processes")
+    assert pool.submit(_sums, pickled).result(timeout=120) == _sums(pickled)
 
 
 def _sums(pickled: bytes) -> tuple[float, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -278,8 +277,8 @@ JOBS = [*(slow(each) for each in CHANGES), commits_nothing_after_an_error, slow(
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_icechunk_repository_written_by_processes(repo: Any, job: Any) -> None:
-    with dask.config.set(scheduler="processes", num_workers=2):
+def test_icechunk_repository_written_by_processes(repo: Any, job: Any, processes: Any) -> None:
+    with dask.config.set(scheduler="processes", pool=processes):
         job(repo) if job not in CHANGES else as_one_commit(repo, job)
 
 
@@ -346,13 +345,9 @@ def meanwhile(ds: xr.Dataset, call: Callable[[], object]) -> xr.Dataset:
     return ds.assign(t=(ds.t.dims, ds.t.data.map_blocks(block, dtype=float, meta=np.empty((0, 0)))))
 
 
-def append_elsewhere(repo: Any, first: int) -> None:
+def append_elsewhere(processes: Any, repo: Any, first: int) -> Any:
     """Append to a repository in another process."""
-    at = pickle.dumps((repo, first))
-    process = multiprocessing.get_context("spawn").Process(target=_append, args=(at,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    return processes.submit(_append, pickle.dumps((repo, first)))
 
 
 def _append(at: bytes) -> None:
@@ -360,9 +355,9 @@ def _append(at: bytes) -> None:
     xzarr3.to_zarr(dataset(first), repo, append_dim="time", message="theirs")
 
 
-def test_icechunk_repository_one_of_two_appends_is_refused(repo: Any) -> None:
+def test_icechunk_repository_one_of_two_appends_is_refused(repo: Any, processes: Any) -> None:
     xzarr3.to_zarr(dataset(), repo, message="first")
-    ours = meanwhile(dataset(6), lambda: append_elsewhere(repo, 5))
+    ours = meanwhile(dataset(6), lambda: append_elsewhere(processes, repo, 5).result(300))
     with pytest.raises(ConflictError) as caught:
         xzarr3.to_zarr(ours, repo, append_dim="time", message="ours")
     said = str(caught.value)
@@ -418,23 +413,22 @@ def test_icechunk_repository_on_s3(remote: Any, client: Any, job: Any) -> None:
         job(remote) if job not in CHANGES else as_one_commit(remote, job)
 
 
-def test_icechunk_repository_on_s3_two_processes_append(remote: Any) -> None:
+def test_icechunk_repository_on_s3_two_processes_append(remote: Any, processes: Any) -> None:
     xzarr3.to_zarr(dataset(), remote, message="first")
-    ours = meanwhile(dataset(6), lambda: append_elsewhere(remote, 5))
+    ours = meanwhile(dataset(6), lambda: append_elsewhere(processes, remote, 5).result(300))
     with pytest.raises(ConflictError, match="/t: zarr metadata double update"):
         xzarr3.to_zarr(ours, remote, append_dim="time", message="ours")
     xr.testing.assert_identical(stored(remote), xr.concat([dataset(), dataset(5)], "time"))
 
 
-def test_icechunk_repository_on_s3_two_processes_append_at_once(remote: Any) -> None:
+def test_icechunk_repository_on_s3_two_processes_append_at_once(remote: Any, processes: Any) -> None:
     """Whoever commits first; the commit of one is whole, and the other is told."""
     xzarr3.to_zarr(dataset(), remote, message="first")
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_append, args=(pickle.dumps((remote, first)),)) for first in (5, 6)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    (done,) = [first for first, process in zip((5, 6), processes, strict=True) if process.exitcode == 0]
+    appending = {first: append_elsewhere(processes, remote, first) for first in (5, 6)}
+    errors = {first: future.exception(300) for first, future in appending.items()}
+    (done,) = [first for first, error in errors.items() if error is None]
+    assert isinstance(
+        errors[11 - done], (ConflictError, ArgumentError)
+    )  # As it comes while or after it commits.
     assert messages(remote) == ["theirs", "first"]
     xr.testing.assert_identical(stored(remote), xr.concat([dataset(), dataset(done)], "time"))

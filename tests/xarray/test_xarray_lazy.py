@@ -391,11 +391,12 @@ def test_changed_in_place_it_is_like_any_other(packed: str) -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads", pytest.param("processes", marks=pytest.mark.slow)])
-def test_every_scheduler(written: dict[str, str], scheduler: str) -> None:
+def test_every_scheduler(written: dict[str, str], scheduler: str, request: pytest.FixtureRequest) -> None:
+    pool = request.getfixturevalue("processes") if scheduler == "processes" else None
     for name in ("packed", "calendars", "texts") if scheduler == "processes" else EVERYTHING:
         if name == "records":
             continue
-        with dask.config.set(scheduler=scheduler):
+        with dask.config.set(scheduler=scheduler, pool=pool):
             found = ours(written[name], chunks={}).compute()
         xr.testing.assert_identical(found, theirs(written[name]))
 

@@ -358,37 +358,6 @@ def test_two_who_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())
 
 
-@pytest.mark.slow
-def test_processes_that_append_at_once(tmp_path: Path) -> None:
-    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
-    code = (
-        "import sys, numpy as np, xzarr3\n"
-        "from test_xarray_modes import timed\n"
-        "done = 0\n"
-        "for k in range(4):\n"
-        "    try:\n"
-        "        rows = timed(1, 3).assign(a=timed(1, 3)['a'] * 0 + int(sys.argv[1]) * 10 + k)\n"
-        "        xzarr3.to_zarr(rows.chunk(time=1), sys.argv[2], append_dim='time', check_labels=False)\n"
-        "        print(int(sys.argv[1]) * 10 + k)\n"
-        "    except xzarr3.ConflictError:\n"
-        "        pass\n"
-    )
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(k), str(tmp_path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=IMPORTS,
-        )
-        for k in (1, 2, 3)
-    ]
-    added = [int(line) for process in running for line in process.communicate(timeout=300)[0].split()]
-    assert all(process.returncode == 0 for process in running)
-    found = read(xzarr3.LocalStore(tmp_path), consolidated=False)
-    assert sorted(found["a"].values[3:, 0].tolist()) == sorted(added)
-    assert len(added) >= 4
-
-
 def failing(dataset: xr.Dataset, chunk: int, may_pass: list[bool]) -> xr.Dataset:
     """A dataset that fails while it is made, until it may pass; one block is a chunk if ``chunk`` is 2."""
 

@@ -21,6 +21,7 @@ import xarray as xr
 from _engines import QUIET, Stores, check_same, ours, theirs
 from _recording import recording
 from _slow import slow
+from _things import case
 from _xarray_corpus import CORPUS
 from dask.base import tokenize
 from xarray.core import indexing
@@ -404,8 +405,13 @@ def _array(rng: np.random.Generator, seed: int) -> tuple[np.ndarray[Any, Any], L
     return values, LazyArray(array)
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_orthogonal_selections(seed: int) -> None:
+def test_orthogonal_selections() -> None:
+    for seed in range(150):
+        with case(seed):
+            _check_orthogonal_selections(seed)
+
+
+def _check_orthogonal_selections(seed: int) -> None:
     rng = np.random.default_rng(seed)
     values, lazy = _array(rng, seed)
     key = tuple(_random_index(rng, size) for size in values.shape)
@@ -417,8 +423,13 @@ def test_orthogonal_selections(seed: int) -> None:
     np.testing.assert_array_equal(lazy[indexing.OuterIndexer(key)], expected, strict=True)
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_pointwise_selections(seed: int) -> None:
+def test_pointwise_selections() -> None:
+    for seed in range(150):
+        with case(seed):
+            _check_pointwise_selections(seed)
+
+
+def _check_pointwise_selections(seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)
     values, lazy = _array(rng, seed)
     common = tuple(int(n) for n in rng.integers(0 if seed % 10 == 0 else 1, 5, rng.integers(1, 4)))
@@ -534,8 +545,13 @@ def test_series_at_stations_are_no_points_of_their_own() -> None:
     assert points.shape == (3,)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_pointwise_selections_of_selections(seed: int) -> None:
+def test_pointwise_selections_of_selections() -> None:
+    for seed in range(60):
+        with case(seed):
+            _check_pointwise_selections_of_selections(seed)
+
+
+def _check_pointwise_selections_of_selections(seed: int) -> None:
     rng = np.random.default_rng(seed)
     values, lazy = _array(rng, seed)
     dims = tuple("abcd"[: values.ndim])
