@@ -822,36 +822,6 @@ def test_consolidate_keeps_the_order(kind: str, zarr_format: Any, tmp_path: Path
     assert list(xzarr3.open_group(store, use_consolidated=False)) == sorted(expected)  # Nobody knows it.
 
 
-class FailingStore(xzarr3.MemoryStore):
-    """Refuses every write while it is full."""
-
-    full = False
-
-    def put(self, key: str, pieces: Any) -> None:
-        if self.full:
-            raise StoreError("no space left")
-        super().put(key, pieces)
-
-
-def test_failed_changes_of_a_group_keep_the_old_one() -> None:
-    store = FailingStore()
-    root = sample(store)
-    store.full = True
-    before = contents(store)
-    for change in (
-        lambda: root.attrs.update(title="new"),
-        lambda: root["g"].attrs.__setitem__("x", 1),
-        lambda: root.create_group("n"),
-        lambda: root.create_array("n/m", data=[1]),
-        lambda: root.consolidate(),
-    ):
-        with pytest.raises(StoreError, match="no space"):
-            change()
-        assert dict(root.attrs) == {"title": "root"}
-        assert contents(store) == before
-    assert sorted(root) == ["a", "empty", "g"]
-
-
 NEW = np.arange(100.0, 200).reshape(10, 10)
 OVERWRITES: dict[str, Callable[[xzarr3.Store], object]] = {
     "an array": lambda store: xzarr3.create_array(store, "g/x", data=NEW, chunks=4, overwrite=True),
