@@ -456,3 +456,10 @@ def test_a_ready_store_of_a_web_server_shows_no_password() -> None:
     store = ObjectStore(obstore.store.HTTPStore("https://user:sesame@host/x"))
     assert "sesame" not in f"{store!r} {store.identity} {store.__dask_tokenize__()}"
     assert "https://host/x" in repr(store)
+
+
+def test_no_store_in_memory_has_the_identity_of_an_earlier_one() -> None:
+    """What is kept of one, such as decoded chunks, would be taken for that of the other."""
+    inner = obstore.store.MemoryStore()
+    assert ObjectStore(inner).identity == ObjectStore(inner).identity
+    assert len({ObjectStore(obstore.store.MemoryStore()).identity for _ in range(99)}) == 99
