@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,12 @@ from _conformance import contents
 from _killed import MortalStore, forget_process, killed_everywhere, left, opened
 from _processes import killed_at_call
 from _slow import slow
+from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
+from xzarr3 import ChangedError
 from xzarr3.copying import rolling
 
 TIMES = xr.date_range("2019-01-01", periods=48, freq="MS")
@@ -286,3 +289,35 @@ def test_arrays_of_different_lengths_are_refused() -> None:
     xzarr3.open_array(store, "t2m", mode="r+").resize((50, 5))
     with pytest.raises((xzarr3.ConflictError, ValueError), match="length"):
         xzarr3.drop(store, time=slice(None, "2019"))
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@pytest.mark.parametrize("zarr_format", [3, slow(2), slow("3-draft")])
+def test_what_was_opened_before_does_not_take_old_indices_for_new_ones(
+    kind: str, zarr_format: Any, tmp_path: Path
+) -> None:
+    """An append has given the arrays their old length again, as in an archive that rolls."""
+    store = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path)
+    before = archive(store, zarr_format=zarr_format)
+    lazy, tasks = opened(store, chunks=None), opened(store, chunks={})
+    array = xzarr3.open_array(store, "t2m", mode="r+")
+    unpickled = pickle.loads(pickle.dumps(array))
+    xzarr3.drop(store, time=slice(None, "2019"))
+    more = before.isel(time=slice(12)).assign_coords(time=xr.date_range("2023-01-01", periods=12, freq="MS"))
+    xzarr3.to_zarr(more[["t2m"]], store, append_dim="time", consolidated=zarr_format != "3-draft")
+    now = opened(store, chunks=None).load()
+    assert now.sizes == before.sizes
+    for use in (
+        lambda: lazy.t2m[0].load(),
+        lambda: tasks.t2m.compute(scheduler="sync"),
+        lambda: array[:],
+        lambda: array[0, 0],
+        lambda: unpickled[0, 0],
+        lambda: array.__setitem__(0, 1),
+    ):
+        with pytest.raises(ChangedError, match=r"'/t2m'.*dropped since it was opened.*open it again"):
+            use()
+    xr.testing.assert_identical(opened(store, chunks=None).load(), now)
+    xr.testing.assert_equal(lazy.area.load(), before.area)
+    array.append(np.zeros((1, 5)))
+    assert xzarr3.open_array(store, "t2m").shape == (49, 5)

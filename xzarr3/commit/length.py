@@ -41,6 +41,7 @@ from xzarr3.errors import (
     contended,
     levels_to_caller,
 )
+from xzarr3.formats import documents
 from xzarr3.parallel import pause
 from xzarr3.stores.base import Store, update, versioned
 from xzarr3.stores.locks import key_lock
@@ -146,7 +147,8 @@ class Length:
             if value is None:
                 raise ChangedError(f"key '{self._key}' of {self._store} is gone; open the array again")
             other = format(secrets.randbits(64), "064b").translate({48: " ", 49: "\t"}).encode()
-            said = bytes(value).rstrip(b" \t\r\n") + b"\n" + other + b"\n"  # JSON readers skip whitespace
+            mark = documents.mark_of(value) or b"\n"
+            said = bytes(value).rstrip(b" \t\r\n") + b"\n" + other + mark  # JSON readers skip whitespace
             with contextlib.suppress(OutcomeUnknownError):
                 if self._store.put(self._key, [said], if_version=version):
                     return value

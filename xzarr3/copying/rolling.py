@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +36,7 @@ from xzarr3.copying.settings import Settings
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.copying.values import Means, do_all, element_bytes, most_threads
 from xzarr3.errors import ArgumentError, ConflictError, StoreCapabilityError
+from xzarr3.formats.documents import shifted
 from xzarr3.grid import RectilinearGrid, Steps
 from xzarr3.groups import Group
 from xzarr3.io.selection import basic_selection
@@ -173,9 +175,20 @@ def _drop(
             do_all((move for part in parts for move in part.moves(means)), means.threads, shown.advance)
         if state() != asked or before != [_states(part.source) for part in parts]:
             raise _changed(group)
+        taken.new = _shifted(new, [plan.path_of(below) for below in arrays])
     for part in parts:
         note_values(Array(store, part.target.path, part.target.metadata, format=plan.format))
     return cast("Group", plan.opened())
+
+
+def _shifted(new: NewNode, paths: Collection[str]) -> NewNode:
+    """The new node, whose documents tell readers that opened these arrays before that indices are others."""
+    now = time.time()
+    encoded = {
+        path: {key: shifted(value, now) if path in paths else value for key, value in own.items()}
+        for path, own in new.documents.items()
+    }
+    return replace(new, documents=encoded)
 
 
 def _changed(group: Group) -> ConflictError:

@@ -22,7 +22,8 @@ from xzarr3.options import max_document_bytes
 
 _MAX_DEPTH = 200  # Levels of objects and arrays in values from users.
 _MARK = 40  # Bits
-_MARKED = re.compile(rb"\n[ \t]{%d}(?![ \t])" % _MARK)
+_TIME = 56  # Bits
+_MARKED = re.compile(rb"\n(?:[ \t]{%d}|[ \t]{%d})(?![ \t])" % (_MARK, _TIME))
 MAX_NESTING = 256
 """Most levels of objects and arrays in a document. Larger than the limit for values from users, because
 consolidated metadata add levels."""
@@ -150,15 +151,38 @@ def marked(value: bytes) -> bytes:
     >>> value != marked(b"{}"), decode(value), mark_of(value) == value[2:]
     (True, {}, True)
     """
-    bits = int.from_bytes(os.urandom(_MARK // 8))
-    return value + b"\n" + f"{bits:0{_MARK}b}".replace("0", " ").replace("1", "\t").encode()
+    return value + _blanks(int.from_bytes(os.urandom(_MARK // 8)), _MARK)
+
+
+def shifted(value: bytes, at: float) -> bytes:
+    """The document of an array whose elements got other indices at a time, followed by blanks that tell it.
+
+    Examples
+    --------
+    >>> shifted_at(shifted(b"{}", 1.5)), shifted_at(b"{}")
+    (1.5, None)
+    """
+    return value + _blanks(int(at * 1e6), _TIME)
+
+
+def shifted_at(stored: Buffer | None) -> float | None:
+    """When the elements of an array got other indices, by its document; None if they never did."""
+    times = [each[1:] for each in _marks(stored) if len(each) == 1 + _TIME]
+    return int(times[-1].translate(bytes.maketrans(b" \t", b"01")), 2) / 1e6 if times else None
 
 
 def mark_of(stored: Buffer | None) -> bytes:
-    """The blanks that :func:`marked` put after a document, to keep when it is changed; empty without any."""
-    tail = b"" if stored is None else bytes(memoryview(stored)[-4 * _MARK :])
-    found = _MARKED.search(tail[len(tail.rstrip(b" \t\r\n")) :])
-    return b"" if found is None else found[0]
+    """The blanks that were put after a document, to keep when it is changed; empty without any."""
+    return b"".join(_marks(stored))
+
+
+def _blanks(bits: int, length: int) -> bytes:
+    return b"\n" + f"{bits:0{length}b}".replace("0", " ").replace("1", "\t").encode()
+
+
+def _marks(stored: Buffer | None) -> list[bytes]:
+    tail = b"" if stored is None else bytes(memoryview(stored)[-4 * _TIME :])
+    return _MARKED.findall(tail[len(tail.rstrip(b" \t\r\n")) :])
 
 
 def check(document: Mapping[str, Any], path: str | None = None) -> None:

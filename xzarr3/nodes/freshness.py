@@ -60,6 +60,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
     """
     if not array.has_document:
         return read()
+    _check_place(array, array._known.shifted_at)
     for _ in range(_ATTEMPTS):
         if number > 1 or array._known.version is None:
             version = array.store.versions([array._key])[0]
@@ -155,6 +156,7 @@ def look(array: Array, *, to_write: bool = False) -> seen.Seen:
 
 def _check_seen(array: Array, metadata: NodeMetadata) -> None:
     found = same(array, metadata)
+    _check_place(array, seen.shifted_at(array.store, array._key))
     array._check_shape(found)
     how = recoded(found, array.metadata) if array._is_decoded else None
     if how is not None:
@@ -167,6 +169,7 @@ def check_to_write(array: Array) -> None:
     if found is None or not (found.is_new and found.is_recent):
         found = look(array, to_write=True)
     if found.metadata is not None:
+        _check_place(array, seen.shifted_at(array.store, array._key))
         array._check_shape(same(array, found.metadata))
 
 
@@ -176,11 +179,14 @@ def check_current(array: Array, version: object | None = None) -> None:
     ``version`` is the version of its document, if the caller has it already.
     """
     known = array._known
+    _check_place(array, known.shifted_at)
     version = array.store.versions([array._key])[0] if version is None else version
     if version is None or version == known.version:
         return
     coding_version = _coding_version(array, version)
     held = read_held(array.store, array.format, array.path, consolidated=False)
+    known.shifted_at = seen.shifted_at(array.store, array._key)
+    _check_place(array, known.shifted_at)
     opened, known.held = known.held, None
     if held is None or opened is None or repr(held) != repr(opened):  # repr tells 0.0 from -0.0
         found = _same_as(array, held)
@@ -223,6 +229,15 @@ def check_shape(array: Array, found: ArrayMetadata) -> None:
         raise StoreError(
             f"array '{array.name}' of {array.store} has shape {found.shape} now and had {array.shape} when "
             "it was opened; open it again"
+        )
+
+
+def _check_place(array: Array, shifted_at: float | None) -> None:
+    """Raise if the elements have got other indices since the array was opened."""
+    if shifted_at is not None and shifted_at > array._opened_at:
+        raise ChangedError(
+            f"the first elements of array '{array.name}' of {array.store} were dropped since it was opened, "
+            "so that an index means another element; open it again"
         )
 
 

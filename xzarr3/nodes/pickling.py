@@ -63,6 +63,7 @@ class Known:
         "held",
         "path",
         "recoded",
+        "shifted_at",
         "store",
         "version",
     )
@@ -87,6 +88,8 @@ class Known:
         """Versions of the stored documents to which ``recoded`` refers."""
         self.recoded: str | None = None
         """How the stored documents decode values differently; None if they do not."""
+        self.shifted_at: float | None = None
+        """When the elements got other indices, by the stored document of this version."""
         self.held: Held | None = None
         """The parsed documents, until they were compared with the stored ones."""
 
@@ -150,7 +153,8 @@ def state_of(array: Array) -> tuple[object, ...]:
         special = array._tag, array._is_decoded, array._bounded, array.has_document, array.chunk_cache
     return (
         array.store, array.path, name_of(array.format), array._known.text,
-        array.read_only, array.write_empty_chunks, array.missing, *special,
+        array.read_only, array.write_empty_chunks, array.missing,
+        array._opened_at, *special,
     )  # fmt: skip
 
 
@@ -163,6 +167,7 @@ def restore(
     read_only: bool,
     write_empty_chunks: bool,
     missing: Missing,
+    opened_at: float = math.inf,
     tag: str | None = None,
     is_decoded: bool = False,
     bounded: Array | None = None,
@@ -175,6 +180,7 @@ def restore(
     array._known_at = -math.inf  # the age of the pickled documents is unknown
     array.write_empty_chunks = write_empty_chunks
     array.missing = missing
+    array._opened_at = opened_at
     array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
     array.has_document = has_document
     array.chunk_cache = chunk_cache

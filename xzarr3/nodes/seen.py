@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from xzarr3._types import Buffer
+from xzarr3.formats import documents
 from xzarr3.model.metadata import NodeMetadata
 from xzarr3.stores import Store
 from xzarr3.stores.locks import fork_safe
@@ -51,6 +52,8 @@ _seen: dict[object, Seen] = {}
 _tags: dict[object, str] = {}
 _marks: dict[object, str | None] = {}
 """The arrays that have a dask name in this process, with their marks."""
+_shifts: dict[object, float] = {}
+"""When elements of arrays got other indices."""
 _forgotten: str | None = None
 """The mark of all arrays that are not among these."""
 
@@ -120,14 +123,25 @@ def named(store: Store, path: str) -> str | None:
 # Versions of documents
 
 
-def note_all(store: Store, documents: Iterable[tuple[str, Buffer | None]]) -> None:
-    """Note documents by key, in a store where looking at one again takes a request."""
-    if store.concurrency > 1 or not store.traits.tells_changes:
-        import hashlib
+def note_all(store: Store, values: Iterable[tuple[str, Buffer | None]]) -> None:
+    """Note documents by key: what tells their versions where looking at one again takes a request."""
+    is_asked = store.concurrency > 1 or not store.traits.tells_changes
+    for key, value in values:
+        at = documents.shifted_at(value)
+        if at is not None:
+            _keep(_shifts, (store.identity, key), at, _MOST_NOTED)
+        elif _shifts:
+            _shifts.pop((store.identity, key), None)
+        if is_asked:
+            import hashlib
 
-        for key, value in documents:
             if value is not None:
                 _keep(_tags, (store.identity, key), hashlib.sha256(value).hexdigest()[:16], _MOST_NOTED)
+
+
+def shifted_at(store: Store, key: str) -> float | None:
+    """When the elements of an array got other indices, by its document as it was last read or stored."""
+    return _shifts.get((store.identity, key)) if _shifts else None
 
 
 def tag(store: Store, key: str) -> str | None:

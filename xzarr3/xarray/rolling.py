@@ -45,7 +45,8 @@ def drop(
 
     The place is leased meanwhile: an append waits, or raises. If another writer sets values all the same, an
     error is raised and nothing is dropped, where the store tells versions without requests, as a directory
-    does. The same call goes on with what was interrupted.
+    does. The same call goes on with what was interrupted. Arrays and datasets that were opened before raise
+    :class:`~xzarr3.ChangedError` when they are read or written, as their indices mean other elements.
 
     Parameters
     ----------
