@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -22,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import ChangedError
+from xzarr3 import ChangedError, ConflictError
 from xzarr3.copying import rolling
 
 TIMES = xr.date_range("2019-01-01", periods=48, freq="MS")
@@ -145,6 +146,22 @@ def test_killed_at_every_change_it_is_old_or_new_and_the_same_call_goes_on() -> 
         assert values(store) == values(new)
         assert left(store) == []
     assert {48, 30} <= states
+
+
+def test_a_number_that_was_dropped_before_a_kill_is_not_dropped_again() -> None:
+    first = MortalStore()
+    xzarr3.create_group(first)
+    xzarr3.create_array(first, "a", data=np.arange(48), chunks=10, dimension_names=("x",))
+    lengths = []
+    for store, killed in killed_everywhere(first, lambda store: xzarr3.drop(store, x=slice(None, 10))):
+        if killed:
+            forget_process()
+            with contextlib.suppress(ConflictError):
+                xzarr3.drop(store, x=slice(None, 10))
+            assert left(store) == []
+            lengths.append(xzarr3.open_array(store, "a").shape[0])
+    assert 38 in lengths
+    assert lengths.index(28) == len(lengths) - 1  # Nothing was left to do.
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from typing import cast
 from xzarr3.arrays import Array
 from xzarr3.commit.append import Append
 from xzarr3.commit.directory import StagedFolder
-from xzarr3.commit.lease import holder_at
+from xzarr3.commit.lease import SWAPPING, holder_at
 from xzarr3.commit.places import Place
 from xzarr3.commit.recover import take
 from xzarr3.commit.replace import transaction, write
@@ -53,8 +53,9 @@ _PLAN = "drop"  # What the lease says; calls of any arguments take over the leas
 def drop_first(
     opened: Callable[[], Group],
     dim: str,
-    counted: Callable[[Group], int],
+    counted: Callable[[Group, bool], int],
     *,
+    is_finished: bool,
     progress: Asked,
     threads: int | None,
 ) -> Group:
@@ -66,7 +67,10 @@ def drop_first(
         Opens the group.
     dim : str
     counted : callable
-        Returns how many elements are dropped; called when no other writer can append any more.
+        Returns how many elements are dropped; called when no other writer can append any more, with whether
+        an earlier call was cut off that had put what remains in its place.
+    is_finished : bool
+        Whether a write to the place that was cut off has been finished just now.
     progress, threads
         As :func:`xzarr3.copy` has them.
 
@@ -80,12 +84,15 @@ def drop_first(
         If the store cannot hold a node back until it is complete.
     """
     group = opened()
-    store = group.store
+    store, place = group.store, Place.of(group.store, group.format, group.path)
     if store.traits.visible != "at once":
         raise StoreCapabilityError(
             f"{store} commits by itself, so no part of '/{group.path}' can be dropped in it; write what "
             "remains, with to_zarr(ds.isel(...), mode='w')"
         )
+    if holder_at(store, place.lease(_PLAN).key).state == SWAPPING:
+        _clean(place)
+        is_finished = True
     arrays = _with_dimension(group, nodes_below(group), dim)
     lengths = Append(store, group.format)
     for array in arrays.values():
@@ -94,18 +101,23 @@ def drop_first(
     try:
         group = opened()
         nodes = nodes_below(group)
-        found, number = _with_dimension(group, nodes, dim), counted(group)
+        found, number = _with_dimension(group, nodes, dim), counted(group, is_finished)
         if found.keys() != arrays.keys():
             raise _changed(group)
         if number:
             return _drop(group, nodes, found, dim, number, progress, threads)
     finally:
         lengths.release()
-    lease = Place.of(store, group.format, group.path).lease(_PLAN)
-    if holder_at(store, lease.key).plan == _PLAN:  # A call was killed when what remains was in its place.
-        take(lease, store, group.path)
-        lease.release()
+    if holder_at(store, place.lease(_PLAN).key).plan == _PLAN:  # A call was killed before that.
+        _clean(place)
     return group
+
+
+def _clean(place: Place) -> None:
+    """Remove what a call that was killed has left beside the place."""
+    lease = place.lease(_PLAN)
+    take(lease, place.store, place.path)
+    lease.release()
 
 
 def _with_dimension(group: Group, nodes: dict[str, Source], dim: str) -> dict[str, Array]:

@@ -12,11 +12,18 @@ from xarray import Dataset
 from xzarr3.api import open_group
 from xzarr3.commit.recover import recover
 from xzarr3.copying.rolling import drop_first
-from xzarr3.errors import ArgumentError, ArgumentTypeError, IncompleteWriteError, one_of, short_traceback
+from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ConflictError,
+    IncompleteWriteError,
+    one_of,
+    short_traceback,
+)
 from xzarr3.groups import Group
 from xzarr3.parallel import asked_threads
 from xzarr3.progress import Asked, check_asked
-from xzarr3.stores import Store, StoreLike, open_store
+from xzarr3.stores import StoreLike, open_store
 from xzarr3.xarray.backend import open_dataset
 
 
@@ -54,7 +61,8 @@ def drop(
     indexers : mapping of str to slice, optional
         The labels to drop, by dimension; one dimension. Or pass them as ``time=slice(None, "2020")``. The
         slice has an end and no start. As with :meth:`xarray.Dataset.sel`, its last label is dropped, too.
-        For a dimension without a coordinate the end is a number of elements.
+        For a dimension without a coordinate the end is a number of elements: the same call drops as many
+        again, but not if it finds that an earlier call was cut off, which it finishes.
     path : str
         Path of the group.
     progress : bool or callable
@@ -107,28 +115,24 @@ def drop(
         )
     threads = asked_threads(threads)
     place = open_store(store, mode="r+", storage_options=storage_options)
-    opened = partial(_opened, place, path)
-    counted = partial(_number, dim, labels)
-    return drop_first(opened, dim, counted, progress=progress, threads=threads)
-
-
-def _opened(store: Store, path: str) -> Group:
-    """The group; a write to it that was killed as it was put in its place is finished first."""
-    opened = partial(open_group, store, path, mode="r+", use_consolidated=None)
+    opened = partial(open_group, place, path, mode="r+", use_consolidated=None)
+    is_finished = False
     try:
-        return opened()
-    except IncompleteWriteError:
-        recover(store)
-        return opened()
+        opened()
+    except IncompleteWriteError:  # A write was killed as it was put in its place.
+        recover(place)
+        is_finished = True
+    counted = partial(_number, dim, labels)
+    return drop_first(opened, dim, counted, is_finished=is_finished, progress=progress, threads=threads)
 
 
-def _number(dim: str, labels: slice, group: Group) -> int:
+def _number(dim: str, labels: slice, group: Group, is_finished: bool) -> int:
     """How many of the first elements a slice of labels selects."""
     with open_dataset(group.store, group=group.path, chunks=None) as dataset:
-        return _first(dataset, dim, labels, group)
+        return _first(dataset, dim, labels, group, is_finished)
 
 
-def _first(dataset: Dataset, dim: str, labels: slice, group: Group) -> int:
+def _first(dataset: Dataset, dim: str, labels: slice, group: Group, is_finished: bool) -> int:
     if dim not in dataset.sizes:
         raise ArgumentError(
             f"'/{group.path}' in {group.store} has no dimension {dim!r}; "
@@ -140,6 +144,11 @@ def _first(dataset: Dataset, dim: str, labels: slice, group: Group) -> int:
             raise ArgumentTypeError(
                 f"{dim}={labels!r}: the dimension has no coordinate; accepted: a slice that ends at a number "
                 "of elements, as in slice(None, 10)"
+            )
+        if is_finished:
+            raise ConflictError(
+                f"a write to '/{group.path}' in {group.store} was interrupted, and is finished now; {dim!r} "
+                f"has {dataset.sizes[dim]} elements, nothing more was dropped; repeat the call to drop more"
             )
         return min(int(labels.stop), dataset.sizes[dim])
     try:
