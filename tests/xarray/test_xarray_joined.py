@@ -314,6 +314,14 @@ def test_a_block_of_stores_is_joined_along_all_its_dimensions() -> None:
         xzarr3.open_mfdataset(stores[1:])
 
 
+def test_groups_below_do_not_hinder_joining() -> None:
+    stores = stores_of([day(0), day(1)])
+    for store in stores:
+        xzarr3.to_zarr(day(0), store, group="below")
+    found = xzarr3.open_mfdataset(stores, concat_dim="time", combine="nested")
+    assert found.sizes["time"] == 2 * day(0).sizes["time"]
+
+
 def test_a_new_dimension_stacks_data_and_keeps_coordinates() -> None:
     members = [day(0).assign(t2m=day(at)["t2m"].variable) for at in range(3)]
     stores = stores_of(members)

@@ -14,6 +14,7 @@ from xarray import Dataset
 from xzarr3.errors import ArgumentError, short_traceback, shorten
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.options import Missing
+from xzarr3.readable import ReadableArray
 from xzarr3.stores import open_store
 from xzarr3.xarray.backend import open_dataset
 from xzarr3.xarray.combining import by_coords
@@ -128,6 +129,7 @@ def _nested(
     if len(dims) > 1:
         sources = [_nested(each, dims[1:], open_all, storage_options, options) for each in sources]
     nodes = open_all(sources, storage_options=storage_options)
-    is_new = not any(dims[0] in (array.dimension_names or ()) for array in nodes[0].values())
+    arrays = [node for node in nodes[0].values() if isinstance(node, ReadableArray)]
+    is_new = not any(dims[0] in (array.dimension_names or ()) for array in arrays)
     how = "stack" if is_new else "concat"
     return cast("JoinedGroup", join(how, nodes, dims[0], "", storage_options, dict(options)))
