@@ -1352,7 +1352,7 @@ print(k)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(("group", "zarr_format"), [("g", 3), ("", 2), ("g", "3-draft")])
+@pytest.mark.parametrize(("group", "zarr_format"), [("", 3), ("g", 3), ("", 2), ("g", "3-draft")])
 def test_a_write_killed_anywhere_can_be_repeated(tmp_path: Path, group: str, zarr_format: Any) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(tmp_path), group, str(zarr_format)],
