@@ -1,32 +1,33 @@
 """Carries out the plan of a write: sets and appends values, and adds groups and variables; all or nothing.
 
 Values are stored first. Appended values go past the end of their arrays, where no reader looks, and new
-groups and variables have no documents yet. The documents follow. The document of an array that grows changes
-only if no other writer has changed its length since; see :mod:`xzarr3.commit.append`. Consolidated copies are
-updated last, once. Values of dask arrays are written by :mod:`xzarr3.xarray.execute`, between
-:meth:`Commit.begin` and :meth:`Commit.finish`.
+groups and variables have no documents yet, or stand in a stage. The documents follow. The document of an
+array that grows changes only if no other writer has changed its length since; see
+:mod:`xzarr3.commit.append`. Consolidated copies are updated last, once. Values of dask arrays are written by
+:mod:`xzarr3.xarray.execute`, between :meth:`Commit.begin` and :meth:`Commit.finish`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
-from typing import Any
-
-import numpy as np
+from typing import Any, cast
 
 from xzarr3.api import open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.append import Append, at_first
 from xzarr3.commit.lease import LeaseLostError
-from xzarr3.commit.replace import write
+from xzarr3.commit.length import GuardedStore
+from xzarr3.commit.replace import transaction, write
+from xzarr3.commit.transaction import NewNode, Transaction, held_in
+from xzarr3.dask.done import WrittenArray, fingerprint
 from xzarr3.dask.plan import BlockWrite
-from xzarr3.dask.sources import ReadLocations
+from xzarr3.dask.sources import ReadLocations, reads_below
 from xzarr3.errors import (
     ArgumentError,
+    ChangedError,
     ConflictError,
     MetadataError,
     NodeExistsError,
@@ -34,22 +35,20 @@ from xzarr3.errors import (
     listed,
     some,
 )
-from xzarr3.formats import Format, documents
+from xzarr3.formats import documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes import seen
-from xzarr3.nodes.consolidated import copies_to_follow, nodes_now, refresh_consolidated
+from xzarr3.nodes import freshness, seen
+from xzarr3.nodes.consolidated import copies_to_follow, refresh_consolidated
 from xzarr3.nodes.documents import Before, change_document
 from xzarr3.nodes.find import children, depth_first, find_node, read_held
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.compare import Change, ChangedGroup, Plan
 from xzarr3.xarray.exact import is_lazy
-from xzarr3.xarray.labels import Compared, check_appended, is_index
-from xzarr3.xarray.past_end import Growing
-from xzarr3.xarray.placement import Placement
-from xzarr3.xarray.plan import PlannedArray
+from xzarr3.xarray.labels import Compared
+from xzarr3.xarray.plan import PlannedArray, PlannedGroup
 
 _decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
 """The metadata that a plan depends on; how values are stored is compared by each array itself."""
@@ -67,65 +66,52 @@ class Commit:
 
     def __init__(self, plan: Plan, staged: Container[str] = ()) -> None:
         self.store, self.format, self.path = plan.store, plan.format, plan.path
-        self._group = plan.changed
-        self._consolidated = plan.consolidated
-        self._keep_empty = bool(plan.asked.write_empty_chunks)
+        self._asked, self._group, self._consolidated = plan.asked, plan.changed, plan.consolidated
         self.jobs: list[BlockWrite] = []
         """The jobs that dask writes."""
         self._eager: list[BlockWrite] = []
         self._append = Append(self.store, self.format)
+        self._growing: list[tuple[Change, Array]] = []
+        """Changes of arrays that grow in place, each with the array that it is written through."""
+        self._transactions: list[Transaction] = []
+        """Those of new nodes, and of arrays that are replaced as a whole."""
         self._writing = ExitStack()
-        """The transactions of the new nodes: closed when they are published, or left with an error."""
-        self.settings: list[tuple[Change, Array]] = []
-        """Changes of existing arrays, each with the array that it is written through."""
-        self._placed: list[Placement] = []
-        self.resumes = plan.asked.resume
-        """Whether values that an interrupted write of this plan has stored are kept."""
+        """The transactions that have begun: closed when they are published, or left with an error."""
         if plan.new:
-            self._create(plan)
+            self._create(plan.new)
         for change in self._changes:
             self._plan(replace(change, rewritten=True) if change.array.path in staged else change)
         for variable in () if self._group is None else self._group.added:
             self._add(node_prefix(self.path) + variable.name, variable)
-        if plan.asked.check_labels and plan.asked.append_dim is not None:
-            self._check_labels(str(plan.asked.append_dim))
 
     @property
     def _changes(self) -> list[Change]:
         return [] if self._group is None else self._group.changes
 
-    def _create(self, plan: Plan) -> None:
-        """Plan new groups."""
-        arrays = {
-            node_prefix(relative) + variable.name: variable
-            for relative, group in plan.new.items()
-            for variable in group.variables
-        }
-        created = Placement(
-            self.store,
-            self.format,
-            self.path,
-            plan.new,
-            arrays,
-            consolidated=self._consolidated,
-            overwrite=plan.asked.mode == "w",
-            resume=plan.asked.resume,
-        )
-        self._place(created)
+    @property
+    def resumes(self) -> bool:
+        """Whether values that an interrupted write of this plan has stored are kept."""
+        return self._asked.resume
+
+    def _create(self, groups: Mapping[str, PlannedGroup]) -> None:
+        """Plan new groups, by path relative to the uppermost one."""
+        nodes: dict[str, NodeMetadata] = {}
+        arrays: dict[str, PlannedArray] = {}
+        for name, group in groups.items():
+            nodes[name] = GroupMetadata(attributes=group.attributes, zarr_format=self.format.zarr_format)
+            arrays |= {f"{node_prefix(name)}{variable.name}": variable for variable in group.variables}
+        nodes |= {name: each.metadata for name, each in arrays.items()}
+        below = node_prefix(self.path)
+        # Depth first, which is the order that zarr-python 3.1 needs.
+        ordered = {f"{below}{name}": nodes[name] for name in depth_first(name for name in nodes if name)}
+        written = {f"{below}{name}": each for name, each in arrays.items()}
+        self._place(self.path, {self.path: nodes[""], **ordered}, written, self._asked.mode == "w")
 
     def _add(self, path: str, variable: PlannedArray, *, replaced: bool = False) -> None:
         """Plan an array that is staged, and put in place as a whole."""
-        new = partial(
-            Placement,
-            self.store,
-            self.format,
-            path,
-            {},
-            {"": variable},
-            lease=self._append.lengths[path].lease if path in self._append.lengths else None,
-        )
+        nodes: dict[str, NodeMetadata] = {path: variable.metadata}
         try:
-            self._place(new(overwrite=replaced))
+            self._place(path, nodes, {path: variable}, replaced)
         except NodeExistsError:
             if read_held(self.store, self.format, path, consolidated=False) is not None:
                 raise
@@ -133,71 +119,83 @@ class Commit:
             self.store.erase_values(
                 [key for key in self.format.keys(path).documents if self.store.exists(key)]
             )
-            self._place(new(overwrite=True))
+            self._place(path, nodes, {path: variable}, overwrite=True)
 
-    def _place(self, placement: Placement) -> None:
-        self._placed.append(placement)
-        self._write(*placement.jobs)
-        placement.jobs = []
+    def _place(
+        self,
+        path: str,
+        nodes: Mapping[str, NodeMetadata],
+        arrays: Mapping[str, PlannedArray],
+        overwrite: bool,
+    ) -> None:
+        """Plan new nodes, which are put at an empty place or replace what is there, and their values.
 
-    def _write(self, *jobs: BlockWrite) -> None:
-        for job in jobs:
-            if is_lazy(job.source):
-                self.jobs.append(job)
-            elif job.source.size:
-                self._eager.append(job)
+        Their documents are stored last, so that readers find the old nodes until then.
+        """
+        if overwrite and self.store.traits.visible == "at commit":
+            _check_not_erased(self.store, path, arrays.values())
+        is_group = path not in arrays
+        new = NewNode.of(
+            self.format, path, nodes, consolidate=is_group and self._consolidated, is_alone=is_group
+        )
+        written = [
+            WrittenArray(place, each.metadata, each.write_empty_chunks, each.data)
+            for place, each in arrays.items()
+        ]
+        plan = None
+        if self.resumes:
+            plan = fingerprint(self.format, path, sorted(written, key=attrgetter("path")))
+        placing = transaction(
+            self.store,
+            new,
+            overwrite=overwrite,
+            how="mode 'w'",
+            plan=plan,
+            lease=self._append.lengths[path].lease if path in self._append.lengths else None,
+        )
+        self._transactions.append(placing)
+        for each in written:
+            self._write(each.values, self._array(placing.store, each), ...)
+
+    def _array(self, store: Store, like: WrittenArray | Array) -> Array:
+        """An array in another store, such as that where it is once the write is finished."""
+        return Array(
+            store,
+            like.path,
+            like.metadata,
+            format=self.format,
+            write_empty_chunks=like.write_empty_chunks,
+        )
+
+    def _write(self, values: Any, target: Array, region: Any, *, in_place: bool = False) -> None:
+        """Plan a write of values, by dask if they are lazy."""
+        if is_lazy(values):
+            self.jobs.append(BlockWrite(values, target, region, in_place))
+        elif values.size:
+            self._eager.append(BlockWrite(values, target, region))
 
     def _plan(self, change: Change) -> None:
-        array = change.array
+        array, keep_empty = change.array, bool(self._asked.write_empty_chunks)
         if change.compared:
-            target: Array = Compared(self.store, array.path, array.metadata, format=self.format)
-            self._write(BlockWrite(change.data, target, change.region))
+            compared = Compared(self.store, array.path, array.metadata, format=self.format)
+            self._write(change.data, compared, change.region)
             return
         if change.rewritten:
             self._append.reserve(array)
-            written = PlannedArray(array.basename, change.data, change.metadata, self._keep_empty)
+            written = PlannedArray(array.basename, change.data, change.metadata, keep_empty)
             self._add(array.path, written, replaced=True)
             return
-        store = self._append.reserve(array).store if change.grows else self.store
-        past_end = change.grows and not self._append.shapes_come_first
-        target = (Growing if past_end else Array)(
-            store if past_end else self.store,
-            array.path,
-            change.metadata,
-            format=self.format,
-            write_empty_chunks=self._keep_empty,
-        )
+        store, kind = self.store, Array
+        if change.grows:
+            length = self._append.reserve(array)
+            if not self._append.shapes_come_first:
+                store, kind = length.store, Growing
+        target = kind(store, array.path, change.metadata, format=self.format, write_empty_chunks=keep_empty)
+        if change.grows:
+            self._growing.append((change, target))
         if isinstance(target, Growing):
             target.grown_from = array.shape
-        self._write(BlockWrite(change.data, target, change.region, in_place=not change.grows))
-        self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
-
-    def _check_labels(self, dim: str) -> None:
-        """Refuse labels along the dimension ``dim`` that repeat or precede those of the store."""
-
-        def check(change: Change) -> None:
-            array, labels = change.array, np.asarray(change.data)
-            size = array.shape[0]
-            if not change.rewritten:
-                labels = np.concatenate([array.get(), labels])
-            check_appended(Array(array.store, array.path, change.metadata, format=self.format), labels, size)
-
-        parallel_map(
-            check,
-            [
-                change
-                for change in self._changes
-                if change.array.basename == dim
-                and is_index(change.array)
-                and change.metadata.shape != change.array.shape
-            ],
-            self.store.concurrency,
-        )
-
-    @property
-    def only_creates(self) -> bool:
-        """Whether the write changes no existing group: it creates groups, or replaces one as a whole."""
-        return self._group is None
+        self._write(change.data, target, change.region, in_place=not change.grows)
 
     def take_jobs(self) -> list[BlockWrite]:
         """Take the values of dask arrays out of the write; returns the jobs that write them after it.
@@ -216,17 +214,19 @@ class Commit:
                 "fill values where values are due; pass compute=True, which also "
                 "computes on the cluster of a client, or write the blocks into a region of what is there"
             )
-        if jobs and self.only_creates:
+        if jobs and self._group is None:
             _check_nothing_lost(self.store, self.path)
         return [
-            job if job.target.store is self.store else replace(job, target=_in(self.store, job.target))
+            job
+            if job.target.store is self.store
+            else replace(job, target=self._array(self.store, job.target))
             for job in jobs
         ]
 
     def begin(self) -> None:
         """Take leases and make stages, before any value is stored. After an error here: :meth:`discard`."""
         self._take()
-        self._writing.enter_context(write(*(each.transaction for each in self._placed)))
+        self._writing.enter_context(write(*self._transactions))
         if self._append.shapes_come_first:
             self._grow(None)
 
@@ -237,12 +237,11 @@ class Commit:
         for change in self._changes:
             if change.array.path in append.lengths:
                 self._check_unchanged(change)
-        for change, target in self.settings:
-            if change.grows:
-                length = append.lengths[change.array.path]
-                target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
-                seen.remember(target.store, target.path, change.array.metadata, length.read_at)
-                append.grow(change.array, change.array.metadata, change.metadata)
+        for change, target in self._growing:
+            length = append.lengths[target.path]
+            target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
+            seen.remember(target.store, target.path, change.array.metadata, length.read_at)
+            append.grow(change.array, change.array.metadata, change.metadata)
 
     def _check_unchanged(self, change: Change) -> None:
         array = change.array
@@ -287,25 +286,19 @@ class Commit:
         path, format, has_copies = self.path, self.format, self._has_copies(before)
         changed = [each.array.path for each in self._changes if each.metadata != each.array.metadata]
         changed += [node_prefix(path) + variable.name for variable in self._group.added]
-        keys = format.keys(path)
-        key = keys.attributes(array=False)
-        # One write of the document, so that readers of the copies see all changes or none.
-        own = changed if keys.one_document and key == keys.consolidated else []
         attributes = self._group.attributes
-        if attributes == self._group.group.metadata.attributes:
-            attributes = None
-        done: list[str] = []
         with copies_to_follow(path):
-            if own or attributes is not None:
-                since = before if before is not None and before.key == key else None
-                change = partial(_with_copies, self.store, format, path, own, attributes, since)
-                change_document(self.store, format, path, key, change, before=since)
-                done, changed = [path] if keys.one_document else [], [path, *changed]
+            if attributes is not None and attributes != self._group.group.metadata.attributes:
+                key = format.keys(path).attributes(array=False)
+                change_document(
+                    self.store, format, path, key, lambda found: replace(found, attributes=attributes)
+                )
+                changed = [path, *changed]
             if self._consolidated and not has_copies:
                 options: Any = {"zarr_format": format.zarr_format, "use_consolidated": False}
                 open_group(self.store, mode="r+", **options).consolidate()
             elif changed:
-                refresh_consolidated(self.store, format, changed, besides=done, before=before)
+                refresh_consolidated(self.store, format, changed, before=before)
 
     def _has_copies(self, root: Before | None) -> bool:
         """Whether the document of the root holds copies of all nodes."""
@@ -327,11 +320,51 @@ class Commit:
         """The group that was written, in another store if one is given that shows it."""
         store = self.store if store is None else store
         if self._group is None:
-            return self._placed[0].group(store)
+            nodes = self._transactions[0].new.nodes
+            held = held_in(self.format, self.path, nodes) if self._consolidated else None
+            created = replace(cast("GroupMetadata", nodes[self.path]), consolidated=held)
+            return Group(store, self.path, created, format=self.format)
         meta = self._group.group.metadata
         attributes = meta.attributes if self._group.attributes is None else self._group.attributes
         now = replace(meta, attributes=attributes, consolidated=None)
         return Group(store, self.path, now, format=self.format, use_consolidated=False)
+
+
+class Growing(Array):
+    """An array with its new shape, which its document does not have yet.
+
+    Tasks in other processes store values past its end, too, while the write that holds the lease goes on.
+    """
+
+    grown_from: tuple[int, ...] = ()
+    """The shape in the document."""
+
+    def _check_shape(self, found: ArrayMetadata) -> None:
+        """Refuse if the stored shape has changed: a writer that replaces an array ignores append leases."""
+        if found.shape != self.grown_from:
+            raise ChangedError(
+                f"array '{self.name}' of {self.store} got shape {found.shape} while its shape "
+                f"{self.grown_from} was appended to: it was replaced, or another writer has changed its "
+                "length; open it again"
+            )
+
+    def _check_to_write(self) -> None:
+        """Check the document. With the lease held and a store with latency, a recent check is reused."""
+        before = seen.last(self.store, self.path)
+        is_held = cast("GuardedStore", self.store).is_exclusive
+        if not (is_held and self.store.concurrency > 1 and before is not None and before.tells):
+            before = freshness.look(self, to_write=True)
+        self._check_shape(freshness.same(self, before.metadata))
+
+    def _check_current(self, version: object | None = None) -> None:
+        self._check_to_write()
+
+    def __getstate__(self) -> tuple[object, ...]:
+        return self.grown_from, super().__getstate__()
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.grown_from, rest = state
+        super().__setstate__(rest)
 
 
 def commits(plans: Sequence[Plan]) -> list[Commit]:
@@ -359,15 +392,14 @@ def _read_by_itself(groups: Sequence[ChangedGroup]) -> set[str]:
     return {change.array.path for change in whole if places.of(change.array) in read}
 
 
-def _in(store: Store, array: Array) -> Array:
-    """The array in a store, where it is once the write is finished."""
-    return Array(
-        store,
-        array.path,
-        array.metadata,
-        format=array.format,
-        write_empty_chunks=array.write_empty_chunks,
-    )
+def _check_not_erased(store: Store, path: str, arrays: Iterable[PlannedArray]) -> None:
+    """Raise if values are computed from others below a path, which are erased first."""
+    lazy = [array.data for array in arrays if is_lazy(array.data)]
+    if any(reads_below(lazy, store, path)):
+        raise ArgumentError(
+            f"the variables are computed from values in '/{path}' of {store}, which would be erased "
+            "before they are read; load them first, or write to another group"
+        )
 
 
 def _check_nothing_lost(store: Store, path: str) -> None:
@@ -387,24 +419,3 @@ def _check_nothing_lost(store: Store, path: str) -> None:
         "compute=False stores these later; pass compute=True, which keeps the old data until then, write to "
         "a new place, or write the blocks into a region of what is there"
     )
-
-
-def _with_copies(
-    store: Store,
-    format: Format,
-    path: str,
-    names: Sequence[str],
-    attributes: dict[str, Any] | None,
-    before: Before | None,
-    found: NodeMetadata,
-) -> NodeMetadata:
-    """A group with new attributes, and with its consolidated copies of ``names`` updated, if it has any."""
-    changed = found if attributes is None else replace(found, attributes=attributes)
-    if not isinstance(changed, GroupMetadata) or changed.consolidated is None:
-        return changed
-    held = dict(changed.consolidated)
-    for name, meta in zip(names, nodes_now(store, format, names, before), strict=True):
-        if meta is not None:
-            held[name[len(node_prefix(path)) :]] = format.hold(meta, name)
-    ordered = dict.fromkeys([*depth_first(held), *held])  # Copies of nodes without a group above stay, too.
-    return replace(changed, consolidated={relative: held[relative] for relative in ordered})

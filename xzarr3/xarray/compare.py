@@ -46,6 +46,7 @@ from xzarr3.stores import Store
 from xzarr3.xarray.encode_attributes import encode_attributes
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import (
+    check_appended,
     decoded,
     differing,
     first_of,
@@ -252,6 +253,8 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     decoded = decoded_as_stored(arrays, mask)
     encoder = _Encoder(arrays, decoded, slices, asked.append_dim, asked.widen_units, names)
     changes = _without_equal(encoder.changes(given | labels), [*map(stored_name, labels)], store)
+    if asked.check_labels and asked.append_dim is not None:
+        _check_labels(str(asked.append_dim), changes)
     added = plan_arrays(new, node, group.format, growing)
     encoded = None if asked.mode == "r+" else encode_attributes(attributes, path=path)
     return ChangedGroup(group, changes, added, encoded)
@@ -461,6 +464,17 @@ def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -
         indexes = {name: others[name] for name in others if is_index(by_name[name])}
         raise other_values(indexes or others, "coordinates" if indexes else "variables")
     return [each for each in found if isinstance(each, Change)]
+
+
+def _check_labels(dim: str, changes: Iterable[Change]) -> None:
+    """Refuse labels along the dimension ``dim`` that repeat or precede those of the store."""
+    for change in changes:
+        array, labels = change.array, change.data
+        if array.basename == dim and is_index(array) and change.metadata.shape != array.shape:
+            if not change.rewritten:
+                labels = np.concatenate([array.get(), np.asarray(labels)])
+            after = Array(array.store, array.path, change.metadata, format=array.format)
+            check_appended(after, np.asarray(labels), array.shape[0])
 
 
 def _check_new(

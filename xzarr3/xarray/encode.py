@@ -17,7 +17,7 @@ from xarray.coding import strings
 
 from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.dtypes import VariableLengthUTF8, ZDType
-from xzarr3.errors import ArgumentError, ArgumentTypeError, listed, one_of
+from xzarr3.errors import ArgumentError, listed, one_of
 from xzarr3.formats import Format
 from xzarr3.names import hints
 from xzarr3.nodes.array_settings import is_auto
@@ -69,8 +69,6 @@ def array_settings(variable: Variable, name: str, format: Format, *, explicit: b
     ------
     ValueError
         If an explicit encoding has unknown keys.
-    TypeError
-        If its chunks or shards are not integers.
     """
     encoding = {key: value for key, value in variable.encoding.items() if key not in _IGNORED_KEYS}
     if encoding.get("_FillValue", ...) is None:
@@ -86,8 +84,6 @@ def array_settings(variable: Variable, name: str, format: Format, *, explicit: b
         unknown = [key for key in encoding if key not in known]
         if unknown:
             raise _unexpected({key: encoding[key] for key in unknown}, known, variable, name, format)
-        for key in ("chunks", "shards"):
-            _check_lengths(encoding.get(key), key, variable, name)
     elif _has_lists(encoding.get("chunks")):
         # Chunks of several lengths are an extension that not all readers support, so only if asked for.
         del encoding["chunks"]
@@ -117,26 +113,6 @@ def _unexpected(
 def _has_lists(chunks: Any) -> bool:
     """Whether chunks are given as lists of lengths along some dimension."""
     return isinstance(chunks, (list, tuple)) and any(isinstance(along, (list, tuple)) for along in chunks)
-
-
-def _check_lengths(value: Any, key: str, variable: Variable, name: str) -> None:
-    """Refuse chunks or shards that are not an integer along each dimension; for chunks, or several."""
-    if value is None or is_auto(value):
-        return
-    items = value if isinstance(value, (list, tuple)) else [value]
-    if key == "chunks" and _has_lists(value):
-        items = [each for item in items for each in (item if isinstance(item, (list, tuple)) else [item])]
-    if not all(isinstance(each, (int, np.integer)) for each in items):
-        raise ArgumentTypeError(
-            f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers"
-            + (" and of tuples of them" if key == "chunks" else "")
-            + f", 'auto' or None; found {value!r}"
-        )
-    if isinstance(value, (list, tuple)) and len(value) != variable.ndim:
-        raise ArgumentError(
-            f"encoding[{key!r}] of variable {name!r} has {len(value)} lengths, the variable {variable.ndim} "
-            f"dimensions {variable.dims}: {value}; give one for each"
-        )
 
 
 def made_with_settings(

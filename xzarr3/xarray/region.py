@@ -98,16 +98,9 @@ def _asked_parts(dataset: Dataset, region: Any, mode: str) -> dict[Hashable, Any
 
 
 def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]) -> slice:
-    """The slice of the stored coordinate that has the values of the dataset's coordinate."""
-    size = dataset.sizes[dim]
+    """The slice of the stored coordinate that has the dataset's labels; all of it if it has no coordinate."""
     if dim not in dataset.variables:
-        there = _stored_length(dataset, dim, stored)
-        if there not in (size, None):
-            raise ArgumentError(
-                f"the dataset has {size} of {there} elements along {dim!r}, but no coordinate {dim!r} to "
-                f"find the region with; add the coordinate, or pass region={{{dim!r}: slice(...)}}"
-            )
-        return slice(0, size)
+        return slice(None)
     index = _stored_index(dim, stored)
     places = index.get_indexer(pd.Index(dataset[dim].values))
     if (places == -1).any():
@@ -122,7 +115,7 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
             f"non-contiguous indices: {shorten(places.tolist())}; give neighbours in the order of the store, "
             f"as after .sortby({dim!r}), or write each run of neighbours by a call of its own"
         )
-    return slice(int(places[0]), int(places[-1]) + 1) if size else slice(0, 0)
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
 
 
 def _stored_index(dim: Hashable, stored: Callable[[Hashable], Variable | None]) -> pd.Index[Any]:
@@ -154,14 +147,3 @@ def _missing(labels: np.ndarray[Any, Any], stored: pd.Index[Any]) -> str:
     more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
     there = f"{len(stored)} from {stored[0]} to {stored[-1]}" if len(stored) else "none"
     return f"{', '.join(values)}{more} {'is' if len(labels) == 1 else 'are'} missing; the store has {there}"
-
-
-def _stored_length(
-    dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]
-) -> int | None:
-    """The stored length of a dimension, from the first stored variable that has it; None if none has."""
-    for name, variable in dataset.variables.items():
-        there = stored(name) if dim in variable.dims else None
-        if there is not None and dim in there.dims:
-            return int(there.sizes[dim])
-    return None
