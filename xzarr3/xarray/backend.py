@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, cast
 
 import xarray as xr
@@ -49,7 +48,6 @@ from xzarr3.xarray import chunked, unreadable
 from xzarr3.xarray.joining import open_joined
 from xzarr3.xarray.lazy import LazyArray, read_ahead
 from xzarr3.xarray.unpack import unpack_when_read
-from xzarr3.xarray.unreadable import UnreadableVariable
 from xzarr3.xarray.variables import (
     UNNAMED,
     Xzarr3DataStore,
@@ -135,15 +133,10 @@ def _opened(
     options: dict[str, Any],
 ) -> Any:
     """What one of xarray's functions opens with this engine."""
-    known = set(inspect.signature(function).parameters)
-    _check_known(function, {name: value for name, value in options.items() if name not in known})
     if isinstance(chunks, str) and chunks == "grouped":
         dask = find_spec("dask") is not None
         chunks, options = {} if dask else None, {"group_chunks": dask, **options}
-    if is_document(store):
-        asked = options.pop("storage_options", None), options.pop("missing", None)
-        store = cast("JoinedGroup", open_joined(cast("str", store), *asked))
-    if isinstance(store, JoinedGroup):
+    if isinstance(store, JoinedGroup) or is_document(store):
         return function(store, group=group, engine=Xzarr3BackendEntrypoint, chunks=chunks, **options)
     version = {name: options.pop(name, None) for name in _VERSIONS}
     place_options = with_version(store, options.pop("storage_options", None), **version)
@@ -386,23 +379,7 @@ def _dataset(
     decoders: Mapping[str, Any],
     store: Xzarr3DataStore,
 ) -> Dataset:
-    if not store.errors:
-        return _of_readable(variables, attributes, decoders)
-    found = unreadable.fitting({name: store.unreadable(name) for name in store.errors}, variables.values())
-    dataset = _of_readable(variables, attributes, decoders, found)
-    dataset.encoding[unreadable.LEFT_OUT] = {
-        name: str(error) for name, error in store.errors.items() if name not in found
-    }
-    unreadable.warn(store.errors, found)
-    return dataset
-
-
-def _of_readable(
-    variables: dict[str, Variable],
-    attributes: dict[str, Any],
-    decoders: Mapping[str, Any],
-    others: Mapping[str, UnreadableVariable] = MappingProxyType({}),
-) -> Dataset:
+    others = unreadable.fitting({name: store.unreadable(name) for name in store.errors}, variables.values())
     # Without attributes the others are not decoded, but may be coordinates.
     bare = {name: Variable(var.dims, var._data, fastpath=True) for name, var in others.items()}
     decoded, attrs, names = conventions.decode_cf_variables({**variables, **bare}, attributes, **decoders)
@@ -415,8 +392,15 @@ def _of_readable(
     data_vars = {name: var for name, var in ours.items() if name not in coords}
     dims = {dim for var in ours.values() for dim in var.dims}
     if all(ours[dim].dims == (dim,) for dim in dims if dim in ours):  # Nothing needs merging or conversion.
-        return Dataset._construct_direct({**data_vars, **coords}, set(coords), attrs=dict(attrs) or None)
-    return Dataset(data_vars, Coordinates(coords, indexes={}), attrs)
+        dataset = Dataset._construct_direct({**data_vars, **coords}, set(coords), attrs=dict(attrs) or None)
+    else:
+        dataset = Dataset(data_vars, Coordinates(coords, indexes={}), attrs)
+    if store.errors:
+        dataset.encoding[unreadable.LEFT_OUT] = {
+            name: str(error) for name, error in store.errors.items() if name not in others
+        }
+        unreadable.warn(store.errors, others)
+    return dataset
 
 
 def _check_names(
