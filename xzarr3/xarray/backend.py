@@ -7,9 +7,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import xarray as xr
 from xarray import Coordinates, Dataset, DataTree, Variable, conventions
@@ -34,14 +34,12 @@ from xzarr3.errors import (
     some,
     unknown_arguments,
 )
-from xzarr3.formats import ZarrFormat
 from xzarr3.formats.base import is_array
 from xzarr3.groups import Group
-from xzarr3.io.chunk_cache import ChunkCache, ChunkCacheLike
+from xzarr3.io.chunk_cache import ChunkCache
 from xzarr3.joined.document import is_document
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.node import locate_node
-from xzarr3.options import Missing
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made, with_version
 from xzarr3.xarray import chunked, unreadable
@@ -50,13 +48,13 @@ from xzarr3.xarray.lazy import LazyArray, read_ahead
 from xzarr3.xarray.unpack import unpack_when_read
 from xzarr3.xarray.variables import (
     UNNAMED,
+    OpenOptions,
     Xzarr3DataStore,
     bounds_of,
     for_xarray,
     has_times,
     lazy_array,
     left_out,
-    names_of,
 )
 
 _VERSIONS = ("branch", "tag", "snapshot")
@@ -159,49 +157,7 @@ def _check_known(function: Callable[..., Any], options: Mapping[str, Any]) -> No
         raise unknown_arguments(function.__name__, unknown, sorted(known))
 
 
-@dataclass(kw_only=True)
-class _Options:
-    """What :meth:`Xzarr3BackendEntrypoint.open_dataset` describes."""
-
-    mask_and_scale: bool | Mapping[str, bool] = True
-    decode_times: Any = True
-    concat_characters: bool | Mapping[str, bool] = True
-    decode_coords: bool | Literal["coordinates", "all"] = True
-    use_cftime: bool | Mapping[str, bool] | None = None
-    decode_timedelta: Any = None
-    drop_variables: str | Iterable[str] | None = None
-    group: str | None = None
-    mode: str = "r"
-    consolidated: bool | None = None
-    storage_options: Mapping[str, Any] | None = None
-    zarr_format: ZarrFormat | None = None
-    use_zarr_fill_value_as_mask: bool | None = None
-    cache_members: bool = True
-    missing: Missing | None = None
-    chunk_cache: ChunkCacheLike = None
-    keep_variables: str | Iterable[str] | None = None
-    group_chunks: bool = False
-    on_unreadable: Literal["keep", "raise"] = "keep"
-    branch: str | None = None
-    tag: str | None = None
-    snapshot: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.on_unreadable not in ("keep", "raise"):
-            raise ArgumentError(f"on_unreadable={self.on_unreadable!r} is unknown; accepted: 'keep', 'raise'")
-        if self.mode not in ("r", "r+"):
-            raise ArgumentError(f"mode={self.mode!r} cannot open a dataset; accepted: 'r', 'r+'")
-        self.drop_variables = list(names_of(self.drop_variables or ()))
-        if self.keep_variables is not None:
-            self.keep_variables = list(names_of(self.keep_variables))
-
-    @property
-    def decoders(self) -> dict[str, Any]:
-        """The arguments of :func:`xarray.conventions.decode_cf_variables`."""
-        return {name: getattr(self, name) for name in _NAMES[:6]}
-
-
-_NAMES = tuple(each.name for each in fields(_Options))
+_NAMES = tuple(each.name for each in fields(OpenOptions))
 
 
 class _UnwatchedStore:
@@ -334,25 +290,15 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
 
 
-def _chosen(function: Callable[..., Any], options: Mapping[str, Any]) -> _Options:
+def _chosen(function: Callable[..., Any], options: Mapping[str, Any]) -> OpenOptions:
     """The options of the engine that one of xarray's functions was called with."""
     _check_known(function, options)
-    return _Options(**options)
+    return OpenOptions(**options)
 
 
-def _decoded(groups: Mapping[str, Group | JoinedGroup], chosen: _Options) -> dict[str, Dataset]:
+def _decoded(groups: Mapping[str, Group | JoinedGroup], chosen: OpenOptions) -> dict[str, Dataset]:
     """The datasets of groups, without indexes, which xarray makes itself."""
-    stores = {
-        path: Xzarr3DataStore(
-            group,
-            drop_variables=chosen.drop_variables or (),
-            keep_variables=chosen.keep_variables,
-            group_chunks=chosen.group_chunks,
-            use_zarr_fill_value_as_mask=chosen.use_zarr_fill_value_as_mask,
-            raises=chosen.on_unreadable == "raise",
-        )
-        for path, group in groups.items()
-    }
+    stores = {path: Xzarr3DataStore(group, chosen) for path, group in groups.items()}
     stored = {path: (_named(store.get_variables()), store.get_attrs()) for path, store in stores.items()}
     coordinates, times = list[LazyArray](), list[LazyArray]()
     for variables, _ in stored.values():
@@ -404,10 +350,10 @@ def _dataset(
 
 
 def _check_names(
-    groups: Sequence[Group | JoinedGroup], datasets: Iterable[Dataset], chosen: _Options
+    groups: Sequence[Group | JoinedGroup], datasets: Iterable[Dataset], chosen: OpenOptions
 ) -> None:
     """Raise for variables to keep that are in none of the groups; warn of such variables to drop."""
-    kept, dropped = chosen.keep_variables or (), chosen.drop_variables or ()
+    kept, dropped = chosen.keep_variables or (), chosen.drop_variables
     there = {UNNAMED if name is None else name for dataset in datasets for name in dataset.variables}
     unkept = [name for name in kept if name not in there and name not in dropped]
     undropped = [name for name in dropped if not any(_has(group, name) for group in groups)]
@@ -434,11 +380,11 @@ def _has(group: Group | JoinedGroup, name: str) -> bool:
         return True
 
 
-def _groups(path: str, group: Group, chosen: _Options) -> Iterator[tuple[str, Group]]:
+def _groups(path: str, group: Group, chosen: OpenOptions) -> Iterator[tuple[str, Group]]:
     yield path or ".", group
     for name, held in group._held():
         if isinstance(held, MetadataError):  # It may be a group, so that it is passed over only if asked for.
-            if name not in (chosen.drop_variables or ()):
+            if name not in chosen.drop_variables:
                 raise left_out(held, name)
         elif not is_array(held):
             below = group._bound(name, held)
@@ -446,7 +392,7 @@ def _groups(path: str, group: Group, chosen: _Options) -> Iterator[tuple[str, Gr
                 yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below, chosen)
 
 
-def _open(filename_or_obj: StoreLike | _UnwatchedStore | JoinedGroup, chosen: _Options) -> Any:
+def _open(filename_or_obj: StoreLike | _UnwatchedStore | JoinedGroup, chosen: OpenOptions) -> Any:
     """Open a group, from the consolidated metadata of the root if there are any; or what is joined."""
     if is_document(filename_or_obj):
         joined = open_joined(cast("str", filename_or_obj), chosen.storage_options, chosen.missing)

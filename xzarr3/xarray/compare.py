@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from xarray import Dataset, Variable
 
-from xzarr3.api import find_group, open_group
+from xzarr3.api import find_group
 from xzarr3.arrays import Array
 from xzarr3.commit.recover import format_swapped
 from xzarr3.conventions.fill_value_attribute import follows_version_2
@@ -311,40 +311,34 @@ def _found(node: DatasetNode, store: Store) -> tuple[Group, dict[str, Array], li
     """The group at a path, its arrays by name, and the names of other nodes; None if there is no group."""
     group = _find_group(store, node.path, node.asked)
     if group is None:
-        if node.asked.region is not None:
-            raise NodeNotFoundError(
-                f"no group at '/{node.path}' in {store}, so it has no region; write it first, for instance "
-                "with compute=False"
-            )
         return None
     wanted = [*map(stored_name, node.dataset.variables)]
     arrays, others = _children(group, wanted)
-    if node.asked.mode == "r+" and group.copies is not None:
+    if group.copies is not None:
         arrays |= _as_stored(arrays, wanted, store)
     return group, arrays, others
 
 
 def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
-    """The group to write to; None if there is none and one may be made.
-
-    It is opened from its documents, or from the consolidated copy if only values change.
-    """
-    mode, zarr_format = asked.mode, asked.zarr_format
-    if mode == "r+":  # Only values change, so the consolidated copy will do.
-        try:
-            return open_group(store, path, zarr_format=zarr_format, use_consolidated=asked.consolidated)
-        except NodeNotFoundError as error:
-            error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
-            raise
-    group = find_group(store, path, zarr_format=zarr_format, use_consolidated=False)
-    if group is None and zarr_format is not None:
-        other = find_format(store, path)
-        if other is not None:
-            raise ArgumentError(
-                f"the node at '/{path}' in {store} has Zarr format {other.zarr_format}, but "
-                f"zarr_format={zarr_format!r} was passed; accepted: {other.zarr_format!r} or None"
-            )
-    return group
+    """The group to write to; None if there is none and one may be made."""
+    zarr_format = asked.zarr_format
+    # If only values change, the consolidated copy will do.
+    consolidated = asked.consolidated if asked.mode == "r+" else False
+    group = find_group(store, path, zarr_format=zarr_format, use_consolidated=consolidated)
+    if group is not None:
+        return group
+    other = None if zarr_format is None else find_format(store, path)
+    if other is not None:
+        raise ArgumentError(
+            f"the node at '/{path}' in {store} has Zarr format {other.zarr_format}, but "
+            f"zarr_format={zarr_format!r} was passed; accepted: {other.zarr_format!r} or None"
+        )
+    if asked.mode == "r+" or asked.region is not None:
+        raise NodeNotFoundError(
+            f"no group at '/{path}' in {store}, of which values could be set; write it first; "
+            "to_zarr(..., compute=False) makes a dataset of which regions can be written"
+        )
+    return None
 
 
 def _children(group: Group, wanted: Iterable[str]) -> tuple[dict[str, Array], list[str]]:

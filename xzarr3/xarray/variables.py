@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from xarray import Variable
 from xarray.backends.common import AbstractDataStore
@@ -15,15 +16,17 @@ from xarray.core import indexing
 from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.specs import OBJECT_CODECS
-from xzarr3.errors import MetadataError, StoreCapabilityError
-from xzarr3.formats import Format
+from xzarr3.errors import ArgumentError, MetadataError, StoreCapabilityError
+from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.base import is_array, node_prefix
 from xzarr3.formats.v2 import ARRAY
 from xzarr3.grid import Edges, Grid, Steps
 from xzarr3.groups import Group
+from xzarr3.io.chunk_cache import ChunkCacheLike
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import read_held
+from xzarr3.options import Missing
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
 from xzarr3.xarray import unreadable
@@ -38,56 +41,82 @@ UNNAMED = "__values__"
 """The name under which xarray stores a variable whose name is None."""
 
 
+_DECODERS = (
+    "mask_and_scale", "decode_times", "concat_characters", "decode_coords", "use_cftime", "decode_timedelta",
+)  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class OpenOptions:
+    """What :meth:`xzarr3.xarray.backend.Xzarr3BackendEntrypoint.open_dataset` describes."""
+
+    mask_and_scale: bool | Mapping[str, bool] = True
+    decode_times: Any = True
+    concat_characters: bool | Mapping[str, bool] = True
+    decode_coords: bool | Literal["coordinates", "all"] = True
+    use_cftime: bool | Mapping[str, bool] | None = None
+    decode_timedelta: Any = None
+    drop_variables: str | Iterable[str] = ()
+    group: str | None = None
+    mode: str = "r"
+    consolidated: bool | None = None
+    storage_options: Mapping[str, Any] | None = None
+    zarr_format: ZarrFormat | None = None
+    use_zarr_fill_value_as_mask: bool | None = None
+    cache_members: bool = True
+    missing: Missing | None = None
+    chunk_cache: ChunkCacheLike = None
+    keep_variables: str | Iterable[str] | None = None
+    group_chunks: bool = False
+    on_unreadable: Literal["keep", "raise"] = "keep"
+    branch: str | None = None
+    tag: str | None = None
+    snapshot: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_unreadable not in ("keep", "raise"):
+            raise ArgumentError(f"on_unreadable={self.on_unreadable!r} is unknown; accepted: 'keep', 'raise'")
+        if self.mode not in ("r", "r+"):
+            raise ArgumentError(f"mode={self.mode!r} cannot open a dataset; accepted: 'r', 'r+'")
+        self.drop_variables = _names(self.drop_variables or ())
+        if self.keep_variables is not None:
+            self.keep_variables = _names(self.keep_variables)
+
+    @property
+    def decoders(self) -> dict[str, Any]:
+        """The arguments of :func:`xarray.conventions.decode_cf_variables`."""
+        return {name: getattr(self, name) for name in _DECODERS}
+
+
 class Xzarr3DataStore(AbstractDataStore):
     """The arrays directly below a group, as xarray's variables.
 
     Parameters
     ----------
     group : Group or JoinedGroup
-    drop_variables : str or iterable of str
-        Names of arrays to leave out; their documents are not read.
-    keep_variables : str or iterable of str, optional
-        Names of the only arrays to open, besides the index coordinates of their dimensions. No other
-        documents are read.
-    use_zarr_fill_value_as_mask : bool, optional
-        Use the fill value of an array as its ``_FillValue``; by default in formats where xarray stores it so.
-    group_chunks : bool
-        Prefer blocks that group small stored units.
-    raises : bool
-        Whether an array that cannot be read raises its error.
+    asked : OpenOptions, optional
+        What to open of it. Of other arrays no documents are read.
     """
 
-    __slots__ = ("_dropped", "_kept", "errors", "group", "group_chunks", "mask", "raises")
+    __slots__ = ("asked", "errors", "group")
 
-    def __init__(
-        self,
-        group: Group | JoinedGroup,
-        *,
-        drop_variables: str | Iterable[str] = (),
-        keep_variables: str | Iterable[str] | None = None,
-        use_zarr_fill_value_as_mask: bool | None = None,
-        group_chunks: bool = False,
-        raises: bool = False,
-    ) -> None:
-        self.group, self.raises = group, raises
+    def __init__(self, group: Group | JoinedGroup, asked: OpenOptions | None = None) -> None:
+        self.group, self.asked = group, asked or OpenOptions()
         self.errors: dict[str, MetadataError] = {}
         """Why arrays cannot be read, once :meth:`get_variables` has returned the others."""
-        self._dropped = frozenset(names_of(drop_variables))
-        self._kept = None if keep_variables is None else dict.fromkeys(names_of(keep_variables))
-        self.group_chunks = group_chunks
-        self.mask = use_zarr_fill_value_as_mask
 
     def arrays(self) -> Iterator[tuple[str, ReadableArray]]:
         """Names and arrays that become variables; their documents are read concurrently."""
         nodes: list[tuple[str, Node]]
-        if self._kept is not None:
-            nodes = list(self._named(self._kept))
+        kept, dropped = self.asked.keep_variables, frozenset(self.asked.drop_variables)
+        if kept is not None:
+            nodes = list(self._named(kept))
             dims = {
                 dim: None
                 for _, node in nodes
                 if isinstance(node, ReadableArray)
                 for dim in node.dimension_names or ()
-                if dim is not None and dim not in self._kept
+                if dim is not None and dim not in kept
             }
             nodes += (
                 (dim, node)
@@ -95,13 +124,13 @@ class Xzarr3DataStore(AbstractDataStore):
                 if isinstance(node, ReadableArray) and node.dimension_names == (dim,)
             )
         elif isinstance(self.group, JoinedGroup):
-            nodes = [(name, array) for name, array in self.group.items() if name not in self._dropped]
+            nodes = [(name, array) for name, array in self.group.items() if name not in dropped]
         else:
             group = self.group
             with for_xarray():
                 nodes = [
                     (name, group._node_or_error(name, held))
-                    for name, held in group._held(0, self._dropped)
+                    for name, held in group._held(0, dropped)
                     if isinstance(held, MetadataError) or is_array(held)
                 ]
         for name, node in nodes:
@@ -111,13 +140,15 @@ class Xzarr3DataStore(AbstractDataStore):
                 yield name, node
 
     def _note(self, name: str, error: MetadataError) -> None:
-        if self.raises:
+        if self.asked.on_unreadable == "raise":
             raise left_out(error, name)
         self.errors[name] = error
 
     def _named(self, names: Iterable[str]) -> Iterator[tuple[str, Node]]:
         """The nodes of these names that exist, found concurrently."""
-        wanted = [name for name in names if name not in self._dropped and name and "/" not in name]
+        wanted = [
+            name for name in names if name not in self.asked.drop_variables and name and "/" not in name
+        ]
         found = parallel_map(self._find, wanted, self.group.store.concurrency)
         return ((name, node) for name, node in zip(wanted, found, strict=True) if node is not None)
 
@@ -146,10 +177,10 @@ class Xzarr3DataStore(AbstractDataStore):
     def variable(self, array: ReadableArray) -> Variable:
         """An array as a variable, not decoded."""
         array._is_decoded = True
-        variable = as_variable(array, self.mask)
+        variable = as_variable(array, self.asked.use_zarr_fill_value_as_mask)
         if isinstance(self.group, JoinedGroup):
             lazy_array(variable).values = self.group.labels.get(array.basename)
-        if self.group_chunks:
+        if self.asked.group_chunks:
             variable.encoding["preferred_chunks"] = dict(zip(variable.dims, _grouped(array), strict=True))
         return variable
 
@@ -192,8 +223,9 @@ def bounds_of(variable: Variable) -> str:
     return bounds if isinstance(bounds, str) and has_times(variable) else ""
 
 
-def names_of(names: str | Iterable[str]) -> Iterable[str]:
-    return (names,) if isinstance(names, str) else names
+def _names(names: str | Iterable[str]) -> list[str]:
+    """Each name once."""
+    return [names] if isinstance(names, str) else [*dict.fromkeys(names)]
 
 
 def left_out(error: MetadataError, name: str) -> MetadataError:
