@@ -74,8 +74,8 @@ from xzarr3.xarray.recode import (
     encode_as_stored,
     finer,
     fitted,
-    fitting,
     inherits_units,
+    place,
     widened,
 )
 from xzarr3.xarray.region import find_region
@@ -532,14 +532,6 @@ class _Encoder:
         for key, variable in variables.items():
             name = stored_name(key)
             with naming(key, variable):
-                if name not in self._decoded:
-                    raise MetadataError(
-                        "xarray needs the names of the dimensions",
-                        path=self._arrays[name].path,
-                        field="dimension_names",
-                        found=self._arrays[name].dimension_names,
-                        accepted=f"{self._arrays[name].ndim} names",
-                    )
                 try:
                     found[name] = self._change(variable, name)
                 except InexactTimesError as error:
@@ -569,43 +561,31 @@ class _Encoder:
             return [bounds, owner]
         return [owner]
 
-    def _place(self, array: Array, sizes: Mapping[Hashable, int]) -> tuple[ArrayMetadata, tuple[slice, ...]]:
-        """The new metadata of an array, and the region to write."""
-        shape, region = [], []
-        for dim, size in zip(array.dimension_names or (), array.shape, strict=True):
-            start, stop = 0, size
-            if dim in self._slices:
-                start, stop, _ = self._slices[dim].indices(size)
-            elif dim == self._append_dim:
-                start, stop = size, size + sizes[dim]
-            shape.append(max(stop, size))
-            region.append(slice(start, max(start, stop)))
-        return resized(array.metadata, tuple(shape)), tuple(region)
+    def _placed(self, variable: Variable, name: str) -> tuple[Variable, tuple[slice, ...], ArrayMetadata]:
+        """A variable in the order of the store, the region to write, and the new metadata of the array."""
+        array = self._arrays[name]
+        ordered, region = place(name, variable, array, self._slices, self._append_dim)
+        shape = tuple(max(part.stop, size) for part, size in zip(region, array.shape, strict=True))
+        return ordered, region, resized(array.metadata, shape)
 
     def _change(self, variable: Variable, name: str) -> Change:
-        array = self._arrays[name]
+        array, compared = self._arrays[name], name in self._compared
+        ordered, region, metadata = self._placed(variable, name)
         try:
-            encoded = encode_as_stored(variable, name, array, self._decoded[name])
+            encoded = encode_as_stored(ordered, name, array, self._decoded[name])
         except DataTypeValidationError as error:
-            if name in self._compared:
+            if compared:
                 error.advice = "give the values that are stored"
             raise
-        encoded = fitting(name, encoded, array, self._slices, self._append_dim)
-        metadata, region = self._place(array, encoded.sizes)
-        compared = name in self._compared
         return Change(array, fitted(encoded, name, array), region, metadata, compared=compared)
 
     def _widened(self, variable: Variable | None, name: str, units: str) -> Change:
         """The change that rewrites a variable in finer units of time."""
         array, stored = self._arrays[name], self._decoded[name]
+        region, metadata = tuple[slice, ...](), array.metadata
         if variable is not None:
-            plain = Variable(variable.dims, variable._data, fastpath=True)
-            ordered = fitting(name, plain, array, self._slices, self._append_dim)
-            metadata, region = self._place(array, ordered.sizes)
-            variable = variable.transpose(*ordered.dims)
-        else:
-            metadata, region = array.metadata, ()
-        attributes = {**array.metadata.attributes, "units": units}
+            variable, region, metadata = self._placed(variable, name)
+        attributes = {**metadata.attributes, "units": units}
         calendar = stored.encoding.get("calendar")
         if calendar is not None:
             attributes["calendar"] = calendar

@@ -8,7 +8,7 @@ stored variable does not get.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -226,18 +226,18 @@ def widened(
     if new is not None:
         loaded = Variable(new.dims, np.asarray(new.data), new.attrs, new.encoding)
         encoded = encode_as_stored(loaded, name, array, stored, units=units)
-        values[region] = fitted(encoded.transpose(*stored.dims), name, array)
+        values[region] = fitted(encoded, name, array)
     return values
 
 
-def fitting(
+def place(
     name: str,
-    encoded: Variable,
+    variable: Variable,
     array: Array,
-    region: Mapping[Hashable, slice],
+    slices: Mapping[Hashable, slice],
     append_dim: Hashable | None,
-) -> Variable:
-    """``encoded`` with its dimensions in stored order, after a check that its shape fits.
+) -> tuple[Variable, tuple[slice, ...]]:
+    """A variable with its dimensions in stored order, and the region of the array that it is written to.
 
     Raises
     ------
@@ -245,46 +245,45 @@ def fitting(
         If its dimensions or their lengths differ from the stored ones.
     """
     dims = tuple(array.dimension_names or ())
-    if encoded.dims != dims:
-        if set(dims) != set(encoded.dims):
-            raise ArgumentError(
-                f"variable {name!r} already exists with different dimension names {dims} != {encoded.dims}, "
-                "but changing variable dimensions is not supported by to_zarr(); rename those of the dataset "
-                "with .rename(), or replace the store with mode='w'"
-            )
-        encoded = encoded.transpose(*dims)
-    there = {}
+    if set(dims) != {*variable.dims} or len(dims) != array.ndim:
+        raise ArgumentError(
+            f"variable {name!r} already exists with different dimension names {dims} != {variable.dims}, "
+            "but changing variable dimensions is not supported by to_zarr(); rename those of the dataset "
+            "with .rename(), or replace the store with mode='w'"
+        )
+    sizes, region = variable.sizes, list[slice]()
     for dim, size in zip(dims, array.shape, strict=True):
-        if dim != append_dim:
-            there[dim] = len(range(*region[dim].indices(size))) if dim in region else size
-    given = {dim: size for dim, size in encoded.sizes.items() if dim != append_dim}
-    if there != given:
-        raise _wrong_sizes(name, given, there, region, append_dim)
-    return encoded
+        start, stop, _ = slices.get(dim, slice(None)).indices(size)
+        added = slice(size, size + sizes[dim])
+        region.append(added if dim == append_dim else slice(start, max(start, stop)))
+    lengths = {dim: part.stop - part.start for dim, part in zip(dims, region, strict=True)}
+    differ = [dim for dim, length in lengths.items() if length != sizes[dim]]
+    if differ:
+        found = [
+            f"{dim!r} has {sizes[dim]} here and {lengths[dim]} in the "
+            f"{'region' if dim in slices else 'store'}"
+            for dim in differ
+        ]
+        advice = _advice_on_sizes(sizes, [dim for dim in differ if dim in slices], slices, append_dim)
+        raise ArgumentError(
+            f"variable {name!r} already exists with different dimension sizes: {'; '.join(found)}; {advice}"
+        )
+    return variable if variable.dims == dims else variable.transpose(*dims), tuple(region)
 
 
-def _wrong_sizes(
-    name: str,
-    given: Mapping[Any, int],
-    there: Mapping[Any, int],
-    region: Mapping[Hashable, slice],
+def _advice_on_sizes(
+    sizes: Mapping[Any, int],
+    along: Sequence[Hashable],
+    slices: Mapping[Hashable, slice],
     append_dim: Hashable | None,
-) -> ArgumentError:
-    """The error for sizes of a variable that differ from those ``there``: in the store, or in its region."""
-    differ = [dim for dim in there if there[dim] != given[dim]]
-    sizes = [
-        f"{dim!r} has {given[dim]} here and {there[dim]} in the {'region' if dim in region else 'store'}"
-        for dim in differ
-    ]
-    if any(dim in region for dim in differ):
-        dim = next(dim for dim in differ if dim in region)
-        start = region[dim].start or 0
-        advice = f"pass the part of the dataset that goes there, or region={{{dim!r}: slice({start}, "
-        advice += f"{start + given[dim]})}}; append_dim makes the store longer"
-    elif append_dim is not None:
-        advice = f"an append changes {append_dim!r} only, so give all of the others, as after .reindex_like()"
-    else:
-        advice = "pass append_dim to make the store longer, region to write a part of it, or mode='w'"
-    return ArgumentError(
-        f"variable {name!r} already exists with different dimension sizes: {'; '.join(sizes)}; {advice}"
-    )
+) -> str:
+    """What to do about lengths that do not fit; ``along`` are the dimensions of the region among them."""
+    for dim in along:
+        start = slices[dim].start or 0
+        return (
+            f"pass the part of the dataset that goes there, or region={{{dim!r}: slice({start}, "
+            f"{start + sizes[dim]})}}; append_dim makes the store longer"
+        )
+    if append_dim is not None:
+        return f"an append changes {append_dim!r} only, so give all of the others, as after .reindex_like()"
+    return "pass append_dim to make the store longer, region to write a part of it, or mode='w'"
