@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Any, cast
 
@@ -40,7 +41,7 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import freshness, seen
-from xzarr3.nodes.consolidated import copies_to_follow, refresh_consolidated
+from xzarr3.nodes.consolidated import copies_to_follow, nodes_now, refresh_consolidated
 from xzarr3.nodes.documents import Before, change_document
 from xzarr3.nodes.find import children, depth_first, find_node, read_held
 from xzarr3.parallel import parallel_map
@@ -286,19 +287,38 @@ class Commit:
         path, format, has_copies = self.path, self.format, self._has_copies(before)
         changed = [each.array.path for each in self._changes if each.metadata != each.array.metadata]
         changed += [node_prefix(path) + variable.name for variable in self._group.added]
-        attributes = self._group.attributes
+        attributes, done = self._group.attributes, list[str]()
         with copies_to_follow(path):
             if attributes is not None and attributes != self._group.group.metadata.attributes:
-                key = format.keys(path).attributes(array=False)
-                change_document(
-                    self.store, format, path, key, lambda found: replace(found, attributes=attributes)
-                )
-                changed = [path, *changed]
+                keys = format.keys(path)
+                key = keys.attributes(array=False)
+                # One write of the document, so that readers of the copies see all changes or none.
+                own = changed if keys.one_document and key == keys.consolidated else []
+                since = before if before is not None and before.key == key else None
+                change = partial(self._with_copies, own, attributes, since)
+                change_document(self.store, format, path, key, change, before=since)
+                done, changed = [path] if keys.one_document else [], [path, *changed]
             if self._consolidated and not has_copies:
                 options: Any = {"zarr_format": format.zarr_format, "use_consolidated": False}
                 open_group(self.store, mode="r+", **options).consolidate()
             elif changed:
-                refresh_consolidated(self.store, format, changed, before=before)
+                refresh_consolidated(self.store, format, changed, besides=done, before=before)
+
+    def _with_copies(
+        self, names: Sequence[str], attributes: dict[str, Any], before: Before | None, found: NodeMetadata
+    ) -> NodeMetadata:
+        """A group with new attributes, and with the copies of ``names`` updated that it holds."""
+        changed = replace(found, attributes=attributes)
+        if not isinstance(changed, GroupMetadata) or changed.consolidated is None:
+            return changed
+        held = dict(changed.consolidated)
+        for name, meta in zip(names, nodes_now(self.store, self.format, names, before), strict=True):
+            if meta is not None:
+                held[name[len(node_prefix(self.path)) :]] = self.format.hold(meta, name)
+        ordered = dict.fromkeys(
+            [*depth_first(held), *held]
+        )  # Copies of nodes without a group above stay, too.
+        return replace(changed, consolidated={relative: held[relative] for relative in ordered})
 
     def _has_copies(self, root: Before | None) -> bool:
         """Whether the document of the root holds copies of all nodes."""
