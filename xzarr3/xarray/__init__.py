@@ -17,16 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Xzarr3BackendEntrypoint", "open_dataset", "open_datatree", "open_zarr", "to_zarr"]
 
-_LAZY = {
-    "Xzarr3BackendEntrypoint": "xzarr3.xarray.backend",
-    "open_dataset": "xzarr3.xarray.backend",
-    "open_datatree": "xzarr3.xarray.backend",
-    "open_zarr": "xzarr3.xarray.backend",
-    "to_zarr": "xzarr3.xarray.write",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+    if name in __all__:
+        module = "write" if name == "to_zarr" else "backend"
+        return getattr(import_module(f"xzarr3.xarray.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from xarray import Dataset, Variable
 from xzarr3.api import find_group
 from xzarr3.arrays import Array
 from xzarr3.commit.recover import format_swapped
-from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.errors import (
     ArgumentError,
     ConflictError,
@@ -43,15 +41,12 @@ from xzarr3.nodes.freshness import stored_metadata
 from xzarr3.nodes.resize import resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.xarray.encode_attributes import encode_attributes
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import (
     check_appended,
-    decoded,
     differing,
     first_of,
     is_index,
-    is_near,
     other_labels,
     other_values,
     unwritten,
@@ -61,6 +56,7 @@ from xzarr3.xarray.plan import (
     PlannedArray,
     PlannedGroup,
     WriteOptions,
+    encode_attributes,
     encoded_coordinates,
     growing_dimensions,
     naming,
@@ -79,7 +75,6 @@ from xzarr3.xarray.recode import (
     widened,
 )
 from xzarr3.xarray.region import find_region
-from xzarr3.xarray.variables import as_variable
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +230,8 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     if there is None:
         return None
     group, arrays, others = there
-    mask = follows_version_2(group.format)
-    dataset, slices, labels = _placed(node, arrays, mask)
+    decoded = decoded_as_stored(arrays)
+    dataset, slices, labels = _placed(node, arrays, decoded)
     _check_given(dataset, arrays, asked)
     variables, attributes = encoded_coordinates(dataset, asked.encoding)
     given = {name: var for name, var in variables.items() if stored_name(name) in arrays}
@@ -250,7 +245,6 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     _check_new(new, others, path, asked.append_dim if arrays else None, slices, arrays)
     given, compared = _to_encode(given, asked)
     names = frozenset(map(stored_name, [*compared, *labels]))
-    decoded = decoded_as_stored(arrays, mask)
     encoder = _Encoder(arrays, decoded, slices, asked.append_dim, asked.widen_units, names)
     changes = _without_equal(encoder.changes(given | labels), [*map(stored_name, labels)], store)
     if asked.check_labels and asked.append_dim is not None:
@@ -261,24 +255,19 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
 
 
 def _placed(
-    node: DatasetNode, arrays: Mapping[str, Array], mask: bool
+    node: DatasetNode, arrays: Mapping[str, Array], decoded: Mapping[Hashable, Variable]
 ) -> tuple[Dataset, dict[Hashable, slice], dict[Hashable, Variable]]:
     """The dataset to write, its slices along dimensions of a region, and the labels to check there."""
     asked = node.asked
     if asked.region is None:
         return node.dataset, {}, {}
-    lookup = partial(_stored_variable, arrays, mask)
-    dataset, slices, labels = find_region(node.dataset, asked.region, asked.mode, asked.append_dim, lookup)
-    checked = labels if asked.check_labels else {}
-    return (
-        dataset,
-        slices,
-        {
-            name: var
-            for name, var in checked.items()
-            if (array := arrays.get(stored_name(name))) is not None and array.dimension_names == var.dims
-        },
-    )
+    dataset, slices, labels = find_region(node.dataset, asked.region, asked.mode, asked.append_dim, decoded)
+    checked = {
+        name: var
+        for name, var in labels.items()
+        if asked.check_labels and name in decoded and decoded[name].dims == var.dims
+    }
+    return dataset, slices, checked
 
 
 def _check_given(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteOptions) -> None:
@@ -375,11 +364,6 @@ def _as_stored(arrays: Mapping[str, Array], wanted: Iterable[str], store: Store)
     }
 
 
-def _stored_variable(arrays: Mapping[str, Array], mask: bool, name: Hashable) -> Variable | None:
-    array = arrays.get(stored_name(name))
-    return None if array is None else as_variable(array, mask)
-
-
 def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
     """For each dimension, its length in each variable that has it."""
     found: dict[str, dict[str, int]] = {}
@@ -439,7 +423,7 @@ def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -
         array, region, given = change.array, change.region, np.asarray(change.data)
         stored = array.get(region)
         differs = differing(array, region, given, stored)
-        if not differs.any() or (is_index(array) and is_near(decoded(array, given), decoded(array, stored))):
+        if not differs.any():
             return None
         if array.basename in labels:
             written = differs & ~unwritten(array, stored)

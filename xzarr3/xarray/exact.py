@@ -380,22 +380,20 @@ class _Proof:
             if isinstance(back, (str, bytes)):
                 return self._missing_text(back, place)
             reason = f"a missing value cannot be stored as data type {self.dtype}: the one"
-            reason += f"{place} would be read as {_shown(back)}"
+            reason += f"{place} would be read as {told(back)}"
             accepted = "a _FillValue in the encoding, or a floating point dtype"
         elif pd.isnull(back) and (key := next((key for key in MARKS if key in self.attrs), None)):
-            reason = (
-                f"value {_shown(value)}{place} would be stored as the {key} {self.attrs[key]} and read as "
-            )
+            reason = f"value {told(value)}{place} would be stored as the {key} {self.attrs[key]} and read as "
             reason += "missing"
             accepted = f"a {key} that no value is stored as"
             mark = value.item() if isinstance(value, np.generic) else value
             advice = f"if such values are missing, make them NaN with .where(ds[{self.name!r}] != {mark!r})"
         else:
             whole = isinstance(value, np.integer) and isinstance(back, np.floating) and back == back
-            read = f"{back:.0f}" if whole else _shown(back)
-            reason = f"value {_shown(value)}{place} would be read as {read} from data type {self.dtype}"
+            read = f"{back:.0f}" if whole else told(back)
+            reason = f"value {told(value)}{place} would be read as {read} from data type {self.dtype}"
             accepted = self._accepted()
-        how = ", ".join(f"{key} {_shown(value)}" for key, value in self.attrs.items() if key in _CODING)
+        how = ", ".join(f"{key} {told(value)}" for key, value in self.attrs.items() if key in _CODING)
         return self._error(f"{reason}{f' with {how}' if how else ''}", value, accepted, advice)
 
     def _missing_text(self, back: str | bytes, place: str) -> DataTypeValidationError:
@@ -491,7 +489,7 @@ def _place(at: int, shape: tuple[int, ...], block_id: tuple[int, ...] | None) ->
     return f" at index {index}" + ("" if block_id is None else f" of block {tuple(block_id)}")
 
 
-def _shown(value: Any) -> str:
+def told(value: Any) -> str:
     """A value for a message."""
     if isinstance(value, np.datetime64):
         return str(np.datetime_as_string(value, unit="auto"))

@@ -15,11 +15,11 @@ from xarray import Variable, conventions
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.errors import ArgumentError, listed
 from xzarr3.formats import documents
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import MemoryStore
+from xzarr3.xarray.exact import told
 from xzarr3.xarray.variables import as_variable
 
 _ORDERED = "biufmMSUOT"  # Kinds of data types whose labels can be compared.
@@ -45,8 +45,13 @@ class Compared(Array):
 
 
 def differing(array: Array, region: Sequence[slice], given: AnyArray, stored: AnyArray) -> AnyArray:
-    """Mask of the elements that would change if ``given`` were stored where ``stored`` was read."""
+    """Mask of the elements that would change if ``given`` were stored where ``stored`` was read.
+
+    Labels that are as good as the same, see :func:`is_near`, do not differ.
+    """
     differs = unequal(given, stored)
+    if differs.any() and is_index(array) and is_near(decoded(array, given), decoded(array, stored)):
+        return np.zeros_like(differs)
     if differs.any():  # A codec may have rounded what is stored.
         memory = MemoryStore()
         for key, document in array.format.documents(array.metadata, array.path).items():
@@ -118,21 +123,16 @@ def other_labels(found: Mapping[str, str]) -> ArgumentError:
 
 def decoded(array: ReadableArray, values: AnyArray) -> AnyArray:
     """Values of an array as xarray shows them, such as dates."""
-    stored = as_variable(array, follows_version_2(array.format))
+    stored = as_variable(array)
     variable = Variable(stored.dims if values.ndim else (), values, stored.attrs)
     found: AnyArray = conventions.decode_cf_variable(array.basename, variable).values
     return found
 
 
 def shown(array: Array, value: AnyArray) -> str:
-    """A single value for a message."""
-    found = decoded(array, value)
-    if found.dtype.kind == "M":
-        return str(np.datetime_as_string(found, unit="auto"))
-    if found.dtype.kind == "m":
-        return str(pd.Timedelta(found[()]))
-    item = found.item() if found.dtype.kind in "biufcSU" else found[()]
-    return repr(item) if isinstance(item, (str, bytes, float, int, bool)) else str(item)
+    """A single value, decoded, for a message."""
+    found = decoded(array, value)[()]
+    return repr(str(found)) if isinstance(found, str) else told(found)
 
 
 def unwritten(array: Array, stored: AnyArray) -> AnyArray:

@@ -17,8 +17,9 @@ import numpy as np
 from xarray import DataArray, Dataset, DataTree, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
+from xzarr3._types import JSON
 from xzarr3.conventions.fill_value_attribute import encode_fill_value, follows_version_2
-from xzarr3.conventions.nonfinite_attributes import finite_marks
+from xzarr3.conventions.nonfinite_attributes import finite_attributes, finite_marks
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import (
     ArgumentError,
@@ -32,13 +33,12 @@ from xzarr3.errors import (
     one_of,
     shorten,
 )
-from xzarr3.formats import DraftFormat, Format, ZarrFormat
+from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
 from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, made_with_settings, stored_dtype
-from xzarr3.xarray.encode_attributes import encode_attributes
 from xzarr3.xarray.exact import encode_values, is_lazy
 from xzarr3.xarray.variables import UNNAMED
 
@@ -403,3 +403,32 @@ def _attributes(
                 str(error), path=node, field="attributes._FillValue", found=fill_value
             ) from error
     return encoded, None
+
+
+def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, JSON]:
+    """Attributes as JSON; NaN and infinities become text, with a warning.
+
+    Parameters
+    ----------
+    attributes : mapping
+        Attributes of a variable or a dataset.
+    path : str
+        Path of their node, for messages.
+
+    Raises
+    ------
+    MetadataError
+        If JSON cannot represent a value: bytes, dates, complex numbers, other objects.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> encode_attributes({"valid_range": np.array([0, 1], "i2"), "scale": np.float32(0.5)}, path="tas")
+    {'valid_range': [0, 1], 'scale': 0.5}
+    """
+    try:
+        return documents.plain_attributes(finite_attributes(attributes, path), path)
+    except MetadataError as error:
+        name = (error.field or "").removeprefix("attributes").lstrip(".").partition(".")[0].partition("[")[0]
+        error.advice = f"convert it, or remove it with .attrs.pop({name!r})"
+        raise

@@ -36,22 +36,16 @@ class InexactTimesError(DataTypeValidationError):
     units: str = ""
 
 
-def decoded_as_stored(arrays: Mapping[str, Array], mask: bool) -> dict[Hashable, Variable]:
+def decoded_as_stored(arrays: Mapping[str, Array]) -> dict[Hashable, Variable]:
     """The variables of a group by name, decoded lazily. Their ``encoding`` tells how they are stored.
 
     Arrays without dimension names are left out.
-
-    Parameters
-    ----------
-    arrays : mapping of str to Array
-    mask : bool
-        Use the fill value of an array as its ``_FillValue``.
     """
     variables: dict[Hashable, Variable] = {}
     for name, array in arrays.items():
         names = array.metadata.dimension_names or ()
         if len(names) == array.ndim and None not in names:
-            variables[name] = as_variable(array, mask)
+            variables[name] = as_variable(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to decode time axis")
         decoded, _, _ = conventions.decode_cf_variables(variables, {}, decode_coords=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from xarray import Dataset, Variable, conventions
+from xarray import Dataset, Variable
 
 from xzarr3.errors import ArgumentError, ArgumentTypeError, UnknownNameError, listed, one_of, shorten
 from xzarr3.nodes.array_settings import is_auto
@@ -20,7 +20,7 @@ def find_region(
     region: Any,
     mode: str,
     append_dim: Hashable | None,
-    stored: Callable[[Hashable], Variable | None],
+    stored: Mapping[Hashable, Variable],
 ) -> tuple[Dataset, dict[Hashable, slice], dict[Hashable, Variable]]:
     """The dataset without its indexes, which is what is written to a region, and the slices of the region.
 
@@ -33,8 +33,8 @@ def find_region(
         See :func:`xzarr3.to_zarr`.
     mode : str
     append_dim : str or None
-    stored : callable
-        Returns the stored variable of a name, not decoded; None if there is none.
+    stored : mapping
+        The stored variables, decoded.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def _asked_parts(dataset: Dataset, region: Any, mode: str) -> dict[Hashable, Any
     return found
 
 
-def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]) -> slice:
+def _found_by_values(dataset: Dataset, dim: Hashable, stored: Mapping[Hashable, Variable]) -> slice:
     """The slice of the stored coordinate that has the dataset's labels; all of it if it has no coordinate."""
     if dim not in dataset.variables:
         return slice(None)
@@ -118,9 +118,9 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
     return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
 
 
-def _stored_index(dim: Hashable, stored: Callable[[Hashable], Variable | None]) -> pd.Index[Any]:
+def _stored_index(dim: Hashable, stored: Mapping[Hashable, Variable]) -> pd.Index[Any]:
     """The labels of the stored coordinate, each of which is there once."""
-    variable = stored(dim)
+    variable = stored.get(dim)
     if variable is None:
         raise UnknownNameError(
             f"the store has no coordinate {dim!r} to find the region with; pass "
@@ -131,8 +131,7 @@ def _stored_index(dim: Hashable, stored: Callable[[Hashable], Variable | None]) 
             f"the coordinate {dim!r} in the store has dimensions {listed(variable.dims)}, so no region can "
             f"be found with it; pass region={{{dim!r}: slice(...)}}"
         )
-    decoded = conventions.decode_cf_variable(dim, variable)
-    index = pd.Index(decoded.values)
+    index = pd.Index(variable.values)
     if not index.is_unique:
         raise ArgumentError(
             f"the coordinate {dim!r} in the store has repeated values, so no region can be found with it; "
