@@ -49,7 +49,7 @@ from xzarr3.stores import Store
 from xzarr3.xarray.compare import Change, ChangedGroup, Plan
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import Compared
-from xzarr3.xarray.plan import PlannedArray, PlannedGroup
+from xzarr3.xarray.plan import PlannedGroup
 
 _decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
 """The metadata that a plan depends on; how values are stored is compared by each array itself."""
@@ -83,7 +83,7 @@ class Commit:
         for change in self._changes:
             self._plan(replace(change, rewritten=True) if change.array.path in staged else change)
         for variable in () if self._group is None else self._group.added:
-            self._add(node_prefix(self.path) + variable.name, variable)
+            self._add(variable)
 
     @property
     def _changes(self) -> list[Change]:
@@ -96,23 +96,22 @@ class Commit:
 
     def _create(self, groups: Mapping[str, PlannedGroup]) -> None:
         """Plan new groups, by path relative to the uppermost one."""
-        nodes: dict[str, NodeMetadata] = {}
-        arrays: dict[str, PlannedArray] = {}
-        for name, group in groups.items():
-            nodes[name] = GroupMetadata(attributes=group.attributes, zarr_format=self.format.zarr_format)
-            arrays |= {f"{node_prefix(name)}{variable.name}": variable for variable in group.variables}
-        nodes |= {name: each.metadata for name, each in arrays.items()}
         below = node_prefix(self.path)
+        arrays = [each for group in groups.values() for each in group.variables]
+        nodes: dict[str, NodeMetadata] = {
+            name: GroupMetadata(attributes=group.attributes, zarr_format=self.format.zarr_format)
+            for name, group in groups.items()
+        }
+        nodes |= {each.path.removeprefix(below): each.metadata for each in arrays}
         # Depth first, which is the order that zarr-python 3.1 needs.
         ordered = {f"{below}{name}": nodes[name] for name in depth_first(name for name in nodes if name)}
-        written = {f"{below}{name}": each for name, each in arrays.items()}
-        self._place(self.path, {self.path: nodes[""], **ordered}, written, self._asked.mode == "w")
+        self._place(self.path, {self.path: nodes[""], **ordered}, arrays, self._asked.mode == "w")
 
-    def _add(self, path: str, variable: PlannedArray, *, replaced: bool = False) -> None:
+    def _add(self, array: WrittenArray, *, replaced: bool = False) -> None:
         """Plan an array that is staged, and put in place as a whole."""
-        nodes: dict[str, NodeMetadata] = {path: variable.metadata}
+        path, nodes = array.path, {array.path: array.metadata}
         try:
-            self._place(path, nodes, {path: variable}, replaced)
+            self._place(path, nodes, [array], replaced)
         except NodeExistsError:
             if read_held(self.store, self.format, path, consolidated=False) is not None:
                 raise
@@ -120,13 +119,13 @@ class Commit:
             self.store.erase_values(
                 [key for key in self.format.keys(path).documents if self.store.exists(key)]
             )
-            self._place(path, nodes, {path: variable}, overwrite=True)
+            self._place(path, nodes, [array], overwrite=True)
 
     def _place(
         self,
         path: str,
         nodes: Mapping[str, NodeMetadata],
-        arrays: Mapping[str, PlannedArray],
+        arrays: Sequence[WrittenArray],
         overwrite: bool,
     ) -> None:
         """Plan new nodes, which are put at an empty place or replace what is there, and their values.
@@ -134,18 +133,13 @@ class Commit:
         Their documents are stored last, so that readers find the old nodes until then.
         """
         if overwrite and self.store.traits.visible == "at commit":
-            _check_not_erased(self.store, path, arrays.values())
-        is_group = path not in arrays
-        new = NewNode.of(
-            self.format, path, nodes, consolidate=is_group and self._consolidated, is_alone=is_group
-        )
-        written = [
-            WrittenArray(place, each.metadata, each.write_empty_chunks, each.data)
-            for place, each in arrays.items()
-        ]
+            _check_not_erased(self.store, path, arrays)
+        is_group = isinstance(nodes[path], GroupMetadata)
+        consolidate = is_group and self._consolidated
+        new = NewNode.of(self.format, path, nodes, consolidate=consolidate, is_alone=is_group)
         plan = None
         if self.resumes:
-            plan = fingerprint(self.format, path, sorted(written, key=attrgetter("path")))
+            plan = fingerprint(self.format, path, sorted(arrays, key=attrgetter("path")))
         placing = transaction(
             self.store,
             new,
@@ -155,7 +149,7 @@ class Commit:
             lease=self._append.lengths[path].lease if path in self._append.lengths else None,
         )
         self._transactions.append(placing)
-        for each in written:
+        for each in arrays:
             self._write(each.values, self._array(placing.store, each), ...)
 
     def _array(self, store: Store, like: WrittenArray | Array) -> Array:
@@ -183,8 +177,7 @@ class Commit:
             return
         if change.rewritten:
             self._append.reserve(array)
-            written = PlannedArray(array.basename, change.data, change.metadata, keep_empty)
-            self._add(array.path, written, replaced=True)
+            self._add(WrittenArray(array.path, change.metadata, keep_empty, change.data), replaced=True)
             return
         store, kind = self.store, Array
         if change.grows:
@@ -286,7 +279,7 @@ class Commit:
             return
         path, format, has_copies = self.path, self.format, self._has_copies(before)
         changed = [each.array.path for each in self._changes if each.metadata != each.array.metadata]
-        changed += [node_prefix(path) + variable.name for variable in self._group.added]
+        changed += [each.path for each in self._group.added]
         attributes, done = self._group.attributes, list[str]()
         with copies_to_follow(path):
             if attributes is not None and attributes != self._group.group.metadata.attributes:
@@ -405,16 +398,16 @@ def _read_by_itself(groups: Sequence[ChangedGroup]) -> set[str]:
     ]  # fmt: skip
     if not whole:
         return set()
-    added = [each.data for group in groups for each in group.added if is_lazy(each.data)]
+    added = [each.values for group in groups for each in group.added if is_lazy(each.values)]
     places, read = ReadLocations(), set()
     for data in (*added, *(change.data for change in changes)):
         read |= places.read_in(data.dask.layers)
     return {change.array.path for change in whole if places.of(change.array) in read}
 
 
-def _check_not_erased(store: Store, path: str, arrays: Iterable[PlannedArray]) -> None:
+def _check_not_erased(store: Store, path: str, arrays: Iterable[WrittenArray]) -> None:
     """Raise if values are computed from others below a path, which are erased first."""
-    lazy = [array.data for array in arrays if is_lazy(array.data)]
+    lazy = [array.values for array in arrays if is_lazy(array.values)]
     if any(reads_below(lazy, store, path)):
         raise ArgumentError(
             f"the variables are computed from values in '/{path}' of {store}, which would be erased "

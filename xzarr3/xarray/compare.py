@@ -19,6 +19,7 @@ from xarray import Dataset, Variable
 from xzarr3.api import find_group
 from xzarr3.arrays import Array
 from xzarr3.commit.recover import format_swapped
+from xzarr3.dask.done import WrittenArray
 from xzarr3.errors import (
     ArgumentError,
     ConflictError,
@@ -53,7 +54,6 @@ from xzarr3.xarray.labels import (
 )
 from xzarr3.xarray.plan import (
     DatasetNode,
-    PlannedArray,
     PlannedGroup,
     WriteOptions,
     encode_attributes,
@@ -104,7 +104,7 @@ class ChangedGroup:
 
     group: Group
     changes: list[Change]
-    added: list[PlannedArray]
+    added: list[WrittenArray]
     attributes: dict[str, Any] | None
     """The new attributes of the group; None to keep the old ones."""
 

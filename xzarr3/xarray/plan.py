@@ -20,6 +20,7 @@ from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 from xzarr3._types import JSON
 from xzarr3.conventions.fill_value_attribute import encode_fill_value, follows_version_2
 from xzarr3.conventions.nonfinite_attributes import finite_attributes, finite_marks
+from xzarr3.dask.done import WrittenArray
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import (
     ArgumentError,
@@ -139,20 +140,10 @@ def _with_graphs(dataset: Dataset) -> Dataset:
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedArray:
-    """An encoded variable, and the metadata of the array that it becomes."""
-
-    name: str
-    data: Any
-    metadata: ArrayMetadata
-    write_empty_chunks: bool
-
-
-@dataclass(frozen=True, eq=False)
 class PlannedGroup:
     """The variables of a dataset and its attributes, encoded."""
 
-    variables: list[PlannedArray]
+    variables: list[WrittenArray]
     attributes: dict[str, Any]
 
 
@@ -224,7 +215,7 @@ def _of_variables(name: Any, dataset: Dataset) -> str:
 
 def plan_arrays(
     variables: Mapping[Any, Variable], node: DatasetNode, format: Format, growing: Collection[Hashable]
-) -> list[PlannedArray]:
+) -> list[WrittenArray]:
     """Plan the new variables of a group; chunks leave room along ``growing`` dimensions."""
     planned = []
     for name, variable in variables.items():
@@ -301,7 +292,7 @@ def check_reserved(name: str) -> None:
 
 def _plan_array(
     variable: Variable, key: Hashable, group: DatasetNode, format: Format, growing: Collection[Hashable]
-) -> PlannedArray:
+) -> WrittenArray:
     name = stored_name(key)
     node, explicit = node_prefix(group.path) + name, key in group.asked.encoding
     _check_dimensions(variable, name)
@@ -325,7 +316,7 @@ def _plan_array(
     with located(path=node):
         metadata = made_with_settings(make, settings, encoded, format, explicit=explicit, growing=growing)
     data = encoded.data if is_lazy(encoded.data) else np.asarray(encoded.data)
-    return PlannedArray(name, data, metadata, keep_empty)
+    return WrittenArray(node, metadata, keep_empty, data)
 
 
 def _check_dimensions(variable: Variable, name: str) -> None:
