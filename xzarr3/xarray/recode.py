@@ -273,7 +273,11 @@ def _advice_on_sizes(
 ) -> str:
     """What to do about lengths that do not fit; ``along`` are the dimensions of the region among them."""
     for dim in along:
-        start = slices[dim].start or 0
+        start = slices[dim].start
+        if start is None:
+            return (
+                f"add the coordinate {dim!r} to find the region with, or pass region={{{dim!r}: slice(...)}}"
+            )
         return (
             f"pass the part of the dataset that goes there, or region={{{dim!r}: slice({start}, "
             f"{start + sizes[dim]})}}; append_dim makes the store longer"
