@@ -25,12 +25,10 @@ from xzarr3.conventions.fill_value_attribute import (
 from xzarr3.errors import ArgumentError, DataTypeValidationError, shorten
 from xzarr3.joined.array import JoinedArray, Source
 from xzarr3.readable import ReadableArray
-from xzarr3.xarray.exact import encode_values
+from xzarr3.xarray.exact import MARKS, PACKING, encode_values
 from xzarr3.xarray.recode import STANDARD, UNITS
-from xzarr3.xarray.variables import own_attributes, seen_attributes
+from xzarr3.xarray.variables import are_times, own_attributes, seen_attributes
 
-_MARKS = ("_FillValue", "missing_value")
-_PACKING = (*_MARKS, "scale_factor", "add_offset", "_Unsigned")
 _TIMES = ("units", "calendar")
 _OTHERS = ("dtype", "_Encoding")
 _EARLIEST = -(2**63)  # Marks times that are missing, as in numpy.
@@ -48,20 +46,14 @@ def coded(
     if bounded is not None:
         owner = seen_attributes(bounded, mask)
         attributes = {key: owner[key] for key in _TIMES if key in owner} | attributes
-    found = {key: attributes[key] for key in (*_PACKING, *_TIMES, *_OTHERS) if key in attributes}
+    found = {key: attributes[key] for key in (*PACKING, *_TIMES, *_OTHERS) if key in attributes}
     if array.dtype.kind == "f" and not {"scale_factor", "add_offset"} & found.keys():
-        for key in _MARKS:
+        for key in MARKS:
             if key in found and np.size(found[key]) == 1 and found[key] != found[key]:
                 del found[key]  # A NaN is missing in any case.
-    if is_time(found) and str(found.get("calendar", "standard")).lower() in STANDARD:
+    if are_times(found) and str(found.get("calendar", "standard")).lower() in STANDARD:
         found["calendar"] = "standard"
     return found
-
-
-def is_time(attributes: Mapping[str, Any]) -> bool:
-    """Whether values are times, in units such as "days since 2000-01-01"."""
-    units = attributes.get("units")
-    return isinstance(units, str) and " since " in units
 
 
 def alike(
@@ -99,10 +91,10 @@ def alike(
     if len(set(keys)) == 1:
         return [Source(array) for array in arrays], attributes
     other = next(at for at, key in enumerate(keys) if key != keys[0])
-    if all(map(is_time, found)):
+    if all(map(are_times, found)):
         target = _common_times(name, arrays, found, other)
         attributes.update(target)
-        for key in _PACKING:
+        for key in PACKING:
             if key not in target:
                 attributes.pop(key, None)
         dtype = "int64" if all(array.dtype.kind in "iu" for array in arrays) else "float64"
@@ -110,7 +102,7 @@ def alike(
     one, another = _plain(found[0]), _plain(found[other])
     differing = [key for key in (one | another) if repr(one.get(key)) != repr(another.get(key))]
     differing = differing or ["_Unsigned"]
-    unknown = [key for key in differing if key not in _PACKING]
+    unknown = [key for key in differing if key not in PACKING]
     if unknown:
         raise _differ(name, unknown[0], arrays, found, other, "convert the values of one of them")
     if any(array.dtype.kind not in "iufc" for array in arrays):
@@ -119,7 +111,7 @@ def alike(
     if any(array.dtype.kind in "iu" and array.dtype.itemsize == 8 for array in arrays):
         advice = "they would be read as floating point numbers, which hold no integers of 64 bits exactly"
         raise _differ(name, differing[0], arrays, found, other, advice)
-    for key in (*_PACKING, "dtype"):
+    for key in (*PACKING, "dtype"):
         attributes.pop(key, None)
     return [Source(array, each, each.dtype_of(array)) for array, each in _unpacked(arrays, found)], attributes
 
@@ -191,7 +183,7 @@ def _unpacked(arrays: Sequence[Any], found: Sequence[Mapping[str, Any]]) -> list
     made: dict[str, Unpacked] = {}  # Equal ones are pickled once.
     each = []
     for array, attributes in zip(arrays, found, strict=True):
-        packing = {key: value for key, value in attributes.items() if key in (*_PACKING, "dtype")}
+        packing = {key: value for key, value in attributes.items() if key in (*PACKING, "dtype")}
         each.append((_watched(array), made.setdefault(_key(packing), Unpacked(packing))))
     return each
 
@@ -260,7 +252,7 @@ def _common_times(
     since = str(found[0]["units"]).partition(" since ")[2]
     target: dict[str, Any] = {"calendar": calendars[0]}
     if all(array.dtype.kind in "iu" for array in arrays) and any(
-        mark in each for each in found for mark in _MARKS
+        mark in each for each in found for mark in MARKS
     ):
         target["_FillValue"] = _EARLIEST
     different = {_key(each): each for each in found}.values()

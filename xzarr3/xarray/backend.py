@@ -50,9 +50,9 @@ from xzarr3.xarray.variables import (
     UNNAMED,
     OpenOptions,
     Xzarr3DataStore,
+    are_times,
     bounds_of,
     for_xarray,
-    has_times,
     lazy_array,
     left_out,
 )
@@ -306,7 +306,7 @@ def _decoded(groups: Mapping[str, Group | JoinedGroup], chosen: OpenOptions) -> 
         for name, var in variables.items():
             if var.dims == (name,):
                 coordinates.append(lazy_array(var))
-            elif chosen.decode_times and (name in bounds or has_times(var)):
+            elif chosen.decode_times and (name in bounds or are_times(var.attrs)):
                 times.append(lazy_array(var))
     with read_ahead(coordinates, times):
         datasets = {path: _dataset(*each, chosen.decoders, stores[path]) for path, each in stored.items()}

@@ -26,7 +26,8 @@ from xzarr3.errors import ArgumentTypeError, DataTypeValidationError, levels_to_
 
 _TEXT = np.dtypes.StringDType()
 MARKS = ("_FillValue", "missing_value")
-_CODING = (*MARKS, "scale_factor", "add_offset", "_Unsigned", "units", "calendar", "dtype")
+PACKING = (*MARKS, "scale_factor", "add_offset", "_Unsigned")
+_CODING = (*PACKING, "units", "calendar", "dtype")
 """Attributes by which stored values are decoded."""
 _PIECE = 2**18  # Elements that are decoded and compared at a time: few enough for the cache.
 _MICROSECOND = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.

@@ -18,13 +18,12 @@ from xarray.core.common import contains_cftime_datetimes
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError, shorten
-from xzarr3.xarray.exact import MARKS, encode_values, is_lazy
+from xzarr3.xarray.exact import PACKING, encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
 STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
 _DATES, _LENGTHS = "dates of the calendar", "lengths of time"
 UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
-_PACKING = (*MARKS, "scale_factor", "add_offset", "_Unsigned")
 
 
 class InexactTimesError(DataTypeValidationError):
@@ -156,11 +155,11 @@ def _checked_kind(variable: Variable, name: str, array: Array, stored: Variable)
             + "; convert the values, as with .astype() or .convert_calendar(), or write the dataset anew "
             "with mode='w'"
         )
-    for key in ("units", "calendar", *_PACKING):
+    for key in ("units", "calendar", *PACKING):
         one, other = variable.attrs.get(key), stored.encoding.get(key, stored.attrs.get(key))
         if one is None or one != one:  # NaN is missing in any case.
             continue
-        if one != other and (other is not None or key in _PACKING):
+        if one != other and (other is not None or key in PACKING):
             raise ArgumentError(
                 f"variable {name!r} has the attribute {key} {shorten(one)} here and {shorten(other)} in the "
                 "store, which keeps one for all values; give unpacked values, as xarray.decode_cf does, "

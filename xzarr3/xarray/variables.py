@@ -211,16 +211,16 @@ def lazy_array(variable: Variable) -> LazyArray:
     return lazy
 
 
-def has_times(variable: Variable) -> bool:
-    """Whether a stored variable has units as "days since 2000-01-01"."""
-    units = variable.attrs.get("units")
+def are_times(attributes: Mapping[str, Any]) -> bool:
+    """Whether values are times by their attributes, which have units as "days since 2000-01-01"."""
+    units = attributes.get("units")
     return isinstance(units, str) and "since" in units
 
 
 def bounds_of(variable: Variable) -> str:
     """The name of the bounds of a variable of times, which have its units; empty if there are none."""
     bounds = variable.attrs.get("bounds")
-    return bounds if isinstance(bounds, str) and has_times(variable) else ""
+    return bounds if isinstance(bounds, str) and are_times(variable.attrs) else ""
 
 
 def _names(names: str | Iterable[str]) -> list[str]:
