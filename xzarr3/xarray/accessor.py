@@ -155,6 +155,8 @@ class DataTreeAccessor(_Accessor):
         encoding: Any = None,
         consolidated: bool | None = None,
         group: str | None = None,
+        write_inherited_coords: bool = False,
+        compute: bool = True,
         **options: Any,
     ) -> Group | Delayed:
         """Write a tree with :func:`xzarr3.to_zarr`; arguments are in the order of ``DataTree.to_zarr``.
@@ -166,4 +168,13 @@ class DataTreeAccessor(_Accessor):
         >>> tree.xzarr3.to_zarr(xzarr3.MemoryStore(), "w", {"/ocean": {"sst": {"dtype": "float32"}}})
         <xzarr3.Group / of <MemoryStore, 4 keys>>
         """
-        return super().to_zarr(store, mode, group, encoding, consolidated=consolidated, **options)
+        return super().to_zarr(
+            store,
+            mode,
+            group,
+            encoding,
+            consolidated=consolidated,
+            write_inherited_coords=write_inherited_coords,
+            compute=compute,
+            **options,
+        )
