@@ -71,6 +71,8 @@ class Source:
         Prefix of the names of tasks; a token follows.
     name : str or callable
         Name of the dask array of the whole source, or a function that returns it, called when needed.
+    is_masked : bool
+        Whether the values are masked arrays.
     """
 
     def __init__(
@@ -81,13 +83,16 @@ class Source:
         view: tuple[Along, ...],
         prefix: str,
         name: str | Callable[[], str],
+        is_masked: bool = False,
     ) -> None:
         self.read, self.source, self.dtype = read, source, dtype
         self.view, self.prefix = view, prefix
-        self._name = name
+        self._name, self.is_masked = name, is_masked
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Source, (self.read, self.source, self.dtype, self.view, self.prefix, self.name)
+        return Source, (
+            self.read, self.source, self.dtype, self.view, self.prefix, self._name, self.is_masked,
+        )  # fmt: skip
 
     @cached_property
     def name(self) -> str:
@@ -134,7 +139,7 @@ def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Arra
     """A selection of a source, by default all of it, as a dask array."""
     view = source.view if view is None else view
     left = [along for along in view if not along.drop]
-    meta = _meta(source.source, source.dtype, len(left))
+    meta = _meta(source.dtype, len(left), source.is_masked)
     if config.get("array_plugins", ()):
         name = _name(source, view)
         return da.Array(_graph(source, view), name, chunks=_lengths(view), meta=meta)
@@ -145,10 +150,10 @@ def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Arra
     return made
 
 
-def _meta(source: Any, dtype: np.dtype[Any], ndim: int) -> AnyArray:
-    """An array without elements of the kind that a source gives."""
+def _meta(dtype: np.dtype[Any], ndim: int, is_masked: bool) -> AnyArray:
+    """An array without elements of the kind that is read."""
     meta = np.empty((0,) * ndim, dtype)
-    return np.ma.MaskedArray(meta) if getattr(source, "is_masked", False) else meta
+    return np.ma.MaskedArray(meta) if is_masked else meta
 
 
 def _name(source: Source, view: tuple[Along, ...]) -> str:
@@ -208,12 +213,15 @@ def in_blocks(
     name: str | Callable[[], str],
 ) -> da.Array:
     """A dask array of all values of a source; see :class:`Source`."""
+    is_masked = isinstance(source, ReadableArray) and source.is_masked
     if isinstance(blocks, list):
-        return zarr_array(Source(read, source, dtype, tuple(map(every, blocks, shape)), prefix, name))
+        return zarr_array(
+            Source(read, source, dtype, tuple(map(every, blocks, shape)), prefix, name, is_masked)
+        )
     name, index = name if isinstance(name, str) else name(), tuple(range(len(blocks)))
     parts = Regions(blocks, (0,) * len(blocks))
     layer = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)
-    meta = _meta(source, dtype, len(shape))
+    meta = _meta(dtype, len(shape), is_masked)
     return da.Array(HighLevelGraph({name: layer}, {name: set()}), name, blocks, meta=meta)
 
 

@@ -11,6 +11,7 @@ the stored document agrees with them. Resizing one handle, or changing how it re
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
@@ -154,8 +155,14 @@ def state_of(array: Array) -> tuple[object, ...]:
     return (
         array.store, array.path, name_of(array.format), array._known.text,
         array.read_only, array.write_empty_chunks, array.missing,
-        array._opened_at, *special,
+        None if _is_for_a_name() else array._opened_at, *special,
     )  # fmt: skip
+
+
+def _is_for_a_name() -> bool:
+    """Whether dask pickles for the token of a name, which does not depend on when an array was opened."""
+    lock = getattr(sys.modules.get("dask.tokenize"), "tokenize_lock", None)
+    return lock is not None and lock._is_owned()
 
 
 def restore(
@@ -167,7 +174,7 @@ def restore(
     read_only: bool,
     write_empty_chunks: bool,
     missing: Missing,
-    opened_at: float = math.inf,
+    opened_at: float | None = None,
     tag: str | None = None,
     is_decoded: bool = False,
     bounded: Array | None = None,
@@ -180,7 +187,7 @@ def restore(
     array._known_at = -math.inf  # the age of the pickled documents is unknown
     array.write_empty_chunks = write_empty_chunks
     array.missing = missing
-    array._opened_at = opened_at
+    array._opened_at = math.inf if opened_at is None else opened_at
     array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
     array.has_document = has_document
     array.chunk_cache = chunk_cache
