@@ -7,7 +7,7 @@ The plan of tiles comes from :mod:`xzarr3.dask.tiles`, and the functions that th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from xzarr3.dask.tiles import AxisTiles, Cut
 Key = Any
 
 _MOST_SLABS = 1024
-_WEIGHT = 32  # Log2 of the first weight: more dependencies than the blocks of a slab have themselves.
 _ARITY = 64  # Most inputs of a waiting task: a task is sent the location of each of its inputs.
 
 
@@ -95,27 +94,30 @@ class Written:
     finished: Container[Tile] = ()
     slabs: int | None = None
 
-    def groups(self) -> Iterator[Iterator[Tile]]:
-        """All tiles in groups: a run of slabs each, or up to ``_ARITY`` tiles where any order will do."""
+    def groups(self) -> Iterator[list[Tile]]:
+        """The tiles to write in groups: a run of slabs each, or some tiles where any order will do."""
+        ranges = [*map(range, self.counts)]
         if self.slabs is None:
-            tiles = itertools.product(*map(range, self.counts))
-            while some := list(itertools.islice(tiles, _ARITY)):
-                yield iter(some)
+            tiles = self._left(ranges)
+            while some := [*itertools.islice(tiles, _ARITY)]:
+                yield some
             return
-        count = self.counts[self.slabs]
-        step = -(-count // _MOST_SLABS)
-        for start in range(0, count, step):
-            ranges = [*map(range, self.counts)]
-            ranges[self.slabs] = range(start, min(start + step, count))
-            yield itertools.product(*ranges)
+        along = ranges[self.slabs]
+        step = -(-len(along) // _MOST_SLABS)
+        for start in along[::step]:
+            ranges[self.slabs] = along[start : start + step]
+            yield [*self._left(ranges)]
+
+    def _left(self, ranges: Sequence[range]) -> Iterator[Tile]:
+        return (tile for tile in itertools.product(*ranges) if tile not in self.finished)
 
 
 class Done(LazyLayer):
     """Layer that waits for all writes: a tree of tasks. The key of its root is the name of the layer.
 
-    Dask first runs the inputs of those tasks that have the most dependencies. Where slabs are written in
-    order, each task of the tree that waits for slabs therefore also depends on tasks that do nothing. Those
-    of the first slab have the greatest weight.
+    Where slabs are written in order, the tasks that wait for them are a chain: each waits for a slab and for
+    the slab before. So dask makes the blocks of one slab after those of another, though no tile waits for a
+    tile of another slab.
 
     Parameters
     ----------
@@ -139,47 +141,27 @@ class Done(LazyLayer):
         self._written, self.gate, self._then = dict(written), gate, then
 
     def make(self) -> dict[Key, Task]:
-        groups: list[tuple[bool, list[Key]]] = []
-        for name, each in self._written.items():
-            for group in each.groups():
-                left: list[Key] = [(name, *tile) for tile in group if tile not in each.finished]
-                if left:
-                    groups.append((each.slabs is not None, left))
         tasks: dict[Key, Task] = {}
 
-        def waiting(level: int, at: int, needed: list[Key]) -> Key:
-            key = (self.name, level, at)
+        def waiting(needed: Iterable[Key]) -> Key:
+            key = (self.name, len(tasks))
             tasks[key] = Task(key, all_done, *map(TaskRef, needed))
             return key
 
-        ordered = sum(in_order for in_order, _ in groups)
-        weights = self._weights(tasks, ordered)
-        keys: list[Key] = []
-        for at, (in_order, needed) in enumerate(groups):
-            if in_order:
-                needed += [weight for bit, weight in enumerate(weights) if ordered >> bit & 1]
-                ordered -= 1
-            keys.append(waiting(0, at, needed))
-        for level in itertools.count(1):
-            if len(keys) <= _MOST_SLABS:
-                break
-            firsts = range(0, len(keys), _ARITY)
-            keys = [waiting(level, at, keys[first : first + _ARITY]) for at, first in enumerate(firsts)]
-        tasks[self.name] = Task(self.name, _end, self._then, *map(TaskRef, keys))
+        ends: list[Key] = []
+        for name, each in self._written.items():
+            before: list[Key] = []
+            for group in each.groups():
+                last = waiting([*((name, *tile) for tile in group), *before])
+                if each.slabs is None:
+                    ends.append(last)
+                else:
+                    before = [last]
+            ends += before
+        while len(ends) > _MOST_SLABS:
+            ends = [waiting(ends[at : at + _ARITY]) for at in range(0, len(ends), _ARITY)]
+        tasks[self.name] = Task(self.name, _end, self._then, *map(TaskRef, ends))
         return tasks
-
-    def _weights(self, tasks: dict[Key, Task], number: int) -> list[Key]:
-        """Tasks that do nothing; each has twice the dependency paths of the one before, the first 2**32."""
-        name = f"{self.name}-order"
-        above: list[Key] = []
-        weights = []
-        for level in range(_WEIGHT + number.bit_length()):
-            pair = [(name, level, 0), (name, level, 1)]
-            tasks.update((key, Task(key, all_done, *map(TaskRef, above))) for key in pair)
-            above = pair
-            if level >= _WEIGHT:
-                weights.append(pair[0])
-        return weights
 
 
 def all_done(*written: bytes | None) -> bytes | None:
