@@ -11,7 +11,7 @@ import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -184,7 +184,7 @@ def _held_by(value: Any) -> Iterator[object]:
     Globals that are no arrays count only if the function is pickled by value.
     """
     if isinstance(value, FunctionType):
-        yield from (value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ()))
+        yield from (value.__defaults__, value.__kwdefaults__, value.__closure__)
         used = [value.__globals__.get(name) for name in value.__code__.co_names]
         travels = "<" in value.__qualname__ or value.__module__ == "__main__"
         yield from used if travels else filter(is_array, used)
@@ -192,10 +192,3 @@ def _held_by(value: Any) -> Iterator[object]:
         yield value.tolist() if value.dtype.hasobject else None
     else:
         yield from gc.get_referents(value)
-
-
-def _content(cell: CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # empty cell
-        return None
