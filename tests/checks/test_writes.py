@@ -124,13 +124,13 @@ def test_replacement_in_a_directory_that_was_killed(tmp_path: Path) -> None:
     write(tmp_path / "s", 0)
     program = (
         "import os, sys, numpy as np, xarray as xr, xzarr3\n"
-        "from xzarr3.commit import renames\n"
-        "real, left = renames._rename, [int(sys.argv[2])]\n"
+        "from xzarr3.commit import directory\n"
+        "real, left = directory._rename, [int(sys.argv[2])]\n"
         "def rename_at(*names):\n"
         "    left[0] -= 1\n"
         "    if left[0] < 0: os._exit(9)\n"
         "    return real(*names)\n"
-        "renames._rename = rename_at\n"
+        "directory._rename = rename_at\n"
         "data = xr.Dataset({'a': ('x', np.arange(8.0) + 100), 'b': ('x', np.arange(8) + 100)})\n"
         "xzarr3.to_zarr(data, sys.argv[1], mode='w', encoding={'a': {'chunks': (4,)}})\n"
     )

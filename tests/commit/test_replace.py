@@ -52,7 +52,7 @@ def test_a_failure_leaves_the_old_node(
     with monkeypatch.context() as patch:
         patch.setattr(Array, "__setitem__", broken)
         patch.setattr("xzarr3.commit.directory.store_documents", broken)
-        patch.setattr("xzarr3.commit.copies.StagedKeys.written", broken)  # before anything has left
+        patch.setattr("xzarr3.commit.keys.StagedKeys.written", broken)  # before anything has left
         with pytest.raises(BrokenError):
             WAYS[how](store)
     assert contents(store) == before

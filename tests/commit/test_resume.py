@@ -26,11 +26,11 @@ from _killed import MortalStore, forget_process, left, opened
 from _processes import processes
 
 import xzarr3
-import xzarr3.commit.resume
+import xzarr3.commit.replace
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabilityError, to_zarr
 from xzarr3.commit import lease
 from xzarr3.commit.places import Place
-from xzarr3.commit.resume import may_be_lost
+from xzarr3.commit.replace import may_be_lost
 from xzarr3.dask.blocks import Regions
 from xzarr3.dask.done import done_tiles
 from xzarr3.formats.v3 import V3
@@ -698,7 +698,7 @@ def test_a_resumed_write_stores_values_from_before_a_crash_again(
     log, store = tmp_path / "log", wrap(LocalStore(tmp_path / "store"))
     cut_off(store, log, 4)
     host, _ = lease.boot()
-    monkeypatch.setattr(xzarr3.commit.resume, "boot", lambda: (host, "another"))
+    monkeypatch.setattr(xzarr3.commit.replace, "boot", lambda: (host, "another"))
     with pytest.warns(UserWarning, match="fsync=True to keep them"):
         to_zarr(failing(log, 100), store, mode="w", resume=True)
     assert made(log) == 4 + 10

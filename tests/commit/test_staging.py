@@ -28,7 +28,7 @@ from _unprivileged import run_unprivileged
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreError, to_zarr
-from xzarr3.commit import copies, directory, keys, renames
+from xzarr3.commit import directory, keys
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.nodes.documents import store_documents as store_documents_of_nodes
 
@@ -75,12 +75,12 @@ def before_documents(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object])
     real = store_documents_of_nodes
 
     def store_documents(*args: Any, **options: Any) -> None:
-        for module in (copies, directory, keys):
+        for module in (directory, keys):
             monkeypatch.setattr(module, "store_documents", real)
         act()
         real(*args, **options)
 
-    for module in (copies, directory, keys):
+    for module in (directory, keys):
         monkeypatch.setattr(module, "store_documents", store_documents)
 
 
@@ -235,7 +235,7 @@ def test_what_another_has_finished_in_a_directory_is_not_replaced(
 
 def when_renamed(monkeypatch: pytest.MonkeyPatch, end: str, act: Callable[[], object]) -> None:
     """Do something once, when something in a directory has got a name with this end."""
-    real = renames._rename
+    real = directory._rename
     calls: list[Any] = []
 
     def rename(store: LocalStore, source: str, renamed: str) -> None:
@@ -244,7 +244,7 @@ def when_renamed(monkeypatch: pytest.MonkeyPatch, end: str, act: Callable[[], ob
             calls.append(renamed)
             act()
 
-    monkeypatch.setattr(renames, "_rename", rename)
+    monkeypatch.setattr(directory, "_rename", rename)
 
 
 def test_what_came_between_the_renames_is_not_replaced(
@@ -828,14 +828,14 @@ def half_swapped(root: Path, group: str, before: str | None = None, **options: A
     """
 
     def replace() -> None:
-        real, last = renames._rename, group if before is None else before
+        real, last = directory._rename, group if before is None else before
 
         def mortal(store: LocalStore, name: str, then: str) -> None:
             if last in (then, ""):
                 os._exit(9)
             real(store, name, then)
 
-        renames._rename = mortal
+        directory._rename = mortal
         to_zarr(filled(2), root, group=group, mode="w", **options)
 
     with processes(replace) as (process,):
@@ -986,7 +986,7 @@ def test_what_cannot_be_removed_after_a_swap_blocks_nobody(
     to_zarr(filled(1), tmp_path, group="g")
     without_group(tmp_path, "h")
     with monkeypatch.context() as patch:
-        patch.setattr(renames, "remove", busy)
+        patch.setattr(directory, "_remove", busy)
         with pytest.warns(UserWarning, match="could not be removed.*busy") as told:
             to_zarr(filled(2), tmp_path, group="g", mode="w")
         assert told[0].filename == __file__

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, MetadataError
-from xzarr3.commit import leftovers, recover
+from xzarr3.commit import recover, staged
 from xzarr3.copying.tiles import Tiles, tiles_for
 from xzarr3.copying.values import _Recode
 from xzarr3.grid import RegularGrid, grid_for
@@ -471,7 +471,7 @@ def test_recover_removes_a_temporary_array_that_was_left_a_day_ago(monkeypatch: 
     assert [each.code for each in xzarr3.check(target).findings] == ["write-leftover"] * 2
     xzarr3.recover(target)
     assert any("/between-" in key for key in target.list()), "its writer may still live"
-    monkeypatch.setattr(leftovers, "ABANDONED", -1.0)
+    monkeypatch.setattr(staged, "ABANDONED", -1.0)
     monkeypatch.setattr(recover, "ABANDONED", -1.0)
     xzarr3.recover(target)
     assert not [key for key in target.list() if "/between-" in key]

@@ -36,7 +36,7 @@ from xzarr3 import (
     Xzarr3Error,
 )
 from xzarr3.commit.lease import Holder, place_key
-from xzarr3.commit.transaction import Swap
+from xzarr3.commit.staged import Swap
 from xzarr3.dask import from_zarr
 from xzarr3.stores.local import system
 from xzarr3.stores.local.names import STAGED

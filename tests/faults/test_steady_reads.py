@@ -23,7 +23,7 @@ from _fault_server import FaultServer
 
 import xzarr3
 from xzarr3 import ChangedError, IncompleteWriteError, LocalStore, MemoryStore, from_zarr, to_zarr
-from xzarr3.commit import renames
+from xzarr3.commit import directory
 from xzarr3.nodes.seen import RECENT
 from xzarr3.stores import ObjectStore
 
@@ -281,7 +281,7 @@ def between_renames(
     place: Path, read: Callable[[Any], Any], zarr_format: Any, steps: int, patch: pytest.MonkeyPatch
 ) -> tuple[list[list[float]], bool]:
     """What is read, of which the first chunk is there before so many renames; and whether more follow."""
-    rename, make = renames._rename, {name: getattr(LocalStore, name) for name in ("get", "open")}
+    rename, make = directory._rename, {name: getattr(LocalStore, name) for name in ("get", "open")}
     go_on, stopped, left = threading.Event(), threading.Event(), [steps]
     stage = Stage()
 
@@ -304,7 +304,7 @@ def between_renames(
         writer.start()
         assert stopped.wait(120)
 
-    patch.setattr(renames, "_rename", stepped)
+    patch.setattr(directory, "_rename", stepped)
     handle = read(place)
     stage.turns_after(1, turn)
     for name, method in make.items():

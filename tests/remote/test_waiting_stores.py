@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3.commit import copies
+from xzarr3.commit import keys
 from xzarr3.errors import ChangedError, StoreError
 from xzarr3.parallel import parallel_map, pause
 from xzarr3.stores import Store, Traits, Value, cut, in_flight
@@ -406,7 +406,7 @@ def test_nothing_is_replaced_that_is_not_listed() -> None:
 
 
 def test_what_other_processes_wrote_must_be_listed() -> None:
-    staged = copies.StagedKeys(Forgetful(), "staged/")
+    staged = keys.StagedKeys(Forgetful(), "staged/")
     staged.set("a", b"1")
     assert staged.written() == {"a"}
     twin = pickle.loads(pickle.dumps(staged))

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from xzarr3.checks.report import Findings
 from xzarr3.commit.lease import SWAPPING, Holder, keys_above, lease_key
-from xzarr3.commit.leftovers import is_top, said_in
 from xzarr3.commit.recover import staged_prefixes
-from xzarr3.commit.transaction import BEGUN, SWAP
+from xzarr3.commit.staged import BEGUN, SWAP, is_top, said_in
 from xzarr3.errors import printable
 from xzarr3.stores import Store
 from xzarr3.stores.local.files import staging_folders

@@ -5,27 +5,35 @@ something in it stays, the names in it. The lease of the place says from the mom
 under way, and the list of units beside the new values says what is left to do. Documents of the node leave
 first and come last, so no reader sees the node with arrays of another version.
 
+The names alone tell how far a swap got, so another process can finish it by doing the same again: a unit that
+is still staged has not come yet, and whatever is at its place leaves.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 import time
-from collections.abc import Iterable, Sequence
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import cast
 
 from xzarr3._types import Buffer
 from xzarr3.commit.lease import SWAPPING
-from xzarr3.commit.places import Place, is_own
-from xzarr3.commit.recover import take
-from xzarr3.commit.renames import remove_at_once, remove_staged, swap_units
-from xzarr3.commit.transaction import NEW, SWAP, NewNode, Swap, Transaction
-from xzarr3.errors import StoreError
+from xzarr3.commit.places import is_own
+from xzarr3.commit.staged import NEW, OLD, SWAP, Swap
+from xzarr3.commit.transaction import Transaction
+from xzarr3.errors import StoreError, printable
+from xzarr3.formats import FORMATS, Format
 from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
-from xzarr3.stores import LocalStore
-from xzarr3.stores.local.files import discard, failed, make
+from xzarr3.stores import LocalStore, Store
+from xzarr3.stores.local.files import discard, erase_tree, failed, make
+from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.local.system import sync_folder
 
 
@@ -33,29 +41,18 @@ class Directory(Transaction):
     """Stages values in a directory and swaps by renaming: old units aside, new units to their places."""
 
     target: LocalStore
+    _made: os.stat_result | None = None
 
-    def __init__(
-        self,
-        place: Place,
-        new: NewNode,
-        *,
-        overwrite: bool,
-        plan: str | None = None,
-        left: str | None = None,
-    ) -> None:
-        super().__init__(place, new, overwrite=overwrite, plan=plan, left=left)
-        self._made: os.stat_result | None = None
+    def _prepared(self) -> StagedFolder:
         self._folder = os.path.join(self.target.root, self.top[:-1])
         self._new = os.path.join(self._folder, NEW)
-        self.store = StagedFolder(self._new, repr(self.target), **self.target._options())
-        if overwrite:
-            self._units(new.nodes)  # raises before anything is computed
+        if self.overwrite:
+            self._units(self.new.nodes)  # raises before anything is computed
+        return StagedFolder(self._new, repr(self.target), **self.target._options())
 
     def begin(self) -> None:
         if self.plan is not None:
-            lease = self.place.lease(self.plan, self.top)
-            goes_on, _ = take(lease, self.target, self.place.path)
-            self.lease = lease
+            goes_on = self._take(self.place.lease(self.plan, self.top))
             if self.resumes and not goes_on:
                 raise self.gone()
             for name in self.store.leftovers(""):
@@ -109,10 +106,8 @@ class Directory(Transaction):
         if self.lease is not None:
             self.lease.verify(self.place.path)
             return
-        store, place = self.target, self.place
-        lease = place.lease(top=self.top, state=SWAPPING)
-        take(lease, store, place.path, time.monotonic() + store.traits.conflict_deadline)
-        self.lease = lease
+        lease = self.place.lease(top=self.top, state=SWAPPING)
+        self._take(lease, time.monotonic() + self.target.traits.conflict_deadline)
 
     def _units(self, paths: Iterable[str] = ()) -> tuple[list[str], list[str]]:
         """The units that leave and those that come, each in order; raises if something is in the way.
@@ -158,8 +153,24 @@ class Directory(Transaction):
         """The keys of a name in the directory."""
         return [*self.target.list_prefix(f"{name}/")] or [name]
 
+    @staticmethod
+    def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:
+        local = cast("LocalStore", store)
+        if not _has_begun(local, top, swap):
+            return False
+        done = swap_units(local, top, swap, again=True)
+        if not done:
+            with _moving(local):
+                _keep(local, f"{top}{NEW}", swap.path)
+        return done
+
+    @staticmethod
+    def remove(store: Store, top: str) -> None:
+        store.erase(f"{top}{SWAP}")
+        _remove(os.path.join(cast("LocalStore", store).root, top[:-1]))
+
     def _remove_staged(self) -> None:
-        remove_staged(self.target, self.top)
+        self.remove(self.target, self.top)
 
     def _remove_written(self) -> None:
         if self._made is not None:  # otherwise it is another writer's, or was never made
@@ -209,3 +220,149 @@ def _names(root: str, prefix: str) -> set[str]:
     if not os.path.isdir(folder):
         return set()
     return {f"{prefix}{name}" for name in os.listdir(folder) if is_own(f"{prefix}{name}")}
+
+
+# Renaming
+
+
+def swap_units(store: LocalStore, top: str, swap: Swap, *, again: bool = False) -> bool:
+    """Rename the old units aside and the staged units to their places; finished steps are not repeated.
+
+    Parameters
+    ----------
+    store : LocalStore
+    top : str
+        Key prefix of the staged values.
+    swap : Swap
+        What has appeared at a place since is kept aside; without ``overwrite``, all new units go back.
+    again : bool
+        Another process began this swap. What has appeared since at a place that it had cleared stays.
+
+    Returns
+    -------
+    bool
+        Whether all units are in their places.
+
+    Raises
+    ------
+    StoreError
+        If a unit cannot be renamed. All units still exist, and the swap can be done again.
+    """
+    with _moving(store):
+        left = [unit for unit in swap.come if _is_there(store, f"{top}{NEW}/{unit}")]
+        if again and any(_is_there(store, each) and _is_aside(store, top, each) for each in left):
+            return False
+        away = [unit for stage in swap.away for unit in stage]
+        for unit in away if left else ():  # if nothing is left to come, others may have changed the new node
+            if unit in left or unit not in swap.come:
+                _check_staged(store, top, unit if unit in left else left[-1])
+                if _is_there(store, unit) and not _is_aside(store, top, unit):
+                    _rename(store, unit, f"{top}{OLD}/{unit}")
+        for unit in left:
+            _check_staged(store, top, unit)
+            if _is_there(store, unit) and not swap.overwrite:
+                for each in reversed(swap.come) if not again else ():
+                    if _is_there(store, each) and not _is_there(store, f"{top}{NEW}/{each}"):
+                        _rename(store, each, f"{top}{NEW}/{each}")
+                return False
+            if _is_there(store, unit):
+                _keep(store, unit, swap.path)
+            _rename(store, f"{top}{NEW}/{unit}", unit)
+        if store.fsync:
+            for above in dict.fromkeys(unit.rpartition("/")[0] for unit in swap.come):
+                store.sync(os.path.join(store.root, above))
+    return True
+
+
+def _has_begun(store: LocalStore, top: str, swap: Swap) -> bool:
+    """Whether the old node has left; if not, documents that were renamed aside are renamed back."""
+    away = [each for stage in swap.away for each in stage]
+    own = {key for format in FORMATS.values() for key in format.keys(swap.path).documents}
+    # as long as one of these is in place, the old node can be found and changed
+    first = [each for each in away if each in own] or away[:1]
+    with _moving(store):
+        if not all(_is_there(store, f"{top}{NEW}/{unit}") for unit in swap.come):
+            return True
+        aside = [unit for unit in first if _is_aside(store, top, unit)]
+        if first and all(unit in aside or not _is_there(store, unit) for unit in first):
+            return bool(aside)
+        for unit in aside:
+            if not _is_there(store, unit):
+                _rename(store, f"{top}{OLD}/{unit}", unit)
+    return False
+
+
+def _keep(store: LocalStore, name: str, path: str) -> None:
+    """Move what another writer has written, or what cannot take its place, to where it is never removed."""
+    kept = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
+    _rename(store, name, f"{kept}/{name}" if not name.startswith(STAGED) else kept)
+    warnings.warn(
+        f"'{name}' is kept in '{kept}' of {store}: while '/{printable(path)}' was put in its place, another "
+        "writer has written there since",
+        stacklevel=2,
+    )
+
+
+@contextlib.contextmanager
+def _moving(store: LocalStore) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise failed(f"cannot rename the files of {store}", error) from error
+
+
+def _place(store: LocalStore, name: str) -> str:
+    """The path of a name, whose directory is not outside of the store."""
+    path = os.path.join(store.root, name)
+    store.check_inside(os.path.dirname(path), name)
+    return path
+
+
+def _is_there(store: LocalStore, name: str) -> bool:
+    try:
+        os.lstat(_place(store, name))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _is_aside(store: LocalStore, top: str, unit: str) -> bool:
+    return _is_there(store, f"{top}{OLD}/{unit}")
+
+
+def _check_staged(store: LocalStore, top: str, unit: str) -> None:
+    """Raise if a unit is no longer staged, as another process has put it in place."""
+    if not _is_there(store, f"{top}{NEW}/{unit}"):
+        raise FileNotFoundError(errno.ENOENT, "another process has taken over", unit)
+
+
+def _rename(store: LocalStore, name: str, renamed: str) -> None:
+    source, target = _place(store, name), _place(store, renamed)
+    above = os.path.dirname(target)
+    if not os.path.isdir(above):
+        make(os.path.realpath(above), fsync=store.fsync)
+    os.rename(source, target)
+
+
+# Removing
+
+
+def remove_at_once(store: LocalStore, folder: str) -> None:
+    """Rename a directory, then remove it, so that its writer never finds a part of it."""
+    removed = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
+    try:
+        os.rename(folder, removed)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise failed(f"cannot remove '{folder}'", error) from error
+    _remove(removed)
+
+
+def _remove(folder: str) -> None:
+    """Remove a directory and everything in it."""
+    try:
+        erase_tree(folder)
+    except OSError as error:
+        if os.path.lexists(folder):
+            raise failed(f"cannot remove '{folder}'", error) from error

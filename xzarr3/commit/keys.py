@@ -9,74 +9,62 @@ the prefix; the next writer of the place finishes it, or :func:`xzarr3.recover`.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
-from xzarr3.commit.copies import StagedKeys, put_in_place, remove_keys
+from xzarr3._types import Buffer
 from xzarr3.commit.lease import SWAPPING, Lease, holder_at, keeps_leases
-from xzarr3.commit.leftovers import now
 from xzarr3.commit.places import Place, is_own
-from xzarr3.commit.recover import finish_swap, take
-from xzarr3.commit.transaction import BEGUN, NEW, SWAP, NewNode, Swap, Transaction
-from xzarr3.errors import StoreCapabilityError, StoreError
+from xzarr3.commit.staged import BEGUN, NEW, SWAP, Swap, now
+from xzarr3.commit.transaction import Transaction
+from xzarr3.errors import StoreCapabilityError, StoreError, listed
+from xzarr3.formats import Format
 from xzarr3.nodes import seen
-from xzarr3.nodes.consolidated import drop_from_consolidated
+from xzarr3.nodes.consolidated import drop_from_consolidated, write_consolidated
 from xzarr3.nodes.documents import store_documents
-from xzarr3.nodes.erase import erase_stages, keys_at
+from xzarr3.nodes.erase import erase_stages, formats_in, keys_at
 from xzarr3.parallel import parallel_map
+from xzarr3.stores import Store, Traits
+from xzarr3.stores.base import MOST_COPIED
 
 
 class Keys(Transaction):
     """Stores values in place where nothing is lost by it; otherwise under a prefix, to be copied at the end.
 
     One writer at a time does so at a place. Of several writers that find it empty, one gets it.
-
-    Parameters
-    ----------
-    place, new, overwrite, plan, left
-        As :class:`Transaction` has them.
-    lease : Lease, optional
-        The lease of the place, if the caller holds it.
-    goes_on : bool
-        Whether the place holds values of a cut-off write of this plan; otherwise they are staged.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        new: NewNode,
-        *,
-        overwrite: bool,
-        plan: str | None = None,
-        lease: Lease | None = None,
-        left: str | None = None,
-        goes_on: bool = False,
-    ) -> None:
-        super().__init__(place, new, overwrite=overwrite, plan=plan, left=left)
-        self._given = lease
-        self._is_ours = False  # what was stored is of this write alone
-        there = keys_at(self.target, place.formats, place.path) if overwrite else set()
-        key = place.lease().key
-        if lease is None and key in there and holder_at(self.target, key).state == SWAPPING:
-            finish_swap(self.target, key, place.path)
+    _is_ours = False
+    """Whether what was stored is of this write alone."""
+
+    def _prepared(self) -> Store:
+        place = self.place
+        there = keys_at(self.target, place.formats, place.path) if self.overwrite else set()
+        lease = place.lease()
+        if self._given is None and lease.key in there and holder_at(self.target, lease.key).state == SWAPPING:
+            self._take(lease)
+            self._release()
             there = keys_at(self.target, place.formats, place.path)
         leaving = _leaving(place, there)
         if leaving and not self.target.erasable:
             raise StoreCapabilityError(
                 f"{self.target} cannot erase, so '/{place.path}' cannot be replaced; write to another path"
             )
-        self.is_staged = bool(leaving) and not goes_on
-        if self.is_staged:
-            self.store = StagedKeys(self.target, f"{self.top}{NEW}/")
+        self.is_staged = bool(leaving) and not self._goes_on
+        store = StagedKeys(self.target, f"{self.top}{NEW}/") if self.is_staged else self.target
         if self.target.concurrency > 1:
-            seen.in_the_making(self.store, new.arrays)
+            seen.in_the_making(store, self.new.arrays)
+        return store
 
     def begin(self) -> None:
         goes_on, place = False, self.place
         self.lease = self._given
         if self._given is None and keeps_leases(self.target):
-            lease = place.lease(self.plan, self.top)
-            goes_on, _ = take(lease, self.target, place.path)
-            self.lease = lease
+            goes_on = self._take(place.lease(self.plan, self.top))
             if self.resumes and not goes_on:
                 raise self.gone()
             is_there = bool(_leaving(place)) if self.overwrite else place.is_occupied()
@@ -143,13 +131,37 @@ class Keys(Transaction):
         self.is_swapping = True
         put_in_place(store, self.new.format, self.top, swap)
 
+    @staticmethod
+    def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:
+        def defining(each: Format) -> set[str]:
+            hierarchy = () if swap.path else each.hierarchy_documents()
+            return {*each.keys(swap.path).defining, *hierarchy}
+
+        every = set().union(*map(defining, formats_in(store, swap.path, format)))
+        first = next(filter(None, (every.intersection(keys) for keys in swap.away)), set())
+        own, copied = swap.documents.get(swap.path, {}), format.keys(swap.path).consolidated
+        for keys in (first, defining(format).intersection(own)):
+            # the old node is whole, or the new one, and may have been changed since
+            if keys and all(parallel_map(store.exists, keys, store.concurrency)):
+                if copied in own and not store.exists(str(copied)):
+                    write_consolidated(store, format, swap.path)
+                return False
+        put_in_place(store, format, top, swap)
+        return True
+
+    @staticmethod
+    def remove(store: Store, top: str) -> None:
+        store.erase(f"{top}{SWAP}")
+        keys = set(store.list_prefix(top)) - {f"{top}{BEGUN}", f"{top}{SWAP}"}
+        store.erase_values([*sorted(keys), f"{top}{BEGUN}"])  # the note of the write last
+
     def _remove_staged(self) -> None:
         if self.is_staged or self.plan is not None:
-            remove_keys(self.target, self.top)
+            self.remove(self.target, self.top)
 
     def _remove_written(self) -> None:
         if self.is_staged and self._is_ours:
-            remove_keys(self.target, self.top)
+            self.remove(self.target, self.top)
         elif self._is_ours and (self.lease is None or self.lease.holds()):
             _erase_written(self.place)
 
@@ -226,3 +238,127 @@ def _leaving(place: Place, there: set[str] | None = None) -> set[str]:
         names.setdefault(key if end < 0 else key[:end], []).append(key)
     stay = {name for name in names if not place.leaves(name, there.__contains__, names.__getitem__)}
     return {key for name, keys in names.items() for key in keys if name not in stay or place.is_taken(key)}
+
+
+# Copying
+
+
+def put_in_place(store: Store, format: Format, top: str, swap: Swap) -> None:
+    """Erase the old node, copy the new values to their places, and store the documents last."""
+    for each in formats_in(store, swap.path, format):  # first, so that no copy outlives its document
+        drop_from_consolidated(store, each, swap.path)
+    erase_stages(store, swap.away)
+    _copy(store, format, f"{top}{NEW}/", swap)
+    store_documents(store, format, swap.encoded(), last=swap.path, replaces=True)
+
+
+def _copy(store: Store, format: Format, staged: str, swap: Swap) -> None:
+    """Copy the staged values to their final keys, and check that all have arrived.
+
+    The old values have left, so a final key that exists holds a new value.
+    """
+    missing = swap.come
+    for copy in (store.copy, partial(Store.copy, store)):  # by the service, then through this process
+        if not missing:
+            return
+        with _without(staged):
+            number = min(store.concurrency, MOST_COPIED)
+            parallel_map(lambda key, copy=copy: copy(staged + key, key), missing, number)  # type: ignore[misc]
+        there = itertools.chain(*map(store.list_prefix, format.keys(swap.path).prefixes))
+        asked = sorted(set(missing).difference(there))
+        found = parallel_map(store.exists, asked, store.concurrency)  # listings may lag behind writes
+        missing = [key for key, is_there in zip(asked, found, strict=True) if not is_there]
+    if missing:
+        raise StoreError(
+            f"cannot replace '/{swap.path}' in {store}: {len(missing)} values were not copied, "
+            f"{listed(missing[:5])}"
+        )
+
+
+@contextlib.contextmanager
+def _without(prefix: str) -> Iterator[None]:
+    """Remove a staging prefix from the messages of errors, so that keys have their final names."""
+    try:
+        yield
+    except StoreError as error:
+        error.args = tuple(each.replace(prefix, "") if isinstance(each, str) else each for each in error.args)
+        raise
+
+
+class StagedKeys(Store):
+    """Stores values under a prefix; messages use the final keys.
+
+    Parameters
+    ----------
+    store : Store
+    prefix : str
+    """
+
+    reports = False
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        super().__init__()
+        self.traits = Traits(
+            read_only=store.read_only,
+            operations=tuple(filter(store._can, store.traits.operations)),
+            concurrency=store.concurrency,
+            request_bytes=store.traits.request_bytes,
+            over_read=store.traits.over_read,
+        )
+        self._store = store
+        self._prefix = prefix
+        self._guard = threading.Lock()
+        self._written: set[str] = set()
+        self._alone = True  # no copy of this object exists that may have written values
+
+    def __getstate__(self) -> dict[str, object]:
+        self._alone = False
+        return {**self.__dict__, "_guard": None, "_written": set()}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._guard = threading.Lock()
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    def written(self) -> set[str]:
+        """The keys of all values that were stored and not erased, also by other processes.
+
+        Raises
+        ------
+        StoreError
+            If values that this process stored are gone, or not listed while other processes may have stored
+            some as well.
+        """
+        there = set(self.list_prefix(""))
+        with self._guard:
+            lost = sorted(self._written - there)
+        is_late = lost and self._alone and all(parallel_map(self.exists, lost, self.concurrency))
+        if lost and not is_late:  # a listing may lag behind writes, and then those of others lack as well
+            raise StoreError(
+                f"cannot write to {self}: values that this write stored before are gone, because {len(lost)} "
+                f"are not listed, {listed(lost[:3])}, and those of other processes may not be listed either; "
+                "repeat the write"
+            )
+        return there.union(lost)
+
+    def get(self, key: str, *how: Any, **more: Any) -> Buffer | None:
+        with _without(self._prefix):
+            return self._store.get(self._prefix + key, *how, **more)
+
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+        with _without(self._prefix):
+            self._store.put(self._prefix + key, pieces)
+        with self._guard:
+            self._written.add(key)
+
+    def erase(self, *keys: str) -> None:
+        with self._guard:
+            self._written.difference_update(keys)
+        with _without(self._prefix):
+            self._store.erase_values([self._prefix + key for key in keys])
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        for key in self._store.list_prefix(self._prefix + prefix):
+            yield key[len(self._prefix) :]

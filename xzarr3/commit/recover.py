@@ -1,7 +1,7 @@
-"""Finishes swaps that killed writers left, takes leases after them, and removes what they had staged.
+"""Finishes swaps that killed writers left, and removes what they had staged.
 
-:func:`take` does so for a writer of the same place, :func:`settle` where a node of a directory is opened, and
-:func:`recover` for a whole store. :func:`sweep` removes leftovers of writes that had replaced nothing.
+:func:`settle` does so where a node of a directory is opened, and :func:`recover` for a whole store.
+:func:`sweep` removes leftovers of writes that had replaced nothing.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import contextlib
 import os
 import stat
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
-from xzarr3.commit import copies, renames
+from xzarr3.commit.directory import Directory, remove_at_once
+from xzarr3.commit.keys import Keys
 from xzarr3.commit.lease import (
     SWAPPING,
     Holder,
@@ -25,15 +25,12 @@ from xzarr3.commit.lease import (
     lease_key,
     place_key,
 )
-from xzarr3.commit.leftovers import ABANDONED, age, is_top, said_in
-from xzarr3.commit.resume import warn_of_another
-from xzarr3.commit.transaction import BEGUN, OLD, SWAP, Swap, finish_above, nodes_at
-from xzarr3.errors import NodeExistsError, NodeNotFoundError, StoreError, printable, short_traceback
-from xzarr3.formats import Format, parse_format
-from xzarr3.formats.base import fits, node_prefix
+from xzarr3.commit.staged import ABANDONED, BEGUN, OLD, age, said_in
+from xzarr3.commit.transaction import format_of, listed_swap, take
+from xzarr3.errors import NodeExistsError, NodeNotFoundError, StoreError, short_traceback
+from xzarr3.formats import Format
+from xzarr3.formats.base import node_prefix
 from xzarr3.nodes.absent import what_is_there
-from xzarr3.nodes.erase import formats_in
-from xzarr3.nodes.find import find_format
 from xzarr3.stores import LocalStore, Store, StoreLike
 from xzarr3.stores.local.files import discard, lock_of, staging_folders
 from xzarr3.stores.local.names import STAGED
@@ -105,7 +102,7 @@ def recover_swaps(store: Store) -> list[str]:
     ended, failed = [], None
     for key, found in _swaps_in(store):
         try:
-            swap = _listed(store, found)
+            swap = listed_swap(store, found)
             ended.append(finish_swap(store, key, "" if swap is None else swap.path))
         except StoreError as error:  # raised after the other swaps are finished
             failed = failed or error
@@ -123,12 +120,12 @@ def _recovered(store: Store, top: str) -> str | None:
         return None
     holder = holder_at(store, key)
     if holder.owner and holder.top != top:  # its writer has lost the lease and will give up
-        copies.remove_keys(store, top)
+        Keys.remove(store, top)
     elif holder.state == SWAPPING or holder.plan is None:  # writes with a plan can be resumed
         try:
             done = finish_swap(store, key, key.rpartition("/")[0])
             if done is None:
-                copies.remove_keys(store, top)
+                Keys.remove(store, top)
             return done
         except NodeExistsError:  # its writer lives
             if holder.state == SWAPPING:
@@ -136,57 +133,10 @@ def _recovered(store: Store, top: str) -> str | None:
     return None
 
 
-# Taking a lease
-
-
-def take(lease: Lease, store: Store, path: str, until: float | None = None) -> tuple[bool, str | None]:
-    """Take the lease of a place, after what its previous holder left is finished, resumed or removed.
-
-    Parameters
-    ----------
-    lease : Lease
-    store : Store
-    path : str
-        Path of the node, for messages.
-    until : float, optional
-        Until when to wait for a living holder, on the clock of :func:`time.monotonic`.
-
-    Returns
-    -------
-    resumes : bool
-        Whether the previous holder was cut off in a write of the same plan, whose values are there.
-    path : str or None
-        Path of the node whose swap was finished, if any was left.
-
-    Raises
-    ------
-    NodeExistsError
-        If a living writer holds the lease.
-    """
-    lease.reserve(path, until)
-    left, wanted = lease.displaced, lease.wanted
-    if left is None:
-        return False, None
-    try:
-        if left.state == SWAPPING:
-            done = _finish(store, lease.key, left)
-            if wanted.top:  # otherwise it is released at once: until then, others find what was left
-                lease.say(path, wanted.state, wanted.top)
-            return False, done
-        if left.top == wanted.top:
-            return is_top(left.top), None
-        if is_top(left.top):
-            if wanted.plan is not None and left.plan not in (None, wanted.plan):
-                warn_of_another(path, store)
-            _remove_left(store, left.top)
-        return False, None
-    except BaseException:  # the lease keeps its content for the next writer
-        lease.leave()
-        raise
-
-
 def finish_swap(store: Store, key: str, path: str, until: float | None = None) -> str | None:
-    """Finish the swap of a writer that has ended, or remove what it staged; for the rest see :func:`take`.
+    """Finish the swap of a writer that has ended, or remove what it staged.
+
+    For the parameters and errors see :func:`xzarr3.commit.transaction.take`.
 
     Returns
     -------
@@ -194,70 +144,16 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
         Path of the node, if its swap was finished.
     """
     lease = Lease(store, key, "replace")
-    done = take(lease, store, path, until)[1]
+    way = Directory if store.folder is not None else Keys
+    done = take(way, lease, store, path, until)[1]
     lease.release()
     return done
 
 
-def _finish(store: Store, key: str, said: Holder) -> str | None:
-    """Finish the swap that a lease names; returns the path of the node if the new one is in its place."""
-    swap = _listed(store, said)
-    done = False
-    if swap is not None:
-        # expected only where the key follows from the path
-        if store.folder is not None and key != place_key(store, swap.path, ""):
-            raise StoreError(
-                f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but the "
-                f"lease '{key}' names it; remove both keys"
-            )
-        if store.folder is not None:
-            done = renames.finish(cast("LocalStore", store), said.top, swap)
-        else:
-            done = copies.finish(store, _format_of(store, swap), said.top, swap)
-        there = find_format(store, swap.path)
-        if there is not None:
-            finish_above(store, there, swap.path, nodes_at(store, there, swap.path))
-    _remove_left(store, said.top)
-    return swap.path if swap is not None and done else None
-
-
-def _remove_left(store: Store, top: str) -> None:
-    """Remove what another write has staged; a failure is only a warning, as leftovers block no writer."""
-    try:
-        if store.folder is not None:
-            renames.remove_staged(cast("LocalStore", store), top)
-        else:
-            copies.remove_keys(store, top)
-    except StoreError as error:
-        warnings.warn(
-            f"some of what a killed process left in {store} could not be removed: {error}", stacklevel=2
-        )
-
-
-def _listed(store: Store, found: Holder) -> Swap | None:
-    """What is left to do in the swap that a lease names."""
-    if found.state != SWAPPING:
-        return None
-    if not is_top(found.top):
-        raise StoreError(
-            f"nothing of {store} is removed: {printable(found.top)!r} is not a prefix of values that a write "
-            "staged; remove the lease if xzarr3 has not written it"
-        )
-    key = f"{found.top}{SWAP}"
-    value = store.get(key)
-    return None if value is None else Swap.parse(value, key)
-
-
 def format_swapped(store: Store) -> Format | None:
     """The format of a root node whose swap is unfinished."""
-    swap = _listed(store, Holder.parse(store.get(place_key(store, "", ""))))
-    return None if swap is None else _format_of(store, swap)
-
-
-def _format_of(store: Store, swap: Swap) -> Format:
-    """The format of the documents of a swap."""
-    there = (each for each in formats_in(store) if fits(each, swap.zarr_format))
-    return next(there, None) or parse_format(swap.zarr_format)
+    swap = listed_swap(store, Holder.parse(store.get(place_key(store, "", ""))))
+    return None if swap is None else format_of(store, swap)
 
 
 # Directories
@@ -305,7 +201,7 @@ def finish_near(store: Store, path: str) -> None:
     for key, found in _swaps_in(store):
         if found.is_dead is not False:
             try:
-                swap = _listed(store, found)
+                swap = listed_swap(store, found)
             except StoreError:  # a damaged list is reported to writers of the same place
                 swap = None
             near = key in keys_above(store, path) if swap is None else _are_related(swap.path, path)
@@ -358,7 +254,7 @@ def sweep(store: Store) -> None:
             continue
         is_needed = holder.state or f"{os.path.basename(folder)}/" in needed
         if not is_needed and not os.path.lexists(os.path.join(folder, OLD)) and _is_abandoned(folder):
-            renames.remove_at_once(cast("LocalStore", store), folder)
+            remove_at_once(cast("LocalStore", store), folder)
 
 
 def _is_abandoned(folder: str) -> bool:

@@ -1,4 +1,10 @@
-"""Chooses how a node is made or replaced in a store, and carries it out: all of it or nothing."""
+"""Chooses how a node is made or replaced in a store, and carries it out: all of it or nothing.
+
+Such a write can be resumed. It is identified by the fingerprint of its plan. Its lease holds the fingerprint
+and the prefix of what it stores beside its place, and stays if the write is cut off. The next writer that
+takes this lease resumes below the same prefix if its plan is the same; otherwise it removes everything there.
+Units that are stored, there or in place, are done.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +17,19 @@ from typing import cast
 from xzarr3.commit.create import groups_missing
 from xzarr3.commit.directory import Directory
 from xzarr3.commit.keys import Keys, Session
-from xzarr3.commit.lease import SWAPPING, Lease, check_complete, holder_at
-from xzarr3.commit.leftovers import is_top, said_in
+from xzarr3.commit.lease import SWAPPING, Holder, Lease, boot, check_complete, holder_at
 from xzarr3.commit.places import Place
 from xzarr3.commit.recover import finish_near, sweep
-from xzarr3.commit.resume import may_be_lost, warn_of_restart
-from xzarr3.commit.transaction import BEGUN, NewNode, Transaction
-from xzarr3.errors import NodeExistsError, ReadOnlyError, StoreError, levels_to_caller, printable
+from xzarr3.commit.staged import BEGUN, is_top, said_in
+from xzarr3.commit.transaction import NewNode, Transaction
+from xzarr3.errors import (
+    NodeExistsError,
+    ReadOnlyError,
+    StoreCapabilityError,
+    StoreError,
+    levels_to_caller,
+    printable,
+)
 from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.find import DocumentView
 from xzarr3.parallel import parallel_map
@@ -123,11 +135,12 @@ def transaction(
             f"'/{path}' in {store} is not empty; write to another path, or pass {how} to replace what is "
             "stored there"
         )
+    way: type[Transaction] = Keys
     if store.folder is not None:
-        return Directory(place, new, overwrite=overwrite, plan=plan, left=left)
-    if store.traits.visible == "at commit":
-        return Session(place, new, overwrite=overwrite)
-    return Keys(place, new, overwrite=overwrite, plan=plan, left=left, lease=lease, goes_on=goes_on)
+        way = Directory
+    elif store.traits.visible == "at commit":
+        way = Session
+    return way(place, new, overwrite=overwrite, plan=plan, left=left, goes_on=goes_on, lease=lease)
 
 
 def _left(place: Place, plan: str | None) -> str | None:
@@ -136,7 +149,7 @@ def _left(place: Place, plan: str | None) -> str | None:
     if left is None or left.plan != plan or left.state == SWAPPING or not is_top(left.top):
         return None
     if may_be_lost(place.store, left):
-        warn_of_restart(place.store)
+        _warn_of_restart(place.store)
         return None
     return left.top if place.store.folder is not None or place.store.exists(f"{left.top}{BEGUN}") else None
 
@@ -152,3 +165,42 @@ def _check_folders(store: LocalStore, place: Place) -> None:
                 f"cannot write to '/{place.path}' in {store}: '{folder}' is a file, not a directory; write "
                 "to another path, or remove the file"
             )
+
+
+# Resuming
+
+
+def check_resumable(store: Store) -> None:
+    """Raise if writes to a store cannot be resumed.
+
+    Raises
+    ------
+    StoreCapabilityError
+    """
+    if store.traits.visible != "at once":
+        lacks = "keeps nothing of a write that was cut off"
+    elif not store.readable or not store.listable:
+        lacks = "cannot be read and listed"
+    elif not store.erasable:
+        lacks = "cannot erase"
+    else:
+        return
+    raise StoreCapabilityError(
+        f"resume=True keeps what is stored in {store}, which {lacks}; write to a store that can be read, "
+        "listed, written and erased, such as a directory, or pass resume=False"
+    )
+
+
+def may_be_lost(store: Store, holder: Holder) -> bool:
+    """Whether a crash of this system since may have lost values stored by the holder of a lease."""
+    host, started = boot()
+    return not store.traits.durable and holder.host == host and holder.boot != started
+
+
+def _warn_of_restart(store: Store) -> None:
+    """Warn that a cut-off write is not resumed, as the system was restarted since."""
+    warnings.warn(
+        f"the system was restarted after an interrupted write to {store}, so values may not have reached the "
+        "disk; all are written again; use a LocalStore with fsync=True to keep them",
+        stacklevel=2,
+    )

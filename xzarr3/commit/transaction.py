@@ -5,40 +5,35 @@ ways: a directory is replaced by renaming (:mod:`xzarr3.commit.directory`); in a
 copied, or stored in place where nothing is lost by it (:mod:`xzarr3.commit.keys`); a store that commits by
 itself takes them as they come. All three take values and documents under their final keys.
 
-This module knows nothing of codecs or of how values are computed.
+A writer takes the lease of the place after what its previous holder left is finished, resumed or removed:
+:func:`take`. This module knows nothing of codecs or of how values are computed.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import uuid
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-import msgspec
-
-from xzarr3._types import Buffer
 from xzarr3.commit.create import groups_missing, make_groups_above
-from xzarr3.commit.lease import Lease
+from xzarr3.commit.lease import SWAPPING, Holder, Lease, place_key
 from xzarr3.commit.places import Place
-from xzarr3.errors import StoreError, StorePermissionError
-from xzarr3.formats import Format, ZarrFormat, documents
-from xzarr3.formats.base import Held, node_prefix
+from xzarr3.commit.staged import SWAP, Swap, is_top
+from xzarr3.errors import StoreError, StorePermissionError, printable
+from xzarr3.formats import Format, documents, parse_format
+from xzarr3.formats.base import Held, fits, node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import refresh_consolidated, write_consolidated
-from xzarr3.nodes.find import DocumentView, held_below, read_metadata
+from xzarr3.nodes.erase import formats_in
+from xzarr3.nodes.find import DocumentView, find_format, held_below, read_metadata
 from xzarr3.nodes.node import ancestors
 from xzarr3.nodes.seen import note_documents
 from xzarr3.stores import Store
 from xzarr3.stores.local.files import failed
-from xzarr3.stores.local.names import STAGED, is_lock
-
-NEW, OLD = "new", "old"
-SWAP = "swap"  # what is left to do in a swap, beside the new values
-BEGUN = "begun"  # exists from the beginning of a write to its end, in a store of keys
+from xzarr3.stores.local.names import STAGED
 
 
 @dataclass(frozen=True)
@@ -124,6 +119,10 @@ class Transaction(ABC):
         the next write of this plan finds it.
     left : str, optional
         Prefix of what a cut-off write of this plan has stored beside the place.
+    goes_on : bool
+        Whether the place itself holds values of that write.
+    lease : Lease, optional
+        The lease of the place, if the caller holds it from before the write to after it.
     """
 
     store: Store
@@ -143,13 +142,21 @@ class Transaction(ABC):
         overwrite: bool,
         plan: str | None = None,
         left: str | None = None,
+        goes_on: bool = False,
+        lease: Lease | None = None,
     ) -> None:
         self.place, self.new, self.overwrite, self.plan = place, new, overwrite, plan
-        self.target = self.store = place.store
+        self.target = place.store
+        self._goes_on, self._given = goes_on, lease
         self.resumes = left is not None
         """Whether values of a cut-off write of this plan count as written."""
         self.top = f"{STAGED}{uuid.uuid4().hex}/" if left is None else left
         """Prefix of all that the write stores beside its place."""
+        self.store = self._prepared()
+
+    def _prepared(self) -> Store:
+        """The store that values go to; raises if what is there cannot be replaced. Nothing is stored yet."""
+        return self.target
 
     @abstractmethod
     def begin(self) -> None:
@@ -172,6 +179,25 @@ class Transaction(ABC):
         StoreError
             If staged values are gone, or cannot be put in place.
         """
+
+    @staticmethod
+    def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:
+        """Finish a swap that another process began; returns whether the new node is in its place.
+
+        If not, the old node had not left, or another writer has written to the place since.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def remove(store: Store, top: str) -> None:
+        """Remove all that a write has stored below a prefix, the list of what is left to do first."""
+        raise NotImplementedError
+
+    def _take(self, lease: Lease, until: float | None = None) -> bool:
+        """Take the lease of the place: :func:`take`; returns whether a cut-off write is resumed."""
+        resumes, _ = take(type(self), lease, self.target, self.place.path, until)
+        self.lease = lease
+        return resumes
 
     def clean(self) -> None:
         """Remove the old values and the lease, now that the new node is in its place."""
@@ -245,76 +271,6 @@ class Transaction(ABC):
         )
 
 
-# What is left to do in a swap
-
-
-@dataclass(frozen=True)
-class Swap:
-    """The stored list of what is to be done in a swap, so that it can be finished after a kill.
-
-    Parameters
-    ----------
-    path : str
-        Path of the node.
-    zarr_format : {3, 2, "3-draft"}
-    away : list of lists of str
-        What leaves; all of one list leaves before the next list.
-    come : list of str
-        What comes, relative to the prefix of the new values. In a directory these are names that are renamed,
-        elsewhere keys of chunks.
-    documents : mapping
-        For each node path, its documents by key; none where they are among what comes.
-    overwrite : bool
-        Also replace what has appeared since. Without it, if something has appeared, nothing is replaced.
-    """
-
-    path: str
-    zarr_format: ZarrFormat
-    away: list[list[str]]
-    come: list[str]
-    documents: dict[str, dict[str, str]]
-    overwrite: bool = True
-
-    def text(self) -> bytes:
-        """The stored form."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode("utf-8", "surrogatepass")
-
-    @classmethod
-    def parse(cls, value: Buffer, key: str) -> Swap:
-        """The list stored by :meth:`text`.
-
-        Raises
-        ------
-        StoreError
-            If the value is no such list.
-        """
-        try:
-            found = msgspec.convert(json.loads(bytes(value)), cls)
-            if all(map(_is_unit, itertools.chain(*found.away, found.come))):
-                return found
-        except (ValueError, RecursionError):
-            pass
-        top = key.removesuffix(SWAP)
-        raise StoreError(
-            f"key '{key}' does not list what is left to do, so the swap cannot be completed; look at the "
-            f"keys that begin with '{top}', copy good values to their final keys, and remove the rest and "
-            "the lease"
-        )
-
-    def encoded(self) -> dict[str, dict[str, bytes]]:
-        """The documents as they are stored."""
-        return {
-            path: {key: text.encode("utf-8", "surrogatepass") for key, text in own.items()}
-            for path, own in self.documents.items()
-        }
-
-
-def _is_unit(name: str) -> bool:
-    """Whether a string can name something below the root that a write may move."""
-    is_inside = not {"", ".", ".."} & set(name.split("/")) and "\0" not in name
-    return is_inside and not name.startswith(STAGED) and not is_lock(name)
-
-
 # Documents above
 
 
@@ -350,3 +306,115 @@ def finish_above(
     refresh_consolidated(store, format, [*made, *nodes], metas, holders=above)
     if consolidate:
         write_consolidated(store, format, "", list(nodes))
+
+
+# What an ended writer has left
+
+
+def take(
+    way: type[Transaction], lease: Lease, store: Store, path: str, until: float | None = None
+) -> tuple[bool, str | None]:
+    """Take the lease of a place, after what its previous holder left is finished, resumed or removed.
+
+    Parameters
+    ----------
+    way : type of Transaction
+        How nodes are replaced in the store.
+    lease : Lease
+    store : Store
+    path : str
+        Path of the node, for messages.
+    until : float, optional
+        Until when to wait for a living holder, on the clock of :func:`time.monotonic`.
+
+    Returns
+    -------
+    resumes : bool
+        Whether the previous holder was cut off in a write of the same plan, whose values are there.
+    path : str or None
+        Path of the node whose swap was finished, if any was left.
+
+    Raises
+    ------
+    NodeExistsError
+        If a living writer holds the lease.
+    """
+    lease.reserve(path, until)
+    left, wanted = lease.displaced, lease.wanted
+    if left is None:
+        return False, None
+    try:
+        if left.state == SWAPPING:
+            done = _finish(way, store, lease.key, left)
+            if wanted.top:  # otherwise it is released at once: until then, others find what was left
+                lease.say(path, wanted.state, wanted.top)
+            return False, done
+        if left.top == wanted.top:
+            return is_top(left.top), None
+        if is_top(left.top):
+            if wanted.plan is not None and left.plan not in (None, wanted.plan):
+                _warn_of_another(path, store)
+            _remove_left(way, store, left.top)
+        return False, None
+    except BaseException:  # the lease keeps its content for the next writer
+        lease.leave()
+        raise
+
+
+def _finish(way: type[Transaction], store: Store, key: str, said: Holder) -> str | None:
+    """Finish the swap that a lease names; returns the path of the node if the new one is in its place."""
+    swap = listed_swap(store, said)
+    done = False
+    if swap is not None:
+        # expected only where the key follows from the path
+        if store.folder is not None and key != place_key(store, swap.path, ""):
+            raise StoreError(
+                f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but the "
+                f"lease '{key}' names it; remove both keys"
+            )
+        done = way.finish(store, format_of(store, swap), said.top, swap)
+        there = find_format(store, swap.path)
+        if there is not None:
+            finish_above(store, there, swap.path, nodes_at(store, there, swap.path))
+    _remove_left(way, store, said.top)
+    return swap.path if swap is not None and done else None
+
+
+def _remove_left(way: type[Transaction], store: Store, top: str) -> None:
+    """Remove what another write has staged; a failure is only a warning, as leftovers block no writer."""
+    try:
+        way.remove(store, top)
+    except StoreError as error:
+        warnings.warn(
+            f"some of what a killed process left in {store} could not be removed: {error}", stacklevel=2
+        )
+
+
+def listed_swap(store: Store, found: Holder) -> Swap | None:
+    """What is left to do in the swap that a lease names."""
+    if found.state != SWAPPING:
+        return None
+    if not is_top(found.top):
+        raise StoreError(
+            f"nothing of {store} is removed: {printable(found.top)!r} is not a prefix of values that a write "
+            "staged; remove the lease if xzarr3 has not written it"
+        )
+    key = f"{found.top}{SWAP}"
+    value = store.get(key)
+    return None if value is None else Swap.parse(value, key)
+
+
+def format_of(store: Store, swap: Swap) -> Format:
+    """The format of the documents of a swap."""
+    there = (each for each in formats_in(store) if fits(each, swap.zarr_format))
+    return next(there, None) or parse_format(swap.zarr_format)
+
+
+def _warn_of_another(path: str, store: Store) -> None:
+    """Warn that a cut-off write of another plan is dropped at this place."""
+    warnings.warn(
+        f"a different write to '/{printable(path)}' in {store} was interrupted, so none of it is resumed: "
+        "its data or encoding differ, or dask has given its arrays other names, as it does for sources "
+        "that it cannot hash; what that write left is removed",
+        stacklevel=2,
+    )

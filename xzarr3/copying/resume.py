@@ -5,7 +5,7 @@ fill value are not stored, so they are copied again.
 
 A copy is identified by the place of the source, by the documents of source and target, and by the versions of
 the source's documents. See
-:mod:`xzarr3.commit.resume` for where an interrupted write leaves its values.
+:mod:`xzarr3.commit.replace` for where an interrupted write leaves its values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import SWAPPING, Holder, Lease, holder_at
-from xzarr3.commit.leftovers import is_top
+from xzarr3.commit.staged import is_top
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.errors import NodeExistsError
 from xzarr3.io.stored_units import stored_units

@@ -26,7 +26,7 @@ from xzarr3.commit.append import Append
 from xzarr3.commit.directory import StagedFolder
 from xzarr3.commit.lease import SWAPPING, holder_at
 from xzarr3.commit.places import Place
-from xzarr3.commit.recover import take
+from xzarr3.commit.recover import finish_swap
 from xzarr3.commit.replace import transaction, write
 from xzarr3.commit.transaction import NewNode, Transaction
 from xzarr3.copying.documents import translated
@@ -115,9 +115,7 @@ def drop_first(
 
 def _clean(place: Place) -> None:
     """Remove what a call that was killed has left beside the place."""
-    lease = place.lease(_PLAN)
-    take(lease, place.store, place.path)
-    lease.release()
+    finish_swap(place.store, place.lease().key, place.path)
 
 
 def _with_dimension(group: Group, nodes: dict[str, Source], dim: str) -> dict[str, Array]:

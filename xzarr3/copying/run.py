@@ -14,8 +14,7 @@ from typing import Any, cast
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
-from xzarr3.commit.replace import transaction, write
-from xzarr3.commit.resume import check_resumable
+from xzarr3.commit.replace import check_resumable, transaction, write
 from xzarr3.commit.transaction import NewNode
 from xzarr3.copying.plan import Encoding, Plan, Source, planned
 from xzarr3.copying.resume import CopyResumption, fingerprint

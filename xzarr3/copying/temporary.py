@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from xzarr3.arrays import Array
-from xzarr3.commit.copies import StagedKeys
-from xzarr3.commit.leftovers import now
-from xzarr3.commit.transaction import BEGUN
+from xzarr3.commit.keys import StagedKeys
+from xzarr3.commit.staged import BEGUN, now
 from xzarr3.copying.tiles import tiles_for
 from xzarr3.copying.values import ArrayCopy, Means, Tiling, element_bytes
 from xzarr3.errors import MetadataError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
-from xzarr3.commit.resume import check_resumable
+from xzarr3.commit.replace import check_resumable
 from xzarr3.dask.bars import check_shown
 from xzarr3.errors import ArgumentError, StoreOptionError, listed, one_of, short_traceback, some
 from xzarr3.formats import ZarrFormat, parse_format
