@@ -35,7 +35,9 @@ def _masked(dtype: str = "int32", shape: tuple[int, ...] = (7, 5), seed: int = 0
     rng = np.random.default_rng(seed)
     native = parse_dtype(dtype).in_native_order().to_native_dtype()
     size = int(np.prod(shape))
-    if native.kind == "U":
+    if native.kind == "M":
+        data = rng.integers(0, 2**31, size).astype(native)
+    elif native.kind == "U":
         data = np.array([f"{number % 99}" for number in range(size)], native)
     else:
         data = rng.integers(0, 7 if dtype == "int4" else 256, size * native.itemsize, "u1")[
@@ -220,14 +222,18 @@ def test_other_codecs_and_formats_are_refused(options: dict[str, Any]) -> None:
 OPTIONAL = xzarr3.codecs.OptionalCodec(["packbits"], ["bytes"])
 
 
-@pytest.mark.parametrize(
-    "values", [[1.5, 2], [2**31, 0], np.array([np.nan, 1.0]), np.array(["a", None], object)], ids=str
-)
+@pytest.mark.parametrize("values", [[1.5, 2], [2**31, 0], np.array([np.inf, 1.0]), ["a", None]], ids=str)
 def test_what_the_inner_type_cannot_hold_is_refused(values: Any) -> None:
     with pytest.raises(DataTypeValidationError):
         xzarr3.array(values, dtype=INT)
-    with pytest.raises(DataTypeValidationError):
-        xzarr3.array(["a", float("nan")], dtype=TEXT)
+
+
+def test_nan_is_no_value_but_of_floating_numbers() -> None:
+    assert xzarr3.array(np.array([1, np.nan]), dtype=INT)[...].tolist() == [1, None]
+    assert xzarr3.array(["", float("nan"), None], dtype=TEXT)[...].tolist() == ["", None, None]
+    found = xzarr3.array([1.5, np.nan, None], dtype=Optional(parse_dtype("float64")))[...]
+    assert np.ma.getmaskarray(found).tolist() == [False, False, True]
+    assert np.isnan(found[1])
 
 
 def test_no_mask_is_dropped_in_silence(tmp_path: Path) -> None:
@@ -311,10 +317,28 @@ def test_xarray_sees_marks(chunks: Any, tmp_path: Path) -> None:
         found["large"].load()
 
 
-def test_xarray_appends_values_to_optional_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("inner", "chunks"),
+    [("int32", None), ("int32", {}), ("float32", {}), ("bool", None), ("datetime64[s]", None)],
+)  # xarray loads objects, as truth values with NaN are, from dask with a warning.
+def test_xarray_appends_beside_optional_ones(inner: str, chunks: Any, tmp_path: Path) -> None:
+    """What has no value is NaN or NaT here and no value there, and values that do not grow stay."""
     group = xzarr3.open_group(tmp_path, mode="w")
-    group.create_array("v", data=[1, None, 3], dtype=INT, chunks=2, dimension_names=("x",))
-    xzarr3.to_zarr(xr.Dataset({"v": ("x", [4.0, 5.0])}), tmp_path, append_dim="x")
-    with pytest.raises(DataTypeValidationError, match="nan"):
-        xzarr3.to_zarr(xr.Dataset({"v": ("x", [np.nan])}), tmp_path, append_dim="x")
-    assert xzarr3.open_array(tmp_path, "v")[...].tolist() == [1, None, 3, 4, 5]
+    held = _masked(inner, (4, 3))
+    dtype = Optional(parse_dtype(inner))
+    group.create_array("v", data=held, dtype=dtype, chunks=(3, 2), dimension_names=("t", "x"))
+    group.create_array("still", data=held[0], dtype=dtype, chunks=2, dimension_names=("x",))
+    given = xr.open_dataset(tmp_path, engine="xzarr3", chunks=chunks)
+    xzarr3.to_zarr(given, tmp_path, append_dim="t")
+    stored = xzarr3.open_group(tmp_path)
+    np.testing.assert_array_equal(stored["still"][...].tolist(), held[0].tolist())
+    found = xr.open_dataset(tmp_path, engine="xzarr3", chunks=chunks)
+    for part in (slice(0, 4), slice(4, 8)):
+        assert repr(found.v[part].values) == repr(given.v.values)
+    if inner == "int32":
+        np.testing.assert_array_equal(np.ma.getmaskarray(stored["v"][4:]), held.mask)
+        np.testing.assert_array_equal(stored["v"][4:].compressed(), held.compressed())
+    other = given.assign(still=given.still.isnull().astype(given.still.dtype))
+    with pytest.raises(ValueError, match="'still'"):
+        xzarr3.to_zarr(other, tmp_path, append_dim="t")
+    assert xzarr3.open_array(tmp_path, "v").shape == (8, 3)

@@ -91,7 +91,7 @@ class Source:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Source, (
-            self.read, self.source, self.dtype, self.view, self.prefix, self._name, self.is_masked,
+            self.read, self.source, self.dtype, self.view, self.prefix, self.name, self.is_masked,
         )  # fmt: skip
 
     @cached_property

@@ -183,23 +183,32 @@ class Optional(ZDType):
     def cast_array(self, values: Any) -> AnyArray:
         if isinstance(values, np.ndarray) and values.dtype == self._dtype:
             return np.asarray(values)
-        absent = np.ma.getmask(values)
-        if absent is np.ma.nomask:
-            given = unmasked(
-                values, self, object if self.is_variable and not hasattr(values, "dtype") else None
-            )
-            if given.dtype.kind not in "OT":
-                return self.joined(np.ones(given.shape, bool), self.inner.cast_array(given).reshape(-1))
-            given = given.astype(object)
-            absent = np.fromiter(map(is_absent, given.flat), bool, given.size).reshape(given.shape)
-        else:
-            given = np.ma.getdata(values)
+        given, absent = self._given(values)
         present = given[~absent]
         if not present.size:
             present = np.empty(0, self.inner._dtype)
         elif given.dtype.kind == "O" and not self.is_variable:
             present = np.array(present.tolist())
         return self.joined(~absent, self.inner.cast_array(present))
+
+    def _given(self, values: Any) -> tuple[AnyArray, AnyArray]:
+        """An array of what a user gives, and the mask of what has no value.
+
+        NaN is a value of floating numbers, and says of all other types that there is no value.
+        """
+        mask = np.ma.getmask(values)
+        if mask is not np.ma.nomask:
+            return np.ma.getdata(values), mask
+        is_list = self.is_variable and not hasattr(values, "dtype")
+        given = unmasked(values, self, object if is_list else None)
+        holds_nan = self.inner._dtype.kind in "fc"
+        if given.dtype.kind == "f" and not holds_nan:
+            return given, np.isnan(given)
+        if given.dtype.kind not in "OT":
+            return given, np.zeros(given.shape, bool)
+        given = given.astype(object)
+        absent = (is_absent(each) or (not holds_nan and each != each) for each in given.flat)
+        return given, np.fromiter(absent, bool, given.size).reshape(given.shape)
 
     def presented(self, elements: AnyArray) -> AnyArray:
         """Elements as users see them: a masked array of the values, or text with None among it."""

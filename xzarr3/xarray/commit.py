@@ -308,9 +308,8 @@ class Commit:
         for name, meta in zip(names, nodes_now(self.store, self.format, names, before), strict=True):
             if meta is not None:
                 held[name[len(node_prefix(self.path)) :]] = self.format.hold(meta, name)
-        ordered = dict.fromkeys(
-            [*depth_first(held), *held]
-        )  # Copies of nodes without a group above stay, too.
+        # Copies of nodes without a group above stay, too.
+        ordered = dict.fromkeys([*depth_first(held), *held])
         return replace(changed, consolidated={relative: held[relative] for relative in ordered})
 
     def _has_copies(self, root: Before | None) -> bool:

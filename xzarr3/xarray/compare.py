@@ -45,6 +45,7 @@ from xzarr3.stores import Store
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import (
     check_appended,
+    comparable,
     differing,
     first_of,
     is_index,
@@ -420,8 +421,8 @@ def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -
     def difference(change: Change) -> Change | str | None:
         if not change.compared or is_lazy(change.data):
             return change
-        array, region, given = change.array, change.region, np.asarray(change.data)
-        stored = array.get(region)
+        array, region = change.array, change.region
+        given, stored = (comparable(array, each) for each in (np.asarray(change.data), array.get(region)))
         differs = differing(array, region, given, stored)
         if not differs.any():
             return None
@@ -450,7 +451,8 @@ def _check_labels(dim: str, changes: Iterable[Change]) -> None:
         array, labels = change.array, change.data
         if array.basename == dim and is_index(array) and change.metadata.shape != array.shape:
             if not change.rewritten:
-                labels = np.concatenate([array.get(), np.asarray(labels)])
+                both = array.get(), np.asarray(labels)
+                labels = np.concatenate([comparable(array, each) for each in both])
             after = Array(array.store, array.path, change.metadata, format=array.format)
             check_appended(after, np.asarray(labels), array.shape[0])
 

@@ -19,6 +19,7 @@ from xzarr3.errors import ArgumentError, listed
 from xzarr3.formats import documents
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import MemoryStore
+from xzarr3.xarray.absent import marked
 from xzarr3.xarray.exact import told
 from xzarr3.xarray.variables import as_variable
 
@@ -36,8 +37,8 @@ class Compared(Array):
         ValueError
             If they differ.
         """
-        stored = self.read_selected(selection, threads=options.get("threads"))
-        given = self.fitted(values, stored.shape)
+        stored = comparable(self, self.read_selected(selection, threads=options.get("threads")))
+        given = comparable(self, self.fitted(values, stored.shape))
         region = tuple(slice(each.start, each.start + each.count) for each in selection)
         differs = differing(self, region, given, stored)
         if differs.any():
@@ -58,8 +59,14 @@ def differing(array: Array, region: Sequence[slice], given: AnyArray, stored: An
             memory.set(key, documents.encode(document, array.path))
         copy = Array(memory, array.path, array.metadata, format=array.format)
         copy.set(tuple(region), given)
-        differs &= unequal(copy.get(tuple(region)), stored)
+        differs &= unequal(comparable(array, copy.get(tuple(region))), stored)
     return differs
+
+
+def comparable(array: Array, values: AnyArray) -> AnyArray:
+    """Values of an array, those of optional elements as xarray shows them."""
+    shows = marked(array)
+    return values if shows is None else shows(array.zdtype.presented(array.zdtype.cast_array(values)))
 
 
 def unequal(one: AnyArray, other: AnyArray) -> AnyArray:
