@@ -313,7 +313,7 @@ DATASETS: dict[str, Mistake] = {
         Argument, "mode='w'", "leave mode out", "region",
     ),
     "append of text": (
-        lambda t: written(t, t.more.assign(t2m=("time", ["a", "b"])), append_dim="time"),
+        lambda t: written(t, t.more.assign(t2m=t.more.t2m.astype(str)), append_dim="time"),
         Argument, "Mismatched dtypes", ".astype()", "region",
     ),
     "labels of a region": (
@@ -394,7 +394,7 @@ DATASETS: dict[str, Mistake] = {
     ),
     "chunks of an encoding": (
         lambda t: encoded(t, {"t2m": {"chunks": (1, 6)}}),
-        Argument, "2 lengths", "('time', 'lat', 'lon')", "None",
+        Document, "'/t2m', field 'chunks'", "3 dimensions; found (1, 6)", "None",
     ),
     "shards of an encoding": (
         lambda t: encoded(t, {"t2m": {"chunks": (5, 3, 3), "shards": (12, 6, 8)}}),

@@ -345,7 +345,7 @@ UNKNOWN: list[tuple[str, str, str, list[Any]]] = [
     ("data_type", "data_type", "'numpy.datetime64'", ["datetime64"]),
     ("data_type", "data_type", "'int8'", [codec("urn:example:datetime", {"unit": "ns"})]),
     ("data_type", "data_type", "'int16'", [codec("int16", {"x": 1})]),
-    ("data_type", "data_type", "and 33 more", ["r7"]),
+    ("data_type", "data_type", "and 34 more", ["r7"]),
     ("data_type", "data_type.x", "'name'", [{"name": "int16", "x": {"must_understand": True}}]),
     ("chunk_grid", "chunk_grid.name", "'regular'", [codec("hexagonal", {}), "rectangular"]),
     ("chunk_grid", "chunk_grid.configuration.origin", "chunk_shape", [grid([2, 3], origin=[0, 0])]),

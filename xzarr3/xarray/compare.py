@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from xarray import Dataset, Variable
 
-from xzarr3.api import find_group
+from xzarr3.api import find_group, open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.recover import format_swapped
 from xzarr3.dask.done import WrittenArray
@@ -324,10 +324,11 @@ def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
             f"zarr_format={zarr_format!r} was passed; accepted: {other.zarr_format!r} or None"
         )
     if asked.mode == "r+" or asked.region is not None:
-        raise NodeNotFoundError(
-            f"no group at '/{path}' in {store}, of which values could be set; write it first; "
-            "to_zarr(..., compute=False) makes a dataset of which regions can be written"
-        )
+        try:  # Its error says what is there instead.
+            return open_group(store, path, zarr_format=zarr_format, use_consolidated=consolidated)
+        except NodeNotFoundError as error:
+            error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
+            raise
     return None
 
 

@@ -272,8 +272,8 @@ def _advice_on_sizes(
 ) -> str:
     """What to do about lengths that do not fit; ``along`` are the dimensions of the region among them."""
     for dim in along:
-        start = slices[dim].start
-        if start is None:
+        start = slices[dim].start or 0
+        if slices[dim] == slice(None):
             return (
                 f"add the coordinate {dim!r} to find the region with, or pass region={{{dim!r}: slice(...)}}"
             )
