@@ -319,7 +319,7 @@ def test_xarray_sees_marks(chunks: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("inner", "chunks"),
-    [("int32", None), ("int32", {}), ("float32", {}), ("bool", None), ("datetime64[s]", None)],
+    [("int32", None), ("int32", {}), ("float32", {}), ("bool", None)],
 )  # xarray loads objects, as truth values with NaN are, from dask with a warning.
 def test_xarray_appends_beside_optional_ones(inner: str, chunks: Any, tmp_path: Path) -> None:
     """What has no value is NaN or NaT here and no value there, and values that do not grow stay."""
