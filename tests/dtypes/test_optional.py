@@ -129,7 +129,7 @@ def _chunk(mask: int, *values: int) -> bytes:
     return (1).to_bytes(8, "little") + len(values).to_bytes(8, "little") + bytes([mask, *values])
 
 
-def test_documents_and_chunks_as_zarrs_writes_them() -> None:
+def test_a_document_of_zarrs_and_chunks_after_the_specification() -> None:
     """Two lengths, the mask from its lowest bit, and the values that are there."""
     held = {
         "zarr.json": json.dumps(GOLDEN).encode(),
