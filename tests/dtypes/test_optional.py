@@ -228,6 +228,12 @@ def test_what_the_inner_type_cannot_hold_is_refused(values: Any) -> None:
         xzarr3.array(values, dtype=INT)
 
 
+def test_integers_beside_floating_numbers_keep_all_digits() -> None:
+    assert xzarr3.array([2**53 + 1, None, 3.0], dtype=Optional(parse_dtype("int64")))[...].tolist() == [
+        2**53 + 1, None, 3,
+    ]  # fmt: skip
+
+
 def test_nan_is_no_value_but_of_floating_numbers() -> None:
     assert xzarr3.array(np.array([1, np.nan]), dtype=INT)[...].tolist() == [1, None]
     assert xzarr3.array(["", float("nan"), None], dtype=TEXT)[...].tolist() == ["", None, None]

@@ -188,7 +188,8 @@ class Optional(ZDType):
         if not present.size:
             present = np.empty(0, self.inner._dtype)
         elif given.dtype.kind == "O" and not self.is_variable:
-            present = np.array(present.tolist())
+            # One by one: numpy would make floating numbers of integers beside them, and lose digits.
+            present = np.array([self.inner.cast_scalar(each) for each in present], self.inner._dtype)
         return self.joined(~absent, self.inner.cast_array(present))
 
     def _given(self, values: Any) -> tuple[AnyArray, AnyArray]:
