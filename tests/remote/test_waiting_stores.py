@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import threading
 import time
@@ -303,6 +304,17 @@ def test_selections_are_those_of_numpy(data: st.DataObject) -> None:
         array[selection] = new
         values[selection] = new
         np.testing.assert_array_equal(array[...], values)
+
+
+@pytest.mark.parametrize("request_bytes", [1, 16, 64])
+def test_every_box_of_a_plain_chunk_is_that_of_numpy(request_bytes: int) -> None:
+    """Among them are boxes that have as many bytes as the first of several ranges."""
+    store = FarStore(concurrency=2).with_traits(request_bytes=request_bytes)
+    values = np.arange(84, dtype="i2").reshape(2, 6, 7)
+    array = xzarr3.create_array(store, data=values, chunks=values.shape, compressors=None)
+    slices = [[slice(*ends) for ends in itertools.combinations(range(n + 1), 2)] for n in values.shape]
+    for box in itertools.product(*slices):
+        np.testing.assert_array_equal(array[box], values[box], err_msg=str(box))
 
 
 def test_blocks_of_dask_are_written_many_units_at_a_time() -> None:

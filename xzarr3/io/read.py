@@ -156,7 +156,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
 
     def _parts(self, chain: CodecChain, key: str, asked: list[Request], place: AnyArray) -> bool:
         """Read parts of a chunk whose stored bytes are its elements; returns whether the chunk is stored."""
-        start, length, (row, *others) = asked[0]
+        (start, length, (row, *others)), *further = asked
         value = self.engine.store.open(key, (start, length))
         if value is None:
             return False
@@ -169,7 +169,8 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
                 )
             is_box = row.layout is not None and row.layout.places is None
             # One range may hold just the elements of a contiguous place.
-            if is_box and not others and self._is_memory_of(chain, place, length):
+            is_only = not others and not further
+            if is_box and is_only and self._is_memory_of(chain, place, length):
                 count = value.read_into(start, _Place(place).memory)
                 if count != length:
                     raise _short(start, length, count)
