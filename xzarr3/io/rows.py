@@ -149,17 +149,19 @@ def _listed(parts: Sequence[AxisProjection], stride: int) -> Numbers:
 
 def _boxes_of(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Boxes | None:
     """The boxes of a selection in the array; None if they are so many that numpy places them faster."""
+    shard = plan.chain_of(plan.grid.largest).shard
+    most = _DENSE * plan.number * (1 if shard is None else shard.number)
     if not isinstance(plan.selection, Points):
         begins = [*map(_begins, plan.selection)]
         number = math.prod(map(len, begins))
-        if number > _DENSE * plan.number:
+        if number > most:
             return None
         along = [*map(_along, plan.selection, begins, view.strides)]
         start, extent, place = _product(along, 0, number)
         return Boxes(start, extent, place)
     points, others = plan.selection, _others(plan)
     number = len(points.indices[0])
-    if number > _DENSE * plan.number:
+    if number > most:
         return None
     start, extent = np.empty((2, number, len(others)), np.int64)
     indices = iter(points.indices)
