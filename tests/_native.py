@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from xzarr3.io import native
@@ -24,18 +25,25 @@ class Seen:
 @contextlib.contextmanager
 def watching() -> Iterator[Seen]:
     """Count the rows of all calls."""
-    found, original = Seen(), native.Call.do
+    found, do, write_again = Seen(), native.Call.do, native.Call.write_again
 
-    def counted(self: native.Call, name: str, job: list[int]) -> None:
-        original(self, name, job)
-        found.rows += len(self.status)
-        found.left += int(np.count_nonzero(np.isin(self.status, (native.LEFT, 3))))
+    def count(call: native.Call) -> None:
+        found.rows += len(call.status)
+        found.left += int(np.count_nonzero(np.isin(call.status, (native.LEFT, 3))))
 
-    native.Call.do = counted  # type: ignore[method-assign]
-    try:
+    def done(self: native.Call, name: str, job: list[int]) -> None:
+        do(self, name, job)
+        count(self)
+
+    def written(self: native.Call, packed: Any) -> int:
+        result = write_again(self, packed)
+        count(self)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native.Call, "do", done)
+        patch.setattr(native.Call, "write_again", written)
         yield found
-    finally:
-        native.Call.do = original  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 from _native import LITTLE, Seen, grids, interrupt, python_executor, watching
-from _processes import be_child
+from _processes import Process, processes, run_processes
 from _slow import slow_but
 from _unprivileged import run_child, run_unprivileged, unprivileged
 from hypothesis import given
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import InvalidKeyError, LocalStore, StoreError, StorePermissionError
+from xzarr3 import (
+    ChunkDecodeError,
+    InvalidKeyError,
+    LocalStore,
+    ReadOnlyError,
+    StoreError,
+    StorePermissionError,
+)
 from xzarr3.io import native, native_write
-from xzarr3.io.selection import basic_selection
 from xzarr3.stores import locks
 from xzarr3.stores.base import update
 from xzarr3.stores.local.names import LOCK
@@ -145,13 +150,15 @@ def test_files_are_those_of_the_python_executor(
         parts.append(data.draw(st.sampled_from((slice(None), slice(start, n), slice(0, start + 1)))))
     first = in_memory(data.draw, values)
     second = in_memory(data.draw, values[::-1])[tuple(parts)]
-    threads = data.draw(st.integers(1, 3))
+    threads, few = data.draw(st.integers(1, 3)), data.draw(st.sampled_from((1, native_write.FEW_PARTS)))
 
     def write(array: xzarr3.Array) -> None:
         array.set(..., first, threads=threads)
         array.set(tuple(parts), second, threads=threads)
 
-    both(tmp_path_factory.mktemp("write"), write, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_write, "FEW_PARTS", few)
+        both(tmp_path_factory.mktemp("write"), write, **options)
 
 
 @pytest.mark.parametrize("codecs", CODECS)
@@ -433,38 +440,150 @@ def test_a_killed_writer_leaves_old_or_new_chunks(tmp_path: Path, shards: Any) -
     options: dict[str, Any] = {"chunks": (32, 32), "shards": shards, "dtype": "int64", "compressors": None}
     array = xzarr3.create_array(tmp_path / "a", shape=(256, 256), **options)
     array[...] = 1
+
+    def write() -> None:
+        for value in range(2, 10**9):
+            array.set(..., value, threads=1)
+            Process.say()
+
     for _ in range(4):
-        reading, writing = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Other threads of the tests are idle now.
-            child = os.fork()
-        if child == 0:
-            be_child()
-            try:
-                for value in range(2, 10**9):
-                    array.set(..., value, threads=1)
-                    os.write(writing, b"x")
-            finally:
-                os._exit(1)
-        os.close(writing)
-        os.read(reading, 1)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(reading)
+        with processes(write) as (child,):
+            assert child.hear()
         found = array[...].reshape(8, 32, 8, 32).swapaxes(1, 2).reshape(64, -1)
         assert np.all(found == found[:, :1])
         assert found.min() >= 1
 
 
-@pytest.mark.parametrize(("region", "is_tried"), [(np.s_[1:3, :], False), (np.s_[1:4, 2:6], True)])
-def test_native_write_is_not_tried_if_no_unit_is_whole(
-    region: tuple[slice, ...], is_tried: bool, tmp_path: Path
+# Parts of chunks
+
+FEW_AND_MANY = pytest.mark.parametrize("region", [np.s_[1:3, 5:12], np.s_[1:, 3:4]], ids=["few", "many"])
+
+
+@FEW_AND_MANY
+@pytest.mark.parametrize("codecs", slow_but([*CODECS], "none", "zstd-crc32c"))
+def test_parts_are_written_by_native_code(
+    tmp_path: Path, codecs: str, region: tuple[slice, ...], seen: Seen
 ) -> None:
-    array = xzarr3.create_array(tmp_path / "a", data=np.arange(48.0).reshape(6, 8), chunks=(2, 2))
-    engine, values = array.engine, np.zeros((6, 8))[region]
-    plan = engine.plan(basic_selection(region, array.shape))
-    made = native_write.NativeWrite.of(engine, plan, values, keep_empty=False)
-    assert (made is not None) == is_tried
+    values = np.arange(400, dtype="uint16").reshape(20, 20)
+
+    rows = []
+
+    def write(array: xzarr3.Array) -> None:
+        array.set(..., values, threads=1)
+        before = seen.rows
+        array.set(region, values[region] + 7, threads=1)
+        rows.append(seen.rows - before)
+
+    both(tmp_path, write, shape=(20, 20), chunks=(2, 5), dtype="uint16", compressors=CODECS[codecs])
+    with python_executor():
+        found = xzarr3.open_array(tmp_path / "native")[...]
+    values[region] += 7
+    assert np.array_equal(found, values)
+    assert ([number > 0 for number in rows], seen.left) == ([codecs not in BY_PYTHON, False], 0)
+
+
+@FEW_AND_MANY
+def test_parts_that_are_not_there_are_not_made(tmp_path: Path, region: tuple[slice, ...], seen: Seen) -> None:
+    def write(array: xzarr3.Array) -> None:
+        array.set(region, 0)
+        array[0, 0] = 1
+        array.set(region, 0)
+
+    files = both(tmp_path, write, shape=(20, 20), chunks=(2, 5), dtype="uint16")
+    assert [name for name in files if name.startswith("c")] == ["c", "c/0", "c/0/0"]
+    assert seen.rows > 0
+
+
+@FEW_AND_MANY
+def test_parts_that_leave_the_fill_value_erase_their_chunks(
+    tmp_path: Path, region: tuple[slice, ...], seen: Seen
+) -> None:
+    def write(array: xzarr3.Array) -> None:
+        array.set(region, 3)
+        array.set(region, 0)
+
+    files = both(tmp_path, write, shape=(20, 20), chunks=(2, 5), dtype="uint16")
+    assert [name for name, content in files.items() if content is not None] == ["zarr.json"]
+    assert seen.left > 0
+
+
+@FEW_AND_MANY
+@pytest.mark.parametrize("damage", [b"", b"x" * 20, b"x" * 10**6])
+def test_parts_of_damaged_chunks_are_refused(
+    tmp_path: Path, damage: bytes, region: tuple[slice, ...], seen: Seen
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=(20, 20), chunks=(2, 5), dtype="int64")
+    array[...] = 1
+    seen.rows = 0
+    for chunk in (tmp_path / "a" / "c").glob("*/*"):
+        chunk.write_bytes(damage)
+    before = contents(tmp_path / "a")
+    with pytest.raises(ChunkDecodeError):
+        array.set(region, 2)
+    assert contents(tmp_path / "a") == before
+    assert seen.rows > 0
+
+
+def test_parts_count_as_reads_and_writes_in_a_trace(tmp_path: Path, seen: Seen) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(40), chunks=4)
+    seen.rows = 0
+    with xzarr3.trace() as trace:
+        array[1:39] = 7
+    found = trace.arrays["/"]
+    assert (seen.rows, found["get"], found["put"]) == (8, 2, 10)
+    assert (array[0], array[39]) == (0, 39)
+
+
+def test_parts_of_a_store_that_is_read_only(tmp_path: Path) -> None:
+    xzarr3.create_array(tmp_path / "a", data=np.arange(40), chunks=4)
+    array = xzarr3.open_array(xzarr3.LocalStore(tmp_path / "a", read_only=True))
+    with pytest.raises(ReadOnlyError):
+        array[1:2] = 7
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_killed_writer_of_parts_leaves_old_or_new_chunks(tmp_path: Path, codec: str) -> None:
+    array = xzarr3.create_array(
+        tmp_path / "a", shape=(256, 64), chunks=(32, 32), dtype="int64", compressors=CODECS[codec]
+    )
+    array[...] = 1
+
+    def write() -> None:
+        for value in range(2, 10**9):
+            array.set((slice(None), slice(8, 24)), value, threads=1)
+            array.set((slice(40, 50), slice(40, 48)), value, threads=1)
+            Process.say()
+
+    for _ in range(4):
+        with processes(write) as (child,):
+            assert child.hear()
+        found = array[...]
+        many = found[:, 8:24].reshape(8, -1)
+        assert np.all(many == many[:, :1])
+        assert np.all(found[40:50, 40:48] == found[40, 40])
+        assert min(many.min(), found[40, 40]) >= 1
+        found[:, 8:24] = found[40:50, 40:48] = 1
+        assert np.all(found == 1)
+
+
+def test_parts_by_native_code_and_by_python_at_once(tmp_path: Path) -> None:
+    """Two processes change parts of the same chunks; the lock files of either way keep the other out."""
+    array = xzarr3.create_array(tmp_path / "a", shape=(20, 4), chunks=(2, 4), dtype="int32")
+    array[...] = 1
+
+    def python() -> None:
+        native.switch.is_on = False
+        for value in range(2, 150):
+            array[:, 1:2] = value
+            array[3, 1] = value
+
+    def code() -> None:
+        for value in range(2, 300):
+            array[:, 2:3] = -value
+            array[3, 2] = -value
+
+    run_processes(python, code)
+    assert array[...].tolist() == [[1, 149, -299, 1]] * 20
 
 
 # Locks

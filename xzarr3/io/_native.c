@@ -4,22 +4,23 @@
  * address of memory that the caller owns. Nothing else is kept between calls; descriptors, too, are the caller's.
  *
  * The contract of a row
- * - A row of a read is one chunk: a whole file, a part of an open file, or a part of bytes in memory. `offset`
- *   and `length` tell where its bytes are; `length` -1 is a chunk that is absent. The row has the boxes
- *   `begin[row]` to `begin[row + 1]`: `start` and `count` are elements of the chunk, `step` elements apart,
- *   and `place` is the byte of `out` at which the first of them belongs.
- * - A row of a write is one file: a chunk, or a shard of all its inner chunks. `count` elements of it lie in
- *   `source`, from byte `place` on; the others are the fill value.
- * - After the call the status of a row is DONE, ABSENT (a read: its boxes hold the fill value; a write: it
- *   holds only the fill value and no file is there), or LEFT. A row is LEFT if anything was not as expected: a
- *   codec failed, a size was wrong, the system reported an error. The place of a LEFT row may hold anything;
- *   Python does the row again, and raises what there is to raise. A write that is LEFT has changed nothing.
- * - The call returns after the last row, or `until` milliseconds after it began.
- *   Rows that no thread began then keep their status; a call with the same `*next` goes on with them.
+ * - A row of a read is one chunk: a whole file, a part of an open file, or a part of bytes in memory. `offset` and
+ *   `length` tell where its bytes are; `length` -1 is a chunk that is absent. The row has the boxes `begin[row]` to
+ *   `begin[row + 1]`: `start` and `count` are elements of the chunk, `step` elements apart, and `place` is the byte of
+ *   `out` at which the first of them belongs.
+ * - A row of a write is one file: a chunk, or a shard of all its inner chunks. `count` elements of it lie in `source`,
+ *   from byte `place` on; the others are the fill value. If `start` is not negative, they are a part of a chunk that
+ *   begins there, and the others are those that are stored when the row has the lock of the file.
+ * - After the call the status of a row is DONE, ABSENT (a read: its boxes hold the fill value; a write: it holds only
+ *   the fill value and no file is there), or LEFT. A row is LEFT if anything was not as expected: a codec failed, a
+ *   size was wrong, the system reported an error. The place of a LEFT row may hold anything; Python does the row again,
+ *   and raises what there is to raise. A write that is LEFT has changed nothing.
+ * - The call returns after the last row, or `until` milliseconds after it began. Rows that no thread began then keep
+ *   their status; a call with the same `*next` goes on with them.
  *
  * What the caller promises: boxes lie inside their chunk and their places inside `out`; `ndim` is at most
- * MOST_DIMENSIONS; `scratch` has `scratch_size` bytes for each thread, as `rows_scratch` counts them. What
- * comes from files is never trusted: every length is checked before it is used.
+ * MOST_DIMENSIONS; `scratch` has `scratch_size` bytes for each thread, as `xzarr3_scratch` counts them. What comes from
+ * files is never trusted: every length is checked before it is used.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,8 +42,7 @@
 #endif
 
 typedef int64_t i64;
-
-enum { CONTRACT = 3, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
+enum { CONTRACT = 4, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
 enum { LEFT = 0, DONE = 1, ABSENT = 2, FAILED = -1, NONE = -2 };
 enum { ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE };
 enum { READS, BYTES_READ, READ_TIME, CHUNKS, BYTES, TIME, COUNTS };
@@ -121,7 +121,8 @@ typedef struct {
     i64 prefix_size, separator, coordinates;
     const i64 *coords;
     i64 late; /* Whether only the closing of a file tells that the disk is full. */
-    const i64 *count, *place;
+    const i64 *start, *count, *place;
+    const Chunk *stored; /* How a chunk is read of which only a part is given. */
     const char *source;
     const i64 *strides;
     const char *fill;
@@ -165,26 +166,19 @@ static i64 outer_dimensions(i64 ndim, const i64 *count, const i64 *to, const i64
     return ndim;
 }
 
-#define COPY_EACH(type)                                                                                      \
-    for (i64 at = 0; at < n; at++, to += a, from += b) memcpy(to, from, sizeof(type));                       \
-    return
+#define COPY_EACH(size) for (i64 at = 0; at < n; at++, to += a, from += b) memcpy(to, from, (size_t)(size))
 
 static void copy_line(char *to, i64 a, const char *from, i64 b, i64 n, i64 block) {
-    switch (block) { /* Sizes that the compiler knows take no call. */
-    case 1: COPY_EACH(uint8_t);
-    case 2: COPY_EACH(uint16_t);
-    case 4: COPY_EACH(uint32_t);
-    case 8: COPY_EACH(uint64_t);
-    default:
-        for (i64 at = 0; at < n; at++, to += a, from += b) memcpy(to, from, (size_t)block);
-    }
+    if (block == 1) COPY_EACH(1); /* Sizes that the compiler knows take no call. */
+    else if (block == 2) COPY_EACH(2);
+    else if (block == 4) COPY_EACH(4);
+    else if (block == 8) COPY_EACH(8);
+    else COPY_EACH(block);
 }
 
 static void copy_outer(char *to, const i64 *a, const char *from, const i64 *b, const i64 *count, i64 ndim, i64 block) {
-    if (ndim == 0)
-        memcpy(to, from, (size_t)block);
-    else if (ndim == 1)
-        copy_line(to, a[0], from, b[0], count[0], block);
+    if (ndim == 0) memcpy(to, from, (size_t)block);
+    else if (ndim == 1) copy_line(to, a[0], from, b[0], count[0], block);
     else
         for (i64 at = 0; at < count[0]; at++)
             copy_outer(to + at * a[0], a + 1, from + at * b[0], b + 1, count + 1, ndim - 1, block);
@@ -212,26 +206,20 @@ static void fill_outer(char *to, const i64 *a, const i64 *count, i64 ndim, i64 b
 }
 
 static int is_box_of(const char *from, const i64 *a, const i64 *count, i64 ndim, i64 block, const char *fill, i64 itemsize) {
-    if (ndim == 0)
-        return !memcmp(from, fill, (size_t)itemsize) &&
-               !memcmp(from, from + itemsize, (size_t)(block - itemsize));
+    if (ndim == 0) return !memcmp(from, fill, (size_t)itemsize) && !memcmp(from, from + itemsize, (size_t)(block - itemsize));
     for (i64 at = 0; at < count[0]; at++)
         if (!is_box_of(from + at * a[0], a + 1, count + 1, ndim - 1, block, fill, itemsize)) return 0;
     return 1;
 }
 
-#define REVERSE_EACH(type, swap)                                                                             \
-    for (i64 at = 0; at + width <= size; at += width) {                                                      \
-        type value;                                                                                          \
-        memcpy(&value, bytes + at, sizeof value);                                                            \
-        value = swap(value);                                                                                 \
-        memcpy(bytes + at, &value, sizeof value);                                                            \
-    }
+#define REVERSE_EACH(type, swap)                                                                                       \
+    for (type value; size >= width; size -= width, bytes += width)                                                     \
+        memcpy(&value, bytes, sizeof value), value = swap(value), memcpy(bytes, &value, sizeof value)
 
 static void reverse_bytes(char *bytes, i64 size, i64 width) {
-    if (width == 2) REVERSE_EACH(uint16_t, __builtin_bswap16)
-    if (width == 4) REVERSE_EACH(uint32_t, __builtin_bswap32)
-    if (width == 8) REVERSE_EACH(uint64_t, __builtin_bswap64)
+    if (width == 2) REVERSE_EACH(uint16_t, __builtin_bswap16);
+    if (width == 4) REVERSE_EACH(uint32_t, __builtin_bswap32);
+    if (width == 8) REVERSE_EACH(uint64_t, __builtin_bswap64);
 }
 
 /* Turns stored elements into those in memory. */
@@ -269,10 +257,8 @@ static i64 gzip_decode(Thread *thread, const char *source, i64 size, char *targe
     uint32_t left = (uint32_t)size - 18, room = (uint32_t)most, count;
     char *state = thread->state; /* The first fields of ISA-L's `inflate_state`. */
     memset(state, 0, (size_t)INFLATE_STATE);
-    memcpy(state, &target, 8);
-    memcpy(state + 8, &room, 4);
-    memcpy(state + 16, &input, 8);
-    memcpy(state + 32, &left, 4);
+    memcpy(state, &target, 8), memcpy(state + 8, &room, 4);
+    memcpy(state + 16, &input, 8), memcpy(state + 32, &left, 4);
     if (thread->work->libraries->inflate(state) != 0) return FAILED;
     count = load32(state + 12);
     if (count > most || count != load32(source + size - 4) || load32(state + 32)) return FAILED;
@@ -291,13 +277,10 @@ static i64 shuffle(const char *source, i64 size, char *target, i64 most, i64 wid
 }
 
 static i64 decode_one(Thread *thread, const Stage *stage, const char *source, i64 size, char *target, i64 most) {
-    switch (stage->kind) {
-    case ZSTD: return zstd_decode(thread, source, size, target, most);
-    case BLOSC: return blosc_decode(thread, source, size, target, most);
-    case GZIP: return gzip_decode(thread, source, size, target, most);
-    case SHUFFLE: return shuffle(source, size, target, most, stage->first, 1);
-    default: return FAILED;
-    }
+    if (stage->kind == ZSTD) return zstd_decode(thread, source, size, target, most);
+    if (stage->kind == BLOSC) return blosc_decode(thread, source, size, target, most);
+    if (stage->kind == GZIP) return gzip_decode(thread, source, size, target, most);
+    return stage->kind == SHUFFLE ? shuffle(source, size, target, most, stage->first, 1) : FAILED;
 }
 
 /* Undoes all codecs of a chunk. Returns its elements as they are stored: at `target`, unless no codec but
@@ -331,8 +314,8 @@ static i64 encode_one(Thread *thread, const Stage *stage, const char *source, i6
     size_t most = (size_t)stage->most;
     if (stage->kind == ZSTD) { /* Level and checksum; 100 and 201 are the numbers of these parameters. */
         if (!thread->contexts[1] && !(thread->contexts[1] = library->zstd_new_encoder())) return FAILED;
-        if ((i64)library->zstd_set(thread->contexts[1], 100, (int)stage->first) < 0) return FAILED;
-        if ((i64)library->zstd_set(thread->contexts[1], 201, (int)stage->second) < 0) return FAILED;
+        if ((i64)library->zstd_set(thread->contexts[1], 100, (int)stage->first) < 0 ||
+            (i64)library->zstd_set(thread->contexts[1], 201, (int)stage->second) < 0) return FAILED;
         return (i64)library->zstd_encode(thread->contexts[1], target, most, source, (size_t)size);
     }
     if (stage->kind == BLOSC) { /* Level, shuffle, size of elements, block size and name. */
@@ -388,16 +371,11 @@ static i64 read_at(Thread *thread, int file, char *to, i64 size, i64 at) {
 
 static int put_name(char *name, const char *prefix, i64 size, i64 separator, const i64 *coords, i64 number) {
     if (size + 21 * number + 1 > MOST_NAME) return 0;
+    const char between[2] = {(char)separator};
     memcpy(name, prefix, (size_t)size);
-    name += size;
-    for (i64 axis = 0; axis < number; axis++) {
-        char digits[20];
-        int length = 0;
-        if (axis) *name++ = (char)separator;
-        for (i64 left = coords[axis]; length == 0 || left; left /= 10) digits[length++] = (char)('0' + left % 10);
-        while (length) *name++ = digits[--length];
-    }
-    *name = 0;
+    name[size] = 0;
+    for (i64 axis = 0; axis < number; axis++)
+        size += sprintf(name + size, "%s%lld", axis ? between : "", (long long)coords[axis]);
     return 1;
 }
 
@@ -459,8 +437,7 @@ static void place_row(const Read *job, i64 row, const char *elements) {
 
 /* Decodes and places a row from its stored bytes, at `source`. */
 static int place_bytes(Thread *thread, i64 row, const char *source, i64 size) {
-    const Read *job = thread->job;
-    const Chunk *chunk = job->work.chunk;
+    const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
     i64 box = job->begin[row];
     int direct = box + 1 == job->begin[row + 1] && is_direct(job, box);
     char *target = direct ? job->out + job->place[box] : thread->elements;
@@ -508,8 +485,7 @@ static void span_of(const Read *job, i64 row, Span *span) {
 
 /* Reads ranges of a chunk whose stored bytes are its elements. */
 static int read_ranges(Thread *thread, int file, i64 base, i64 row, const Span *span) {
-    const Read *job = thread->job;
-    const Chunk *chunk = job->work.chunk;
+    const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
     i64 box = job->begin[row], ndim = chunk->ndim, at[MOST_DIMENSIONS] = {0}, block;
     const i64 *inside = job->count + box * ndim + span->split, *apart = span->apart + span->split;
     const i64 *strides = job->strides + span->split;
@@ -535,8 +511,7 @@ static int read_ranges(Thread *thread, int file, i64 base, i64 row, const Span *
 
 /* Reads a row from a file that holds its elements from byte `base` on. */
 static int read_plain(Thread *thread, int file, i64 base, i64 row) {
-    const Read *job = thread->job;
-    const Chunk *chunk = job->work.chunk;
+    const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
     i64 start = started(thread), before = thread->counts[READ_TIME], box = job->begin[row];
     int single = box + 1 == job->begin[row + 1], status = DONE;
     Span span;
@@ -557,8 +532,7 @@ static int read_plain(Thread *thread, int file, i64 base, i64 row) {
 
 /* Reads a row that is a whole file. */
 static int read_file(Thread *thread, i64 row) {
-    const Read *job = thread->job;
-    const Chunk *chunk = job->work.chunk;
+    const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
     i64 size = 0;
     int status, file = open_file(job, row, &size, &status);
     if (file < 0) return status;
@@ -572,8 +546,7 @@ static int read_file(Thread *thread, i64 row) {
 
 /* Reads the part of a file that is a row, and with it the next rows of its fetch. Returns how many. */
 static int read_parts(Thread *thread, i64 row, i64 end) {
-    const Read *job = thread->job;
-    const Chunk *chunk = job->work.chunk;
+    const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
     uint8_t *status = job->work.status;
     i64 size = job->length[row], at = job->offset[row];
     int file = (int)job->files[job->file[row]];
@@ -606,16 +579,15 @@ static int read_parts(Thread *thread, i64 row, i64 end) {
 
 /* Opens a file for the rows of a later call, and reads a part of it: the index of a shard. */
 static int open_and_read(Thread *thread, i64 row) {
-    const Read *job = thread->job;
-    const Chunk *chunk = job->work.chunk;
+    const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
     i64 size = 0, length = job->length[row], at = job->offset[row];
     int status, file = open_file(job, row, &size, &status);
     if (file < 0) return status;
     job->files[row] = file; /* The caller closes it. */
     at += at < 0 ? size : 0;
-    if (length > chunk->largest || at < 0 || at > size - length) return LEFT;
-    if (read_at(thread, file, thread->source, length, at) != length) return LEFT;
-    return place_bytes(thread, row, thread->source, length);
+    int whole = length <= chunk->largest && at >= 0 && at <= size - length &&
+                read_at(thread, file, thread->source, length, at) == length;
+    return whole ? place_bytes(thread, row, thread->source, length) : LEFT;
 }
 
 static int read_memory(Thread *thread, i64 row) {
@@ -634,12 +606,10 @@ static int read_row(void *state, i64 row, i64 end) {
     int done = 1;
     if (job->memory)
         *status = (uint8_t)read_memory(thread, row);
-    else if (!job->files)
-        *status = (uint8_t)read_file(thread, row);
-    else if (job->file)
+    else if (job->files && job->file)
         done = read_parts(thread, row, end);
     else
-        *status = (uint8_t)open_and_read(thread, row);
+        *status = (uint8_t)(job->files ? open_and_read(thread, row) : read_file(thread, row));
     if (*status == ABSENT && (job->file || !job->files)) fill_row(job, row);
     return done;
 }
@@ -693,6 +663,7 @@ typedef struct {
 
 /* Creates and locks the file that becomes the value, as xzarr3/stores/local/files.py does; removes it if nothing locks. */
 static int create(Thread *thread, const i64 *coords, Target *target) {
+    const Write *job = thread->job;
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     struct stat info, named;
     if ((target->folder = folder_of(thread, coords, target->name)) < 0) return 0;
@@ -700,16 +671,17 @@ static int create(Thread *thread, const i64 *coords, Target *target) {
     if ((target->file = openat(target->folder, target->lock, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) return 0;
     int error = fcntl(target->file, F_OFD_SETLK, &whole) == 0 ? 0 : errno;
     int mine = !error && fstat(target->file, &info) == 0 && info.st_nlink && !info.st_size;
-    if (mine && (!((const Write *)thread->job)->late || (fstatat(target->folder, target->lock, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-                                        named.st_ino == info.st_ino))) return 1;
+    if (mine && job->late) /* A network mount may still count the link of a file that another writer has removed. */
+        mine = fstatat(target->folder, target->lock, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_ino == info.st_ino;
+    if (mine) return 1;
     if (error == EINVAL || error == ENOLCK || error == ENOSYS || error == ENOTSUP) unlinkat(target->folder, target->lock, 0);
     close(target->file);
     return 0;
 }
 
 static int finish(const Write *job, Target *target, int complete) {
-    if (complete && job->late) complete = close(dup(target->file)) == 0;
-    complete = complete && renameat(target->folder, target->lock, target->folder, target->name) == 0;
+    complete = complete && (!job->late || close(dup(target->file)) == 0) &&
+               renameat(target->folder, target->lock, target->folder, target->name) == 0;
     if (!complete) unlinkat(target->folder, target->lock, 0);
     close(target->file); /* Only now others get the lock. */
     return complete ? DONE : LEFT;
@@ -723,14 +695,19 @@ static int write_nothing(const Write *job, const i64 *coords) {
     return fstatat((int)job->folder, name, &info, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT ? ABSENT : LEFT;
 }
 
+/* Whether elements of the caller are all the fill value. */
+static int is_empty(const Write *job, const char *source, const i64 *count) {
+    const Chunk *chunk = job->work.chunk;
+    i64 block, ndim = outer_dimensions(chunk->ndim, count, job->strides, job->strides, chunk->itemsize, &block);
+    return is_box_of(source, job->strides, count, ndim, block, job->fill, chunk->itemsize);
+}
+
 /* Encodes a chunk of which `count` elements are in the array, from `source` on. Puts the address of the result
  * into `found` and returns its size, NONE if the chunk is not stored, or FAILED. */
 static i64 encoded(Thread *thread, const char *source, const i64 *count, int outside, const char **found) {
-    const Write *job = thread->job;
-    const Chunk *chunk = job->work.chunk;
-    i64 ndim = chunk->ndim, block, outer = outer_dimensions(ndim, count, job->strides, job->strides, chunk->itemsize, &block);
-    if (!job->keep_empty && (outside || is_box_of(source, job->strides, count, outer, block, job->fill, chunk->itemsize)))
-        return NONE;
+    const Write *job = thread->job; const Chunk *chunk = job->work.chunk;
+    i64 ndim = chunk->ndim;
+    if (!job->keep_empty && (outside || is_empty(job, source, count))) return NONE;
     int part = outside, packed = !chunk->swap;
     for (i64 axis = 0; axis < ndim; axis++) {
         part |= count[axis] != chunk->shape[axis];
@@ -738,10 +715,7 @@ static i64 encoded(Thread *thread, const char *source, const i64 *count, int out
     }
     *found = source;
     if (part || !packed) {
-        if (part) {
-            memcpy(thread->elements, job->fill, (size_t)chunk->itemsize);
-            repeat(thread->elements, chunk->nbytes, chunk->itemsize);
-        }
+        if (part) fill_outer(thread->elements, 0, 0, 0, chunk->nbytes, job->fill, chunk->itemsize);
         if (!outside) copy_box(thread->elements, chunk->strides, source, job->strides, count, ndim, chunk->itemsize);
         if (chunk->swap) reverse_bytes(thread->elements, chunk->nbytes, chunk->swap);
         *found = thread->elements;
@@ -749,24 +723,55 @@ static i64 encoded(Thread *thread, const char *source, const i64 *count, int out
     return encode(thread, found);
 }
 
+/* Reads a chunk and puts a part of it in; the caller has its lock. Returns what `encoded` does. */
+static i64 merged(Thread *thread, i64 row, const Target *target, const char **found) {
+    const Write *job = thread->job; const Chunk *chunk = job->stored;
+    const i64 *start = job->start + row * chunk->ndim, *count = job->count + row * chunk->ndim;
+    char *elements = thread->elements, *to = elements;
+    Work work = job->work;
+    Thread reader = *thread;
+    struct stat info;
+    work.chunk = chunk, reader.work = &work;
+    int file = openat(target->folder, target->name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0 && errno != ENOENT) return FAILED;
+    if (file < 0) fill_outer(elements, 0, 0, 0, chunk->nbytes, job->fill, chunk->itemsize);
+    else {
+        int whole = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= chunk->largest &&
+                    read_at(&reader, file, thread->source, info.st_size, 0) == info.st_size;
+        close(file);
+        const char *old = whole ? decode(&reader, thread->source, info.st_size, elements) : 0;
+        if (!old) return FAILED;
+        if (old != elements) memcpy(elements, old, (size_t)chunk->nbytes);
+        settle(chunk, elements, chunk->nbytes);
+    }
+    for (i64 axis = 0; axis < chunk->ndim; axis++) to += start[axis] * chunk->strides[axis];
+    copy_box(to, chunk->strides, job->source + job->place[row], job->strides, count, chunk->ndim, chunk->itemsize);
+    if (!job->keep_empty && is_box_of(elements, 0, 0, 0, chunk->nbytes, job->fill, chunk->itemsize)) return NONE;
+    if (chunk->swap) reverse_bytes(elements, chunk->nbytes, chunk->swap);
+    *found = elements;
+    return encode(thread, found);
+}
+
 static int write_chunk(Thread *thread, i64 row) {
     const Write *job = thread->job;
-    const i64 *coords = job->coords + row * job->coordinates;
-    const char *found;
+    i64 ndim = job->work.chunk->ndim, size = 0;
+    const i64 *coords = job->coords + row * job->coordinates, *count = job->count + row * ndim;
+    const char *source = job->source + job->place[row], *found;
+    int part = ndim && job->start[row * ndim] >= 0;
     Target target;
-    i64 size = encoded(thread, job->source + job->place[row], job->count + row * job->work.chunk->ndim, 0, &found);
-    if (size == NONE) return write_nothing(job, coords);
+    if (part && !job->keep_empty && is_empty(job, source, count) && write_nothing(job, coords) == ABSENT) return ABSENT;
+    if (!part && (size = encoded(thread, source, count, 0, &found)) == NONE) return write_nothing(job, coords);
     if (size < 0 || !create(thread, coords, &target)) return LEFT;
+    if (part) size = merged(thread, row, &target, &found);
     i64 start = started(thread);
-    int status = finish(job, &target, write_all(target.file, found, size));
-    counted(thread, READS, size, start);
+    int status = finish(job, &target, size > 0 && write_all(target.file, found, size));
+    if (status == DONE) counted(thread, READS, size, start);
     return status;
 }
 
 /* Writes the inner chunks of a shard and its index, through AHEAD bytes of memory. */
 static int write_inner(Thread *thread, i64 row, int file, i64 *entries, i64 *total) {
-    const Write *job = thread->job;
-    const Chunk *chunk = job->work.chunk;
+    const Write *job = thread->job; const Chunk *chunk = job->work.chunk;
     i64 ndim = chunk->ndim, every = 1, filled = 0, count[MOST_DIMENSIONS];
     char *ahead = thread->source;
     for (i64 axis = 0; axis < ndim; axis++) every *= job->inner[axis];
@@ -808,14 +813,12 @@ static int write_inner(Thread *thread, i64 row, int file, i64 *entries, i64 *tot
 }
 
 static int write_shard(Thread *thread, i64 row) {
-    const Write *job = thread->job;
-    const Chunk *chunk = job->work.chunk;
+    const Write *job = thread->job; const Chunk *chunk = job->work.chunk;
     const i64 *coords = job->coords + row * job->coordinates, *count = job->count + row * chunk->ndim;
     const char *source = job->source + job->place[row];
     Target target;
-    i64 total = 0, block, ndim = outer_dimensions(chunk->ndim, count, job->strides, job->strides, chunk->itemsize, &block);
-    if (!job->keep_empty && is_box_of(source, job->strides, count, ndim, block, job->fill, chunk->itemsize))
-        return write_nothing(job, coords);
+    i64 total = 0;
+    if (!job->keep_empty && is_empty(job, source, count)) return write_nothing(job, coords);
     if (!create(thread, coords, &target)) return LEFT;
     i64 start = started(thread), before = thread->counts[TIME];
     int status = finish(job, &target, write_inner(thread, row, target.file, (i64 *)thread->state, &total));
@@ -860,10 +863,10 @@ i64 xzarr3_scratch(const Chunk *chunk, i64 extra) {
 }
 
 static void work_on(const Work *work, const void *job, int (*row)(void *, i64, i64)) {
+    const Chunk *chunk = work->chunk;
     Thread threads[MOST_THREADS];
     pthread_t others[MOST_THREADS];
     sigset_t every, before;
-    const Chunk *chunk = work->chunk;
     i64 number = work->threads < MOST_THREADS ? work->threads : MOST_THREADS, begun = 1, stored = chunk->largest + AHEAD;
     for (i64 at = 0; at < number; at++) {
         Thread *thread = threads + at;
@@ -890,10 +893,8 @@ void xzarr3_close(i64 *files, i64 number) {
 }
 
 void xzarr3_free(const Libraries *libraries, void **contexts, i64 threads) {
-    for (i64 at = 0; at < threads; at++) {
-        if (contexts[2 * at]) libraries->zstd_free_decoder(contexts[2 * at]);
-        if (contexts[2 * at + 1]) libraries->zstd_free_encoder(contexts[2 * at + 1]);
-    }
+    for (i64 at = 0; at < 2 * threads; at++)
+        if (contexts[at]) (at % 2 ? libraries->zstd_free_encoder : libraries->zstd_free_decoder)(contexts[at]);
 }
 
 i64 xzarr3_contract(void) { return CONTRACT; }

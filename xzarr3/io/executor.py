@@ -105,6 +105,11 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return self.meta.data_type.filled((), self.meta.fill_value)
 
     @cached_property
+    def fill_is_exact(self) -> bool:
+        """Whether elements are the fill value if, and only if, all their bits are."""
+        return self.meta.data_type.holds_only(self.fill, self.meta.fill_value)
+
+    @cached_property
     def price(self) -> Price:
         """The cost of requests and bytes at the store."""
         return Price.of(self.store, self.meta.chain)

@@ -50,7 +50,7 @@ MOST_DIMENSIONS = 32
 LARGEST = 2**28
 """Most bytes of a chunk, and of a shard that is written. A call ends only after the chunks that it has begun,
 so that larger ones would delay Ctrl-C."""
-_CONTRACT = 3  # Changes with `_native.c`, so that a library of another version is not used.
+_CONTRACT = 4  # Changes with `_native.c`, so that a library of another version is not used.
 _COUNTS = 6  # What a call counts: requests and chunks, each with bytes and nanoseconds.
 _MOST_THREADS = 64
 _SLICE = 100  # Milliseconds after which a call returns, so that Python hears signals.
@@ -219,17 +219,17 @@ def _layout(chain: CodecChain, *, encodes: bool) -> Layout | None:
     # Structs may have gaps, which say nothing about being equal to the fill value.
     if dtype.names if encodes else chain.settles and dtype.kind != "b":
         return None
-    stages, room = [], 0 if encodes else spec.nbytes
+    stages, room = [], spec.nbytes
     for codec, limit in reversed(chain.decompressors) if encodes else chain.decompressors:
         number, most = _number(codec), codec.max_encoded_size(limit) if encodes else limit
         if most > 2 * LARGEST:
             return None
         stage = [number, most, *_CODECS[number].parameters(codec)]
         stages.append(stage + [0] * (7 - len(stage)))
-        room = max(room, most)
+        room = max(room, most, limit)
     kept = tuple(np.array(each, np.int64) for each in (stages, spec.shape, strides))
     largest = max(chain.max_encoded_size, spec.nbytes) + _SLACK
-    room = room if encodes or len(stages) > 1 else 0
+    room = room if len(stages) > (0 if encodes else 1) else 0
     head = [len(spec.shape), dtype.itemsize, spec.nbytes, swap, dtype.kind == "b", largest, room, len(stages)]
     return Layout(np.array([*head, *map(at, kept)], np.int64), spec.nbytes, kept, not stages)
 
@@ -406,6 +406,12 @@ class Call:
         packed, function = self.packed(job), getattr(self._library, name)
         while self._next[0] < self._fetches and is_wanted():
             function(packed)
+
+    def write_again(self, packed: Any) -> int:
+        """Do the only row of a write that is packed once more; returns what became of it."""
+        self._next[0] = self.status[0] = 0
+        self._library.xzarr3_write(packed)
+        return int(self.status[0])
 
     def read(
         self,

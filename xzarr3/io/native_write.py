@@ -1,9 +1,16 @@
-"""Writes by native code: whole stored units of a local store, under the locks of Python's writers."""
+"""Writes by native code: units of a local store, under the locks of Python's writers.
+
+Of shards it writes those that are given whole. Of a chunk a part is enough: the rest is read under the lock.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
-from typing import TYPE_CHECKING, cast
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -29,29 +36,42 @@ from xzarr3.io.native import (
     writing,
 )
 from xzarr3.io.plan import ReadPlan
-from xzarr3.io.projection import Slices
+from xzarr3.io.projection import Inner, Slices
+from xzarr3.io.selection import DimSelection
 from xzarr3.io.shards import forget_index
 from xzarr3.parallel import is_wanted
 from xzarr3.stores.local.system import HAS_OFD, tells_late
-from xzarr3.stores.locks import free_key_locks
+from xzarr3.stores.locks import free_key_locks, key_lock
 from xzarr3.tracing.counters import process
 
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
     from xzarr3.stores.local.store import LocalStore
 
-FEW = 2
-"""Chunks. Python writes fewer of them before native code would have begun."""
+FEW, FEW_PARTS = 2, 8
+"""Chunks, and chunks of which none is given whole. Python writes fewer of them sooner."""
 _AT_ONCE = 1024  # Units whose locks are held together.
 _DIGITS = 21  # Most bytes of a coordinate and a separator.
 _LONG = 512  # Characters of a path, beyond which the store checks whether the system can reach it.
 _NOT_OURS = 3  # The status of a unit that Python writes.
+_SMALL = 2**20  # Bytes of a chunk; Python changes larger ones as fast.
 _CREATE = 30.0  # Microseconds to create and rename a file.
 _RATE = 1000  # Bytes that are encoded and written in a microsecond.
 
 
+class _Units(NamedTuple):
+    """Units to write."""
+
+    coords: Numbers
+    start: Numbers
+    """Where the given elements begin in each unit; -1 if all are given."""
+    extent: Numbers
+    place: Numbers
+    """The bytes at which the elements begin in the source."""
+
+
 class NativeWrite:
-    """A write by native code of the units that are given whole.
+    """A write by native code.
 
     Parameters
     ----------
@@ -74,27 +94,19 @@ class NativeWrite:
     @classmethod
     def of(cls, engine: Engine, plan: ReadPlan, source: AnyArray, *, keep_empty: bool) -> NativeWrite | None:
         """The write, or None if native code has nothing to do, or does not know how."""
-        store, chain, shard = engine.store, engine.meta.chain, engine.meta.chain.shard
-        spec = chain.spec
-        traits = store.traits
+        shard, spec = engine.meta.chain.shard, engine.meta.chain.spec
         if plan.number * (1 if shard is None else shard.number) < FEW:
-            return None
-        if loaded() is None or not HAS_OFD or not traits.plain_files or spec.nbytes > LARGEST:
-            return None
-        if traits.durable or traits.conditional != "processes":
             return None
         if type(plan.addressing) is not Slices or source.dtype != spec.dtype:
             return None
-        if not all(any(part.whole for part in along) for along in plan.parts):
-            return None  # No unit is given whole.
-        if process.wants_each or not engine.has_joined_keys:
+        is_whole = all(any(part.whole for part in along) for along in plan.parts)
+        if not is_whole and (plan.number < FEW_PARTS or not _takes_parts(plan)):
             return None
-        if len(store.folder or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
+        if not engine.has_joined_keys or not writes(engine):
             return None
-        if writing.of(chain if shard is None else shard.inner) is None or (shard and not _is_known(shard)):
+        if len(engine.store.folder or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
             return None
-        # The elements are compared with the fill value bit for bit.
-        if not spec.data_type.holds_only(engine.fill, spec.fill_value):
+        if shard is not None and not _is_known(shard):
             return None
         return cls(engine, plan, source, keep_empty=keep_empty)
 
@@ -119,27 +131,20 @@ class NativeWrite:
                 coord * length if isinstance(axis, Steps) else np.array([*map(axis.start, coord.tolist())])
             )
             whole &= given == np.minimum(length, size - first)
-        self._left.coords.update(map(tuple, batch.coords[~whole].tolist()))
+        start = np.where(whole[:, np.newaxis], -1, batch.boxes.start)
+        mine = whole if layout is None or not _takes_parts(self._plan) else np.ones_like(whole)
+        self._left.coords.update(map(tuple, batch.coords[~mine].tolist()))
         if layout is None:
             return
-        coords, count, place = batch.coords[whole], count[whole], batch.boxes.place[whole]
-        for at in range(0, len(coords), _AT_ONCE):
+        each = [part[mine] for part in (batch.coords, start, count, batch.boxes.place)]
+        for at in range(0, len(each[0]), _AT_ONCE):
             if not is_wanted():
                 break
-            part = slice(at, at + _AT_ONCE)
-            self._some(coords[part], count[part], place[part], chain, layout, threads)
+            self._some(_Units(*(part[at : at + _AT_ONCE] for part in each)), chain, layout, threads)
 
-    def _some(
-        self,
-        coords: Numbers,
-        count: Numbers,
-        place: Numbers,
-        chain: CodecChain,
-        layout: Layout,
-        threads: int,
-    ) -> None:
+    def _some(self, some: _Units, chain: CodecChain, layout: Layout, threads: int) -> None:
         """Write units under their locks, except those whose lock is held by another thread."""
-        engine, shard = self._engine, chain.shard
+        engine, shard, coords = self._engine, chain.shard, some.coords
         units = [*map(tuple, coords.tolist())]
         form = engine.key_prefix.replace("%", "%%") + engine.separator.join(["%d"] * coords.shape[1])
         keys = [form % unit for unit in units]  # `engine.key` takes three times as long.
@@ -157,7 +162,7 @@ class NativeWrite:
                     each = _CREATE + nbytes / _RATE
                     call = Call(layout, len(keys), threads, each, nbytes=nbytes, extra=extra)
                     call.status[~np.array(held)] = _NOT_OURS
-                    self._write(call, coords, count, place, shard, folder)
+                    self._write(call, some, chain, folder)
                 finally:
                     if shard is not None:  # The kept indexes are out of date now.
                         for key in keys:
@@ -185,25 +190,18 @@ class NativeWrite:
             for unit in coords.tolist()
         )
 
-    def _write(
-        self,
-        call: Call,
-        coords: Numbers,
-        count: Numbers,
-        place: Numbers,
-        shard: Shard | None,
-        folder: int,
-    ) -> None:
-        engine = self._engine
+    def _write(self, call: Call, some: _Units, chain: CodecChain, folder: int) -> None:
+        engine, shard, coords = self._engine, chain.shard, some.coords
+        stored = reading.of(chain if shard is None else shard.inner)
         strides = np.array(self._source.strides, np.int64)
         size = 0 if shard is None else shard.index_size
         inner = None if shard is None else np.array(shard.counts, np.int64)
         job = [
             *(folder, address(self._name), len(self._name), ord(engine.separator), coords.shape[1]),
-            *(coords.ctypes.data, int(tells_late(os.fstat(folder).st_dev))),
-            *(count.ctypes.data, place.ctypes.data, self._source.ctypes.data, strides.ctypes.data),
-            *(engine.fill.ctypes.data, int(self._keep_empty)),
-            *(0 if inner is None else inner.ctypes.data, size),
+            *(coords, int(tells_late(os.fstat(folder).st_dev))),
+            *(some.start, some.extent, some.place, 0 if stored is None else stored.numbers),
+            *(self._source, strides, engine.fill, int(self._keep_empty)),
+            *(0 if inner is None else inner, size),
             *(int(shard is not None and shard.index_start == 0), size % 16),
         ]
         try:
@@ -214,6 +212,118 @@ class NativeWrite:
         call.tell("put")
 
 
+def writes(engine: Engine) -> bool:
+    """Whether native code knows the store and the codecs of an array."""
+    chain, traits = engine.meta.chain, engine.store.traits
+    if loaded() is None or not HAS_OFD or not traits.plain_files or chain.spec.nbytes > LARGEST:
+        return False
+    if traits.durable or traits.conditional != "processes" or process.wants_each:
+        return False
+    if writing.of(chain if chain.shard is None else chain.shard.inner) is None:
+        return False
+    return engine.fill_is_exact  # The elements are compared with it bit for bit.
+
+
+class _Part:
+    """A part of one chunk, as native code changes it. A thread describes it once, as that takes long.
+
+    Parameters
+    ----------
+    chain : CodecChain
+    layout, stored : Layout
+        How native code encodes and decodes chunks.
+    fill : ndarray
+        The fill value.
+    """
+
+    def __init__(self, chain: CodecChain, layout: Layout, stored: Layout, fill: AnyArray) -> None:
+        ndim = len(chain.spec.shape)
+        self._kept = stored, fill
+        self._path = ctypes.create_string_buffer(_LONG + 1)
+        self._box = (ctypes.c_int64 * (3 * ndim + 1))()  # Start, count and strides; the place is 0.
+        start, count, strides, place = (ctypes.addressof(self._box) + 8 * ndim * at for at in range(4))
+        self._call = Call(layout, 1, 1, 1.0)
+        path = ctypes.addressof(self._path)  # It begins at the root, so no directory is needed.
+        job = [0, path, 0, 0, 0, 0, 0, start, count, place, stored.numbers, 0, strides, fill, 0, 0, 0, 0, 0]
+        self._packed = self._call.packed(job)
+        self._first = len(self._packed) - len(job)
+
+    def change(
+        self, path: bytes, inner: Sequence[slice], values: AnyArray, *, late: bool, keep_empty: bool
+    ) -> int:
+        """Put values into the chunk of a file; returns what became of it."""
+        packed, first = self._packed, self._first
+        self._path.value = path
+        self._box[:-1] = [*(each.start for each in inner), *values.shape, *values.strides]
+        packed[first + 2], packed[first + 6], packed[first + 11] = len(path), late, values.ctypes.data
+        packed[first + 14] = keep_empty
+        return self._call.write_again(packed)
+
+
+class _Parts(threading.local):
+    """The parts that a thread has described, by the codecs of the chunk."""
+
+    def __init__(self) -> None:
+        self.known: WeakKeyDictionary[CodecChain, _Part | None] = WeakKeyDictionary()
+
+    def of(self, chain: CodecChain, fill: AnyArray) -> _Part | None:
+        try:
+            return self.known[chain]
+        except KeyError:
+            found, layout, stored = None, writing.of(chain), reading.of(chain)
+            if chain.spec.shape and chain.spec.nbytes <= _SMALL and layout is not None and stored is not None:
+                found = _Part(chain, layout, stored, fill)
+            self.known[chain] = found
+            return found
+
+
+_parts = _Parts()
+
+
+class PartWrite:
+    """Changes parts of chunks, one after the other, in one thread.
+
+    Parameters
+    ----------
+    engine : Engine
+    keep_empty : bool
+        Whether to store chunks that hold only the fill value.
+    """
+
+    def __init__(self, engine: Engine, *, keep_empty: bool) -> None:
+        self._engine, self._keep_empty = engine, keep_empty
+        self._store = cast("LocalStore", engine.store)
+        self._has_written = False
+
+    @classmethod
+    def of(cls, engine: Engine, *, keep_empty: bool) -> PartWrite | None:
+        """The write, or None if native code does not know the store or the codecs."""
+        if engine.meta.chain.shard is not None or process.collectors or not writes(engine):
+            return None
+        return cls(engine, keep_empty=keep_empty)
+
+    def change(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
+        """Change a part of a chunk without losing changes by other writers; returns whether it was done."""
+        part = _parts.of(chain, self._engine.fill)
+        if part is None or values.dtype != chain.spec.dtype or values.ndim != len(inner):
+            return False
+        if not all(type(each) is slice and each.step in (None, 1) for each in inner):
+            return False
+        self._store.check_writable()
+        found = self._store.place(key)
+        if found is None or len(path := os.fsencode(found[0])) > _LONG:
+            return False
+        with key_lock(self._engine.store_identity, key):
+            done = part.change(path, inner, values, late=tells_late(found[1]), keep_empty=self._keep_empty)
+        self._has_written |= done == DONE
+        return done != LEFT
+
+    def end(self) -> None:
+        """Tell those who look at the time of the store."""
+        if self._has_written:
+            self._store.touch()
+
+
 def _is_known(shard: Shard) -> bool:
     """Whether native code writes the index: numbers in little endian, and a checksum at most."""
     first, *others = shard.index_chain.codecs
@@ -222,3 +332,12 @@ def _is_known(shard: Shard) -> bool:
     if others and type(others[0]) is not Crc32cCodec:
         return False
     return reading.of(shard.index_chain) is not None
+
+
+def _takes_parts(plan: ReadPlan) -> bool:
+    """Whether native code changes the parts of chunks that a plan gives."""
+    chain = plan.chain_of(plan.grid.largest)
+    selection = cast("tuple[DimSelection, ...]", plan.selection)
+    if chain.shard is not None or not selection or any(each.step != 1 for each in selection):
+        return False
+    return reading.of(chain) is not None and not process.collectors  # A trace counts reads and writes apart.

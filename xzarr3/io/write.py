@@ -30,6 +30,8 @@ from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
+    from xzarr3.io.native_write import PartWrite
+    from xzarr3.io.projection import ChunkProjection
 
 
 class UnitWriter(msgspec.Struct, frozen=True, eq=False):
@@ -54,20 +56,34 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
     @for_array(lambda writer: writer.engine)
     def run(self, batches: Iterable[Batch], source: AnyArray) -> int:
         """Write units until none are left, each with its part of ``source``; returns 0."""
-        for chain, units in batches:
-            for unit in units:
-                if not is_wanted():
-                    break
-                key = self.engine.key(unit.coords)
-                try:
-                    change = self._replace if all(unit.whole) and not self.fields else self.update
-                    change(chain, key, unit.inner, source[unit.outer])
-                except ChunkError as error:
-                    error.key, error.chunk = key, unit.coords
-                    raise
-                if chain.shard is not None:  # The kept index is out of date now.
-                    forget_index(chain.shard, self.engine.store_identity, key)
+        from xzarr3.io.native_write import PartWrite  # imports the libraries of the codecs
+
+        native = None if self.fields else PartWrite.of(self.engine, keep_empty=self.keep_empty)
+        try:
+            for chain, units in batches:
+                for unit in units:
+                    if not is_wanted():
+                        break
+                    key = self.engine.key(unit.coords)
+                    self._write(chain, key, unit, source[unit.outer], native)
+                    if chain.shard is not None:  # The kept index is out of date now.
+                        forget_index(chain.shard, self.engine.store_identity, key)
+        finally:
+            if native is not None:
+                native.end()
         return 0
+
+    def _write(
+        self, chain: CodecChain, key: str, unit: ChunkProjection, values: AnyArray, native: PartWrite | None
+    ) -> None:
+        is_part = not all(unit.whole) or bool(self.fields)
+        if is_part and native is not None and native.change(chain, key, unit.inner, values):
+            return
+        try:
+            (self.update if is_part else self._replace)(chain, key, unit.inner, values)
+        except ChunkError as error:
+            error.key, error.chunk = key, unit.coords
+            raise
 
     def _replace(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
         """Store a unit whose elements are all given, or erase it."""

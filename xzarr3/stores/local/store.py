@@ -333,6 +333,12 @@ class LocalStore(Store):
         self._known[above] = info.st_dev, info.st_ino
         return info.st_dev
 
+    def place(self, key: str) -> tuple[str, int] | None:
+        """The path of a key and its device; None if there is no directory for it."""
+        path = self._path(key)
+        device = self._enter(key, path, make=False)
+        return None if device is None else (path, device)
+
     def handle(self, key: str, *, make: bool) -> int | None:
         """A descriptor of the directory of a key, which the caller closes; None if it does not exist."""
         path = self._path(key)
