@@ -15,7 +15,7 @@ import pytest
 from _strategies import attempt
 
 import xzarr3
-from xzarr3 import ChunkDecodeError
+from xzarr3 import ChunkDecodeError, extensions
 from xzarr3.codecs import BytesBytesCodec, ChunkSpec, register_codec, registry
 from xzarr3.codecs.base import Codec
 from xzarr3.dtypes import parse_dtype
@@ -116,7 +116,7 @@ def registered(*codecs: type[Codec]) -> Iterator[None]:
     finally:
         for codec in codecs:
             del registry._registered[codec.name]
-        registry._parsed.clear()
+        extensions.forget()
 
 
 def check_array(values: Any, fill: Any, **options: Any) -> xzarr3.Array:

@@ -6,12 +6,18 @@ configuration: codecs, data types, chunk grids, chunk key encodings and storage 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean
 
+_Made = TypeVar("_Made")
+
+_made: dict[object, Any] = {}
+_MOST_MADE = 512
 EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
 
 
@@ -95,3 +101,34 @@ def unknown_fields(
                 advice=did_you_mean(name, [*known]),
             )
     return unknown
+
+
+# What documents are made into
+
+
+def json_key(data: JSON) -> object:
+    """A key for :func:`remembered` of JSON, or of an object that a user passes as JSON."""
+    try:
+        encoded = msgspec.json.encode(data)
+    except (TypeError, ValueError, ArithmeticError):  # for example half of a surrogate pair
+        return repr(data)
+    return encoded if b"null" not in encoded else repr(data)  # msgspec writes NaN as null, too
+
+
+def remembered(key: object, make: Callable[[], _Made]) -> _Made:
+    """The object that was made for ``key``, made now if there is none.
+
+    The arrays of a dataset mostly have the same codecs, and differ in little more than attributes.
+    """
+    made: _Made | None = _made.get(key)
+    if made is None:
+        made = make()
+        if len(_made) >= _MOST_MADE:
+            _made.clear()
+        _made[key] = made
+    return made
+
+
+def forget() -> None:
+    """Forget what was made, as an extension is registered, or is not any more."""
+    _made.clear()

@@ -35,7 +35,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError
+from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, extensions
 from xzarr3.codecs import (
     BloscCodec,
     BytesCodec,
@@ -46,7 +46,6 @@ from xzarr3.codecs import (
     ZstdCodec,
     codec_from_json,
     parse_codec,
-    registry,
 )
 from xzarr3.codecs.base import ChunkSpec
 from xzarr3.codecs.registry import codecs_from_json
@@ -715,8 +714,8 @@ def test_null_and_nan_are_two_configurations() -> None:
         with pytest.raises(MetadataError) as caught:
             codecs_from_json([{"name": "gzip", "configuration": {"level": value}}])
         assert repr(caught.value.found) == repr(value)
-    assert registry._key([None]) != registry._key([float("nan")])  # type: ignore[list-item]
-    assert registry._key([1]) != registry._key([1.0])
+    assert extensions.json_key([None]) != extensions.json_key([float("nan")])  # type: ignore[list-item]
+    assert extensions.json_key([1]) != extensions.json_key([1.0])
 
 
 @pytest.mark.parametrize("shards", [None, (4, 4)])
@@ -735,10 +734,10 @@ def test_a_codec_may_hand_on_what_it_is_given(shards: tuple[int, int] | None, tm
 
 def test_codecs_are_cached_after_any_number_of_lists() -> None:
     """A server that opens many datasets keeps the codecs of those that it opens now."""
-    lists = [[codec("gzip", level=1), codec("zstd", level=-at)] for at in range(3 * registry._MAX_PARSED)]
+    lists = [[codec("gzip", level=1), codec("zstd", level=-at)] for at in range(3 * extensions._MOST_MADE)]
     for each in lists:
         assert codecs_from_json(each) is codecs_from_json(each)
-    assert len(registry._parsed) <= registry._MAX_PARSED
+    assert len(extensions._made) <= extensions._MOST_MADE
 
 
 @pytest.mark.parametrize("values", [(1, 1.0, True), (0.0, -0.0, 0)])

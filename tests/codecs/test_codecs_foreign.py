@@ -20,7 +20,8 @@ from numcodecs.registry import codec_registry
 
 import xzarr3
 import xzarr3.versions
-from xzarr3.codecs import foreign, registry
+from xzarr3 import extensions
+from xzarr3.codecs import foreign
 from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError
 
 zarr = pytest.importorskip("zarr", minversion="3")
@@ -64,9 +65,9 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(numcodecs.registry, "codec_registry", codec_registry | {
         each.codec_id: each for each in (Reversed, Shaped)
     })  # fmt: skip
-    registry._parsed.clear()
+    extensions.forget()
     yield
-    registry._parsed.clear()
+    extensions.forget()
 
 
 VALUES = np.arange(63, dtype="i2").reshape(7, 9)

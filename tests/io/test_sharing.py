@@ -18,7 +18,7 @@ from _conformance import contents
 from _unprivileged import run_child
 
 import xzarr3
-from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store
+from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store, extensions
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
 from xzarr3.parallel import cores
@@ -45,7 +45,7 @@ def codec() -> Iterator[Callable[[type[BytesBytesCodec]], None]]:
     yield register
     for name in names:
         registry._registered.pop(name, None)
-    registry._parsed.clear()
+    extensions.forget()
 
 
 # Threads

@@ -7,17 +7,15 @@ installed packages. Names and objects that users pass are parsed in :mod:`xzarr3
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Any, cast
 
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.dtypes import Optional, ZDType
 from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean, foreign, located
-from xzarr3.extensions import parse_extension
+from xzarr3.extensions import forget, json_key, parse_extension, remembered
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -72,9 +70,6 @@ CLASSES = {place.partition(":")[2]: place for place in (*_CORE.values(), *NUMCOD
 """The place of each codec class, by the name of the class."""
 _GROUP = "xzarr3.codecs"
 _registered: dict[str, type[Codec]] = {}
-_parsed: dict[object, Any] = {}
-_MAX_PARSED = 512
-_Made = TypeVar("_Made")
 
 
 def register_codec(cls: type[Codec]) -> type[Codec]:
@@ -87,7 +82,7 @@ def register_codec(cls: type[Codec]) -> type[Codec]:
     'zstd'
     """
     _registered[cls.name] = cls
-    _parsed.clear()
+    forget()
     return cls
 
 
@@ -213,7 +208,7 @@ def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
     if not isinstance(data, list) or not data:
         raise MetadataError("not a list of codecs", field=field, found=data, accepted="an array, not empty")
     # Cached, because the arrays of a dataset mostly have the same codecs.
-    return remembered(_key(data), lambda: _in_places(_each_codec(data, field)))
+    return remembered(json_key(data), lambda: _in_places(_each_codec(data, field)))
 
 
 def _in_places(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
@@ -225,26 +220,6 @@ def _in_places(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
                 found[at] = codec.of_arrays()
                 break
     return tuple(found)
-
-
-def _key(data: JSON) -> object:
-    """A cache key for JSON, or for an object that a user passes as JSON."""
-    try:
-        encoded = msgspec.json.encode(data)
-    except (TypeError, ValueError, ArithmeticError):  # for example half of a surrogate pair
-        return repr(data)
-    return encoded if b"null" not in encoded else repr(data)  # msgspec writes NaN as null, too
-
-
-def remembered(key: object, make: Callable[[], _Made]) -> _Made:
-    """The cached object for ``key``, made now if there is none; registering a codec clears the cache."""
-    made: _Made | None = _parsed.get(key)
-    if made is None:
-        made = make()
-        if len(_parsed) >= _MAX_PARSED:
-            _parsed.clear()
-        _parsed[key] = made
-    return made
 
 
 def _each_codec(data: list[JSON], field: str) -> Iterator[Codec]:

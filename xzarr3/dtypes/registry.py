@@ -34,6 +34,7 @@ from xzarr3.errors import (
     listed,
     some,
 )
+from xzarr3.extensions import forget
 
 _REMEMBERED = 1024  # most cached matches
 
@@ -93,12 +94,14 @@ class DataTypeRegistry:
                 self._forget(earlier)
             self.contents[name] = cls
         self._found.clear()
+        forget()
         return cls
 
     def unregister(self, key: str) -> None:
         """Remove a data type and all its names."""
         self._forget(self.contents[key])
         self._found.clear()
+        forget()
 
     def _forget(self, cls: type[ZDType]) -> None:
         for name in [name for name, each in self.contents.items() if each is cls]:

@@ -17,7 +17,14 @@ from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, located
-from xzarr3.extensions import EXTENSION, is_optional, parse_extension, unknown_fields
+from xzarr3.extensions import (
+    EXTENSION,
+    is_optional,
+    json_key,
+    parse_extension,
+    remembered,
+    unknown_fields,
+)
 from xzarr3.fields import Meta, fields_of
 from xzarr3.formats.base import (
     Document,
@@ -70,6 +77,7 @@ class _Consolidated:
     must_understand: Literal[False] = False
 
 
+_LONG = 4096  # Bytes of a document of which no parsed form is kept.
 _ARRAY_FIELDS = frozenset(each.name for each in fields_of(_ArrayDocument))
 _GROUP_FIELDS = frozenset(each.name for each in fields_of(_GroupDocument))
 
@@ -122,6 +130,17 @@ def _extension(value: Any, field: str) -> tuple[str, dict[str, Any]]:
 
 
 def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
+    attributes = document.get("attributes", {})
+    if not isinstance(attributes, dict):
+        return _read_array(document)  # It raises.
+    rest = {name: value for name, value in document.items() if name != "attributes"}
+    key = json_key(rest)
+    if not isinstance(key, bytes) or len(key) > _LONG:
+        return _read_array(document)
+    return remembered(("array", key), lambda: _read_array(rest)).like(document, attributes)
+
+
+def _read_array(document: Mapping[str, Any]) -> ArrayMetadata:
     ignored = unknown_fields(document, _ARRAY_FIELDS, "fields marked '\"must_understand\": false'")
     typed = fields.document(_ArrayDocument, document)
     shape = tuple(typed.shape)

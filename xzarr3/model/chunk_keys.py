@@ -14,7 +14,7 @@ from typing import Self
 
 from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError, foreign, shorten
-from xzarr3.extensions import unknown_fields
+from xzarr3.extensions import forget, unknown_fields
 
 _SEPARATORS = {"default": "/", "v2": "."}
 _known: dict[str, type[ChunkKeyEncoding]] = {}
@@ -144,6 +144,7 @@ def register_chunk_key_encoding(cls: type[ChunkKeyEncoding]) -> type[ChunkKeyEnc
     (['c/000000', 'c/000001', 'zarr.json'], [1, 2, 3])
     """
     _known[cls.name] = cls
+    forget()
     return cls
 
 

@@ -75,6 +75,12 @@ class _Read:
         object.__setattr__(self, "origin", Origin(documents, {**vars(self), "origin": None}, ignored))
         return self
 
+    def like(self, documents: Any, attributes: Mapping[str, Any]) -> Self:
+        """The same metadata as other documents give them, which differ in attributes only."""
+        new = object.__new__(type(self))
+        vars(new).update(vars(self), attributes=attributes)
+        return new.read_from(documents, self.ignored)
+
     @property
     def source(self) -> Any:
         """The documents that the metadata were read from; None if none of this format."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from xzarr3._types import JSON
 from xzarr3.errors import UnknownExtensionError, foreign
+from xzarr3.extensions import forget
 from xzarr3.stores import Store
 
 if TYPE_CHECKING:
@@ -101,11 +102,13 @@ def register_storage_transformer(cls: type[StorageTransformer]) -> type[StorageT
     True
     """
     _known[cls.name] = cls
+    forget()
     return cls
 
 
 def unregister_storage_transformer(name: str) -> type[StorageTransformer]:
     """Remove a storage transformer and return it."""
+    forget()
     return _known.pop(name)
 
 

@@ -14,12 +14,13 @@ from typing import Any, cast
 from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.numcodecs import from_numcodecs, to_numcodecs
-from xzarr3.codecs.registry import NUMCODECS, remembered
+from xzarr3.codecs.registry import NUMCODECS
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.specs import OBJECT_CODECS
 from xzarr3.errors import FOREIGN_ERRORS, MetadataError, UnknownExtensionError, listed
+from xzarr3.extensions import remembered
 from xzarr3.formats.base import refusal
 from xzarr3.model.metadata import ArrayMetadata
 
