@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from xzarr3 import (
     Store,
 )
 from xzarr3.codecs import BloscCodec, GzipCodec
+from xzarr3.model import chunk_keys
 from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
 
 FORMATS = (3, 2, "3-draft")
@@ -542,3 +544,56 @@ def test_copies_to_version_3_and_back(tmp_path: Path) -> None:
     other: Any = xzarr3.copy(tmp_path / "a", tmp_path / "e", compressors="zstd")
     assert other.metadata.codecs[-1].name == "zstd"
     assert json.loads((tmp_path / "e/.zarray").read_text())["compressor"]["id"] == "zstd"
+
+
+# Documents that differ in attributes only are read once
+
+
+def test_arrays_alike_keep_their_own_attributes_and_documents() -> None:
+    store = MemoryStore()
+    for name in "ab":
+        xzarr3.create_array(store, name, shape=(4, 4), chunks=2, dtype="f4", attributes={"name": name})
+    odd = {**document(store, "a/zarr.json"), "later": {"must_understand": False}, "attributes": {"name": "c"}}
+    store.set("c/zarr.json", json.dumps(odd).encode())
+    a, b, c = (xzarr3.open_array(store, name) for name in "abc")
+    assert [dict(each.attrs) for each in (a, b, c)] == [{"name": name} for name in "abc"]
+    assert a.metadata.codecs is b.metadata.codecs
+    xzarr3.open_array(store, "c", mode="r+").attrs["units"] = "K"
+    assert document(store, "c/zarr.json") == {**odd, "attributes": {"name": "c", "units": "K"}}
+    assert [dict(xzarr3.open_array(store, name).attrs) for name in "ab"] == [{"name": "a"}, {"name": "b"}]
+
+
+def test_a_document_says_nothing_of_one_alike_that_is_not_valid() -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", shape=4, dtype="f4", attributes={})
+    for attributes in ([], None, "x"):
+        wrong = {**document(store, "a/zarr.json"), "attributes": attributes}
+        store.set("b/zarr.json", json.dumps(wrong).encode())
+        with pytest.raises(MetadataError, match="attributes"):
+            xzarr3.open_array(store, "b")
+
+
+def test_an_extension_registered_later_is_used_by_documents_read_before() -> None:
+    @dataclass(frozen=True)
+    class First(xzarr3.ChunkKeyEncoding):
+        name: str = "example.replaced"
+
+        def key(self, coords: tuple[int, ...]) -> str:
+            return "first/" + "/".join(map(str, coords))
+
+        def coords(self, key: str, ndim: int) -> None:
+            return None
+
+    @dataclass(frozen=True)
+    class Second(First):
+        pass
+
+    store = MemoryStore()
+    try:
+        xzarr3.register_chunk_key_encoding(First)
+        xzarr3.create_array(store, "a", shape=4, dtype="f4", chunk_key_encoding=First())
+        for cls in (First, Second, First):
+            xzarr3.register_chunk_key_encoding(cls)
+            assert type(xzarr3.open_array(store, "a").metadata.chunk_key_encoding) is cls
+    finally:
+        del chunk_keys._known[First().name]
