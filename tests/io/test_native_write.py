@@ -348,9 +348,15 @@ def test_a_directory_without_permission(base: Path) -> None:
     array = xzarr3.open_array(base / "store", mode="r+")
     with pytest.raises(StorePermissionError):
         array[...] = 2
+    with pytest.raises(StorePermissionError):
+        array[2, 1] = 2
     found = array[...]
     assert np.all(found[2:4] == 1)
     assert np.all((found == 1) | (found == 2))
+    folder.parent.chmod(0o000)
+    with pytest.raises(StorePermissionError):
+        array[0, 1] = 3
+    folder.parent.chmod(0o755)
     folder.chmod(0o755)
     array[...] = 3
     assert np.all(array[...] == 3)

@@ -310,7 +310,10 @@ class PartWrite:
         if not all(type(each) is slice and each.step in (None, 1) for each in inner):
             return False
         self._store.check_writable()
-        found = self._store.place(key)
+        try:
+            found = self._store.place(key)
+        except OSError:  # Python raises it.
+            return False
         if found is None or len(path := os.fsencode(found[0])) > _LONG:
             return False
         with key_lock(self._engine.store_identity, key):
