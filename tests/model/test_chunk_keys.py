@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import xzarr3
-from xzarr3 import ChunkKeyEncoding, LocalStore, MemoryStore, Store
+from xzarr3 import ChunkKeyEncoding, LocalStore, MemoryStore, Store, extensions
 from xzarr3.model import chunk_keys
 
 NAME = "example.suffixed"
@@ -42,11 +42,17 @@ class Suffixed(ChunkKeyEncoding):
         return found if len(found) == ndim and self.key(found) == key else None
 
 
+def forget() -> None:
+    """Take the class away, as if it was never registered."""
+    chunk_keys._known.pop(NAME, None)
+    extensions.forget()
+
+
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     assert xzarr3.register_chunk_key_encoding(Suffixed) is Suffixed
     yield
-    chunk_keys._known.pop(NAME, None)
+    forget()
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -85,7 +91,7 @@ def test_arrays_are_written_and_read(given: Any, store: Store) -> None:
 
 def test_an_unknown_encoding_is_an_error_that_says_what_to_do(store: Store) -> None:
     xzarr3.create_array(store, data=[1, 2], chunk_key_encoding=NAME)
-    chunk_keys._known.pop(NAME)
+    forget()
     with pytest.raises(xzarr3.UnknownExtensionError, match="register_chunk_key_encoding") as caught:
         xzarr3.open_array(store)
     assert NAME in str(caught.value)
@@ -101,6 +107,7 @@ def test_errors_of_the_class_name_the_encoding(monkeypatch: pytest.MonkeyPatch) 
         raise ValueError("no such suffix")
 
     monkeypatch.setattr(Suffixed, "from_configuration", classmethod(fail))
+    extensions.forget()
     with pytest.raises(xzarr3.MetadataError, match=f"'{NAME}': no such suffix"):
         xzarr3.open_array(store)
 
