@@ -1,7 +1,9 @@
-"""Drops the first elements along a dimension of a group: what remains replaces the group as one change.
+"""Changes where the elements of a group begin along a dimension: the first leave, or others come before them.
+
+The new elements, and those that stay, replace the group as one change.
 
 Units that stay whole are not decoded. In a directory their files get a second name in the new node, so that
-nothing is copied; elsewhere their bytes are copied. Where the cut goes through a unit, or shifts the borders
+nothing is copied; elsewhere their bytes are copied. Where the new beginning cuts a unit, or shifts the borders
 of a regular grid, the elements are decoded and encoded again, a new unit at a time.
 
 The place, and the lengths of the arrays, are leased before the first unit is taken over. Before the old node
@@ -15,16 +17,18 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
+from xzarr3._types import JSON
+from xzarr3.api import open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.append import Append
 from xzarr3.commit.directory import StagedFolder
-from xzarr3.commit.lease import SWAPPING, holder_at
+from xzarr3.commit.lease import SWAPPING, holder_at, keys_above
 from xzarr3.commit.places import Place
 from xzarr3.commit.recover import finish_swap
 from xzarr3.commit.replace import transaction, write
@@ -42,35 +46,90 @@ from xzarr3.groups import Group
 from xzarr3.io.selection import basic_selection
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.freshness import note_values
-from xzarr3.nodes.resize import resized
-from xzarr3.parallel import pause
+from xzarr3.nodes.resize import inner_shape, resized
+from xzarr3.parallel import parallel_map, pause
 from xzarr3.progress import Asked, Progress
 from xzarr3.stores import Store
 
-_PLAN = "drop"  # What the lease says; calls of any arguments take over the lease of one that was killed.
+_PLAN = "shift"  # What the lease says; calls of any arguments take over the lease of one that was killed.
 
 
-def drop_first(
-    opened: Callable[[], Group],
-    dim: str,
-    counted: Callable[[Group, bool], int],
-    *,
-    is_finished: bool,
-    progress: Asked,
-    threads: int | None,
-) -> Group:
-    """Drop the first elements along a dimension, of all arrays that have it.
+@dataclass(frozen=True)
+class Shift:
+    """How a group changes along a dimension.
 
     Parameters
     ----------
-    opened : callable
-        Opens the group.
+    number : int
+        How many of the first elements leave; a negative number of elements comes before the first.
+    attributes : mapping, optional
+        New attributes of the group.
+    arrays : mapping of str to metadata
+        Arrays of which no value is taken over, since they are made or all their values are new, by name.
+    consolidated : bool
+        Whether the root gets the documents of all nodes, if it does not have them.
+    write : callable
+        Stores new values; called with the new arrays by path below the group, once what stays is in them.
+    """
+
+    number: int
+    attributes: Mapping[str, JSON] | None = None
+    arrays: Mapping[str, ArrayMetadata] = field(default_factory=dict)
+    consolidated: bool = False
+    write: Callable[[Mapping[str, Array]], object] = lambda arrays: None
+
+
+def finish_interrupted(store: Store, path: str) -> bool:
+    """Finish writes to a place, or above it, that were cut off as they were put in their places.
+
+    Returns
+    -------
+    bool
+        Whether there were any.
+
+    Raises
+    ------
+    StoreCapabilityError
+        If the store cannot hold a node back until it is complete.
+    """
+    if store.traits.visible != "at once":
+        raise StoreCapabilityError(
+            f"{store} commits by itself, so elements of '/{path}' cannot get other indices in it as one change; "
+            "write all that is to be there, with to_zarr(..., mode='w')"
+        )
+    keys = keys_above(store, path)
+    holders = parallel_map(partial(holder_at, store), keys, store.concurrency)
+    swaps = [key for key, holder in zip(keys, holders, strict=True) if holder.state == SWAPPING]
+    for key in swaps:
+        finish_swap(store, key, path, time.monotonic() + store.traits.conflict_deadline)
+    return bool(swaps)
+
+
+def shift(
+    store: Store,
+    path: str,
+    dim: str,
+    asked: Callable[[Group, Mapping[str, Source]], Shift],
+    *,
+    below: bool = True,
+    progress: Asked = False,
+    threads: int | None = None,
+) -> Group:
+    """Change where the elements of a group begin along a dimension, in all arrays that have it.
+
+    Call :func:`finish_interrupted` first.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the group.
     dim : str
-    counted : callable
-        Returns how many elements are dropped; called when no other writer can append any more, with whether
-        an earlier call was cut off that had put what remains in its place.
-    is_finished : bool
-        Whether a write to the place that was cut off has been finished just now.
+    asked : callable
+        Returns what changes; called when no other writer can append any more, with the group and all nodes
+        by path below it.
+    below : bool
+        Whether arrays of groups below the group change, too.
     progress, threads
         As :func:`xzarr3.copy` has them.
 
@@ -80,59 +139,49 @@ def drop_first(
         If nothing would remain, or an array has the dimension twice.
     ConflictError
         If the arrays have different lengths, or another writer changes the group meanwhile.
-    StoreCapabilityError
-        If the store cannot hold a node back until it is complete.
     """
+    opened = partial(open_group, store, path, mode="r+", use_consolidated=None)
     group = opened()
-    store, place = group.store, Place.of(group.store, group.format, group.path)
-    if store.traits.visible != "at once":
-        raise StoreCapabilityError(
-            f"{store} commits by itself, so no part of '/{group.path}' can be dropped in it; write what "
-            "remains, with to_zarr(ds.isel(...), mode='w')"
-        )
-    if holder_at(store, place.lease(_PLAN).key).state == SWAPPING:
-        _clean(place)
-        is_finished = True
-    arrays = _with_dimension(group, nodes_below(group), dim)
+    arrays = _with_dimension(group, nodes_below(group), dim, below)
     lengths = Append(store, group.format)
     for array in arrays.values():
         lengths.reserve(array)
     lengths.begin(store.traits.conflict_deadline)
     try:
+        lease = Place.of(store, group.format, path).lease().key
+        if holder_at(store, lease).plan == _PLAN:  # A call was killed before anything was in its place.
+            finish_swap(store, lease, path)
         group = opened()
         nodes = nodes_below(group)
-        found, number = _with_dimension(group, nodes, dim), counted(group, is_finished)
+        found = _with_dimension(group, nodes, dim, below)
         if found.keys() != arrays.keys():
             raise _changed(group)
-        if number:
-            return _drop(group, nodes, found, dim, number, progress, threads)
+        how = asked(group, nodes)
+        if how.number:
+            _check_remaining(group, found, dim, how.number)
+            return _Shifting(group, nodes, {name: _axis(each, dim) for name, each in found.items()}, how).run(
+                progress, threads
+            )
     finally:
         lengths.release()
-    if holder_at(store, place.lease(_PLAN).key).plan == _PLAN:  # A call was killed before that.
-        _clean(place)
     return group
 
 
-def _clean(place: Place) -> None:
-    """Remove what a call that was killed has left beside the place."""
-    finish_swap(place.store, place.lease().key, place.path)
-
-
-def _with_dimension(group: Group, nodes: dict[str, Source], dim: str) -> dict[str, Array]:
+def _with_dimension(group: Group, nodes: Mapping[str, Source], dim: str, below: bool) -> dict[str, Array]:
     """The arrays that have the dimension, by path below the group; all have the same length along it."""
     arrays = {
-        below: node
-        for below, node in nodes.items()
-        if isinstance(node, Array) and dim in (node.dimension_names or ())
+        name: node
+        for name, node in nodes.items()
+        if isinstance(node, Array) and dim in (node.dimension_names or ()) and (below or "/" not in name)
     }
     for array in arrays.values():
         if (array.dimension_names or ()).count(dim) > 1:
-            raise ArgumentError(f"array '{array.name}' has the dimension {dim!r} twice; drop along another")
-    lengths = {below: array.shape[_axis(array, dim)] for below, array in arrays.items()}
+            raise ArgumentError(f"array '{array.name}' has the dimension {dim!r} twice; choose another one")
+    lengths = {name: array.shape[_axis(array, dim)] for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise ConflictError(
             f"arrays of '/{group.path}' in {group.store} have different lengths along {dim!r}, {lengths}: an "
-            "append is under way or was interrupted, or they are not of one dataset; nothing was dropped"
+            "append is under way or was interrupted, or they are not of one dataset; nothing was changed"
         )
     return arrays
 
@@ -141,54 +190,86 @@ def _axis(array: Array, dim: str) -> int:
     return (array.dimension_names or ()).index(dim)
 
 
-def _drop(
-    group: Group,
-    nodes: dict[str, Source],
-    arrays: dict[str, Array],
-    dim: str,
-    number: int,
-    progress: Asked,
-    threads: int | None,
-) -> Group:
-    store, size = group.store, max(array.shape[_axis(array, dim)] for array in arrays.values())
+def _check_remaining(group: Group, arrays: Mapping[str, Array], dim: str, number: int) -> None:
+    size = max(array.shape[_axis(array, dim)] for array in arrays.values())
     if number >= size:
         raise ArgumentError(
-            f"cannot drop {number} of the {size} elements along {dim!r} of '/{group.path}' in {store}; "
+            f"cannot drop {number} of the {size} elements along {dim!r} of '/{group.path}' in {group.store}; "
             "accepted: fewer than there are; to_zarr(mode='w') replaces a dataset of which nothing remains"
         )
-    metadata: dict[str, ArrayMetadata | GroupMetadata] = {}
-    for below, node in nodes.items():
-        meta = translated(node, group.format, Settings() if isinstance(node, Array) else None)
-        if below in arrays and isinstance(meta, ArrayMetadata):
-            meta = _shortened(meta, _axis(arrays[below], dim), number)
-        metadata[below] = meta
-    plan = Plan(nodes, store, group.path, group.format, metadata, group.consolidated)
-    state = partial(fingerprint, cast("dict[str, Array | Group]", nodes), {})
-    asked = state()
-    metas = {plan.path_of(below): meta for below, meta in metadata.items()}
-    new = NewNode.of(plan.format, plan.path, metas, consolidate=plan.consolidated and not plan.path)
-    taken = transaction(store, new, overwrite=True, how="", plan=_PLAN)
-    parts = [
-        _Part(
-            node,
-            Array(taken.store, plan.path_of(below), meta, format=plan.format),
-            _axis(node, dim) if below in arrays else None,
-            number,
-        )
-        for below, node in nodes.items()
-        if isinstance(node, Array) and isinstance(meta := metadata[below], ArrayMetadata)
-    ]
-    means = Means(threads or most_threads(group, store, plan.arrays.values()))
-    with write(taken), _begun_anew(taken):
-        before = [_states(part.source) for part in parts]
-        with Progress(progress, sum(part.target.nbytes for part in parts), f"dropping from {store}") as shown:
-            do_all((move for part in parts for move in part.moves(means)), means.threads, shown.advance)
-        if state() != asked or before != [_states(part.source) for part in parts]:
-            raise _changed(group)
-        taken.new = _shifted(new, [plan.path_of(below) for below in arrays])
-    for part in parts:
-        note_values(Array(store, part.target.path, part.target.metadata, format=plan.format))
-    return cast("Group", plan.opened())
+
+
+@dataclass(frozen=True)
+class _Shifting:
+    """The change of a group with all nodes below it.
+
+    Parameters
+    ----------
+    group : Group
+    nodes : mapping of str to Array or Group
+        The group and all nodes, by path below it.
+    axes : mapping of str to int
+        The axes of the arrays along which they change.
+    how : Shift
+    """
+
+    group: Group
+    nodes: Mapping[str, Source]
+    axes: Mapping[str, int]
+    how: Shift
+
+    def run(self, progress: Asked, threads: int | None) -> Group:
+        """Make the new node and put it in its place."""
+        group, store = self.group, self.group.store
+        plan = self._plan()
+        state = partial(fingerprint, cast("dict[str, Array | Group]", self.nodes), {})
+        asked = state()
+        metas = {plan.path_of(below): meta for below, meta in plan.metadata.items()}
+        consolidate = self.how.consolidated if plan.path else plan.consolidated
+        new = NewNode.of(plan.format, plan.path, metas, consolidate=consolidate)
+        taken = transaction(store, new, overwrite=True, how="", plan=_PLAN)
+        arrays = _arrays(plan, taken.store)
+        parts = [
+            _Part(cast("Array", self.nodes[below]), each, self.axes.get(below), self.how.number)
+            for below, each in arrays.items()
+            if below not in self.how.arrays
+        ]
+        means = Means(threads or most_threads(group, store, plan.arrays.values()))
+        with write(taken), _without_plan(taken):
+            before = [_states(part.source) for part in parts]
+            size, text = sum(part.target.nbytes for part in parts), f"taking over what stays in {store}"
+            with Progress(progress, size, text) as shown:
+                do_all((move for part in parts for move in part.moves(means)), means.threads, shown.advance)
+            self.how.write(arrays)
+            if state() != asked or before != [_states(part.source) for part in parts]:
+                raise _changed(group)
+            taken.new = _shifted(new, [plan.path_of(below) for below in self.axes])
+        for array in _arrays(plan, store).values():
+            note_values(array)
+        return cast("Group", plan.opened())
+
+    def _plan(self) -> Plan:
+        """The nodes as they will be."""
+        group, how, metadata = self.group, self.how, dict[str, ArrayMetadata | GroupMetadata]()
+        for below, node in self.nodes.items():
+            meta = translated(node, group.format, Settings() if isinstance(node, Array) else None)
+            if below in self.axes and isinstance(meta, ArrayMetadata):
+                meta = _shifted_metadata(meta, self.axes[below], how.number)
+            metadata[below] = meta
+        if how.attributes is not None:
+            metadata[""] = replace(metadata[""], attributes=dict(how.attributes))
+        consolidated = bool(group.consolidated) or (how.consolidated and not group.path)
+        nodes = {**metadata, **how.arrays}
+        return Plan(self.nodes, group.store, group.path, group.format, nodes, consolidated)
+
+
+def _arrays(plan: Plan, store: Store) -> dict[str, Array]:
+    """The arrays of the new node in a store, by path below the group."""
+    return {
+        below: Array(store, plan.path_of(below), meta, format=plan.format)
+        for below, meta in plan.metadata.items()
+        if isinstance(meta, ArrayMetadata)
+    }
 
 
 def _shifted(new: NewNode, paths: Collection[str]) -> NewNode:
@@ -203,46 +284,50 @@ def _shifted(new: NewNode, paths: Collection[str]) -> NewNode:
 
 def _changed(group: Group) -> ConflictError:
     return ConflictError(
-        f"another writer has changed '/{group.path}' in {group.store} while a part of it was dropped; "
-        "nothing was dropped; repeat the call"
+        f"another writer has changed '/{group.path}' in {group.store} during this call, which has changed "
+        "nothing; repeat the call"
     )
 
 
 @contextmanager
-def _begun_anew(taken: Transaction) -> Iterator[None]:
-    """Keep nothing of a call that was cut off, nor of this one if it fails: values may change meanwhile."""
+def _without_plan(taken: Transaction) -> Iterator[None]:
+    """Keep nothing of a call that fails: values may change before the next one."""
     try:
-        for key in [*taken.store.list()] if taken.resumes else ():
-            taken.store.erase(key)
         yield
     except BaseException:
         taken.plan = None
         raise
 
 
-def _shortened(meta: ArrayMetadata, axis: int, number: int) -> ArrayMetadata:
-    """The metadata without the first elements along an axis; a chunk of any length is cut where they end."""
+def _shifted_metadata(meta: ArrayMetadata, axis: int, number: int) -> ArrayMetadata:
+    """The metadata without the first elements along an axis, or with others before them.
+
+    Chunks of any length begin where the elements do, unless the inner chunks of shards do not fit there.
+    """
     shape = tuple(size - number if at == axis else size for at, size in enumerate(meta.shape))
-    along = meta.chunk_grid.axes[axis]
+    along, inner = meta.chunk_grid.axes[axis], inner_shape(meta.codecs, len(shape))
     if isinstance(along, Steps):
         return resized(meta, shape)
-    axes = [each.after(number) if each is along else each for each in meta.chunk_grid.axes]
+    new = along.after(number) if number > 0 else along.before(-number)
+    if inner is not None and any(length % inner[axis] for length in new.distinct):
+        return resized(meta, shape)
+    axes = [new if each is along else each for each in meta.chunk_grid.axes]
     chunks = tuple(each.length if isinstance(each, Steps) else each.runs for each in axes)
     return replace(meta, shape=shape, chunk_grid=RectilinearGrid(chunks))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The values of one array that remain.
+    """The values of one array that stay.
 
     Parameters
     ----------
     source, target : Array
         The array, and what becomes of it.
     axis : int or None
-        The axis that is cut; None for an array that stays whole.
+        The axis along which the array changes; None for an array that stays as it is.
     number : int
-        The number of elements that are dropped.
+        As :class:`Shift` has it.
     """
 
     source: Array
@@ -287,6 +372,10 @@ class _Part:
     def _move(self, region: tuple[slice, ...], coords: Coords, old: Coords | None, means: Means) -> int:
         """Take over a unit of the target, or encode it anew if it equals no unit of the source."""
         source, target = self.source, self.target
+        if self.axis is not None and old is None:  # What comes before the first element is none of its values.
+            along = region[self.axis]
+            kept = slice(max(along.start, -self.number), along.stop)
+            region = (*region[: self.axis], kept, *region[self.axis + 1 :])
         elements = math.prod(part.stop - part.start for part in region)
         with means.memory.reserved(2 * elements * element_bytes(target)):
             if not pause(0):  # Another thread has failed while this one waited.

@@ -245,6 +245,18 @@ class Edges(msgspec.Struct, frozen=True, dict=True):
             runs.append((value, end - max(begin, first + 1)))
         return Edges(merged_runs((value, count) for value, count in runs if count > 0))
 
+    def before(self, number: int) -> Edges:
+        """The chunks with others for ``number`` elements before them: one for the rest, then the longest.
+
+        Examples
+        --------
+        >>> Edges(((31, 1), (28, 1))).before(59).runs
+        ((28, 1), (31, 2), (28, 1))
+        """
+        full, rest = divmod(number, self.longest or number)
+        runs = [(rest, 1 if rest else 0), (self.longest or number, full), *self.runs]
+        return Edges(merged_runs((value, count) for value, count in runs if count))
+
     def paired(self) -> Edges:
         """The dimension in chunks that each join two neighbours.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def resized(stored: ArrayMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
     """The metadata with another shape."""
-    grid = stored.chunk_grid.resized(shape, _inner_shape(stored.codecs, len(shape)))
+    grid = stored.chunk_grid.resized(shape, inner_shape(stored.codecs, len(shape)))
     return replace(stored, shape=shape, chunk_grid=grid)
 
 
@@ -53,7 +53,7 @@ def erase_beyond(array: Array, old: tuple[int, ...], grid: Grid, *, may_list: bo
             array.engine.store.erase_values(beyond)
 
 
-def _inner_shape(codecs: Iterable[Codec], ndim: int) -> tuple[int, ...] | None:
+def inner_shape(codecs: Iterable[Codec], ndim: int) -> tuple[int, ...] | None:
     """Shape of the inner chunks that a sharding codec makes, in the order of the array's dimensions."""
     order = list(range(ndim))
     for codec in codecs:

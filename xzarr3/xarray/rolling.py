@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 from xarray import Dataset
 
-from xzarr3.api import open_group
-from xzarr3.commit.recover import recover
-from xzarr3.copying.rolling import drop_first
+from xzarr3.copying.rolling import Shift, finish_interrupted, shift
 from xzarr3.errors import (
     ArgumentError,
     ArgumentTypeError,
     ConflictError,
-    IncompleteWriteError,
     one_of,
     short_traceback,
 )
@@ -115,21 +112,14 @@ def drop(
         )
     threads = asked_threads(threads)
     place = open_store(store, mode="r+", storage_options=storage_options)
-    opened = partial(open_group, place, path, mode="r+", use_consolidated=None)
-    is_finished = False
-    try:
-        opened()
-    except IncompleteWriteError:  # A write was killed as it was put in its place.
-        recover(place)
-        is_finished = True
-    counted = partial(_number, dim, labels)
-    return drop_first(opened, dim, counted, is_finished=is_finished, progress=progress, threads=threads)
+    asked = partial(_asked, dim, labels, finish_interrupted(place, path))
+    return shift(place, path, dim, asked, progress=progress, threads=threads)
 
 
-def _number(dim: str, labels: slice, group: Group, is_finished: bool) -> int:
-    """How many of the first elements a slice of labels selects."""
+def _asked(dim: str, labels: slice, is_finished: bool, group: Group, _: object) -> Shift:
+    """The first elements that a slice of labels selects leave."""
     with open_dataset(group.store, group=group.path, chunks=None) as dataset:
-        return _first(dataset, dim, labels, group, is_finished)
+        return Shift(_first(dataset, dim, labels, group, is_finished))
 
 
 def _first(dataset: Dataset, dim: str, labels: slice, group: Group, is_finished: bool) -> int:
