@@ -3,8 +3,8 @@
 The new elements, and those that stay, replace the group as one change.
 
 Units that stay whole are not decoded. In a directory their files get a second name in the new node, so that
-nothing is copied; elsewhere their bytes are copied. Where the new beginning cuts a unit, or shifts the borders
-of a regular grid, the elements are decoded and encoded again, a new unit at a time.
+nothing is copied; elsewhere their bytes are copied. Where the new beginning cuts a unit, or shifts the
+borders of a regular grid, the elements are decoded and encoded again, a new unit at a time.
 
 The place, and the lengths of the arrays, are leased before the first unit is taken over. Before the old node
 leaves, the units that it stores are compared with those that were taken over. So values which another writer
@@ -94,8 +94,8 @@ def finish_interrupted(store: Store, path: str) -> bool:
     """
     if store.traits.visible != "at once":
         raise StoreCapabilityError(
-            f"{store} commits by itself, so elements of '/{path}' cannot get other indices in it as one change; "
-            "write all that is to be there, with to_zarr(..., mode='w')"
+            f"{store} commits by itself, so elements of '/{path}' cannot get other indices in it as one "
+            "change; write all that is to be there, with to_zarr(..., mode='w')"
         )
     keys = keys_above(store, path)
     holders = parallel_map(partial(holder_at, store), keys, store.concurrency)
@@ -372,7 +372,9 @@ class _Part:
     def _move(self, region: tuple[slice, ...], coords: Coords, old: Coords | None, means: Means) -> int:
         """Take over a unit of the target, or encode it anew if it equals no unit of the source."""
         source, target = self.source, self.target
-        if self.axis is not None and old is None:  # What comes before the first element is none of its values.
+        if (
+            self.axis is not None and old is None
+        ):  # What comes before the first element is none of its values.
             along = region[self.axis]
             kept = slice(max(along.start, -self.number), along.stop)
             region = (*region[: self.axis], kept, *region[self.axis + 1 :])

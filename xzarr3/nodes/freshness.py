@@ -236,8 +236,8 @@ def _check_place(array: Array, shifted_at: float | None) -> None:
     """Raise if the elements have got other indices since the array was opened."""
     if shifted_at is not None and shifted_at > array._opened_at:
         raise ChangedError(
-            f"the first elements of array '{array.name}' of {array.store} were dropped since it was opened, or "
-            "others were put before them, so that an index means another element; open it again"
+            f"the first elements of array '{array.name}' of {array.store} were dropped since it was opened, "
+            "or others were put before them, so that an index means another element; open it again"
         )
 
 

@@ -230,22 +230,12 @@ class Commit:
         append.begin(self.store.traits.conflict_deadline)
         for change in self._changes:
             if change.array.path in append.lengths:
-                self._check_unchanged(change)
+                check_unchanged(change.array, at_first(change.array, append.lengths[change.array.path]))
         for change, target in self._growing:
             length = append.lengths[target.path]
             target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
             seen.remember(target.store, target.path, change.array.metadata, length.read_at)
             append.grow(change.array, change.array.metadata, change.metadata)
-
-    def _check_unchanged(self, change: Change) -> None:
-        array = change.array
-        found = at_first(array, self._append.lengths[array.path])
-        if _decisive(found) != _decisive(array.metadata):
-            raise ConflictError(
-                f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
-                "when this write was planned, or other attributes: another writer appended to it; nothing "
-                "was appended; repeat the call"
-            )
 
     def finish(self) -> None:
         """Write the values that are not in dask arrays, and then all documents; or :meth:`discard`."""
@@ -340,6 +330,16 @@ class Commit:
         attributes = meta.attributes if self._group.attributes is None else self._group.attributes
         now = replace(meta, attributes=attributes, consolidated=None)
         return Group(store, self.path, now, format=self.format, use_consolidated=False)
+
+
+def check_unchanged(array: Array, found: ArrayMetadata) -> None:
+    """Raise if another writer has changed the shape or the attributes since a write was planned."""
+    if _decisive(found) != _decisive(array.metadata):
+        raise ConflictError(
+            f"array '{array.name}' of {array.store} has shape {found.shape} now, and had {array.shape} when "
+            "this write was planned, or other attributes: another writer appended to it, or changed it; "
+            "nothing was written; repeat the call"
+        )
 
 
 class Growing(Array):

@@ -249,7 +249,7 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     encoder = _Encoder(arrays, decoded, slices, asked.append_dim, asked.widen_units, names)
     changes = _without_equal(encoder.changes(given | labels), [*map(stored_name, labels)], store)
     if asked.check_labels and asked.append_dim is not None:
-        _check_labels(str(asked.append_dim), changes)
+        _check_labels(str(asked.append_dim), changes, before=asked.prepends)
     added = plan_arrays(new, node, group.format, growing)
     encoded = None if asked.mode == "r+" else encode_attributes(attributes, path=path)
     return ChangedGroup(group, changes, added, encoded)
@@ -280,9 +280,9 @@ def _check_given(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteOpti
                 "values of a variable are stored in its own encoding"
             )
     if not arrays:  # All variables are new.
-        growing_dimensions(dataset, asked.append_dim)
+        growing_dimensions(dataset, asked)
     elif asked.append_dim is not None:
-        _check_appended(dataset, arrays, asked.append_dim)
+        _check_appended(dataset, arrays, asked)
 
 
 def _to_encode(
@@ -376,13 +376,13 @@ def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable) -> None:
+def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteOptions) -> None:
     """Refuse to append along a dimension that is not stored, or to only some of the variables with it."""
-    lengths = _lengths(arrays)
+    lengths, append_dim = _lengths(arrays), asked.append_dim
     if append_dim not in lengths:
         sizes = {dim: max(found.values()) for dim, found in lengths.items()}
         raise ArgumentError(
-            f"append_dim={append_dim!r} does not match any existing dataset dimensions {sizes}; "
+            f"{asked.growing_option}={append_dim!r} does not match any existing dataset dimensions {sizes}; "
             f"{one_of(append_dim, sizes)}"
         )
     along = lengths[str(append_dim)]
@@ -391,7 +391,7 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
         longer = [name for name, size in along.items() if size != shortest]
         raise ConflictError(
             f"variables have different lengths along {append_dim!r}, {along}: another append is storing its "
-            "documents now, or was interrupted while it stored them; nothing was appended; repeat the call, "
+            "documents now, or was interrupted while it stored them; nothing was written; repeat the call, "
             f"and if that fails, make them {shortest} long with xzarr3.open_array(store, name, "
             f"mode='r+').resize(...) of {listed(longer)}"
         )
@@ -400,11 +400,11 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     if absent and given:
         raise ArgumentError(
             f"variables {listed(absent)} have the dimension {append_dim!r} in the store, but are not in "
-            f"the dataset, so they would be shorter than {listed(given)}; append all of them"
+            f"the dataset, so they would be shorter than {listed(given)}; give all of them"
         )
     if not given:
         raise ArgumentError(
-            f"no variable of the dataset has the dimension {append_dim!r}; append values of {listed(along)}"
+            f"no variable of the dataset has the dimension {append_dim!r}; give values of {listed(along)}"
         )
 
 
@@ -446,8 +446,8 @@ def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -
     return [each for each in found if isinstance(each, Change)]
 
 
-def _check_labels(dim: str, changes: Iterable[Change]) -> None:
-    """Refuse labels along the dimension ``dim`` that repeat or precede those of the store."""
+def _check_labels(dim: str, changes: Iterable[Change], *, before: bool) -> None:
+    """Refuse labels along ``dim`` that repeat those of the store, or do not continue their order."""
     for change in changes:
         array, labels = change.array, change.data
         if array.basename == dim and is_index(array) and change.metadata.shape != array.shape:
@@ -455,7 +455,7 @@ def _check_labels(dim: str, changes: Iterable[Change]) -> None:
                 both = array.get(), np.asarray(labels)
                 labels = np.concatenate([comparable(array, each) for each in both])
             after = Array(array.store, array.path, change.metadata, format=array.format)
-            check_appended(after, np.asarray(labels), array.shape[0])
+            check_appended(after, np.asarray(labels), array.shape[0], before=before)
 
 
 def _check_new(

@@ -28,17 +28,25 @@ def write_now(writes: Sequence[Commit], options: Mapping[str, Any] | None, progr
 
     What is finished before an error stays. ``options`` are for dask's scheduler.
     """
-    jobs, chosen = [job for write in writes for job in write.jobs], _for_scheduler(options)
-    blocks, forks = None, None
-    if jobs:
-        blocks = plan_writes(jobs, resume=writes[0].resumes)
-        forks = blocks.forks(chosen.get("scheduler"))
+    jobs = [job for write in writes for job in write.jobs]
+    _carry_out(writes, planned(jobs, writes[0].store, options, progress, resume=writes[0].resumes))
 
-    def values() -> None:
-        if blocks is not None:
-            compute_writes(blocks, progress, forks, **{**_workers(writes[0].store, jobs), **chosen})
 
-    _carry_out(writes, values)
+def planned(
+    jobs: Sequence[BlockWrite],
+    store: Store,
+    options: Mapping[str, Any] | None,
+    progress: bool,
+    *,
+    resume: bool = False,
+) -> Callable[[], None]:
+    """Plan the writes of dask arrays; returns what carries them out."""
+    if not jobs:
+        return lambda: None
+    chosen = _for_scheduler(options)
+    blocks = plan_writes(jobs, resume=resume)
+    forks = blocks.forks(chosen.get("scheduler"))
+    return lambda: compute_writes(blocks, progress, forks, **{**_workers(store, jobs), **chosen})
 
 
 def _carry_out(writes: Sequence[Commit], values: Callable[[], None] = lambda: None) -> None:
@@ -86,7 +94,7 @@ def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (options or {}).items() if key not in own}
 
 
-def _workers(store: Store, jobs: list[BlockWrite]) -> dict[str, int]:
+def _workers(store: Store, jobs: Sequence[BlockWrite]) -> dict[str, int]:
     """The option ``num_workers`` for a store with latency; empty if the user has configured threads."""
     set_up = dask.config.get("num_workers", None) or dask.config.get("pool", None)
     if store.concurrency <= 1 or set_up or get_scheduler() not in (None, dask.threaded.get):

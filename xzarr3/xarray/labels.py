@@ -124,7 +124,8 @@ def other_labels(found: Mapping[str, str]) -> ArgumentError:
     return ArgumentError(
         f"the coordinates {listed(found)} are not those of the region: {name!r} {first}; pass "
         f"region={{{name!r}: 'auto'}}, which finds the region of the coordinate, leave it out with "
-        f".drop_vars({[*found]}), or pass check_labels=False to write all the same"
+        f".drop_vars({[*found]}), or pass check_labels=False to write "
+        "all the same"
     )
 
 
@@ -154,7 +155,7 @@ def unwritten(array: Array, stored: AnyArray) -> AnyArray:
     return empty | filled
 
 
-def check_appended(array: Array, labels: AnyArray, size: int) -> None:
+def check_appended(array: Array, labels: AnyArray, size: int, *, before: bool = False) -> None:
     """Refuse labels after which a coordinate is no longer unique, or no longer sorted, though it was.
 
     Parameters
@@ -165,6 +166,8 @@ def check_appended(array: Array, labels: AnyArray, size: int) -> None:
         All labels, as they are stored: first those that are there, then the new ones.
     size : int
         The number of those that are there.
+    before : bool
+        Whether the new ones will be before those that are there.
 
     Raises
     ------
@@ -172,17 +175,20 @@ def check_appended(array: Array, labels: AnyArray, size: int) -> None:
     """
     if not 0 < size < len(labels) or labels.dtype.kind not in _ORDERED:
         return
+    if before:  # Read from the last to the first, they follow.
+        labels = np.concatenate([labels[:size][::-1], labels[size:][::-1]])
     repeated = _repeated(labels)
     if repeated is not None and _repeated(labels[:size]) is None:
-        raise _refused(array, labels, size, repeated, "would be there twice")
+        raise _refused(array, labels, size, repeated, "would be there twice", before)
     up, down = _sorted(labels[:size])
     if (up or down) and not any(_sorted(labels)):
         rising = up and not (down and labels[size] < labels[size - 1])
         in_order = labels[1:] >= labels[:-1] if rising else labels[1:] <= labels[:-1]
         at = int(np.argmin(in_order)) + 1
-        before = shown(array, np.asarray(labels[at - 1]))
-        order = "increase" if rising else "decrease"
-        raise _refused(array, labels, size, at, f"would follow {before}, though the labels {order}")
+        beside = shown(array, np.asarray(labels[at - 1]))
+        order = "increase" if rising != before else "decrease"
+        why = f"would {'precede' if before else 'follow'} {beside}, though the labels {order}"
+        raise _refused(array, labels, size, at, why, before)
 
 
 def _sorted(labels: AnyArray) -> tuple[bool, bool]:
@@ -200,12 +206,15 @@ def _repeated(labels: AnyArray) -> int | None:
     return int(again.argmax())
 
 
-def _refused(array: Array, labels: AnyArray, size: int, at: int, why: str) -> ArgumentError:
-    last, new = (shown(array, np.asarray(labels[index])) for index in (size - 1, at))
-    name = array.basename
+def _refused(array: Array, labels: AnyArray, size: int, at: int, why: str, before: bool) -> ArgumentError:
+    end, new = (shown(array, np.asarray(labels[index])) for index in (size - 1, at))
+    name, element = array.basename, len(labels) - 1 - at if before else at - size
+    last, how = (
+        ("first", "prepend the labels that precede") if before else ("last", "append the labels that follow")
+    )
     return ArgumentError(
-        f"label {new} of the coordinate {name!r}, element {at - size} of the dataset, {why}; the last label "
-        f"in '{array.name}' of {array.store} is {last}; append the labels that follow, as after "
-        f".sel({name}=slice(...)), write to those that are there with region={{{name!r}: 'auto'}}, or pass "
-        "check_labels=False to append all the same"
+        f"label {new} of the coordinate {name!r}, element {element} of the dataset, {why}; the {last} label "
+        f"in '{array.name}' of {array.store} is {end}; {how}, as after .sel({name}=slice(...)), write to "
+        f"those that are there with region={{{name!r}: 'auto'}}, or pass check_labels=False to write "
+        "all the same"
     )

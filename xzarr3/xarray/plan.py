@@ -54,6 +54,7 @@ class WriteOptions:
     encoding: Mapping[Any, Mapping[Any, Any]]
     consolidated: bool | None
     append_dim: Hashable | None
+    """The dimension to append along, or to prepend along if ``prepends``."""
     region: Any
     write_empty_chunks: bool | None
     write_inherited_coords: bool
@@ -61,8 +62,14 @@ class WriteOptions:
     widen_units: bool
     resume: bool
     check_labels: bool = True
+    prepends: bool = False
     others: Literal["write", "compare", "keep"] = "write"
     """What is done with existing variables that do not grow."""
+
+    @property
+    def growing_option(self) -> str:
+        """The name of the option that is kept in ``append_dim``."""
+        return "prepend_dim" if self.prepends else "append_dim"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +91,8 @@ def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: WriteOption
     """
     if not isinstance(data, DataTree):
         return {"": DatasetNode(path, as_dataset(data), asked)}
-    for option in ("append_dim", "region"):
-        if getattr(asked, option) is not None:
+    for option, value in ((asked.growing_option, asked.append_dim), ("region", asked.region)):
+        if value is not None:
             raise ArgumentError(
                 f"{option} is not for trees; write each dataset by a call of its own, as in "
                 f"to_zarr(tree['name'].to_dataset(), store, group='name', {option}=...)"
@@ -155,7 +162,7 @@ def check_group_path(path: str) -> None:
         check_reserved(part)
 
 
-def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> frozenset[Hashable]:
+def growing_dimensions(dataset: Dataset, asked: WriteOptions) -> frozenset[Hashable]:
     """The dimensions of a new dataset along which appends are expected.
 
     Raises
@@ -163,9 +170,10 @@ def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> 
     ValueError
         If the dataset does not have ``append_dim``.
     """
+    append_dim = asked.append_dim
     if append_dim is not None and append_dim not in dataset.dims:
         raise ArgumentError(
-            f"append_dim={append_dim!r} does not match any existing dataset dimensions "
+            f"{asked.growing_option}={append_dim!r} does not match any existing dataset dimensions "
             f"{dict(dataset.sizes)}; {one_of(append_dim, dataset.sizes)}"
         )
     unlimited = dataset.encoding.get("unlimited_dims", ())
@@ -176,7 +184,7 @@ def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> 
 def plan_group(node: DatasetNode, format: Format) -> PlannedGroup:
     """Plan a new group: its attributes, and its variables with encoded values and documents."""
     dataset = node.dataset
-    growing = growing_dimensions(dataset, node.asked.append_dim)
+    growing = growing_dimensions(dataset, node.asked)
     check_new_path(node.path, format)
     for name in dataset.variables:
         check_name(name, format)

@@ -282,5 +282,5 @@ def _advice_on_sizes(
             f"{start + sizes[dim]})}}; append_dim makes the store longer"
         )
     if append_dim is not None:
-        return f"an append changes {append_dim!r} only, so give all of the others, as after .reindex_like()"
+        return f"only {append_dim!r} gets longer, so give all of the others, as after .reindex_like()"
     return "pass append_dim to make the store longer, region to write a part of it, or mode='w'"

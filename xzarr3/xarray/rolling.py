@@ -18,6 +18,7 @@ from xzarr3.errors import (
     short_traceback,
 )
 from xzarr3.groups import Group
+from xzarr3.nodes.node import normal_path
 from xzarr3.parallel import asked_threads
 from xzarr3.progress import Asked, check_asked
 from xzarr3.stores import StoreLike, open_store
@@ -112,6 +113,7 @@ def drop(
         )
     threads = asked_threads(threads)
     place = open_store(store, mode="r+", storage_options=storage_options)
+    path = normal_path(path)
     asked = partial(_asked, dim, labels, finish_interrupted(place, path))
     return shift(place, path, dim, asked, progress=progress, threads=threads)
 

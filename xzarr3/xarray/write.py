@@ -17,6 +17,7 @@ from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.commit.replace import check_resumable
+from xzarr3.copying.rolling import finish_interrupted
 from xzarr3.dask.bars import check_shown
 from xzarr3.errors import ArgumentError, StoreOptionError, listed, one_of, short_traceback, some
 from xzarr3.formats import ZarrFormat, parse_format
@@ -24,10 +25,11 @@ from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path
 from xzarr3.stores import MemoryStore, Store, StoreLike
 from xzarr3.stores.open import is_repository, was_made, with_version
-from xzarr3.xarray.commit import Commit, commits
-from xzarr3.xarray.compare import compare
+from xzarr3.xarray.commit import commits
+from xzarr3.xarray.compare import Plan, compare
 from xzarr3.xarray.execute import values_later, write_now
 from xzarr3.xarray.plan import WriteOptions, check_group_path, nodes_of
+from xzarr3.xarray.prepend import check_prepend, put_before
 
 if TYPE_CHECKING:
     from xzarr3.stores.icechunk import RepositoryCommit
@@ -76,6 +78,7 @@ def to_zarr(
     compute: bool = True,
     consolidated: bool | None = None,
     append_dim: Hashable | None = None,
+    prepend_dim: Hashable | None = None,
     region: Region | None = None,
     safe_chunks: bool = True,
     align_chunks: bool = False,
@@ -109,8 +112,8 @@ def to_zarr(
         ``w-`` writes only where nothing exists. ``w`` replaces a group, which stays until all new data are
         stored, and keeps what lies beside its nodes. ``a`` sets existing variables and adds new ones; ``r+``
         only sets. In both, the groups of a tree change one after the other; an error leaves some changed.
-        By default ``r+`` with ``region``, else ``w-``. With ``append_dim``, variables without it
-        are compared by default, stored with ``a``, and left alone with ``a-``.
+        By default ``r+`` with ``region``, else ``w-``. With ``append_dim``, variables without it are compared
+        by default, stored with ``a``, and left alone with ``a-``. Not with ``prepend_dim``.
     group : str, optional
         Path of the group to write to; the root by default.
     encoding : mapping of str to mapping, optional
@@ -122,8 +125,9 @@ def to_zarr(
         False writes what is in memory now, and returns a Delayed that writes the values of dask arrays.
     consolidated : bool, optional
         Whether the root contains the documents of all nodes; by default where the format supports that.
-    append_dim : str, optional
-        The dimension to append along. All stored variables with it must be in the dataset. Not for trees.
+    append_dim, prepend_dim : str, optional
+        The dimension along which to append, or to put the dataset before the first element, which replaces
+        the group as :func:`xzarr3.drop` does. All stored variables with it must be given. Not for trees.
     region : mapping of str to slice or "auto", or "auto", optional
         The part of the variables to write, by dimension; ``"auto"`` finds it by labels. Not for trees.
     safe_chunks, align_chunks : bool
@@ -141,16 +145,14 @@ def to_zarr(
     widen_units : bool
         Store times again in finer units if appended ones need them; by default such times are refused.
     check_labels : bool
-        Refuse to append labels that repeat or go back, and regions whose coordinates differ.
+        Refuse to append labels that repeat or go back, also before the first; and other ones of a region.
     progress : bool
         Show the progress bar of dask, or of the cluster, for the values of dask arrays.
     resume : bool
         With ``w`` and ``w-``: keep what an interrupted write stored; the same call writes the rest. Not for
         a repository, of which an interrupted write has changed nothing.
-    branch : str, optional
-        The branch of a repository to commit to, by default ``"main"``.
-    message : str, optional
-        The message of the commit to a repository; by default it names the variables.
+    branch, message : str, optional
+        The branch of a repository, by default ``"main"``, and the message of the commit.
 
     Returns
     -------
@@ -160,15 +162,13 @@ def to_zarr(
 
     Raises
     ------
-    NodeExistsError
-        With ``w-`` if something exists; with ``w`` if files are in the way that may belong to another node.
-    NodeNotFoundError
-        With ``r+`` if nothing exists.
+    NodeExistsError, NodeNotFoundError
+        With ``w-`` if something exists, with ``r+`` if nothing does; with ``w`` if files are in the way that
+        may belong to another node.
     ValueError, TypeError
         If the dataset cannot be stored exactly with these settings, or does not match the stored one.
     ConflictError, ChangedError
-        If another writer appended to the variables, or replaced them; nothing is appended then. If another
-        commit to the branch changed the same chunks or documents; the error names them.
+        If another writer, or commit to the branch, changed the same; nothing is written then.
     StoreError
         If the store cannot be written; then the old dataset is still there, or none.
 
@@ -181,6 +181,8 @@ def to_zarr(
     >>> xzarr3.open_array(group.store, "t")[:].tolist()
     [2805, -999, 2805, -999]
     """
+    check_prepend(prepend_dim, compute, mode=mode, append_dim=append_dim, region=region)
+    append_dim = prepend_dim if append_dim is None else append_dim
     others: Any = "write" if append_dim is None else {None: "compare", "a-": "keep"}.get(mode, "write")
     asked = WriteOptions(
         mode=chosen_mode(mode, append_dim, region),
@@ -194,6 +196,7 @@ def to_zarr(
         widen_units=widen_units,
         resume=resume,
         check_labels=check_labels,
+        prepends=prepend_dim is not None,
         others=others,
     )
     check_shown(progress)
@@ -211,7 +214,13 @@ def to_zarr(
     with ExitStack() as closing:
         if ours is not None:  # Closing completes a zip; after an error it stays as it was before.
             closing.enter_context(ours)
-        writes = _planned(dataset, opened, path, asked)
+        is_finished = asked.prepends and finish_interrupted(opened, path)
+        plans = _planned(dataset, opened, path, asked)
+        if asked.prepends:
+            group_now = put_before(plans[0], chunkmanager_store_kwargs, progress, is_finished=is_finished)
+            if group_now is not None:
+                return group_now
+        writes = commits(plans)
         if not compute:
             later = values_later(writes, ours)
             closing.pop_all()
@@ -268,11 +277,11 @@ def _check(asked: WriteOptions, compute: bool) -> None:
 
 def _planned(
     data: Dataset | DataArray | DataTree, store: Store, path: str, asked: WriteOptions
-) -> list[Commit]:
+) -> list[Plan]:
     check_group_path(path)
     if asked.resume:
         check_resumable(store)
-    return commits(compare(nodes_of(data, path, asked), store, asked))
+    return compare(nodes_of(data, path, asked), store, asked)
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:

@@ -1,0 +1,149 @@
+"""``to_zarr(prepend_dim=...)``: a dataset is put before the first element of the stored one, as one change.
+
+The dataset is planned and encoded as one that is appended. The elements that are stored move to other indices
+as :mod:`xzarr3.copying.rolling` says; the new values are then written before them, into the new node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from xzarr3.arrays import Array
+from xzarr3.copying.plan import Source
+from xzarr3.copying.rolling import Shift, shift
+from xzarr3.dask.done import WrittenArray
+from xzarr3.dask.plan import BlockWrite
+from xzarr3.errors import ArgumentError, ConflictError
+from xzarr3.groups import Group
+from xzarr3.nodes.freshness import same
+from xzarr3.parallel import parallel_map
+from xzarr3.stores import Store
+from xzarr3.xarray.commit import check_unchanged
+from xzarr3.xarray.compare import Change, ChangedGroup, Plan
+from xzarr3.xarray.exact import is_lazy
+from xzarr3.xarray.execute import planned
+from xzarr3.xarray.labels import Compared
+
+
+def check_prepend(prepend_dim: object, compute: bool, **others: object) -> None:
+    """Refuse arguments that do not go with ``prepend_dim``; None is one that was not given."""
+    others["compute"] = None if compute is True else compute
+    for name, value in others.items():
+        if prepend_dim is not None and value is not None:
+            raise ArgumentError(
+                f"{name}={value!r} does not go with prepend_dim={prepend_dim!r}, which puts all variables "
+                f"before the first element of the stored ones, as one change; leave {name} out"
+            )
+
+
+def put_before(
+    plan: Plan, options: Mapping[str, Any] | None, progress: bool, *, is_finished: bool
+) -> Group | None:
+    """Carry out a plan of :func:`xzarr3.to_zarr` that prepends; None if no array gets longer by it.
+
+    Parameters
+    ----------
+    plan : Plan
+    options : mapping or None
+        For dask's scheduler.
+    progress : bool
+    is_finished : bool
+        Whether a write that was interrupted, maybe of the same call, has been finished before.
+    """
+    dim, changed = str(plan.asked.append_dim), plan.changed
+    grown = [] if changed is None else [each for each in changed.changes if _growth(each, dim)]
+    if changed is None or not grown:
+        return None
+    if is_finished and not (plan.asked.check_labels and any(each.array.basename == dim for each in grown)):
+        size = grown[0].array.shape[(grown[0].array.dimension_names or ()).index(dim)]
+        raise ConflictError(
+            f"a write to '/{plan.path}' in {plan.store} was interrupted, and is finished or given up now; "
+            f"{dim!r} has {size} elements, and no labels tell whether the new ones are among them: nothing "
+            "was written; repeat the call if they are not"
+        )
+    asked = partial(_asked, plan, changed, dim, _growth(grown[0], dim), options, progress)
+    return shift(plan.store, plan.path, dim, asked, below=False, progress=progress)
+
+
+def _axis(array: Array, dim: str) -> int | None:
+    return (array.dimension_names or ()).index(dim) if dim in (array.dimension_names or ()) else None
+
+
+def _growth(change: Change, dim: str) -> int:
+    """How many elements an array gets along the dimension."""
+    axis = _axis(change.array, dim)
+    return 0 if axis is None else change.metadata.shape[axis] - change.array.shape[axis]
+
+
+def _asked(
+    plan: Plan,
+    changed: ChangedGroup,
+    dim: str,
+    number: int,
+    options: Mapping[str, Any] | None,
+    progress: bool,
+    group: Group,
+    nodes: Mapping[str, Source],
+) -> Shift:
+    """What changes in the group, if it is still as it was when the plan was made."""
+    for change in changed.changes:
+        node = nodes.get(change.array.basename)
+        if not isinstance(node, Array):
+            raise _changed(group, change.array.basename)
+        check_unchanged(change.array, same(change.array, node.metadata))
+    made = {each.path.rpartition("/")[2]: each for each in changed.added}
+    for name in made:
+        if name in nodes:
+            raise _changed(group, name)
+    rewritten = {each.array.basename: each.metadata for each in changed.changes if each.rewritten}
+    return Shift(
+        -number,
+        changed.attributes,
+        {**{name: each.metadata for name, each in made.items()}, **rewritten},
+        plan.consolidated,
+        lambda arrays: _write(plan, changed.changes, made, (dim, number), arrays, options, progress),
+    )
+
+
+def _changed(group: Group, name: str) -> ConflictError:
+    return ConflictError(
+        f"another writer has made or removed {name!r} in '/{group.path}' of {group.store} since this write "
+        "was planned; nothing was written; repeat the call"
+    )
+
+
+def _write(
+    plan: Plan,
+    changes: list[Change],
+    made: Mapping[str, WrittenArray],
+    before: tuple[str, int],
+    arrays: Mapping[str, Array],
+    options: Mapping[str, Any] | None,
+    progress: bool,
+) -> None:
+    """Store the new values in the new arrays, those of dask arrays first."""
+    for name, array in arrays.items():
+        array.write_empty_chunks = (
+            made[name].write_empty_chunks if name in made else bool(plan.asked.write_empty_chunks)
+        )
+    jobs = [_job(change, plan.store, arrays, *before) for change in changes]
+    jobs += [BlockWrite(each.values, arrays[name], ...) for name, each in made.items()]
+    planned([job for job in jobs if is_lazy(job.source)], plan.store, options, progress)()
+    eager = [job for job in jobs if not is_lazy(job.source) and job.source.size]
+    parallel_map(lambda job: job.target.set(job.region, job.source), eager, plan.store.concurrency)
+
+
+def _job(change: Change, store: Store, arrays: Mapping[str, Array], dim: str, number: int) -> BlockWrite:
+    array, axis = change.array, _axis(change.array, dim)
+    if change.compared:
+        compared = Compared(store, array.path, array.metadata, format=array.format)
+        return BlockWrite(change.data, compared, change.region)
+    target = arrays[array.basename]
+    if change.rewritten:  # All values, of which the new ones are the last.
+        return BlockWrite(change.data if axis is None else np.roll(change.data, number, axis), target, ...)
+    region = tuple(slice(0, number) if at == axis else part for at, part in enumerate(change.region))
+    return BlockWrite(change.data, target, region)
