@@ -306,11 +306,10 @@ def _shifted_metadata(meta: ArrayMetadata, axis: int, number: int) -> ArrayMetad
     """
     shape = tuple(size - number if at == axis else size for at, size in enumerate(meta.shape))
     along, inner = meta.chunk_grid.axes[axis], inner_shape(meta.codecs, len(shape))
-    if isinstance(along, Steps):
+    unit = 1 if inner is None else inner[axis]
+    if isinstance(along, Steps) or number % unit:
         return resized(meta, shape)
-    new = along.after(number) if number > 0 else along.before(-number)
-    if inner is not None and any(length % inner[axis] for length in new.distinct):
-        return resized(meta, shape)
+    new = along.after(number) if number > 0 else along.before(-number, unit)
     axes = [new if each is along else each for each in meta.chunk_grid.axes]
     chunks = tuple(each.length if isinstance(each, Steps) else each.runs for each in axes)
     return replace(meta, shape=shape, chunk_grid=RectilinearGrid(chunks))

@@ -245,17 +245,20 @@ class Edges(msgspec.Struct, frozen=True, dict=True):
             runs.append((value, end - max(begin, first + 1)))
         return Edges(merged_runs((value, count) for value, count in runs if count > 0))
 
-    def before(self, number: int) -> Edges:
-        """The chunks with others for ``number`` elements before them: one for the rest, then the longest.
+    def before(self, number: int, unit: int = 1) -> Edges:
+        """The chunks with others for ``number`` elements before them.
+
+        These are about as long as the longest chunk, and multiples of ``unit`` if ``number`` is one.
 
         Examples
         --------
-        >>> Edges(((31, 1), (28, 1))).before(59).runs
-        ((28, 1), (31, 2), (28, 1))
+        >>> Edges(((365, 3),)).before(731).runs, Edges(((4, 3),)).before(12, 2).runs
+        (((366, 1), (365, 4)), ((4, 6),))
         """
-        full, rest = divmod(number, self.longest or number)
-        runs = [(rest, 1 if rest else 0), (self.longest or number, full), *self.runs]
-        return Edges(merged_runs((value, count) for value, count in runs if count))
+        count = max(1, round(number / (self.longest or number)))
+        length, more = divmod(number // unit, count)
+        runs = [((length + 1) * unit, more), (length * unit, count - more), *self.runs]
+        return Edges(merged_runs((value, times) for value, times in runs if times))
 
     def paired(self) -> Edges:
         """The dimension in chunks that each join two neighbours.
