@@ -379,10 +379,11 @@ def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
 def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteOptions) -> None:
     """Refuse to append along a dimension that is not stored, or to only some of the variables with it."""
     lengths, append_dim = _lengths(arrays), asked.append_dim
+    how = asked.growing_option.removesuffix("_dim")
     if append_dim not in lengths:
         sizes = {dim: max(found.values()) for dim, found in lengths.items()}
         raise ArgumentError(
-            f"{asked.growing_option}={append_dim!r} does not match any existing dataset dimensions {sizes}; "
+            f"{how}_dim={append_dim!r} does not match any existing dataset dimensions {sizes}; "
             f"{one_of(append_dim, sizes)}"
         )
     along = lengths[str(append_dim)]
@@ -400,11 +401,11 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteO
     if absent and given:
         raise ArgumentError(
             f"variables {listed(absent)} have the dimension {append_dim!r} in the store, but are not in "
-            f"the dataset, so they would be shorter than {listed(given)}; give all of them"
+            f"the dataset, so they would be shorter than {listed(given)}; {how} all of them"
         )
     if not given:
         raise ArgumentError(
-            f"no variable of the dataset has the dimension {append_dim!r}; give values of {listed(along)}"
+            f"no variable of the dataset has the dimension {append_dim!r}; {how} values of {listed(along)}"
         )
 
 
