@@ -297,6 +297,14 @@ DATASETS: dict[str, Mistake] = {
         lambda t: written(t, t.more.assign_coords(lat=t.more.lat + 1), append_dim="time"),
         Argument, "'lat' at [0] is -74.0 here and -75.0 in the store", ".interp_like()", "!=",
     ),
+    "prepend of what follows": (
+        lambda t: written(t, t.more, prepend_dim="time"),
+        Argument, "though the labels increase", "prepend those that precede", "!=",
+    ),
+    "prepend with a mode": (
+        lambda t: written(t, t.more, prepend_dim="time", mode="a"),
+        Argument, "mode='a'", "leave mode out", "!=",
+    ),
     "append of some variables": (
         lambda t: written(t, t.more[["t2m"]], append_dim="time"), Argument, "'pr'", "append all", "region",
     ),

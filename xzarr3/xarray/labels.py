@@ -124,8 +124,7 @@ def other_labels(found: Mapping[str, str]) -> ArgumentError:
     return ArgumentError(
         f"the coordinates {listed(found)} are not those of the region: {name!r} {first}; pass "
         f"region={{{name!r}: 'auto'}}, which finds the region of the coordinate, leave it out with "
-        f".drop_vars({[*found]}), or pass check_labels=False to write "
-        "all the same"
+        f".drop_vars({[*found]}), or pass check_labels=False to write all"
     )
 
 
@@ -210,11 +209,10 @@ def _refused(array: Array, labels: AnyArray, size: int, at: int, why: str, befor
     end, new = (shown(array, np.asarray(labels[index])) for index in (size - 1, at))
     name, element = array.basename, len(labels) - 1 - at if before else at - size
     last, how = (
-        ("first", "prepend the labels that precede") if before else ("last", "append the labels that follow")
+        ("first", "prepend those that precede") if before else ("last", "append the labels that follow")
     )
     return ArgumentError(
         f"label {new} of the coordinate {name!r}, element {element} of the dataset, {why}; the {last} label "
         f"in '{array.name}' of {array.store} is {end}; {how}, as after .sel({name}=slice(...)), write to "
-        f"those that are there with region={{{name!r}: 'auto'}}, or pass check_labels=False to write "
-        "all the same"
+        f"those that are there with region={{{name!r}: 'auto'}}, or pass check_labels=False to write all"
     )
