@@ -208,11 +208,9 @@ def _repeated(labels: AnyArray) -> int | None:
 def _refused(array: Array, labels: AnyArray, size: int, at: int, why: str, before: bool) -> ArgumentError:
     end, new = (shown(array, np.asarray(labels[index])) for index in (size - 1, at))
     name, element = array.basename, len(labels) - 1 - at if before else at - size
-    last, how = (
-        ("first", "prepend those that precede") if before else ("last", "append the labels that follow")
-    )
+    last, how = ("first", "prepend those that precede") if before else ("last", "append those that follow")
     return ArgumentError(
         f"label {new} of the coordinate {name!r}, element {element} of the dataset, {why}; the {last} label "
         f"in '{array.name}' of {array.store} is {end}; {how}, as after .sel({name}=slice(...)), write to "
-        f"those that are there with region={{{name!r}: 'auto'}}, or pass check_labels=False to write all"
+        f"those there with region={{{name!r}: 'auto'}}, or pass check_labels=False to write all"
     )
