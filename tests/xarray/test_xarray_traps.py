@@ -988,3 +988,25 @@ def test_to_zarr_append_refuses_variables_of_several_lengths() -> None:
     xzarr3.open_array(store, "b", mode="r+").resize(3)
     to_zarr(more, store, append_dim="t")
     assert open_dataset(store, chunks=None).sizes["t"] == 4
+
+
+@pytest.mark.parametrize(
+    ("column", "convert", "expected"),
+    [
+        (pd.array([1, None, 3], dtype="Int64"), float, [1.0, np.nan, 3.0]),
+        (pd.array([True, None, False], dtype="boolean"), float, [1.0, np.nan, 0.0]),
+        (pd.Categorical(["u", "v", "u"]), str, ["u", "v", "u"]),
+    ],
+    ids=["Int64", "boolean", "categories"],
+)
+def test_columns_of_pandas_types_are_refused_with_what_can_be_stored(
+    column: Any, convert: type, expected: list[object]
+) -> None:
+    store = xzarr3.MemoryStore()
+    dataset = xr.Dataset.from_dataframe(pd.DataFrame({"v": column}))
+    with pytest.raises(xzarr3.ArgumentTypeError, match=rf"variable 'v'.*astype\({convert.__name__}\)"):
+        xzarr3.to_zarr(dataset, store)
+    assert not [*store.list()]
+    xzarr3.to_zarr(dataset.assign(v=dataset.v.astype(convert)), store)
+    with xr.open_dataset(store, engine="xzarr3") as found:  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found.v, np.array(expected))

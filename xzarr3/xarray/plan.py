@@ -242,6 +242,10 @@ _ADVICE = (  # Signs in messages of numpy and xarray, and what to do.
     ("time units", "accepted: units such as 'days since 2000-01-01'"),
     ("unable to infer dtype", "convert it with .astype(), for instance to str or float"),
 )
+_OF_PANDAS = (
+    "columns of pandas' own types are not stored: convert it, with .astype(float) to numbers among which NaN "
+    "marks what is absent, or with .astype(str); xzarr3.create_array stores numpy's masked arrays"
+)
 
 
 @contextmanager
@@ -262,6 +266,8 @@ def _in_context(error: Exception, name: Hashable, variable: Variable) -> Excepti
     if isinstance(error, (Xzarr3Error, NotImplementedError)):
         return error
     advice = next((advice for sign, advice in _ADVICE if sign in str(error)), "")
+    if not isinstance(variable.dtype, np.dtype):
+        advice = _OF_PANDAS
     if not advice:
         advice = "correct its values or its encoding"
         advice += f", which is {shorten(variable.encoding)}" if variable.encoding else ""
