@@ -24,7 +24,8 @@ build() {
 }
 build --sdist .
 tar -xf "$work"/built/*.tar.gz -C "$work"
-for target in $(cd ci && "$tools/bin/python" -c 'import hatch_build; print(*hatch_build.TAGS, "any")'); do
+targets="$(PYTHONPATH=ci "$tools/bin/python" -c 'import hatch_build; print(*hatch_build.TAGS, "any")')"
+for target in $targets; do
     XZARR3_TARGET="$target" build --wheel "$work"/xzarr3-*
 done
 "$tools/bin/twine" check --strict "$work"/built/*
