@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from _chains import MIB, Unchanged, registered, spec_of
 from _peers import CRC32C, LITTLE, codec, sharding
-from _slow import slow
+from _slow import covering, slow
 from _strategies import chunk_document, stored
 
 import xzarr3
@@ -471,14 +471,14 @@ class _WritingStore(xzarr3.MemoryStore):
         super().put(key, pieces)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("store", [xzarr3.MemoryStore, _WritingStore])
 @pytest.mark.parametrize(
-    "compressors",
-    [None, _Writing(), [_Writing(2), _Writing()], [_Writing(), "gzip"]],
+    ("compressors", "store", "shards"),
+    covering(
+        [None, _Writing(), [_Writing(2), _Writing()], [_Writing(), "gzip"]],
+        [xzarr3.MemoryStore, _WritingStore], [None, (8, 8)], quick=[],
+    ),
     ids=repr,
-)
-@pytest.mark.parametrize("shards", [None, (8, 8)])
+)  # fmt: skip
 def test_an_array_is_written_while_another_is(store: Any, compressors: Any, shards: Any) -> None:
     values = np.arange(256, dtype="u1").reshape(16, 16)
     options: dict[str, Any] = {"chunks": (4, 4), "shards": shards, "compressors": compressors}

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
-from _slow import slow, slow_but
+from _slow import covering, slow
 from _strategies import array_document, attempt
 from _things import Thing
 from _waiting import WaitingStore
@@ -848,9 +848,13 @@ def _values(store: xzarr3.Store) -> dict[str, Any]:
     return {path: node[...].sum() for path, node in nodes.items() if isinstance(node, xzarr3.Array)}
 
 
-@pytest.mark.parametrize("kind", slow_but(["memory", "local", "wrapped"], "memory"))
-@pytest.mark.parametrize("zarr_format", slow_but([3, 2, "3-draft"], 3))
-@pytest.mark.parametrize("how", OVERWRITES)
+@pytest.mark.parametrize(
+    ("how", "zarr_format", "kind"),
+    covering(
+        OVERWRITES, [3, 2, "3-draft"], ["memory", "local", "wrapped"],
+        quick=[(how, 3, "memory") for how in OVERWRITES],
+    ),
+)  # fmt: skip
 def test_an_overwrite_that_fails_leaves_the_old_node_or_none(
     how: str, zarr_format: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

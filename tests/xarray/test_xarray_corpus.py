@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _engines import QUIET, Stores, check_same, ours, theirs, write
-from _slow import slow, slow_but
+from _slow import covering, slow, slow_but
 from _things import without_addresses
 from _xarray_corpus import CORPUS
 from _xarray_datasets import DATASETS, NEW, TREES, in_format
@@ -28,7 +28,6 @@ WRITERS = ("zarr", "xzarr3")
 
 
 QUICK = ("cmip_noleap", "ragged_text", "forecast", "sharded")
-EVERY = slow_but(DATASETS, *QUICK)
 
 
 def configurations(codecs: Any, zarr_format: int) -> list[Any]:
@@ -65,9 +64,10 @@ def check_same_encodings(found: xr.Dataset, expected: xr.Dataset, zarr_format: i
 # Reading
 
 
-@pytest.mark.parametrize("writer", ["zarr", slow("xzarr3")])
-@pytest.mark.parametrize("zarr_format", [3, slow(2)])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    ("name", "zarr_format", "writer"),
+    covering(DATASETS, [3, 2], WRITERS, quick=[(name, 3, "zarr") for name in QUICK]),
+)
 def test_the_same_dataset(stores: Stores, name: str, zarr_format: int, writer: str) -> None:
     path = stores(name, zarr_format, writer)
     check_same_encodings(ours(path), theirs(path), zarr_format, writer)
@@ -79,9 +79,10 @@ def test_the_same_dataset(stores: Stores, name: str, zarr_format: int, writer: s
         check_same(found, expected)
 
 
-@pytest.mark.parametrize("writer", ["xzarr3", slow("xzarr3-dask")])
-@pytest.mark.parametrize("zarr_format", [3, slow(2)])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    ("name", "zarr_format", "writer"),
+    covering(DATASETS, [3, 2], ["xzarr3", "xzarr3-dask"], quick=[(name, 3, "xzarr3") for name in QUICK]),
+)
 def test_both_write_the_same(stores: Stores, name: str, zarr_format: int, writer: str) -> None:
     paths = stores(name, zarr_format, writer), stores(name, zarr_format, "zarr")
     found, expected = (theirs(path) for path in paths)
@@ -194,10 +195,10 @@ def part_of(dataset: xr.Dataset) -> xr.Dataset:
     )
 
 
-@pytest.mark.parametrize("engine", [ours, slow(theirs)])
-@pytest.mark.parametrize("chunks", [{}, slow(None)])
-@pytest.mark.parametrize("zarr_format", [3, slow(2)])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    ("name", "zarr_format", "chunks", "engine"),
+    covering(DATASETS, [3, 2], [{}, None], [ours, theirs], quick=[(name, 3, {}, ours) for name in QUICK]),
+)
 def test_opened_datasets_can_be_saved_again(
     stores: Stores, tmp_path: Path, name: str, zarr_format: Any, chunks: dict[str, int] | None, engine: Any
 ) -> None:
@@ -265,9 +266,12 @@ def begun(name: str, path: Path, stop: int, zarr_format: Any, writer: str) -> xr
     return whole
 
 
-@pytest.mark.parametrize("first", WRITERS)
-@pytest.mark.parametrize("zarr_format", [3, slow(2)])
-@pytest.mark.parametrize("name", slow_but(GROWING, "cmip_noleap", "stations", "sharded"))
+QUICK_GROWING = [(name, 3, first) for name in ("cmip_noleap", "stations", "sharded") for first in WRITERS]
+
+
+@pytest.mark.parametrize(
+    ("name", "zarr_format", "first"), covering(GROWING, [3, 2], WRITERS, quick=QUICK_GROWING)
+)
 def test_either_appends_to_what_the_other_has_written(
     tmp_path: Path, name: str, zarr_format: Any, first: str
 ) -> None:

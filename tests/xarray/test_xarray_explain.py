@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from _slow import slow, slow_but
+from _slow import covering, slow_but
 
 import xzarr3
 import xzarr3.xarray
@@ -46,9 +46,14 @@ SELECTIONS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture(params=slow_but(KINDS, "local"))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
-    if request.param == "local":
-        return xzarr3.LocalStore(tmp_path / "a.zarr")
-    if request.param == "memory":
+    return empty(request.param, tmp_path)
+
+
+def empty(kind: str, folder: Path) -> xzarr3.Store:
+    """A store that holds nothing."""
+    if kind == "local":
+        return xzarr3.LocalStore(folder / "a.zarr")
+    if kind == "memory":
         return xzarr3.MemoryStore()
     return xzarr3.ObjectStore(pytest.importorskip("obstore").store.MemoryStore())
 
@@ -97,10 +102,15 @@ def check(lazy: Any, load: Callable[[], Any]) -> LazyExplanation:
     return found
 
 
-@pytest.mark.parametrize("layout", slow_but(LAYOUTS, "plain shards"))
-@pytest.mark.parametrize("chunks", [None, slow({}), {"time": 30, "lat": 40}])
-def test_what_is_explained_is_what_is_read(place: xzarr3.Store, layout: str, chunks: Any) -> None:
-    written(place, layout)
+GROUPED = {"time": 30, "lat": 40}
+QUICK: list[Any] = [("plain shards", chunks, "local") for chunks in (None, GROUPED)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "chunks", "kind"), covering(LAYOUTS, [None, {}, GROUPED], KINDS, quick=QUICK)
+)
+def test_what_is_explained_is_what_is_read(tmp_path: Path, layout: str, chunks: Any, kind: str) -> None:
+    place = written(empty(kind, tmp_path), layout)
     for name, select in SELECTIONS.items():
         ds = select(xr.open_dataset(place, engine="xzarr3", chunks=chunks, decode_timedelta=False))
         found = check(ds, ds.compute)
