@@ -50,6 +50,21 @@ def test_between_formats_only_the_format_differs(formats: tuple[Any, Any]) -> No
     assert difference.first == (((5, 9), 59.0, -1.0),)
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+def test_within_a_format_the_keys_of_chunks_are_compared(zarr_format: Any) -> None:
+    a, b = hierarchy(zarr_format).store, hierarchy(zarr_format).store
+    assert xzarr3.diff(a, b).ok
+    array = xzarr3.open_array(b, "deep/a")
+    now = array.metadata.chunk_key_encoding.separator
+    options: dict[str, Any] = {"chunk_key_encoding": {"separator": "." if now == "/" else "/"}}
+    xzarr3.create_array(
+        b, "deep/a", data=array[...], chunks=array.chunks, dimension_names=array.dimension_names,
+        compressors=array.compressors, zarr_format=zarr_format, overwrite=True, **options,
+    )  # fmt: skip
+    assert [each.field for each in xzarr3.diff(a, b).fields] == ["chunk_key_encoding"]
+    assert xzarr3.diff(a, b, encoding=False).ok
+
+
 @pytest.mark.parametrize(
     "layout", [{"chunks": (1, 10)}, {"chunks": (2, 2), "shards": (6, 4)}, {"chunks": (6, 10)}]
 )

@@ -61,8 +61,8 @@ def _inherent(node: Array | Group) -> _Fields:
     """Fields that mean something in one format only."""
     found: dict[str, tuple[Kind, Any]] = {}
     if isinstance(node, Array):
-        encoding: Any = node.metadata.chunk_key_encoding.to_json()
-        found["chunk_key_encoding"] = "encoding", encoding
+        keys = node.metadata.chunk_key_encoding
+        found["chunk_key_encoding"] = "encoding", {"name": keys.name, "configuration": keys.configuration()}
     return found | {name: ("meaning", value) for name, value in node.metadata.ignored.items()}
 
 
