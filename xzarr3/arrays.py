@@ -31,6 +31,7 @@ from xzarr3.io.selection import (
     Fields,
     Points,
     Selection,
+    as_mask,
     basic_selection,
     coordinate_selection,
     mask_selection,
@@ -297,7 +298,7 @@ class Array(ReadableArray, Node):
         array([[5, 0, 0],
                [0, 5, 0]], dtype=int8)
         """
-        self._set(mask_selection, np.asarray(mask), value, fields)
+        self._set(mask_selection, as_mask(mask), value, fields)
 
     def set_block_selection(
         self, selection: BasicSelection, value: npt.ArrayLike, *, fields: Fields | None = None
@@ -486,7 +487,7 @@ class Array(ReadableArray, Node):
             values = single
         given = self._cast(values, data_type)
         while given.ndim > len(shape) and given.shape[0] == 1:
-            given = given[0]
+            given = given[0, ...]  # An array also where a scalar is left.
         if given.shape == shape:
             return given
         try:

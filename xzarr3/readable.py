@@ -32,6 +32,7 @@ from xzarr3.io.selection import (
     Fields,
     Points,
     Selection,
+    as_mask,
     basic_selection,
     block_selection,
     coordinate_selection,
@@ -561,7 +562,7 @@ class ReadableArray(Named, ABC):
         >>> array.get_mask_selection([[True, False, True], [False, False, True]])
         array([0, 2, 5])
         """
-        found: AnyArray = self._get(mask_selection, np.asarray(mask), out, fields)
+        found: AnyArray = self._get(mask_selection, as_mask(mask), out, fields)
         return found
 
     def get_block_selection(

@@ -447,6 +447,16 @@ def test_values_of_other_byte_orders_and_shapes() -> None:
     assert np.array_equal(array[...], new[::-1])
 
 
+@pytest.mark.parametrize(
+    "values", [np.array(["one"]), np.array([b"one"]), np.array(["2020"], "M8[Y]"), np.ones(1, [("a", "i4")])]
+)
+def test_an_array_of_one_element_is_set_where_one_element_is_selected(values: Any) -> None:
+    for shape, selection in (((2,), 0), ((), ...)):
+        array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, dtype=values.dtype)
+        array[selection] = values
+        assert array[selection] == values[0]
+
+
 # Chunks that hold only the fill value
 
 
@@ -650,10 +660,11 @@ def test_an_array_whose_chunks_have_no_length_cannot_grow() -> None:
     [
         (np.zeros((1, 5)), 0), (np.zeros(6), 0), (np.zeros((4, 1)), 0), (np.zeros((1, 6)), 1),
         (np.zeros((1, 6)), 2), (np.zeros((1, 6)), -3), (np.zeros((1, 1, 6)), 0), (5, 0), ([], 0),
+        (np.zeros((1, 6)), None), (np.zeros((1, 6)), "a"), (np.zeros((1, 6)), 0.0),
     ],
     ids=repr,
 )  # fmt: skip
-def test_what_cannot_be_appended(data: Any, axis: int) -> None:
+def test_what_cannot_be_appended(data: Any, axis: Any) -> None:
     array = simple()
     before = array[...]
     with pytest.raises(SelectionError):

@@ -662,6 +662,13 @@ ANYTHING = st.one_of(
 )  # fmt: skip
 
 
+def test_lists_of_unequal_lengths_are_no_mask() -> None:
+    array = array_to_refuse()
+    for use in (array.get_mask_selection, lambda mask: array.set_mask_selection(mask, 1)):
+        with pytest.raises(SelectionError, match=r"not a mask of the array: .*; accepted"):
+            use([[True], [True, False]])
+
+
 @pytest.mark.slow
 @settings(THOROUGH, max_examples=400)
 @given(st.one_of(ANYTHING, st.lists(ANYTHING, max_size=4).map(tuple)))

@@ -272,12 +272,14 @@ def append(array: Array, data: npt.ArrayLike, axis: int) -> None:
     """Add data at the end of an axis; see :meth:`xzarr3.Array.append`."""
     array._check_writable()
     values = array._cast(data, array.metadata.data_type)
-    if not -array.ndim <= axis < array.ndim:
+    try:
+        place = range(array.ndim)[axis]
+    except (IndexError, TypeError) as error:
         raise SelectionError(
-            f"axis {axis} is out of bounds for array '{array.name}' of {array.ndim} dimensions; accepted: "
+            f"axis {axis!r} is out of bounds for array '{array.name}' of {array.ndim} dimensions; accepted: "
             f"{-array.ndim} to {array.ndim - 1}"
-        )
-    _in_turn(array, partial(_append, array, values, axis % array.ndim))
+        ) from error
+    _in_turn(array, partial(_append, array, values, place))
 
 
 def _append(array: Array, values: AnyArray, axis: int, deadline: float) -> None:

@@ -319,6 +319,22 @@ def mask_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice, 
     return vectorized_selection(masks, shape)
 
 
+def as_mask(mask: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The array of a mask, which may be a list.
+
+    Raises
+    ------
+    SelectionError
+        If it makes no array.
+    """
+    try:
+        return np.asarray(mask)
+    except ValueError as error:  # Lists of unequal lengths.
+        raise SelectionError(
+            f"not a mask of the array: {shorten(mask)}; accepted: one array of truth values of its shape"
+        ) from error
+
+
 def _is_mask(index: object) -> bool:
     return isinstance(index, np.ndarray) and index.dtype.kind == "b"
 
